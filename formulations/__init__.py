@@ -1,0 +1,20 @@
+"""Mathematical programs as arrays. Imports no solver."""
+
+from mio_rag.formulations.constraints import fixed_values, passage_count, source_caps
+from mio_rag.formulations.linearize import MilpArrays, linearize
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+from mio_rag.formulations.robust import nominal_program, termwise_program
+from mio_rag.formulations.uncertainty import NormBall
+
+__all__ = [
+    "LinearConstraint",
+    "MilpArrays",
+    "NormBall",
+    "SelectionProgram",
+    "fixed_values",
+    "linearize",
+    "nominal_program",
+    "passage_count",
+    "source_caps",
+    "termwise_program",
+]

@@ -1,0 +1,152 @@
+"""SelectionProgram -> mixed-integer linear arrays, and the map back.
+
+Two exact linearizations of the products x_i x_j in  max p.x - sum_{i<j} P_ij x_i x_j :
+
+**Fortet / McCormick** ("mccormick"): one continuous y_ij in [0, 1] per nonzero pair, with
+
+    P_ij > 0 (penalty, so y_ij is pushed down):  y_ij >= x_i + x_j - 1
+    P_ij < 0 (benefit, so y_ij is pushed up):    y_ij <= x_i,  y_ij <= x_j
+
+**Glover** ("glover"): one continuous z_i per item that stands for x_i g_i(x), g_i(x) = sum_{j>i} P_ij x_j, with
+
+    z_i >= L_i x_i,    z_i >= g_i(x) - U_i (1 - x_i),      L_i <= g_i(x) <= U_i.
+
+The second row must hold for *every* feasible x with x_i = 0, so U_i is taken over the whole budget B. Taking it
+over B - c_i, which looks tighter, cuts off optima. L_i matters only when x_i = 1, so B - c_i is right there.
+
+Sources: Fortet (1960); McCormick (1976); Glover, Management Science 22 (1975).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from mio_rag.formulations.program import SelectionProgram
+
+__all__ = ["Linearization", "MilpArrays", "linearize"]
+
+FloatArray = NDArray[np.float64]
+Linearization = Literal["mccormick", "glover"]
+
+
+@dataclass(frozen=True, eq=False)
+class MilpArrays:
+    """max objective . v  subject to  row_lower <= matrix v <= row_upper,  col_lower <= v <= col_upper.
+
+    The first n columns are the binary x; the others are continuous helpers.
+    """
+
+    n: int
+    objective: FloatArray
+    matrix: sparse.csr_array
+    row_lower: FloatArray
+    row_upper: FloatArray
+    col_lower: FloatArray
+    col_upper: FloatArray
+    integral: NDArray[np.bool_]
+    form: Linearization
+
+    def recover(self, values: NDArray[np.float64]) -> NDArray[np.int8]:
+        """The 0/1 decision in a solution vector, rounded (solvers return 0.9999999 for 1)."""
+        return (np.asarray(values)[: self.n] > 0.5).astype(np.int8)
+
+
+def knapsack_bound(values: FloatArray, costs: FloatArray, budget: float) -> float:
+    """Upper bound on sum values_i x_i over costs . x <= budget, 0 <= x <= 1 (Dantzig's fractional fill)."""
+    keep = (values > 0) & (costs <= budget)
+    value, cost = values[keep], costs[keep]
+    free = cost <= 0
+    total = float(value[free].sum())
+    value, cost = value[~free], cost[~free]
+    order = np.argsort(-value / cost, kind="stable")
+    value, cost = value[order], cost[order]
+    spent = np.cumsum(cost)
+    whole = spent <= budget
+    total += float(value[whole].sum())
+    k = int(whole.sum())
+    if k < value.size:
+        left = budget - (float(spent[k - 1]) if k else 0.0)
+        total += float(value[k]) * left / float(cost[k])
+    return total
+
+
+def linearize(program: SelectionProgram, form: Linearization = "mccormick") -> MilpArrays:
+    """The program as a mixed-integer linear one.
+
+    Parameters
+    ----------
+    form : {"mccormick", "glover"}
+        "mccormick" has one helper per nonzero pair, "glover" one per item (smaller, weaker relaxation).
+    """
+    n = program.n
+    rows = [sparse.csr_array(program.costs.reshape(1, n))]
+    lower, upper = [np.array([-np.inf])], [np.array([program.budget])]
+    for row in program.rows:
+        rows.append(sparse.csr_array(row.coefficients.reshape(1, n)))
+        lower.append(np.array([row.lower]))
+        upper.append(np.array([row.upper]))
+    base = sparse.vstack(rows, format="csr")
+    helper = _mccormick(program) if form == "mccormick" else _glover(program)
+    block, helper_lower, helper_upper, helper_cost, low, high = helper
+    m = helper_cost.size
+    matrix = sparse.vstack([sparse.hstack([base, sparse.csr_array((base.shape[0], m))]), block], format="csr")
+    assert program.fixed is not None
+    x_lower = (program.fixed == 1).astype(np.float64)
+    x_upper = (program.fixed != 0).astype(np.float64)
+    return MilpArrays(
+        n=n,
+        objective=np.concatenate([program.linear, helper_cost]),
+        matrix=sparse.csr_array(matrix),
+        row_lower=np.concatenate([*lower, helper_lower]),
+        row_upper=np.concatenate([*upper, helper_upper]),
+        col_lower=np.concatenate([x_lower, low]),
+        col_upper=np.concatenate([x_upper, high]),
+        integral=np.arange(n + m) < n,
+        form=form,
+    )
+
+
+_Helpers = tuple[sparse.csr_array, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
+
+
+def _mccormick(program: SelectionProgram) -> _Helpers:
+    n = program.n
+    i, j = np.nonzero(np.triu(program.pairwise, 1))
+    weight = program.pairwise[i, j]
+    m = weight.size
+    y = n + np.arange(m)
+    penalty = np.flatnonzero(weight > 0)
+    benefit = np.flatnonzero(weight < 0)
+    p, b = penalty.size, benefit.size
+    # penalties: x_i + x_j - y <= 1; benefits: y - x_i <= 0 and y - x_j <= 0
+    row = np.concatenate([np.repeat(np.arange(p), 3), p + np.repeat(np.arange(2 * b), 2)])
+    col = np.concatenate([
+        np.stack([i[penalty], j[penalty], y[penalty]], axis=1).ravel(),
+        np.stack([y[benefit], i[benefit], y[benefit], j[benefit]], axis=1).ravel(),
+    ])
+    value = np.concatenate([np.tile([1.0, 1.0, -1.0], p), np.tile([1.0, -1.0], 2 * b)])
+    block = sparse.csr_array((value, (row, col)), shape=(p + 2 * b, n + m))
+    upper = np.concatenate([np.ones(p), np.zeros(2 * b)])
+    return block, np.full(p + 2 * b, -np.inf), upper, -weight, np.zeros(m), np.ones(m)
+
+
+def _glover(program: SelectionProgram) -> _Helpers:
+    n = program.n
+    above = np.triu(program.pairwise, 1)
+    used = np.flatnonzero(np.any(above != 0, axis=1))
+    m = used.size
+    low = np.array([-knapsack_bound(-above[i], program.costs, program.budget - program.costs[i]) for i in used])
+    high = np.array([knapsack_bound(above[i], program.costs, program.budget) for i in used])
+    z = sparse.identity(m, format="csr")
+    pick = sparse.csr_array((np.ones(m), (np.arange(m), used)), shape=(m, n))
+    first = sparse.hstack([-sparse.diags_array(low) @ pick if m else pick, z])
+    second = sparse.hstack([-sparse.csr_array(above[used]) - (sparse.diags_array(high) @ pick if m else pick), z])
+    block = sparse.csr_array(sparse.vstack([first, second], format="csr")) if m else sparse.csr_array((0, n))
+    lower = np.concatenate([np.zeros(m), -high])
+    bound = np.abs(above[used]).sum(axis=1) if m else np.zeros(0)
+    return block, lower, np.full(2 * m, np.inf), -np.ones(m), -bound, bound

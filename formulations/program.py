@@ -1,0 +1,334 @@
+"""The deterministic selection program: a 0-1 quadratic knapsack with linear side rows.
+
+    maximise    linear . x  -  1/2 x' pairwise x
+    subject to  costs . x <= budget
+                lower_r <= coefficients_r . x <= upper_r      for every row r
+                x in {0, 1}^n,  x_i = fixed_i where fixed_i >= 0
+
+A positive pairwise entry is a penalty for choosing both items, a negative one a benefit. Every solver of
+`mio_rag.solvers` takes this one type; every robust counterpart with a closed form returns it.
+
+Source: the quadratic knapsack problem of Gallo, Hammer and Simeone (1980), with side rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import InputError
+
+__all__ = ["FEASIBILITY_TOLERANCE", "LinearConstraint", "SelectionProgram"]
+
+FloatArray = NDArray[np.float64]
+
+#: Largest violation of a row that counts as satisfied, relative to max(1, |right-hand side|).
+FEASIBILITY_TOLERANCE = 1e-6
+
+
+def _size(value: Any) -> int:
+    """Number of entries of a vector as given; 0 for what is not an array at all (reported later)."""
+    try:
+        return int(np.size(value))
+    except ValueError:  # ragged nesting
+        return 0
+
+
+def _numeric(name: str, value: Any, shape: tuple[int, ...], problems: list[str]) -> FloatArray:
+    """`value` as a read-only finite float array of `shape`; zeros, with the problem noted, where it is not."""
+    array = np.zeros(shape)
+    try:
+        given = np.array(value)
+        if given.dtype.kind not in "iuf" and given.size:  # numpy would turn "1", True and None into numbers
+            raise TypeError
+        given = given.astype(np.float64)
+    except (TypeError, ValueError):
+        problems.append(f"{name} is not an array of numbers: expected shape {shape}")
+    else:
+        if given.size == 0 and math.prod(shape) == 0:
+            given = given.reshape(shape)
+        if given.shape != shape:
+            problems.append(f"{name} has shape {given.shape}, expected {shape}")
+        elif not np.all(np.isfinite(given)):
+            where = tuple(int(k) for k in np.argwhere(~np.isfinite(given))[0])
+            problems.append(f"{name}{list(where)} is {given[where]}: every entry must be finite")
+        else:
+            array = given
+    array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class LinearConstraint:
+    """A side row  lower <= coefficients . x <= upper.
+
+    Parameters
+    ----------
+    coefficients : array_like, shape (n,)
+    lower, upper : float
+        Either may be infinite, not both; lower <= upper.
+    name : str
+        In the user's words; explanations quote it ("at most 2 passages from 'manual.pdf'").
+
+    Raises
+    ------
+    InputError
+        If a bound is NaN, both are infinite, or lower > upper.
+    """
+
+    coefficients: FloatArray
+    lower: float = -math.inf
+    upper: float = math.inf
+    name: str = "row"
+
+    def __post_init__(self) -> None:
+        problems: list[str] = []
+        label = f"row '{self.name}'"
+        size = _size(self.coefficients)
+        object.__setattr__(self, "coefficients", _numeric(label, self.coefficients, (size,), problems))
+        for side in ("lower", "upper"):
+            try:
+                object.__setattr__(self, side, float(getattr(self, side)))
+            except (TypeError, ValueError):
+                problems.append(f"{label}: {side} is {getattr(self, side)!r}, expected a number")
+        if not problems:
+            if math.isnan(self.lower) or math.isnan(self.upper):
+                problems.append(f"{label}: a bound is NaN")
+            elif self.lower == math.inf or self.upper == -math.inf:
+                problems.append(f"{label}: lower={self.lower}, upper={self.upper} admits no value")
+            elif math.isinf(self.lower) and math.isinf(self.upper):
+                problems.append(f"{label} has neither a lower nor an upper bound: give at least one")
+            elif self.lower > self.upper:
+                problems.append(f"{label}: lower={self.lower:g} is above upper={self.upper:g}: no selection can satisfy it")
+        if problems:
+            raise InputError(problems)
+
+    def violation(self, activity: float) -> float:
+        """How far `activity` lies outside the bounds, in units of max(1, |bound|); 0 when inside."""
+        excess = 0.0
+        if math.isfinite(self.upper):
+            excess = max(excess, (activity - self.upper) / max(1.0, abs(self.upper)))
+        if math.isfinite(self.lower):
+            excess = max(excess, (self.lower - activity) / max(1.0, abs(self.lower)))
+        return excess
+
+
+@dataclass(frozen=True, eq=False)
+class SelectionProgram:
+    """One selection problem as arrays, checked at construction.
+
+    Parameters
+    ----------
+    linear : array_like, shape (n,)
+        Value of each item on its own.
+    pairwise : array_like, shape (n, n)
+        Symmetric with zero diagonal; entry (i, j) is subtracted when both i and j are selected.
+    costs : array_like, shape (n,)
+        Token cost of each item, >= 0.
+    budget : float
+        Largest total cost.
+    rows : sequence of LinearConstraint
+        Side constraints.
+    fixed : sequence of length n, optional
+        0 or 1 where the item is decided beforehand, -1 (or None) where it is free.
+
+    Raises
+    ------
+    InputError
+        With every problem found.
+    """
+
+    linear: FloatArray
+    pairwise: FloatArray
+    costs: FloatArray
+    budget: float
+    rows: tuple[LinearConstraint, ...] = ()
+    fixed: NDArray[np.int8] | None = None
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        problems: list[str] = []
+        n = _size(self.linear)
+        put(self, "linear", _numeric("linear", self.linear, (n,), problems))
+        put(self, "costs", _numeric("costs", self.costs, (n,), problems))
+        if np.any(self.costs < 0):
+            i = int(np.flatnonzero(self.costs < 0)[0])
+            problems.append(f"costs[{i}] is {self.costs[i]:g}: costs must be >= 0")
+        put(self, "pairwise", self._checked_pairwise(n, problems))
+        try:
+            put(self, "budget", float(self.budget))
+            if not math.isfinite(self.budget):
+                problems.append(f"budget is {self.budget}, expected a finite number of tokens")
+        except (TypeError, ValueError):
+            problems.append(f"budget is {self.budget!r}, expected a number")
+        put(self, "rows", tuple(self.rows))
+        for row in self.rows:
+            if not isinstance(row, LinearConstraint):
+                problems.append(f"rows holds a {type(row).__name__}, expected LinearConstraint")
+            elif row.coefficients.shape != (n,):
+                problems.append(
+                    f"row '{row.name}' has {row.coefficients.size} coefficients, expected {n}: one per item"
+                )
+        put(self, "fixed", self._checked_fixed(n, problems))
+        if problems:
+            raise InputError(problems)
+
+    def _checked_pairwise(self, n: int, problems: list[str]) -> FloatArray:
+        before = len(problems)
+        matrix = _numeric("pairwise", self.pairwise, (n, n), problems)
+        if len(problems) > before or n == 0:
+            return matrix
+        scale = max(1.0, float(np.max(np.abs(matrix))))
+        skew = np.abs(matrix - matrix.T)
+        if float(np.max(skew)) > 1e-9 * scale:
+            i, j = (int(k) for k in np.unravel_index(int(np.argmax(skew)), skew.shape))
+            problems.append(
+                f"pairwise is not symmetric: entry ({i}, {j}) is {matrix[i, j]:g}, ({j}, {i}) is {matrix[j, i]:g}; "
+                "use (P + P.T) / 2"
+            )
+        if np.any(np.diagonal(matrix) != 0):
+            i = int(np.flatnonzero(np.diagonal(matrix))[0])
+            problems.append(
+                f"pairwise[{i}, {i}] is {matrix[i, i]:g}, expected 0: since x^2 = x, move it into `linear` "
+                "as minus one half of it"
+            )
+        if len(problems) == before:
+            matrix = (matrix + matrix.T) / 2
+            matrix.flags.writeable = False
+        return matrix
+
+    def _checked_fixed(self, n: int, problems: list[str]) -> NDArray[np.int8]:
+        values = [-1] * n if self.fixed is None else [-1 if v is None else v for v in list(self.fixed)]
+        if len(values) != n:
+            problems.append(f"fixed has {len(values)} entries, expected {n}")
+        elif any(v not in (-1, 0, 1) for v in values):
+            problems.append("fixed may hold only 0 (out), 1 (in) and -1 or null (free)")
+        else:
+            array = np.array(values, dtype=np.int8)
+            array.flags.writeable = False
+            return array
+        return np.full(n, -1, dtype=np.int8)
+
+    @property
+    def n(self) -> int:
+        """Number of items."""
+        return int(self.linear.size)
+
+    @property
+    def free(self) -> NDArray[np.int64]:
+        """Indices of the items that are not fixed."""
+        assert self.fixed is not None
+        return np.flatnonzero(self.fixed < 0)
+
+    def objective(self, x: Sequence[int] | NDArray[Any]) -> float:
+        """Objective of a 0/1 vector, in float64."""
+        chosen = np.flatnonzero(np.asarray(x) > 0.5)
+        return float(self.linear[chosen].sum() - 0.5 * self.pairwise[np.ix_(chosen, chosen)].sum())
+
+    def cost(self, x: Sequence[int] | NDArray[Any]) -> float:
+        """Total cost of a 0/1 vector."""
+        return float(self.costs[np.asarray(x) > 0.5].sum())
+
+    def violations(self, x: Sequence[int] | NDArray[Any]) -> list[str]:
+        """What a 0/1 vector breaks, in words; empty when it is feasible."""
+        assert self.fixed is not None
+        chosen = np.asarray(x) > 0.5
+        broken: list[str] = []
+        cost = self.cost(x)
+        if cost - self.budget > FEASIBILITY_TOLERANCE * max(1.0, abs(self.budget)):
+            broken.append(f"cost {cost:g} exceeds the budget of {self.budget:g}")
+        for row in self.rows:
+            activity = float(row.coefficients[chosen].sum())
+            if row.violation(activity) > FEASIBILITY_TOLERANCE:
+                broken.append(f"row '{row.name}': {activity:g} is outside [{row.lower:g}, {row.upper:g}]")
+        wrong = np.flatnonzero((self.fixed >= 0) & (chosen != (self.fixed == 1)))
+        broken.extend(f"item {int(i)} is fixed to {int(self.fixed[i])}" for i in wrong)
+        return broken
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; infinite bounds become null."""
+        assert self.fixed is not None
+        return {
+            "linear": self.linear.tolist(),
+            "pairwise": self.pairwise.tolist(),
+            "costs": self.costs.tolist(),
+            "budget": self.budget,
+            "rows": [
+                {
+                    "name": row.name,
+                    "coefficients": row.coefficients.tolist(),
+                    "lower": row.lower if math.isfinite(row.lower) else None,
+                    "upper": row.upper if math.isfinite(row.upper) else None,
+                }
+                for row in self.rows
+            ],
+            "fixed": [None if v < 0 else int(v) for v in self.fixed],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> SelectionProgram:
+        """The program of a JSON object with keys linear, pairwise, costs, budget and optionally rows, fixed.
+
+        ``pairwise`` may be left out (no interactions). A row has coefficients, and lower and/or upper (null
+        or absent: unbounded), and optionally a name.
+
+        Raises
+        ------
+        InputError
+            With every problem found.
+        """
+        if not isinstance(data, dict):
+            raise InputError(f"a program is a JSON object, not {type(data).__name__}")
+        known = {"linear", "pairwise", "costs", "budget", "rows", "fixed"}
+        problems = [f"unknown key '{key}': expected {', '.join(sorted(known))}" for key in data if key not in known]
+        problems += [f"key '{key}' is missing" for key in ("linear", "costs", "budget") if key not in data]
+        rows: list[LinearConstraint] = []
+        given_rows = data.get("rows") or []
+        if not isinstance(given_rows, list):
+            problems.append("rows is not a list")
+            given_rows = []
+        for k, row in enumerate(given_rows):
+            if not isinstance(row, dict) or "coefficients" not in row:
+                problems.append(f"rows[{k}] is not an object with 'coefficients', 'lower', 'upper' and 'name'")
+                continue
+            stray = sorted(set(row) - {"coefficients", "lower", "upper", "name"})
+            if stray:
+                problems.append(f"rows[{k}]: unknown key '{stray[0]}'")
+            try:
+                rows.append(
+                    LinearConstraint(
+                        coefficients=row["coefficients"],
+                        lower=-math.inf if row.get("lower") is None else row["lower"],
+                        upper=math.inf if row.get("upper") is None else row["upper"],
+                        name=str(row.get("name", f"row {k}")),
+                    )
+                )
+            except InputError as error:
+                problems.extend(error.problems)
+        if problems:
+            raise InputError(problems)
+        n = _size(data["linear"])
+        pairwise = data.get("pairwise")
+        return cls(
+            linear=data["linear"],
+            pairwise=np.zeros((n, n)) if pairwise is None else pairwise,
+            costs=data["costs"],
+            budget=data["budget"],
+            rows=tuple(rows),
+            fixed=data.get("fixed"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> SelectionProgram:
+        """The program in a JSON text; see `from_dict`."""
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"the program is not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}") from error
+        return cls.from_dict(data)

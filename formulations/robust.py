@@ -1,0 +1,163 @@
+"""From relevance and embeddings to a deterministic program.
+
+For items with relevance r_i, embedding mu_i and token cost c_i, a query embedding q and similarity
+s_ij = mu_i . mu_j, the nominal program is
+
+    max  sum_i (r_i - lambda_2 - lambda_3 c_i) x_i  -  lambda_1 sum_{i<j} s_ij x_i x_j
+
+and the *termwise* robust counterpart charges every term its own worst perturbation of the embeddings:
+
+    r_i  <-  r_i - h_i(q)                                    (relevance is q . mu_i, which can fall by h_i(q))
+    s_ij <-  s_ij + h_i(mu_j) + h_j(mu_i) + max delta_i . delta_j
+
+with h the support function of the uncertainty set. Each term is exact on its own; the sum is a lower bound on
+the true worst case, in which one delta_i must serve all terms at once, so the counterpart is safe and
+conservative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mio_rag.errors import InputError
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+from mio_rag.formulations.uncertainty import NormBall
+
+__all__ = ["nominal_program", "termwise_program"]
+
+FloatArray = NDArray[np.float64]
+
+
+def _nonnegative(**weights: float) -> None:
+    problems = [
+        f"{name}={value!r} must be a finite number >= 0"
+        for name, value in weights.items()
+        if not (np.isfinite(value) and value >= 0)
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def nominal_program(
+    relevance: ArrayLike,
+    similarity: ArrayLike | None,
+    costs: ArrayLike,
+    budget: float,
+    *,
+    redundancy_weight: float = 0.0,
+    passage_penalty: float = 0.0,
+    token_price: float = 0.0,
+    rows: Sequence[LinearConstraint] = (),
+    fixed: Sequence[int] | NDArray[np.int8] | None = None,
+) -> SelectionProgram:
+    """The program that trusts the embeddings.
+
+    Parameters
+    ----------
+    relevance : array_like, shape (n,)
+        r_i: value of reading each item.
+    similarity : array_like, shape (n, n), or None
+        s_ij; the diagonal is ignored. None is allowed only when `redundancy_weight` is 0.
+    costs : array_like, shape (n,)
+        c_i, in tokens.
+    budget : float
+        B, in tokens.
+    redundancy_weight : float
+        lambda_1 >= 0. 0: passages do not compete; large: only mutually dissimilar passages.
+    passage_penalty : float
+        lambda_2 >= 0, in units of relevance: what one more passage must be worth. Decides how many.
+    token_price : float
+        lambda_3 >= 0, in units of relevance per token.
+    rows, fixed
+        Side rows and decided items, see `SelectionProgram`.
+
+    Raises
+    ------
+    InputError
+        For negative weights, or redundancy without similarity.
+    """
+    _nonnegative(redundancy_weight=redundancy_weight, passage_penalty=passage_penalty, token_price=token_price)
+    value = np.asarray(relevance, dtype=np.float64)
+    cost = np.asarray(costs, dtype=np.float64)
+    n = value.size
+    if redundancy_weight > 0:
+        if similarity is None:
+            raise InputError(
+                f"redundancy_weight={redundancy_weight:g} needs embeddings to compare passages: "
+                "pass embeddings or set it to 0"
+            )
+        pairwise = redundancy_weight * np.array(similarity, dtype=np.float64)
+        if pairwise.shape == (n, n):
+            np.fill_diagonal(pairwise, 0.0)
+            # Products of float32 rows differ in the last bit across the diagonal; the program wants exact symmetry.
+            pairwise = (pairwise + pairwise.T) / 2
+    else:
+        pairwise = np.zeros((n, n))
+    return SelectionProgram(
+        linear=value - passage_penalty - token_price * cost,
+        pairwise=pairwise,
+        costs=cost,
+        budget=budget,
+        rows=tuple(rows),
+        fixed=None if fixed is None else np.asarray(fixed),
+    )
+
+
+def termwise_program(
+    relevance: ArrayLike,
+    embeddings: ArrayLike,
+    query_embedding: ArrayLike,
+    costs: ArrayLike,
+    budget: float,
+    uncertainty: NormBall,
+    *,
+    redundancy_weight: float = 0.0,
+    passage_penalty: float = 0.0,
+    token_price: float = 0.0,
+    rows: Sequence[LinearConstraint] = (),
+    fixed: Sequence[int] | NDArray[np.int8] | None = None,
+) -> SelectionProgram:
+    """The termwise robust counterpart: safe against every perturbation in the set.
+
+    Parameters
+    ----------
+    relevance : array_like, shape (n,)
+        q . mu_i, or any score that falls by at most the fall of that inner product.
+    embeddings : array_like, shape (n, d)
+        mu_i, one row per item.
+    query_embedding : array_like, shape (d,)
+        q, taken as exact.
+    uncertainty : NormBall
+        Where each mu_i may really lie.
+    costs, budget, redundancy_weight, passage_penalty, token_price, rows, fixed
+        As in `nominal_program`; with radius 0 both programs are the same.
+
+    Raises
+    ------
+    InputError
+        For shapes that do not fit, or weights below 0.
+    """
+    mu = np.asarray(embeddings, dtype=np.float64)
+    q = np.asarray(query_embedding, dtype=np.float64)
+    value = np.asarray(relevance, dtype=np.float64)
+    n = value.size
+    if mu.ndim != 2 or mu.shape[0] != n:
+        raise InputError(f"embeddings has shape {mu.shape}, expected ({n}, d)")
+    if q.shape != (mu.shape[1],):
+        raise InputError(f"query_embedding has shape {q.shape}, expected ({mu.shape[1]},)")
+    loss = uncertainty.support(mu, n)  # loss[j, i] = h_i(mu_j)
+    similarity = mu @ mu.T + loss + loss.T + uncertainty.bilinear(n, mu.shape[1])
+    return nominal_program(
+        value - uncertainty.support(q, n),
+        similarity,
+        costs,
+        budget,
+        redundancy_weight=redundancy_weight,
+        passage_penalty=passage_penalty,
+        token_price=token_price,
+        rows=rows,
+        fixed=fixed,
+    )

@@ -1,0 +1,95 @@
+"""The exception tree.
+
+    MioRagError
+    +-- InputError (also ValueError)        what the caller gave cannot be used; `.problems` lists every reason
+    |   +-- DataError                       a file or data set is malformed (names the file and line)
+    |   +-- IndexFormatError                an index on disk is damaged, foreign or of another version
+    +-- MissingExtraError (also ImportError) an optional package is missing; the message is the install command
+    +-- SolverError (also RuntimeError)     a solver cannot take the program, or broke while solving it
+    +-- GenerationError (also RuntimeError) a generator could not answer (endpoint down, window exceeded, ...)
+
+Infeasibility is not an exception: it is the status of a result.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from types import ModuleType
+
+__all__ = [
+    "DataError",
+    "GenerationError",
+    "IndexFormatError",
+    "InputError",
+    "MioRagError",
+    "MissingExtraError",
+    "SolverError",
+    "require",
+]
+
+
+class MioRagError(Exception):
+    """Base of every error that mio-rag raises on purpose."""
+
+
+class InputError(MioRagError, ValueError):
+    """Input that cannot be used.
+
+    Parameters
+    ----------
+    problems : str or sequence of str
+        One sentence per problem: what was given, what holds, how to fix it.
+    """
+
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__("; ".join(self.problems))
+
+
+class DataError(InputError):
+    """A data file or data set is malformed."""
+
+
+class IndexFormatError(InputError):
+    """An index on disk is damaged, foreign, or written by another version of the format."""
+
+
+class MissingExtraError(MioRagError, ImportError):
+    """An optional dependency is not installed."""
+
+
+class SolverError(MioRagError, RuntimeError):
+    """A solver is unknown, unavailable, cannot take this program, or broke."""
+
+
+class GenerationError(MioRagError, RuntimeError):
+    """A generator could not produce an answer."""
+
+
+def require(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import an optional module, or say exactly how to install it.
+
+    Parameters
+    ----------
+    module : str
+        Import name, for instance ``"faiss"``.
+    extra : str
+        The extra of mio-rag that brings it, for instance ``"retrieval"``.
+    purpose : str
+        What needs it, for the message.
+
+    Raises
+    ------
+    MissingExtraError
+        If the module is not installed. A module that is installed but fails to import is passed on as it is,
+        since reinstalling the extra would not mend it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+            raise
+        raise MissingExtraError(
+            f"{purpose} needs the package '{module}', which is not installed: pip install \"mio-rag[{extra}]\""
+        ) from error

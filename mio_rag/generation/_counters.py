@@ -1,0 +1,184 @@
+"""Exact token counts for a model behind an endpoint.
+
+The model's tokenizer is on another machine, so its counts come from the first of: a tokenizer that the user names;
+the server's own ``/tokenize`` (llama.cpp and vLLM have one); tiktoken for model names that it knows. There is no
+approximation at the end of that list: a budget counted by the wrong tokenizer would be wrong without a sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from mio_rag.errors import InputError, require
+from mio_rag.generation._http import HttpFailure, post_json
+from mio_rag.generation.huggingface import chat_text, load_tokenizer
+from mio_rag.generation.prompts import Prompt
+
+__all__ = [
+    "HuggingFaceCounter",
+    "PromptCounter",
+    "ServerCounter",
+    "TiktokenCounter",
+    "named_counter",
+    "probe_server",
+]
+
+
+class PromptCounter(Protocol):
+    """Counts texts, and prompts with their chat template."""
+
+    def count(self, texts: list[str]) -> list[int]:
+        """Tokens of each text, without special tokens."""
+        ...
+
+    def prompt(self, prompt: Prompt) -> int:
+        """Tokens of the prompt as the model receives it."""
+        ...
+
+
+class HuggingFaceCounter:
+    """A transformers tokenizer, by hub id or folder; its own chat template frames the prompt."""
+
+    def __init__(self, name: str) -> None:
+        self._tokenizer = load_tokenizer(name, "tokenizer")
+
+    def count(self, texts: list[str]) -> list[int]:
+        """Tokens of each text."""
+        return [
+            len(ids) for ids in self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        ]
+
+    def prompt(self, prompt: Prompt) -> int:
+        """Tokens of the templated prompt."""
+        text, special = chat_text(self._tokenizer, prompt)
+        return len(self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
+
+
+class TiktokenCounter:
+    """An encoding of tiktoken.
+
+    OpenAI frames a message with three tokens and its role, and primes the reply with three more; the prompt's
+    count adds these to the texts.
+    """
+
+    _PER_MESSAGE, _PRIMING = 4, 3
+
+    def __init__(self, encoding: str) -> None:
+        tiktoken = require("tiktoken", "openai", "counting tokens")
+        try:
+            self._encoding = tiktoken.get_encoding(encoding)
+        except ValueError as error:
+            known = ", ".join(tiktoken.list_encoding_names())
+            raise InputError(f"tokenizer 'tiktoken:{encoding}' is not known: tiktoken has {known}") from error
+        except Exception as error:  # its download raises whatever its HTTP library raises
+            raise InputError(
+                f"tiktoken cannot fetch its encoding '{encoding}' ({type(error).__name__}): without a network give "
+                "tokenizer=PATH, a folder with the model's tokenizer"
+            ) from error
+
+    def count(self, texts: list[str]) -> list[int]:
+        """Tokens of each text; control tokens spelled out in a text count as the text they are."""
+        return [len(self._encoding.encode(text, disallowed_special=())) for text in texts]
+
+    def prompt(self, prompt: Prompt) -> int:
+        """Tokens of both messages with OpenAI's framing."""
+        return sum(self.count([prompt.system, prompt.user])) + 2 * self._PER_MESSAGE + self._PRIMING
+
+
+class ServerCounter:
+    """The ``/tokenize`` of the server that runs the model.
+
+    Parameters
+    ----------
+    root : str
+        Address of the server, without ``/v1``.
+    dialect : str
+        "llama.cpp" or "vllm": the two word their requests differently.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        model: str,
+        headers: Mapping[str, str],
+        timeout_seconds: float,
+        concurrency: int,
+        dialect: str,
+    ) -> None:
+        self._root, self._model, self._headers = root, model, headers
+        self._timeout, self._concurrency, self.dialect = timeout_seconds, concurrency, dialect
+
+    def count(self, texts: list[str]) -> list[int]:
+        """Tokens of each text; several requests at a time."""
+        with ThreadPoolExecutor(max_workers=self._concurrency) as pool:
+            return list(pool.map(lambda text: self.one(text, special=False), texts))
+
+    def one(self, text: str, *, special: bool) -> int:
+        """Tokens of one text."""
+        if self.dialect == "vllm":
+            body = {"model": self._model, "prompt": text, "add_special_tokens": special}
+        else:
+            body = {"content": text, "add_special": special}
+        return _length(self._post("/tokenize", body))
+
+    def prompt(self, prompt: Prompt) -> int:
+        """Tokens of the prompt under the server's chat template."""
+        messages = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
+        if self.dialect == "vllm":
+            return _length(self._post("/tokenize", {"model": self._model, "messages": messages}))
+        templated = self._post("/apply-template", {"model": self._model, "messages": messages})
+        if not isinstance(templated, dict) or not isinstance(templated.get("prompt"), str):
+            raise HttpFailure("the reply of /apply-template holds no prompt")
+        return self.one(templated["prompt"], special=True)
+
+    def _post(self, path: str, body: Any) -> Any:
+        return post_json(self._root + path, body, self._headers, self._timeout)
+
+
+def _length(reply: Any) -> int:
+    tokens = reply.get("tokens") if isinstance(reply, dict) else None
+    if not isinstance(tokens, list):
+        raise HttpFailure("the reply of /tokenize holds no list of tokens")
+    return len(tokens)
+
+
+def probe_server(
+    root: str, model: str, headers: Mapping[str, str], timeout_seconds: float, concurrency: int
+) -> ServerCounter | None:
+    """A counter on the server's ``/tokenize``, or None if the server answers but has none.
+
+    Raises
+    ------
+    HttpFailure
+        If nothing answers at that address at all: that is another trouble than a missing ``/tokenize``.
+    """
+    for dialect in ("llama.cpp", "vllm"):
+        counter = ServerCounter(root, model, headers, timeout_seconds, concurrency, dialect)
+        try:
+            # llama.cpp answers an unknown body with no tokens at all: only a sensible count tells the dialect.
+            if counter.one("one two three", special=False) > 0:
+                return counter
+        except HttpFailure as failure:
+            if failure.status is None and "holds no list" not in str(failure):
+                raise
+    return None
+
+
+def named_counter(name: str) -> PromptCounter:
+    """The counter for an explicit ``tokenizer=``: "tiktoken:ENCODING", or a folder or hub id for transformers."""
+    return (
+        TiktokenCounter(name.removeprefix("tiktoken:"))
+        if name.startswith("tiktoken:")
+        else HuggingFaceCounter(name)
+    )
+
+
+def tiktoken_encoding(model: str) -> str | None:
+    """The encoding of a model name that tiktoken knows; None for all others, or without tiktoken."""
+    try:
+        tiktoken = require("tiktoken", "openai", "counting tokens")
+        return str(tiktoken.encoding_name_for_model(model))
+    except (ImportError, KeyError):
+        return None

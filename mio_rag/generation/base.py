@@ -1,0 +1,278 @@
+"""What every generator does: count, refuse what does not fit, answer, stream, choose.
+
+`Generator` is the protocol that the rest of the package relies on. `BaseGenerator` holds the behaviour that all
+back ends share, so that a back end only says how it counts and how it generates.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from threading import Lock
+from types import TracebackType
+from typing import Protocol, Self, runtime_checkable
+
+from mio_rag.errors import GenerationError, InputError
+from mio_rag.generation._letters import parse_choice
+from mio_rag.generation.prompts import LETTERS, Prompt, build_prompt
+from mio_rag.types import Answer, Passage, Question
+
+__all__ = ["BaseGenerator", "Generator"]
+
+_CACHED_TEXTS = 50_000
+# A probe stands where the passages will stand, so that heading and separators are counted with them.
+_PROBE = Passage(id="probe", text="x")
+# Tokenizers may split a text differently at the two ends of the context block than they do alone: room for that.
+_SEAM_TOKENS = 8
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """Anything that answers a `Prompt`; also a `TokenCounter` for its own tokens."""
+
+    @property
+    def name(self) -> str:
+        """Which model answers, for ledgers and messages."""
+        ...
+
+    @property
+    def context_window(self) -> int | None:
+        """Tokens that prompt and completion share; None: unbounded or unknown."""
+        ...
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text, without special tokens."""
+        ...
+
+    def prompt_tokens(self, prompt: Prompt) -> int:
+        """Tokens of the whole prompt, chat template included."""
+        ...
+
+    def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
+        """Answer one prompt."""
+        ...
+
+    def generate_many(
+        self, prompts: Sequence[Prompt], *, max_tokens: int = 64
+    ) -> list[Answer | GenerationError]:
+        """Answer many prompts, in order; a failure takes the place of its answer."""
+        ...
+
+    def stream(self, prompt: Prompt, *, max_tokens: int = 64) -> Iterator[str]:
+        """Answer one prompt piece by piece."""
+        ...
+
+    def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
+        """Tokens that the window leaves for the context block; None: unbounded."""
+        ...
+
+    def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
+        """Index of the option that the generator holds to be right."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the generator holds."""
+        ...
+
+
+class BaseGenerator(ABC):
+    """Shared behaviour of the back ends.
+
+    A back end gives `_count` and `_generate`; it may refine `prompt_tokens`, `_generate_many`, `_stream`,
+    `_choose` and `_close`.
+
+    Parameters
+    ----------
+    name : str
+        Goes into every `Answer`.
+    context_window : int or None
+        Tokens that prompt and completion share; None: unbounded or unknown, nothing is refused.
+    """
+
+    def __init__(self, name: str, context_window: int | None = None) -> None:
+        if context_window is not None and context_window < 1:
+            raise InputError(f"context_window={context_window}: give at least 1 token, or None for no limit")
+        self._name = name
+        self._window = context_window
+        self._counts: OrderedDict[str, int] = OrderedDict()
+        self._lock = Lock()
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """Which model answers, for ledgers and messages."""
+        return self._name
+
+    @property
+    def context_window(self) -> int | None:
+        """Tokens that prompt and completion share; None: unbounded or unknown."""
+        return self._window
+
+    @abstractmethod
+    def _count(self, texts: list[str]) -> list[int]:
+        """Tokens of each text, without special tokens; called with texts that are not cached."""
+
+    @abstractmethod
+    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+        """Answer a prompt that is known to fit."""
+
+    def _generate_many(self, prompts: list[Prompt], max_tokens: int) -> list[Answer | GenerationError]:
+        """Answer prompts that are known to fit; one after another unless the back end knows better."""
+        results: list[Answer | GenerationError] = []
+        for prompt in prompts:
+            try:
+                results.append(self._generate(prompt, max_tokens))
+            except GenerationError as error:
+                results.append(error)
+        return results
+
+    def _stream(self, prompt: Prompt, max_tokens: int) -> Iterator[str]:
+        yield self._generate(prompt, max_tokens).text
+
+    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
+        """By default the reply is read as a letter, or as the text of an option."""
+        return parse_choice(self.generate(prompt, max_tokens=16).text, choices, self.name)
+
+    def _close(self) -> None:
+        """Nothing to give back, unless the back end says so."""
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text, >= 0, without begin-of-sequence or other special tokens.
+
+        Counts are cached by text, since passages come back question after question.
+        """
+        self._check_open()
+        with self._lock:
+            known = {text: self._counts[text] for text in texts if text in self._counts}
+            for text in known:
+                self._counts.move_to_end(text)
+        fresh = [text for text in dict.fromkeys(texts) if text not in known]
+        if fresh:
+            known.update(zip(fresh, self._count(fresh), strict=True))
+            with self._lock:
+                for text in fresh:
+                    self._counts[text] = known[text]
+                while len(self._counts) > _CACHED_TEXTS:
+                    self._counts.popitem(last=False)
+        return [known[text] for text in texts]
+
+    def prompt_tokens(self, prompt: Prompt) -> int:
+        """Tokens of the whole prompt, chat template included."""
+        return sum(self.count([prompt.system, prompt.user]))
+
+    def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
+        """Answer one prompt.
+
+        Parameters
+        ----------
+        max_tokens : int
+            Upper bound on the completion, >= 1.
+
+        Raises
+        ------
+        GenerationError
+            If prompt and completion do not fit the window (the model is then not called), if the generator is
+            closed, or if the back end fails.
+        """
+        self._check_fits(prompt, max_tokens)
+        return self._generate(prompt, max_tokens)
+
+    def generate_many(
+        self, prompts: Sequence[Prompt], *, max_tokens: int = 64
+    ) -> list[Answer | GenerationError]:
+        """Answer many prompts, in order.
+
+        A prompt that fails leaves its `GenerationError` in its place; the others are answered all the same.
+        """
+        self._check_max_tokens(max_tokens)
+        results: list[Answer | GenerationError | None] = [None] * len(prompts)
+        fitting: list[int] = []
+        for i, prompt in enumerate(prompts):
+            try:
+                self._check_fits(prompt, max_tokens)
+                fitting.append(i)
+            except GenerationError as error:
+                results[i] = error
+        answered = self._generate_many([prompts[i] for i in fitting], max_tokens) if fitting else []
+        for i, result in zip(fitting, answered, strict=True):
+            results[i] = result
+        return [result for result in results if result is not None]
+
+    def stream(self, prompt: Prompt, *, max_tokens: int = 64) -> Iterator[str]:
+        """Answer one prompt piece by piece; the pieces join to the answer. Raises as `generate` does."""
+        self._check_fits(prompt, max_tokens)
+        return self._stream(prompt, max_tokens)
+
+    def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
+        """Tokens that the window leaves for the context block of this question.
+
+        What instructions, question, chat template and a completion of `max_tokens` take is subtracted, and a few
+        tokens for the seams between them. 0: there is no room. None: the window is unbounded or unknown.
+        """
+        self._check_max_tokens(max_tokens)
+        if self._window is None:
+            return None
+        around = self.prompt_tokens(build_prompt(question, [_PROBE])) - self.count([_PROBE.text])[0]
+        return max(0, self._window - max_tokens - around - _SEAM_TOKENS)
+
+    def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
+        """Index into `choices` of the option that the generator holds to be right.
+
+        If the prompt was not built with these choices it is built again with them, so that the model always sees
+        the lettered options that it is asked about.
+
+        Raises
+        ------
+        InputError
+            For fewer than 2 or more than 26 choices, or a blank one.
+        GenerationError
+            As `generate`; also if the reply of a model that cannot be constrained names no option.
+        """
+        if not 2 <= len(choices) <= len(LETTERS):
+            raise InputError(
+                f"{len(choices)} choices were given: between 2 and {len(LETTERS)} can be told apart"
+            )
+        if any(not choice.strip() for choice in choices):
+            raise InputError("a choice is blank: give every option a text")
+        if prompt.question.choices != tuple(choices):
+            prompt = build_prompt(replace(prompt.question, choices=tuple(choices)), prompt.passages)
+        self._check_fits(prompt, 1)
+        return self._choose(prompt, choices)
+
+    def close(self) -> None:
+        """Give back what the generator holds (model memory, connections); may be called twice."""
+        if not self._closed:
+            self._closed = True
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GenerationError(f"the generator {self.name} is closed: make a new one with make_generator")
+
+    @staticmethod
+    def _check_max_tokens(max_tokens: int) -> None:
+        if max_tokens < 1:
+            raise InputError(f"max_tokens={max_tokens}: an answer needs at least 1 token")
+
+    def _check_fits(self, prompt: Prompt, max_tokens: int) -> None:
+        self._check_max_tokens(max_tokens)
+        self._check_open()
+        if self._window is None:
+            return
+        needed = self.prompt_tokens(prompt)
+        if needed + max_tokens > self._window:
+            raise GenerationError(
+                f"the prompt takes {needed} tokens and the answer up to {max_tokens}, together "
+                f"{needed + max_tokens}, but the window of {self.name} holds {self._window}: "
+                "lower the token budget or max_tokens, or use a model with a larger window"
+            )

@@ -1,0 +1,216 @@
+"""Language models in GGUF files, run in this process by llama.cpp (package `xllamacpp`).
+
+The package holds llama.cpp's own server. Completions go to it by direct calls. Its tokenizer and chat template can
+only be reached over HTTP, so the server also listens on a free port of the loopback interface; a random key, made
+anew for each server, keeps everyone else out. Nothing leaves the machine.
+
+Decoding is greedy, and no state is kept from one prompt to the next: an answer, and the time it took, do not
+depend on what was asked before.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mio_rag.errors import GenerationError, InputError, require
+from mio_rag.generation._http import HttpFailure, LoopbackClient, encode
+from mio_rag.generation.base import BaseGenerator
+from mio_rag.generation.prompts import LETTERS, Prompt
+from mio_rag.types import Answer
+
+__all__ = ["GGUFGenerator"]
+
+_MAGIC = b"GGUF"
+# Below every level that llama.cpp logs at: it would write progress lines to stderr for each request.
+_SILENT = -1
+
+
+def _checked(path: str | Path) -> Path:
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise InputError(f"gguf:{path}: no such file; give the path of a GGUF model file")
+    if file.suffix.lower() != ".gguf":
+        raise InputError(f"gguf:{path}: the name ends with '{file.suffix}', a model file's with '.gguf'")
+    with file.open("rb") as stream:
+        magic = stream.read(4)
+    if magic != _MAGIC:
+        raise InputError(
+            f"gguf:{path}: the file begins with {magic!r}, a GGUF file with {_MAGIC!r}: it is something else "
+            "under that name, or a pointer left by an unfinished download"
+        )
+    return file
+
+
+class GGUFGenerator(BaseGenerator):
+    """A GGUF model on this machine.
+
+    Parameters
+    ----------
+    path : str or Path
+        A ``.gguf`` file.
+    n_ctx : int
+        Context window in tokens, >= 1; the model's own is the upper limit. Memory grows with it.
+    threads : int
+        CPU threads, >= 1.
+    seed : int
+        Passed to the sampler; decoding is greedy, so it matters only to builds whose kernels draw from it.
+
+    Raises
+    ------
+    InputError
+        If the file is missing or is not GGUF, or a parameter is out of range.
+    GenerationError
+        If llama.cpp cannot load the model.
+    MissingExtraError
+        Without the extra ``gguf``.
+    """
+
+    def __init__(self, path: str | Path, *, n_ctx: int = 4096, threads: int = 2, seed: int = 0) -> None:
+        file = _checked(path)
+        for label, value in (("n_ctx", n_ctx), ("threads", threads)):
+            if value < 1:
+                raise InputError(f"{label}={value}: give at least 1")
+        self._seed = seed
+        self._server, self._http = _start(file, n_ctx, threads)
+        properties = self._call("GET", "/props")
+        super().__init__(f"gguf:{file.name}", int(properties["default_generation_settings"]["n_ctx"]))
+
+    def prompt_tokens(self, prompt: Prompt) -> int:
+        """Tokens of the whole prompt, with the model's own chat template applied."""
+        self._check_open()
+        templated = self._call("POST", "/apply-template", {"messages": _messages(prompt)})["prompt"]
+        return len(self._call("POST", "/tokenize", {"content": templated, "add_special": True})["tokens"])
+
+    def _count(self, texts: list[str]) -> list[int]:
+        # Control tokens spelled out in a text are parsed here because the server parses them in a prompt too.
+        return [
+            len(self._call("POST", "/tokenize", {"content": text, "add_special": False})["tokens"])
+            for text in texts
+        ]
+
+    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+        start = time.perf_counter()
+        reply = self._complete(prompt, max_tokens=max_tokens, logprobs=True)
+        seconds = time.perf_counter() - start
+        choice, usage = reply["choices"][0], reply["usage"]
+        scored = (choice.get("logprobs") or {}).get("content")
+        return Answer(
+            text=(choice["message"].get("content") or "").strip(),
+            prompt_tokens=usage["prompt_tokens"],
+            completion_tokens=usage["completion_tokens"],
+            latency_seconds=seconds,
+            generator=self.name,
+            logprobs=tuple(float(token["logprob"]) for token in scored) if scored else None,
+        )
+
+    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
+        # The grammar leaves the model no other reply than one of the letters.
+        letters = LETTERS[: len(choices)]
+        reply = self._complete(prompt, max_tokens=4, grammar=f"root ::= [{letters[0]}-{letters[-1]}]")
+        said = (reply["choices"][0]["message"].get("content") or "").strip()
+        if len(said) != 1 or said not in letters:
+            raise GenerationError(f"{self.name} replied {said!r} under a grammar of the letters {letters}")
+        return letters.index(said)
+
+    def _stream(self, prompt: Prompt, max_tokens: int) -> Iterator[str]:
+        pieces: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
+        stopped = threading.Event()
+
+        def receive(chunk: Any) -> bool:
+            chunk = chunk if isinstance(chunk, dict) else json.loads(chunk)
+            if "error" in chunk:
+                pieces.put(GenerationError(f"{self.name}: {chunk['error'].get('message', chunk['error'])}"))
+            for choice in chunk.get("choices", ()):
+                if text := choice["delta"].get("content"):
+                    pieces.put(text)
+            return stopped.is_set()  # True ends the completion
+
+        def run() -> None:
+            try:
+                self._complete(prompt, receive, max_tokens=max_tokens, stream=True)
+                pieces.put(None)
+            except BaseException as error:
+                pieces.put(error)
+
+        worker = threading.Thread(target=run, name="mio-rag-gguf-stream")
+        worker.start()
+        try:
+            while (piece := pieces.get()) is not None:
+                if isinstance(piece, BaseException):
+                    raise piece
+                yield piece
+        finally:
+            # A reader that leaves early must not leave a completion running in a server that may be closed next.
+            stopped.set()
+            worker.join()
+
+    def _close(self) -> None:
+        self._http.close()
+        # Dropping the last reference makes llama.cpp's server stop its threads and free the model.
+        self._server = None
+
+    def _complete(self, prompt: Prompt, receive: Any = None, **options: Any) -> Any:
+        body = {
+            "messages": _messages(prompt),
+            "temperature": 0,
+            "seed": self._seed,
+            "cache_prompt": False,
+            **options,
+        }
+        server = self._server
+        if server is None:
+            raise GenerationError(f"the generator {self.name} is closed: make a new one with make_generator")
+        payload = encode(body)
+        reply = (
+            server.handle_chat_completions(payload, receive)
+            if receive
+            else server.handle_chat_completions(payload)
+        )
+        if isinstance(reply, str | bytes):
+            reply = json.loads(reply)
+        if isinstance(reply, dict) and "error" in reply:
+            raise GenerationError(f"{self.name}: {reply['error'].get('message', reply['error'])}")
+        return reply
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        try:
+            return self._http.request(method, path, body)
+        except HttpFailure as error:
+            raise GenerationError(f"llama.cpp's server did not answer {path}: {error}") from error
+
+
+def _messages(prompt: Prompt) -> list[dict[str, str]]:
+    return [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
+
+
+def _start(file: Path, n_ctx: int, threads: int) -> tuple[Any, LoopbackClient]:
+    xllamacpp = require("xllamacpp", "gguf", "running a GGUF model")
+    key = secrets.token_urlsafe(24)
+    params = xllamacpp.CommonParams()
+    params.model.path = str(file)
+    params.n_ctx = n_ctx
+    params.n_parallel = 1
+    params.cpuparams.n_threads = threads
+    params.cpuparams_batch.n_threads = threads
+    params.verbosity = _SILENT
+    params.api_keys = [key]
+    params.n_threads_http = 2
+    params.endpoint_slots = False
+    params.ui = False
+    params.cache_prompt = False
+    params.cache_ram_mib = 0
+    try:
+        server = xllamacpp.Server(params)
+    except RuntimeError as error:
+        raise GenerationError(
+            f"llama.cpp cannot load {file} ({error}): the file may be cut short, too large for the memory, or of an "
+            "architecture newer than the installed xllamacpp"
+        ) from error
+    return server, LoopbackClient(server.listening_address, key)

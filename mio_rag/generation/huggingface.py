@@ -1,0 +1,263 @@
+"""Causal language models of the Hugging Face format, run in this process by transformers.
+
+Greedy decoding, batches with padding on the left, log-probabilities of every generated token. The tokenizer's chat
+template is applied when it has one; a base model gets instructions and question as plain text.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from mio_rag.errors import GenerationError, InputError, require
+from mio_rag.generation.base import BaseGenerator
+from mio_rag.generation.prompts import LETTERS, Prompt
+from mio_rag.types import Answer
+
+__all__ = ["HuggingFaceGenerator", "chat_text", "load_tokenizer"]
+
+# Tokenizers without a limit of their own report a huge number instead of none.
+_NO_LIMIT = 10**9
+
+
+def load_tokenizer(name: str, what: str = "hf") -> Any:
+    """The tokenizer of a hub id or a local folder.
+
+    Raises
+    ------
+    InputError
+        If it cannot be loaded: no such folder, no such id, or no network.
+    """
+    transformers = require("transformers", "retrieval", "reading a Hugging Face tokenizer")
+    _check_path(name, what)
+    try:
+        return transformers.AutoTokenizer.from_pretrained(_expanded(name))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{what}: no tokenizer can be loaded from '{name}' ({_first_line(error)})"
+        ) from error
+
+
+def chat_text(tokenizer: Any, prompt: Prompt) -> tuple[str, bool]:
+    """The text that the model continues, and whether special tokens are still to be added to it."""
+    if getattr(tokenizer, "chat_template", None) is None:
+        return f"{prompt.system}\n\n{prompt.user}", True
+    jinja2 = require("jinja2", "retrieval", "applying a chat template")
+    system, user = {"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}
+    merged = {"role": "user", "content": f"{prompt.system}\n\n{prompt.user}"}
+    try:
+        text = tokenizer.apply_chat_template([system, user], tokenize=False, add_generation_prompt=True)
+    except jinja2.TemplateError:
+        # Some templates (Gemma's, early Mistral's) refuse a system message.
+        text = tokenizer.apply_chat_template([merged], tokenize=False, add_generation_prompt=True)
+    return str(text), False
+
+
+class HuggingFaceGenerator(BaseGenerator):
+    """A causal language model from the hub or from a folder.
+
+    Parameters
+    ----------
+    name_or_path : str
+        Hub id, or folder with the model and its tokenizer.
+    window : int or None
+        Context window in tokens, >= 1; the model's own is the upper limit. None: the model's own.
+    batch_size : int
+        Prompts per batch of `generate_many`, >= 1.
+    device : str or None
+        For instance "cpu" or "cuda:0"; None: the first GPU if there is one, else the CPU.
+
+    Raises
+    ------
+    InputError
+        If model or tokenizer cannot be loaded, or a parameter is out of range.
+    MissingExtraError
+        Without transformers and torch.
+
+    Notes
+    -----
+    In a batch the latency of each answer is the batch's wall time divided by its size. Completion tokens and
+    log-probabilities include the end-of-sequence token where the model produced it.
+    """
+
+    def __init__(
+        self, name_or_path: str, *, window: int | None = None, batch_size: int = 8, device: str | None = None
+    ) -> None:
+        if batch_size < 1:
+            raise InputError(f"batch_size={batch_size}: give at least 1")
+        self._torch = require("torch", "retrieval", "running a Hugging Face model")
+        transformers = require("transformers", "retrieval", "running a Hugging Face model")
+        self._tokenizer = load_tokenizer(name_or_path)
+        self._tokenizer.padding_side = "left"
+        if self._tokenizer.pad_token_id is None:
+            # Padding is masked, so any token will do; the end-of-sequence token is one that every model has.
+            self._tokenizer.pad_token = self._tokenizer.eos_token or self._tokenizer.unk_token
+        try:
+            model = transformers.AutoModelForCausalLM.from_pretrained(_expanded(name_or_path))
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"hf:{name_or_path}: no causal language model can be loaded from there ({_first_line(error)})"
+            ) from error
+        self._device = device or ("cuda" if self._torch.cuda.is_available() else "cpu")
+        self._model: Any = model.to(self._device).eval()
+        self._batch_size = batch_size
+        own = _own_window(model.config, self._tokenizer)
+        limits = [limit for limit in (window, own) if limit is not None]
+        super().__init__(f"hf:{Path(name_or_path).name}", min(limits) if limits else None)
+
+    def prompt_tokens(self, prompt: Prompt) -> int:
+        """Tokens of the whole prompt: chat template, or begin-of-sequence and plain text."""
+        self._check_open()
+        return len(self._ids(prompt))
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        text, special = chat_text(self._tokenizer, prompt)
+        return list(self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
+
+    def _count(self, texts: list[str]) -> list[int]:
+        encoded = self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        return [len(ids) for ids in encoded]
+
+    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+        return self._batch([prompt], max_tokens)[0]
+
+    def _generate_many(self, prompts: list[Prompt], max_tokens: int) -> list[Answer | GenerationError]:
+        results: list[Answer | GenerationError] = []
+        for at in range(0, len(prompts), self._batch_size):
+            batch = prompts[at : at + self._batch_size]
+            try:
+                results.extend(self._batch(batch, max_tokens))
+            except GenerationError:
+                # One prompt may have broken the batch (memory): find out which by going one by one.
+                results.extend(super()._generate_many(batch, max_tokens))
+        return results
+
+    def _batch(self, prompts: list[Prompt], max_tokens: int) -> list[Answer]:
+        start = time.perf_counter()
+        ids = [self._ids(prompt) for prompt in prompts]
+        inputs = self._tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(self._device)
+        try:
+            with self._torch.inference_mode():
+                output = self._model.generate(**inputs, **self._greedy(max_tokens))
+        except RuntimeError as error:
+            raise GenerationError(
+                f"{self.name} failed on {len(prompts)} prompts: {_first_line(error)}"
+            ) from error
+        new = output.sequences[:, inputs["input_ids"].shape[1] :]
+        chosen = [
+            self._torch.log_softmax(step.float(), dim=-1).gather(1, new[:, [t]])[:, 0].tolist()
+            for t, step in enumerate(output.logits)
+        ]
+        seconds = (time.perf_counter() - start) / len(prompts)
+        stops = _stop_ids(self._model, self._tokenizer)
+        answers = []
+        for row, (tokens, read) in enumerate(zip(new.tolist(), ids, strict=True)):
+            # What follows the end-of-sequence token is padding of the batch, not part of this answer.
+            length = next((t + 1 for t, token in enumerate(tokens) if token in stops), len(tokens))
+            answers.append(
+                Answer(
+                    text=self._tokenizer.decode(tokens[:length], skip_special_tokens=True).strip(),
+                    prompt_tokens=len(read),
+                    completion_tokens=length,
+                    latency_seconds=seconds,
+                    generator=self.name,
+                    logprobs=tuple(chosen[t][row] for t in range(length)),
+                )
+            )
+        return answers
+
+    def _greedy(self, max_tokens: int) -> dict[str, Any]:
+        return {
+            "max_new_tokens": max_tokens,
+            "do_sample": False,
+            # A model's own generation settings may ask for sampling; these would only warn under greedy decoding.
+            "temperature": None,
+            "top_p": None,
+            "top_k": None,
+            "pad_token_id": self._tokenizer.pad_token_id,
+            "return_dict_in_generate": True,
+            "output_logits": True,
+        }
+
+    def _stream(self, prompt: Prompt, max_tokens: int) -> Iterator[str]:
+        transformers = require("transformers", "retrieval", "streaming from a Hugging Face model")
+        streamer = transformers.TextIteratorStreamer(
+            self._tokenizer, skip_prompt=True, skip_special_tokens=True
+        )
+        inputs = self._tokenizer.pad({"input_ids": [self._ids(prompt)]}, return_tensors="pt").to(self._device)
+        stopped, failure = Event(), list[BaseException]()
+
+        def run() -> None:
+            try:
+                with self._torch.inference_mode():
+                    self._model.generate(
+                        **inputs,
+                        **self._greedy(max_tokens),
+                        streamer=streamer,
+                        stopping_criteria=[lambda ids, scores, **_: stopped.is_set()],
+                    )
+            except BaseException as error:
+                failure.append(error)
+                streamer.end()  # otherwise the reader would wait for ever
+
+        worker = Thread(target=run, name="mio-rag-hf-stream")
+        worker.start()
+        try:
+            yield from (piece for piece in streamer if piece)
+        finally:
+            stopped.set()
+            worker.join()
+        if failure:
+            raise GenerationError(f"{self.name} failed: {_first_line(failure[0])}") from failure[0]
+
+    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
+        """The letter to which the model gives the largest log-probability as continuation."""
+        _, plain = chat_text(self._tokenizer, prompt)
+        ids = self._ids(prompt)
+        scores = []
+        for letter in LETTERS[: len(choices)]:
+            # Plain text goes on after "...option:", where a word begins with its space.
+            ending = self._tokenizer(f" {letter}" if plain else letter, add_special_tokens=False)["input_ids"]
+            tokens = self._torch.tensor([ids + ending], device=self._device)
+            with self._torch.inference_mode():
+                logits = self._model(tokens).logits[0, len(ids) - 1 : -1].float()
+            target = self._torch.tensor(ending, device=self._device)[:, None]
+            scores.append(float(self._torch.log_softmax(logits, dim=-1).gather(1, target).sum()))
+        return scores.index(max(scores))
+
+    def _close(self) -> None:
+        self._model = None
+
+
+def _own_window(config: Any, tokenizer: Any) -> int | None:
+    """The smaller of what the model's positions and its tokenizer allow; None where neither says."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
+    limits = [n for n in (positions, tokenizer.model_max_length) if n is not None and n < _NO_LIMIT]
+    return int(min(limits)) if limits else None
+
+
+def _stop_ids(model: Any, tokenizer: Any) -> set[int]:
+    declared = model.generation_config.eos_token_id
+    ids = declared if isinstance(declared, list) else [declared]
+    return {i for i in [*ids, tokenizer.eos_token_id] if i is not None}
+
+
+def _expanded(name: str) -> str:
+    return str(Path(name).expanduser()) if name.startswith("~") else name
+
+
+def _check_path(name: str, what: str) -> None:
+    # A hub id has at most one slash; asking the hub for a mistyped path would end in a confusing message.
+    looks_local = name.startswith((".", "/", "~", "\\")) or name.count("/") > 1
+    if looks_local and not Path(name).expanduser().is_dir():
+        raise InputError(
+            f"{what}: there is no folder '{name}': give a model folder or a hub id such as 'org/name'"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n", 1)[0]

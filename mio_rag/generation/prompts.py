@@ -1,0 +1,102 @@
+"""Prompts: how a question and its passages are laid before a language model.
+
+The wording lives in ``prompts/*.txt``; this module only fills it in. One template asks for a short answer, the
+other for the letter of an option. Without passages the whole context block is left out, heading included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from mio_rag.errors import InputError
+from mio_rag.types import Passage, Question
+
+__all__ = ["LETTERS", "SEPARATOR", "Prompt", "build_prompt", "render_context", "render_passage"]
+
+SEPARATOR = "\n\n"
+"""What stands between two passages of a context block."""
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""Names of the options of a multiple-choice question, in order."""
+
+_FIELD = re.compile(r"\{(context|passages|question|choices)\}")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the model is given.
+
+    Parameters
+    ----------
+    question : Question
+        What is asked.
+    passages : tuple of Passage
+        What the model may read, in the order in which it reads it; may be empty.
+    system, user : str
+        The two messages, without any chat template.
+    """
+
+    question: Question
+    passages: tuple[Passage, ...]
+    system: str
+    user: str
+
+    @property
+    def context(self) -> str:
+        """The context block: the text that a token budget bounds; empty without passages."""
+        return render_context(self.passages)
+
+
+@cache
+def _template(name: str) -> str:
+    # The newline that ends the file is not part of the template.
+    return (Path(__file__).parent / "prompts" / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n")
+
+
+def _fill(template: str, **fields: str) -> str:
+    # One pass over the template: braces inside a passage or a question are never looked at, so that a text
+    # such as "{question}" or "{0}" arrives at the model as it is.
+    return _FIELD.sub(lambda match: fields[match.group(1)], template)
+
+
+def render_passage(passage: Passage) -> str:
+    """``title``, a newline and ``text``; the text alone where there is no title."""
+    title, text = passage.title.strip(), passage.text.strip()
+    return f"{title}\n{text}" if title else text
+
+
+def render_context(passages: Iterable[Passage]) -> str:
+    """All passages in the given order, parted by `SEPARATOR`; empty for none."""
+    return SEPARATOR.join(render_passage(p) for p in passages)
+
+
+def build_prompt(question: Question, passages: Sequence[Passage] = ()) -> Prompt:
+    """Lay out a question and its passages, in the order given.
+
+    Parameters
+    ----------
+    question : Question
+        With `choices`, the multiple-choice template is used, and the options are lettered in their order.
+    passages : sequence of Passage
+        May be empty.
+
+    Raises
+    ------
+    InputError
+        If the question has more options than there are letters (26).
+    """
+    if len(question.choices) > len(LETTERS):
+        raise InputError(
+            f"question '{question.id}' has {len(question.choices)} choices: at most {len(LETTERS)} can be lettered"
+        )
+    kind = "choice" if question.choices else "open"
+    context = ""
+    if passages:
+        context = _fill(_template("context"), passages=render_context(passages)) + SEPARATOR
+    lettered = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, question.choices, strict=False))
+    user = _fill(_template(f"{kind}_user"), context=context, question=question.text.strip(), choices=lettered)
+    return Prompt(question, tuple(passages), _template(f"{kind}_system"), user)

@@ -1,0 +1,106 @@
+"""A generator that answers from a script: for tests and dry runs of anything that takes a generator."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from mio_rag.errors import GenerationError, InputError
+from mio_rag.generation.base import BaseGenerator
+from mio_rag.generation.prompts import Prompt
+from mio_rag.generation.tokens import RegexCounter, TokenCounter
+from mio_rag.types import Answer
+
+__all__ = ["ScriptedGenerator"]
+
+
+class ScriptedGenerator(BaseGenerator):
+    """Gives the answers that it was told to give, and records what it was asked.
+
+    Parameters
+    ----------
+    answers : mapping or callable
+        Question id or question text -> answer (the id is looked up first); or a function of the prompt. A
+        function may raise `GenerationError` to play a failing model.
+    window : int or None
+        `context_window` in tokens of `counter`; None: unbounded.
+    counter : TokenCounter or None
+        None: `RegexCounter`.
+
+    Attributes
+    ----------
+    prompts : list of Prompt
+        Every prompt that reached the script, in order. Prompts refused because they do not fit are not among
+        them.
+
+    Examples
+    --------
+    >>> from mio_rag.types import Question
+    >>> from mio_rag.generation import ScriptedGenerator, build_prompt
+    >>> generator = ScriptedGenerator({"q1": "Paris"})
+    >>> generator.generate(build_prompt(Question(id="q1", text="What is the capital of France?"))).text
+    'Paris'
+    """
+
+    def __init__(
+        self,
+        answers: Mapping[str, str] | Callable[[Prompt], str],
+        window: int | None = None,
+        counter: TokenCounter | None = None,
+    ) -> None:
+        super().__init__("scripted", window)
+        self._answers = answers
+        self._counter = RegexCounter() if counter is None else counter
+        self.prompts: list[Prompt] = []
+
+    @classmethod
+    def from_file(cls, path: str | Path, window: int | None = None) -> ScriptedGenerator:
+        """Read the answers from a JSON object: question id or text -> answer.
+
+        Raises
+        ------
+        InputError
+            If the file is missing or is not such an object.
+        """
+        file = Path(path)
+        if not file.is_file():
+            raise InputError(
+                f"scripted:{path}: no such file; give a JSON file of question id or text -> answer"
+            )
+        try:
+            answers = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(
+                f"{path} is not JSON ({error}): write an object of question id or text -> answer"
+            ) from error
+        if not isinstance(answers, dict) or not all(isinstance(value, str) for value in answers.values()):
+            raise InputError(f"{path} is not an object of strings: write question id or text -> answer")
+        return cls(answers, window)
+
+    def _count(self, texts: list[str]) -> list[int]:
+        return self._counter.count(texts)
+
+    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+        start = time.perf_counter()
+        self.prompts.append(prompt)
+        text = self._lookup(prompt)
+        return Answer(
+            text=text,
+            prompt_tokens=self.prompt_tokens(prompt),
+            completion_tokens=self.count([text])[0],
+            latency_seconds=time.perf_counter() - start,
+            generator=self.name,
+        )
+
+    def _lookup(self, prompt: Prompt) -> str:
+        if callable(self._answers):
+            return self._answers(prompt)
+        for key in (prompt.question.id, prompt.question.text):
+            if key in self._answers:
+                return self._answers[key]
+        raise GenerationError(
+            f"the script has no answer for question '{prompt.question.id}' ({prompt.question.text[:60]!r}): "
+            f"it holds {len(self._answers)}; add its id or its text"
+        )

@@ -1,0 +1,334 @@
+"""The nouns that travel the road: Question -> Candidates -> Selection -> Answer.
+
+All are frozen and checked at construction, so that a wrong shape or a NaN is reported where it was made and
+not three layers later. Arrays are stored read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mio_rag.errors import InputError
+
+if TYPE_CHECKING:
+    from mio_rag.formulations.program import SelectionProgram
+    from mio_rag.solvers.result import SolveResult
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One retrievable piece of text.
+
+    Parameters
+    ----------
+    id : str
+        Unique in its corpus.
+    text : str
+        Not blank.
+    title, source : str
+        Shown to the reader and used by per-source caps; may be empty.
+    """
+
+    id: str
+    text: str
+    title: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise InputError("a passage has an empty id: give every passage a unique, non-empty id")
+        if not self.text.strip():
+            raise InputError(f"passage '{self.id}' has no text: drop it or fill it")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, with its gold answers and evidence where they are known.
+
+    Parameters
+    ----------
+    answers : tuple of str
+        Accepted answers; empty when unknown or when the question is unanswerable.
+    gold_ids : tuple of str
+        Ids of the passages that hold the evidence. Empty when not labelled at passage level.
+    gold_sources : tuple of str
+        Sources (documents) that hold the evidence, for data labelled at document level.
+    choices : tuple of str
+        Options of a multiple-choice question.
+    """
+
+    id: str
+    text: str
+    answers: tuple[str, ...] = ()
+    gold_ids: tuple[str, ...] = ()
+    gold_sources: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    type: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise InputError(f"question '{self.id}' is empty")
+
+
+def _frozen_array(value: ArrayLike, dtype: Any) -> NDArray[Any]:
+    array = np.array(value, dtype=dtype)
+    array.flags.writeable = False
+    return array
+
+
+def _vector(name: str, value: Any, n: int, dtype: Any, problems: list[str]) -> NDArray[Any] | None:
+    """A read-only vector of length n, or None with the problem noted."""
+    try:
+        array = _frozen_array(value, dtype)
+    except (TypeError, ValueError) as error:
+        problems.append(f"{name} is not a numeric vector ({error})")
+        return None
+    if array.shape != (n,):
+        problems.append(f"{name} has shape {array.shape}, expected ({n},): one value for each of the {n} passages")
+        return None
+    if not np.all(np.isfinite(array)):
+        bad = int(np.flatnonzero(~np.isfinite(array))[0])
+        problems.append(f"{name}[{bad}] is {array[bad]}: every value must be finite")
+        return None
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The pool that retrieval hands to selection, best first.
+
+    Parameters
+    ----------
+    ids, texts : sequence of str, length n
+        Unique ids and the passages' texts.
+    relevance : array_like, shape (n,)
+        Value of reading each passage; any finite scale on which more is better (cosine, probability, ...).
+    tokens : array_like of int, shape (n,)
+        Token cost of each passage in the prompt, each >= 1, as the reader's own tokenizer counts it.
+    embeddings : array_like, shape (n, d), optional
+        Passage embeddings; unit rows give cosine similarity. Without them redundancy cannot be priced.
+    query_embedding : array_like, shape (d,), optional
+        Embedding of the question; needed for embedding uncertainty.
+    titles, sources, clusters : sequence of str, length n, optional
+        Labels for the prompt, per-source caps and topical coverage.
+    radius : float or array_like of shape (n,), optional
+        Uncertainty radius of each embedding, >= 0. None: the selector's own setting applies.
+    scores : mapping of str to array_like of shape (n,), optional
+        Scores of single retrievers ("dense", "bm25", "fused") for baselines and features.
+
+    Raises
+    ------
+    InputError
+        With every problem found, not only the first.
+    """
+
+    ids: Sequence[str]
+    texts: Sequence[str]
+    relevance: FloatArray
+    tokens: NDArray[np.int64]
+    embeddings: NDArray[np.float32] | None = None
+    query_embedding: NDArray[np.float32] | None = None
+    titles: Sequence[str] | None = None
+    sources: Sequence[str] | None = None
+    clusters: Sequence[str] | None = None
+    radius: float | FloatArray | None = None
+    scores: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problems: list[str] = []
+        n = len(self.ids)
+        put = object.__setattr__
+        put(self, "ids", tuple(self.ids))
+        seen: set[str] = set()
+        repeated = sorted({i for i in self.ids if i in seen or seen.add(i)})  # type: ignore[func-returns-value]
+        if repeated:
+            problems.append(f"ids repeat ({', '.join(map(str, repeated[:5]))}): each passage needs its own id")
+        for name in ("texts", "titles", "sources", "clusters"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            put(self, name, tuple(value))
+            if len(getattr(self, name)) != n:
+                problems.append(f"{name} has {len(getattr(self, name))} entries, expected {n}")
+        put(self, "relevance", _vector("relevance", self.relevance, n, np.float64, problems))
+        tokens = _vector("tokens", self.tokens, n, np.float64, problems)
+        if tokens is not None:
+            if np.any(tokens < 1) or np.any(tokens != np.floor(tokens)):
+                problems.append("tokens must be whole numbers >= 1: count each passage with the reader's tokenizer")
+            put(self, "tokens", _frozen_array(tokens, np.int64))
+        self._check_embeddings(n, problems)
+        if self.radius is not None:
+            radius = np.broadcast_to(np.asarray(self.radius, dtype=np.float64), (n,)) if np.ndim(
+                self.radius) == 0 else self.radius
+            checked = _vector("radius", radius, n, np.float64, problems)
+            if checked is not None and np.any(checked < 0):
+                problems.append("radius must be >= 0: it is the norm of the largest embedding error")
+            put(self, "radius", checked)
+        put(self, "scores", {k: _vector(f"scores['{k}']", v, n, np.float64, problems)
+                             for k, v in self.scores.items()})
+        if problems:
+            raise InputError(problems)
+
+    def _check_embeddings(self, n: int, problems: list[str]) -> None:
+        put = object.__setattr__
+        if self.embeddings is not None:
+            matrix = _frozen_array(self.embeddings, np.float32)
+            put(self, "embeddings", matrix)
+            if matrix.ndim != 2 or matrix.shape[0] != n:
+                problems.append(f"embeddings has shape {matrix.shape}, expected ({n}, d): one row per passage")
+            elif not np.all(np.isfinite(matrix)):
+                row = int(np.flatnonzero(~np.isfinite(matrix).all(axis=1))[0])
+                problems.append(f"embeddings row {row} (passage '{self.ids[row]}') holds NaN or infinity: embed it again")
+        if self.query_embedding is not None:
+            query = _frozen_array(self.query_embedding, np.float32)
+            put(self, "query_embedding", query)
+            if query.ndim != 1 or not np.all(np.isfinite(query)):
+                problems.append(f"query_embedding has shape {query.shape} or is not finite, expected a finite vector (d,)")
+            elif self.embeddings is not None and self.embeddings.ndim == 2 and query.shape[0] != self.embeddings.shape[1]:
+                problems.append(
+                    f"query_embedding has {query.shape[0]} dimensions, the passages {self.embeddings.shape[1]}: "
+                    "embed both with the same model"
+                )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def passage(self, i: int) -> Passage:
+        """The i-th candidate as a `Passage`."""
+        return Passage(
+            id=self.ids[i],
+            text=self.texts[i],
+            title=self.titles[i] if self.titles is not None else "",
+            source=self.sources[i] if self.sources is not None else "",
+        )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Why one candidate is in or out.
+
+    Parameters
+    ----------
+    value : float
+        Marginal objective value given the other selected passages: what removing a selected passage loses, or
+        what adding an unselected one would gain (possibly negative).
+    reason : str
+        One sentence for a person.
+    redundant_with : str or None
+        Id of the selected passage that takes most of this one's value away.
+    """
+
+    id: str
+    selected: bool
+    tokens: int
+    relevance: float
+    value: float
+    reason: str
+    redundant_with: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """What the model will read, with the proof.
+
+    Parameters
+    ----------
+    chosen : tuple of int
+        Indices into `candidates`, in prompt order.
+    tokens_used : int
+        Sum of the chosen passages' token costs; never above `budget_tokens`.
+    result : SolveResult
+        Status, objective, certified bound and gap of the program that was solved.
+    decisions : tuple of Decision
+        One per candidate, in candidate order.
+    """
+
+    candidates: Candidates
+    chosen: tuple[int, ...]
+    tokens_used: int
+    budget_tokens: int
+    result: SolveResult
+    program: SelectionProgram
+    decisions: tuple[Decision, ...]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Ids of the chosen passages, in prompt order."""
+        return tuple(self.candidates.ids[i] for i in self.chosen)
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        """The chosen passages, in prompt order."""
+        return tuple(self.candidates.passage(i) for i in self.chosen)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Texts of the chosen passages, in prompt order."""
+        return tuple(self.candidates.texts[i] for i in self.chosen)
+
+    def explain(self) -> str:
+        """A plain-text account: the certificate first, then one line per candidate, chosen ones first."""
+        result = self.result
+        lines = [
+            f"{len(self.chosen)} of {len(self.candidates)} passages, {self.tokens_used} of {self.budget_tokens} tokens",
+            result.certificate(),
+        ]
+        order = [*self.chosen, *(i for i in range(len(self.candidates)) if i not in set(self.chosen))]
+        for i in order:
+            d = self.decisions[i]
+            lines.append(f"{'+' if d.selected else '-'} {d.id} ({d.tokens} tokens): {d.reason}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: the certificate and one entry per candidate, chosen ones first, in prompt order."""
+        order = [*self.chosen, *(i for i in range(len(self.candidates)) if i not in set(self.chosen))]
+        return {
+            **self.result.to_dict(),
+            "tokens_used": self.tokens_used,
+            "budget_tokens": self.budget_tokens,
+            "selected_ids": list(self.ids),
+            "passages": [
+                {
+                    "id": d.id,
+                    "title": self.candidates.passage(i).title,
+                    "source": self.candidates.passage(i).source,
+                    "tokens": d.tokens,
+                    "relevance": d.relevance,
+                    "value": d.value,
+                    "selected": d.selected,
+                    "reason": d.reason,
+                    "redundant_with": d.redundant_with,
+                    "text": self.candidates.texts[i],
+                }
+                for i, d in ((i, self.decisions[i]) for i in order)
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the generator said, and what it cost.
+
+    Parameters
+    ----------
+    prompt_tokens, completion_tokens : int
+        As the generator counts them.
+    latency_seconds : float
+        Wall time of the generation alone.
+    logprobs : tuple of float or None
+        Natural-log probability of each completion token, where the generator has them.
+    """
+
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    latency_seconds: float
+    generator: str
+    logprobs: tuple[float, ...] | None = None

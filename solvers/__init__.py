@@ -1,0 +1,15 @@
+"""Solvers for selection programs. They know arrays, and nothing of retrieval."""
+
+from mio_rag.solvers.registry import SolverInfo, available_solvers, resolve, solve, solvers
+from mio_rag.solvers.result import SolveOptions, SolveResult, Status
+
+__all__ = [
+    "SolveOptions",
+    "SolveResult",
+    "SolverInfo",
+    "Status",
+    "available_solvers",
+    "resolve",
+    "solve",
+    "solvers",
+]

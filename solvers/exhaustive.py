@@ -1,0 +1,63 @@
+"""Enumeration of every selection: the oracle for small programs."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from mio_rag.formulations.program import FEASIBILITY_TOLERANCE, SelectionProgram
+from mio_rag.solvers.bounds import upper_bound
+from mio_rag.solvers.result import SolveOptions, SolveResult, conclude
+
+__all__ = ["MAX_FREE", "solve"]
+
+#: Largest number of items that are not fixed (2^20 selections take about a second).
+MAX_FREE = 20
+_CHUNK = 1 << 14
+
+
+def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
+    """Try all selections of the free items; ties go to the one that comes first in binary order."""
+    start = time.perf_counter()
+    assert program.fixed is not None
+    free = program.free
+    fixed_in = (program.fixed == 1).astype(np.float64)
+    total = 1 << free.size
+    best_value, best_x = -np.inf, None
+    seen = 0
+    stopped = False
+    budget = program.budget + FEASIBILITY_TOLERANCE * max(1.0, abs(program.budget))
+    for first in range(0, total, _CHUNK):
+        codes = np.arange(first, min(first + _CHUNK, total))
+        x = np.broadcast_to(fixed_in, (codes.size, program.n)).copy()
+        x[:, free] = (codes[:, None] >> np.arange(free.size)) & 1
+        ok = x @ program.costs <= budget
+        for row in program.rows:
+            activity = x @ row.coefficients
+            ok &= activity <= row.upper + FEASIBILITY_TOLERANCE * max(1.0, abs(row.upper))
+            ok &= activity >= row.lower - FEASIBILITY_TOLERANCE * max(1.0, abs(row.lower))
+        x = x[ok]
+        seen += codes.size
+        if x.shape[0]:
+            value = x @ program.linear - 0.5 * np.einsum("ki,ij,kj->k", x, program.pairwise, x, optimize=True)
+            k = int(np.argmax(value))
+            if value[k] > best_value:
+                best_value, best_x = float(value[k]), x[k]
+        limit = options.time_limit_seconds
+        if limit is not None and time.perf_counter() - start > limit and seen < total:
+            stopped = True
+            break
+    bound = upper_bound(program) if stopped else (best_value if best_x is not None else None)
+    return conclude(
+        program,
+        options,
+        "exhaustive",
+        x=best_x,
+        bound=bound,
+        proven_infeasible=best_x is None and not stopped,
+        limit="time" if stopped else None,
+        wall_seconds=time.perf_counter() - start,
+        nodes=seen,
+        version=np.__version__,
+    )

@@ -1,0 +1,232 @@
+"""Fast selections without proof of their own; each still carries the proven bound of `bounds.upper_bound`.
+
+    topk          by value alone, best first, skipping what does not fit                (rank and fill)
+    density       by value per token                                                    (Dantzig's greedy)
+    greedy        by marginal gain / cost^a given what is chosen, best of a = 0, 1/2, 1
+    mmr           by value minus the largest penalty with a chosen item                 (rank and fill)
+    local_search  greedy, then the best add, drop or swap until none improves
+
+`topk` and `mmr` fill the budget even with items that lower the objective, as the ranking baselines they stand for
+do (Carbonell and Goldstein, 1998, for MMR); the others stop when nothing gains. All keep the budget, the rows and
+the fixed items. Where rows demand more (a minimum count), items that bring the selection closer to feasibility are
+added first, whatever they are worth.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.formulations.program import FEASIBILITY_TOLERANCE, SelectionProgram
+from mio_rag.solvers.bounds import upper_bound
+from mio_rag.solvers.result import SolveOptions, SolveResult, conclude
+
+__all__ = ["HEURISTICS", "solve"]
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+class _State:
+    """A selection under construction, with marginal gains and row activities kept up to date."""
+
+    def __init__(self, program: SelectionProgram) -> None:
+        assert program.fixed is not None
+        self.program = program
+        self.chosen: BoolArray = np.zeros(program.n, dtype=bool)
+        self.gain: FloatArray = program.linear.copy()  # objective change of adding (removing: with minus) item i
+        # The budget is a row like any other.
+        self.rows: FloatArray = np.vstack([program.costs, *(r.coefficients for r in program.rows)])
+        upper = np.array([program.budget, *(r.upper for r in program.rows)])
+        lower = np.array([-np.inf, *(r.lower for r in program.rows)])
+        self.upper = upper + FEASIBILITY_TOLERANCE * np.maximum(1.0, np.abs(upper))
+        self.lower = lower - FEASIBILITY_TOLERANCE * np.maximum(1.0, np.abs(lower))
+        self.activity: FloatArray = np.zeros(self.rows.shape[0])
+        for i in np.flatnonzero(program.fixed == 1):
+            self.flip(int(i))
+
+    def flip(self, i: int) -> None:
+        sign = -1.0 if self.chosen[i] else 1.0
+        self.chosen[i] = not self.chosen[i]
+        self.gain -= sign * self.program.pairwise[i]
+        self.activity += sign * self.rows[:, i]
+
+    def violation(self, activity: FloatArray) -> FloatArray:
+        """Total violation of activities, shape (rows,) or (rows, k)."""
+        upper, lower = (b if activity.ndim == 1 else b[:, None] for b in (self.upper, self.lower))
+        over = np.maximum(0.0, activity - upper)
+        under = np.where(np.isfinite(lower), np.maximum(0.0, lower - activity), 0.0)
+        total: FloatArray = np.asarray((over + under).sum(axis=0))
+        return total
+
+    def addable(self) -> BoolArray:
+        """Free items whose addition breaks no row that holds now, nor worsens one that does not."""
+        after = self.activity[:, None] + self.rows
+        over = after > np.maximum(self.upper, self.activity)[:, None]
+        under = after < np.minimum(self.lower, self.activity)[:, None]
+        fixed = self.program.fixed
+        assert fixed is not None
+        allowed: BoolArray = ~self.chosen & (fixed < 0) & ~over.any(axis=0) & ~under.any(axis=0)
+        return allowed
+
+    def repair(self) -> None:
+        """Add (or drop) free items while that reduces the violation of the rows; ties by gain."""
+        assert self.program.fixed is not None
+        free = self.program.free
+        while free.size and float(self.violation(self.activity)) > 0:
+            sign = np.where(self.chosen[free], -1.0, 1.0)
+            after = self.violation(self.activity[:, None] + sign * self.rows[:, free])
+            best = np.lexsort((-sign * self.gain[free], after))[0]
+            if after[best] >= float(self.violation(self.activity)) - 1e-12:
+                break
+            self.flip(int(free[best]))
+
+
+def _fill(state: _State, score: Callable[[_State], FloatArray], while_gaining: bool) -> None:
+    """Add the item of the best score until nothing may be added (or, `while_gaining`, nothing gains)."""
+    while True:
+        open_items = np.flatnonzero(state.addable() & (state.gain > 1e-12 if while_gaining else True))
+        if open_items.size == 0:
+            return
+        values = score(state)[open_items]
+        state.flip(int(open_items[int(np.argmax(values))]))
+
+
+def _largest_penalty(state: _State) -> FloatArray:
+    if not state.chosen.any():
+        return np.zeros(state.program.n)
+    worst: FloatArray = state.program.pairwise[:, state.chosen].max(axis=1)
+    return worst
+
+
+def _density_score(state: _State, power: float, gain: FloatArray) -> FloatArray:
+    scaled: FloatArray = gain / np.maximum(state.program.costs, 1e-9) ** power
+    return scaled
+
+
+def _topk(program: SelectionProgram, deadline: float) -> BoolArray:
+    state = _State(program)
+    state.repair()
+    _fill(state, lambda s: s.program.linear, while_gaining=False)
+    return state.chosen
+
+
+def _mmr(program: SelectionProgram, deadline: float) -> BoolArray:
+    state = _State(program)
+    state.repair()
+    _fill(state, lambda s: s.program.linear - _largest_penalty(s), while_gaining=False)
+    return state.chosen
+
+
+def _density(program: SelectionProgram, deadline: float) -> BoolArray:
+    state = _State(program)
+    state.repair()
+    while True:
+        worth = np.flatnonzero(state.addable() & (program.linear > 0))
+        if worth.size == 0:
+            return state.chosen
+        state.flip(int(worth[int(np.argmax(_density_score(state, 1.0, program.linear)[worth]))]))
+
+
+def _greedy(program: SelectionProgram, deadline: float) -> BoolArray:
+    return max(_greedy_starts(program), key=lambda s: (_is_feasible(s), program.objective(s.chosen))).chosen
+
+
+def _greedy_starts(program: SelectionProgram) -> list[_State]:
+    states = []
+    for power in (0.0, 0.5, 1.0):
+        state = _State(program)
+        state.repair()
+        _fill(state, lambda s, a=power: _density_score(s, a, s.gain), while_gaining=True)  # type: ignore[misc]
+        states.append(state)
+    return states
+
+
+def _is_feasible(state: _State) -> bool:
+    return float(state.violation(state.activity)) <= 0
+
+
+def _improve(state: _State, deadline: float) -> None:
+    """Best improvement by add, drop or swap until a local optimum or the deadline."""
+    free = state.program.free
+    while time.perf_counter() < deadline:
+        inside = free[state.chosen[free]]
+        outside = free[~state.chosen[free]]
+        moves: list[tuple[float, int, int]] = []
+        addable = np.flatnonzero(state.addable() & (state.gain > 0))
+        if addable.size:
+            i = int(addable[int(np.argmax(state.gain[addable]))])
+            moves.append((float(state.gain[i]), i, -1))
+        if inside.size:
+            kept = state.violation(state.activity[:, None] - state.rows[:, inside]) <= 0
+            if kept.any():
+                j = int(inside[kept][int(np.argmin(state.gain[inside[kept]]))])
+                moves.append((-float(state.gain[j]), -1, j))
+        if inside.size and outside.size:
+            # delta[a, b]: drop inside[a], add outside[b]; the pair's own interaction is not lost twice
+            delta = state.gain[outside][None, :] - state.gain[inside][:, None]
+            delta = delta + state.program.pairwise[np.ix_(inside, outside)]
+            change = state.rows[:, None, outside] - state.rows[:, inside, None]
+            after = state.activity[:, None, None] + change
+            holds = (after <= state.upper[:, None, None]).all(axis=0) & (after >= state.lower[:, None, None]).all(axis=0)
+            delta = np.where(holds, delta, -np.inf)
+            a, b = np.unravel_index(int(np.argmax(delta)), delta.shape)
+            moves.append((float(delta[a, b]), int(outside[b]), int(inside[a])))
+        best = max(moves, default=(0.0, -1, -1))
+        if best[0] <= 1e-10:
+            return
+        if best[2] >= 0:
+            state.flip(best[2])
+        if best[1] >= 0:
+            state.flip(best[1])
+
+
+def _local_search(program: SelectionProgram, deadline: float) -> BoolArray:
+    best: _State | None = None
+    for state in _greedy_starts(program):
+        if _is_feasible(state):
+            _improve(state, deadline)
+        if best is None or (_is_feasible(state), program.objective(state.chosen)) > (
+            _is_feasible(best),
+            program.objective(best.chosen),
+        ):
+            best = state
+    assert best is not None
+    return best.chosen
+
+
+HEURISTICS: dict[str, Callable[[SelectionProgram, float], BoolArray]] = {
+    "topk": _topk,
+    "density": _density,
+    "greedy": _greedy,
+    "mmr": _mmr,
+    "local_search": _local_search,
+}
+
+
+def solve(program: SelectionProgram, options: SolveOptions, method: str) -> SolveResult:
+    """Run one heuristic and attach the bound.
+
+    The result is OPTIMAL only where the bound happens to prove it, INFEASIBLE only where the bound excludes every
+    selection, and NO_SOLUTION where the heuristic failed but nothing is proven.
+    """
+    start = time.perf_counter()
+    limit = options.time_limit_seconds
+    deadline = math.inf if limit is None else start + limit
+    bound = upper_bound(program)
+    if bound == -math.inf:
+        return conclude(
+            program, options, method, x=None, bound=None, proven_infeasible=True,
+            wall_seconds=time.perf_counter() - start, version=np.__version__,
+        )
+    chosen = HEURISTICS[method](program, deadline)
+    x = None if program.violations(chosen) else chosen
+    return conclude(
+        program, options, method, x=x, bound=bound,
+        limit="time" if time.perf_counter() >= deadline else None,
+        wall_seconds=time.perf_counter() - start, version=np.__version__,
+    )

@@ -1,0 +1,176 @@
+"""The program as a Pyomo model: the readable reference, and the door to every solver that Pyomo knows.
+
+    solver="pyomo"          HiGHS through Pyomo
+    solver="pyomo:NAME"     any other installed solver: "pyomo:gurobi", "pyomo:scip", "pyomo:cbc", ...
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+
+from mio_rag.errors import SolverError, require
+from mio_rag.formulations.program import SelectionProgram
+from mio_rag.solvers.result import SolveOptions, SolveResult, conclude
+
+__all__ = ["build_model", "solve"]
+
+# Names of the time, gap, thread and seed options of solvers behind Pyomo's classic interface.
+_CLASSIC_OPTIONS: dict[str, tuple[str, str, str | None, str | None]] = {
+    "scip": ("limits/time", "limits/gap", None, "randomization/randomseedshift"),
+    "cbc": ("sec", "ratioGap", "threads", "randomSeed"),
+    "glpk": ("tmlim", "mipgap", None, None),
+    "cplex": ("timelimit", "mip_tolerances_mipgap", "threads", "randomseed"),
+    "xpress": ("maxtime", "miprelstop", "threads", "randomseed"),
+    "gurobi": ("TimeLimit", "MIPGap", "Threads", "Seed"),
+}
+
+
+def build_model(program: SelectionProgram) -> Any:
+    """The Fortet/McCormick model as a `pyomo.environ.ConcreteModel`, with named components.
+
+    Components: ``x[i]`` binary, ``y[i, j]`` for every nonzero pair, ``value`` (objective), ``budget``,
+    ``row[k]`` and ``product[...]``.
+    """
+    pyo = require("pyomo.environ", "solvers", "solver='pyomo'")
+    assert program.fixed is not None
+    n, p, c = program.n, program.linear, program.costs
+    pairs = [(int(i), int(j)) for i, j in zip(*np.nonzero(np.triu(program.pairwise, 1)), strict=True)]
+    model = pyo.ConcreteModel("selection")
+    model.x = pyo.Var(range(n), domain=pyo.Binary)
+    model.y = pyo.Var(pairs, bounds=(0, 1))
+    model.value = pyo.Objective(
+        expr=sum(float(p[i]) * model.x[i] for i in range(n))
+        - sum(float(program.pairwise[i, j]) * model.y[i, j] for i, j in pairs),
+        sense=pyo.maximize,
+    )
+    # Constant expressions are not constraints in Pyomo, hence the detour for empty programs.
+    model.budget = pyo.Constraint(
+        expr=_linear(model, c) <= program.budget if np.any(c) else _constant(pyo, 0 <= program.budget)
+    )
+    model.row = pyo.ConstraintList()
+    for row in program.rows:
+        if not np.any(row.coefficients):
+            model.row.add(_constant(pyo, row.lower <= 0 <= row.upper))
+            continue
+        activity = _linear(model, row.coefficients)
+        if math.isfinite(row.upper):
+            model.row.add(activity <= row.upper)
+        if math.isfinite(row.lower):
+            model.row.add(activity >= row.lower)
+    model.product = pyo.ConstraintList()
+    for i, j in pairs:
+        if program.pairwise[i, j] > 0:
+            model.product.add(model.y[i, j] >= model.x[i] + model.x[j] - 1)
+        else:
+            model.product.add(model.y[i, j] <= model.x[i])
+            model.product.add(model.y[i, j] <= model.x[j])
+    for i in np.flatnonzero(program.fixed >= 0):
+        model.x[int(i)].fix(int(program.fixed[i]))
+    return model
+
+
+def _linear(model: Any, coefficients: Any) -> Any:
+    return sum(float(a) * model.x[i] for i, a in enumerate(coefficients) if a != 0)
+
+
+def _constant(pyo: Any, holds: bool) -> Any:
+    return pyo.Constraint.Feasible if holds else pyo.Constraint.Infeasible
+
+
+def solve(program: SelectionProgram, options: SolveOptions, backend: str = "highs") -> SolveResult:
+    """Solve through Pyomo with the named installed solver.
+
+    Raises
+    ------
+    SolverError
+        If Pyomo does not know the solver, or it is not installed.
+    """
+    start = time.perf_counter()
+    name = "pyomo" if backend == "highs" else f"pyomo:{backend}"
+    version = str(require("pyomo.version", "solvers", "solver='pyomo'").version)
+    pyo = require("pyomo.environ", "solvers", "solver='pyomo'")
+    if not any(program.violations(np.zeros(program.n))) and program.n == 0:
+        return conclude(program, options, name, x=np.zeros(0), bound=0.0, version=version)
+    try:
+        model = build_model(program)
+    except ValueError as error:  # Pyomo refuses trivially infeasible constraints while building
+        if "infeasible" not in str(error).lower():
+            raise
+        return conclude(program, options, name, x=None, bound=None, proven_infeasible=True, version=version)
+    if backend == "highs":
+        claims = _solve_highs(model, options)
+    else:
+        claims = _solve_classic(pyo, model, options, backend)
+    x, bound, infeasible, limit, message = claims
+    return conclude(
+        program, options, name, x=x, bound=bound, proven_infeasible=infeasible, limit=limit, message=message,
+        wall_seconds=time.perf_counter() - start, version=version,
+    )
+
+
+_Claims = tuple[Any, float | None, bool, str | None, str]
+
+
+def _values(model: Any, pyo: Any) -> Any:
+    return np.array([pyo.value(model.x[i], exception=False) or 0.0 for i in range(len(model.x))])
+
+
+def _solve_highs(model: Any, options: SolveOptions) -> _Claims:
+    # The classic appsi_highs interface drops the time limit without a word; this one keeps it.
+    factory = require("pyomo.contrib.solver.common.factory", "solvers", "solver='pyomo'").SolverFactory
+    results = require("pyomo.contrib.solver.common.results", "solvers", "solver='pyomo'")
+    pyo = require("pyomo.environ", "solvers", "solver='pyomo'")
+    solver = factory("highs")
+    if not solver.available():
+        raise SolverError("Pyomo finds no HiGHS: pip install highspy")
+    outcome = solver.solve(
+        model, time_limit=options.time_limit_seconds, rel_gap=options.relative_gap, threads=options.threads,
+        solver_options={"random_seed": options.seed, "mip_abs_gap": 5e-7},
+        raise_exception_on_nonoptimal_result=False, load_solutions=False,
+    )
+    condition, why = outcome.solution_status, outcome.termination_condition
+    found = condition in (results.SolutionStatus.feasible, results.SolutionStatus.optimal)
+    if found:
+        outcome.solution_loader.load_vars()
+    kinds = results.TerminationCondition
+    return (
+        _values(model, pyo) if found else None,
+        outcome.objective_bound,
+        why in (kinds.provenInfeasible, kinds.infeasibleOrUnbounded),
+        "time" if why == kinds.maxTimeLimit else None,
+        "" if found else f"HiGHS through Pyomo stopped with {why.name}",
+    )
+
+
+def _solve_classic(pyo: Any, model: Any, options: SolveOptions, backend: str) -> _Claims:
+    solver = pyo.SolverFactory(backend)
+    if solver is None or not solver.available(exception_flag=False):
+        raise SolverError(f"Pyomo finds no installed solver '{backend}': install it, or use solver='highs'")
+    if backend.split("_")[0] not in _CLASSIC_OPTIONS:
+        raise SolverError(
+            f"the limits of Pyomo's solver '{backend}' are not known here: choose one of "
+            f"{', '.join(sorted(_CLASSIC_OPTIONS))}, or use solver='highs'"
+        )
+    names = _CLASSIC_OPTIONS[backend.split("_")[0]]
+    values = (options.time_limit_seconds, options.relative_gap, options.threads, options.seed)
+    for key, value in zip(names, values, strict=True):
+        if key is not None and value is not None:
+            solver.options[key] = value
+    outcome = solver.solve(model, load_solutions=False)
+    kinds = pyo.TerminationCondition
+    why = outcome.solver.termination_condition
+    found = len(outcome.solution) > 0 and why != kinds.infeasible
+    if found:
+        model.solutions.load_from(outcome)
+    bound = outcome.problem.upper_bound  # of a maximisation
+    proven = why == kinds.optimal
+    value = float(pyo.value(model.value)) if found else None
+    known = float(bound) if bound is not None and math.isfinite(float(bound)) else (value if proven else None)
+    return (
+        _values(model, pyo) if found else None, known, why in (kinds.infeasible, kinds.infeasibleOrUnbounded),
+        "time" if why == kinds.maxTimeLimit else None, "" if found else f"{backend} stopped with {why}",
+    )

@@ -1,0 +1,159 @@
+"""One door to every solver: `solve(program, solver="auto", options=SolveOptions(...))`.
+
+Each back end declares what it can take; a program that it cannot take is refused before anything is built, with
+the name of a solver that can.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mio_rag.errors import MissingExtraError, SolverError
+from mio_rag.solvers.result import SolveOptions, SolveResult
+
+if TYPE_CHECKING:
+    from mio_rag.formulations.program import SelectionProgram
+
+__all__ = ["SolverInfo", "available_solvers", "resolve", "solve", "solvers"]
+
+_Solve = Callable[["SelectionProgram", SolveOptions], SolveResult]
+
+
+@dataclass(frozen=True)
+class SolverInfo:
+    """What a solver is and can take.
+
+    Parameters
+    ----------
+    exact : bool
+        Whether it proves optimality, given time. Heuristics prove only a bound.
+    max_free : int or None
+        Largest number of items that are not fixed.
+    module, extra : str
+        What must be installed, and the extra that brings it ("" for the core).
+    """
+
+    name: str
+    exact: bool
+    description: str
+    module: str = ""
+    extra: str = ""
+    max_free: int | None = None
+
+    @property
+    def available(self) -> bool:
+        """Whether its package is installed."""
+        return not self.module or importlib.util.find_spec(self.module) is not None
+
+    def refusal(self, program: SelectionProgram) -> str | None:
+        """Why it cannot take this program, or None."""
+        free = int(program.free.size)
+        if self.max_free is not None and free > self.max_free:
+            return f"{self.name} enumerates at most {self.max_free} free items, this program has {free}: use solver='highs'"
+        return None
+
+
+_EXACT = (
+    SolverInfo("exhaustive", True, "enumeration of every selection", max_free=20),
+    SolverInfo("highs", True, "HiGHS on Fortet/McCormick products", "highspy"),
+    SolverInfo("highs-glover", True, "HiGHS on Glover's form: smaller, better for dense penalties", "highspy"),
+    SolverInfo("cpsat", True, "OR-Tools CP-SAT", "ortools", "solvers"),
+    SolverInfo("pyomo", True, "HiGHS through Pyomo; pyomo:NAME for any solver Pyomo knows", "pyomo", "solvers"),
+)
+_HEURISTIC = (
+    SolverInfo("topk", False, "best value first, fill the budget"),
+    SolverInfo("density", False, "best value per token first"),
+    SolverInfo("greedy", False, "best marginal gain first"),
+    SolverInfo("mmr", False, "maximal marginal relevance, fill the budget"),
+    SolverInfo("local_search", False, "greedy, then add/drop/swap to a local optimum"),
+)
+
+
+def solvers() -> tuple[SolverInfo, ...]:
+    """Every solver, exact ones first, installed or not."""
+    return _EXACT + _HEURISTIC
+
+
+def available_solvers() -> tuple[str, ...]:
+    """Names of the solvers whose packages are installed."""
+    return tuple(info.name for info in solvers() if info.available)
+
+
+def resolve(program: SelectionProgram, solver: str = "auto") -> str:
+    """The solver that `solver` stands for on this program.
+
+    "auto" enumerates up to 14 free items, takes Glover's form where more than a fifth of the pairs interact and
+    most of them are penalties (there it proved the optimum 2 to 5 times sooner), and McCormick's form otherwise.
+    """
+    if solver != "auto":
+        return solver
+    free = program.free
+    if free.size <= 14:
+        return "exhaustive"
+    pairs = program.pairwise[np.ix_(free, free)]
+    return "highs-glover" if int((pairs > 0).sum()) > 0.2 * pairs.size else "highs"
+
+
+def solve(program: SelectionProgram, solver: str = "auto", options: SolveOptions | None = None) -> SolveResult:
+    """Solve a selection program.
+
+    Parameters
+    ----------
+    solver : str
+        "auto", one of `solvers()`, or "pyomo:NAME" for any solver that Pyomo finds installed.
+    options : SolveOptions, optional
+        Limits and tolerances; by default ten seconds, exact, one thread.
+
+    Returns
+    -------
+    SolveResult
+        Infeasibility and limits are statuses of the result, not exceptions.
+
+    Raises
+    ------
+    SolverError
+        If the solver is unknown or cannot take the program.
+    MissingExtraError
+        If its package is not installed.
+    """
+    options = options or SolveOptions()
+    name = resolve(program, solver)
+    info = {i.name: i for i in solvers()}.get(name.split(":")[0] if name.startswith("pyomo:") else name)
+    if info is None:
+        names = ", ".join(["auto", *(i.name for i in solvers()), "pyomo:NAME"])
+        raise SolverError(f"solver '{solver}' is unknown: choose one of {names}")
+    if not info.available:
+        target = f"mio-rag[{info.extra}]" if info.extra else "mio-rag"
+        raise MissingExtraError(f"solver '{name}' needs the package '{info.module}': pip install \"{target}\"")
+    refusal = info.refusal(program)
+    if refusal:
+        raise SolverError(refusal)
+    return _load(name)(program, options)
+
+
+def _load(name: str) -> _Solve:
+    """The solve function; imported here, so that only the solver in use is loaded."""
+    if name == "exhaustive":
+        from mio_rag.solvers import exhaustive
+
+        return exhaustive.solve
+    if name in ("highs", "highs-glover"):
+        from mio_rag.solvers import highs
+
+        return lambda p, o: highs.solve(p, o, "glover" if name.endswith("glover") else "mccormick")
+    if name == "cpsat":
+        from mio_rag.solvers import cpsat
+
+        return cpsat.solve
+    if name.startswith("pyomo"):
+        from mio_rag.solvers import pyomo_model
+
+        return lambda p, o: pyomo_model.solve(p, o, name.partition(":")[2] or "highs")
+    from mio_rag.solvers import heuristics
+
+    return lambda p, o: heuristics.solve(p, o, name)

@@ -1,0 +1,224 @@
+"""What a solver is asked, and what it answers.
+
+A result always says three things apart: what was found (`x`, `objective`), what was proven (`bound`, `gap`) and
+why the solver stopped (`status`, `limit`). Objective and feasibility are recomputed from `x` in float64 by
+`conclude`, whatever the back end claimed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import InputError
+from mio_rag.formulations.program import SelectionProgram
+
+__all__ = ["ABSOLUTE_TOLERANCE", "SolveOptions", "SolveResult", "Status", "conclude", "relative_gap"]
+
+#: bound - objective at or below max(ABSOLUTE_TOLERANCE, relative_gap * |objective|) counts as proven optimal.
+ABSOLUTE_TOLERANCE = 1e-6
+
+
+class Status(StrEnum):
+    """What is known about the program."""
+
+    OPTIMAL = "optimal"  #: proven: bound - objective is within the stated tolerance
+    FEASIBLE = "feasible"  #: a selection and a bound, with a gap between them
+    INFEASIBLE = "infeasible"  #: proven that no selection satisfies the constraints
+    NO_SOLUTION = "no_solution"  #: none found, none excluded; the bound still holds
+    ERROR = "error"  #: the back end broke or contradicted itself; `message` says how
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """Limits and tolerances that every back end honours.
+
+    Parameters
+    ----------
+    time_limit_seconds : float or None
+        Wall time, > 0; None for no limit. At the limit the best selection comes back with a certified gap.
+    relative_gap : float
+        Stop once bound - objective <= max(1e-6, relative_gap * |objective|). 0 asks for the exact optimum
+        within 1e-6.
+    threads : int
+        >= 1. One by default: many small programs are better solved side by side.
+    seed : int
+        >= 0.
+
+    Raises
+    ------
+    InputError
+        With every problem found.
+    """
+
+    time_limit_seconds: float | None = 10.0
+    relative_gap: float = 0.0
+    threads: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        problems = []
+        limit = self.time_limit_seconds
+        if limit is not None and not (limit > 0):
+            problems.append(f"time_limit_seconds={limit!r} must be > 0, or None for no limit")
+        if not (0 <= self.relative_gap < math.inf):
+            problems.append(f"relative_gap={self.relative_gap!r} must be >= 0 and finite")
+        if self.threads < 1:
+            problems.append(f"threads={self.threads!r} must be >= 1")
+        if not 0 <= self.seed < 2**31:
+            problems.append(f"seed={self.seed!r} must be between 0 and 2^31 - 1")
+        if problems:
+            raise InputError(problems)
+
+    def tolerance(self, objective: float) -> float:
+        """Largest bound - objective that counts as optimal."""
+        return max(ABSOLUTE_TOLERANCE, self.relative_gap * abs(objective))
+
+
+@dataclass(frozen=True, eq=False)
+class SolveResult:
+    """The answer of a solver.
+
+    Parameters
+    ----------
+    limit : str or None
+        The limit that stopped the solver ("time", "nodes"), or None.
+    x : ndarray of int8, shape (n,), or None
+        The best selection found.
+    objective : float or None
+        Recomputed from `x`.
+    bound : float or None
+        Proven upper bound on the objective of every feasible selection; None where nothing was proven.
+    gap : float or None
+        (bound - objective) / |objective|, 0 when proven exact; None without both.
+    nodes : int or None
+        Branch-and-bound nodes or enumerated selections, where the back end counts them.
+    """
+
+    status: Status
+    solver: str
+    x: NDArray[np.int8] | None = None
+    objective: float | None = None
+    bound: float | None = None
+    gap: float | None = None
+    limit: str | None = None
+    wall_seconds: float = 0.0
+    nodes: int | None = None
+    version: str = ""
+    message: str = ""
+
+    @property
+    def selected(self) -> tuple[int, ...]:
+        """Indices of the selected items, ascending."""
+        return () if self.x is None else tuple(int(i) for i in np.flatnonzero(self.x))
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether optimality is proven."""
+        return self.status is Status.OPTIMAL
+
+    def certificate(self) -> str:
+        """The proof in one line."""
+        took = f"{self.solver}, {_duration(self.wall_seconds)}"
+        if self.status is Status.OPTIMAL:
+            return f"optimal: objective {self.objective:.6g}, proven bound {self.bound:.6g} ({took})"
+        if self.status is Status.FEASIBLE and self.bound is not None and self.gap is not None:
+            why = f", stopped by the {self.limit} limit" if self.limit else ""
+            return (
+                f"feasible, not proven optimal: objective {self.objective:.6g}, no selection can exceed "
+                f"{self.bound:.6g} (gap {self.gap:.2%}{why}; {took})"
+            )
+        return f"{self.status.value.replace('_', ' ')}: {self.message or 'no selection'} ({took})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, without x."""
+        return {
+            "status": self.status.value,
+            "objective": self.objective,
+            "bound": self.bound,
+            "gap": self.gap,
+            "limit": self.limit,
+            "solver": self.solver,
+            "version": self.version,
+            "wall_seconds": self.wall_seconds,
+            "nodes": self.nodes,
+            "message": self.message,
+        }
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def relative_gap(objective: float, bound: float) -> float:
+    """(bound - objective) / |objective|, at least 0; |objective| counts as no less than 1e-9."""
+    return max(0.0, bound - objective) / max(abs(objective), 1e-9)
+
+
+def conclude(
+    program: SelectionProgram,
+    options: SolveOptions,
+    solver: str,
+    *,
+    x: NDArray[Any] | None,
+    bound: float | None,
+    proven_infeasible: bool = False,
+    limit: str | None = None,
+    wall_seconds: float = 0.0,
+    nodes: int | None = None,
+    version: str = "",
+    message: str = "",
+) -> SolveResult:
+    """Turn a back end's claims into a result that holds: everything is recomputed from `x`.
+
+    Parameters
+    ----------
+    x : array of shape (n,) or None
+        The back end's decision, 0/1.
+    bound : float or None
+        Its upper bound; None or infinite when it proved nothing.
+    proven_infeasible : bool
+        Whether the back end proved that nothing is feasible. Ignored (as an error) if it also returned x.
+    """
+    common: dict[str, Any] = {
+        "solver": solver, "limit": limit, "wall_seconds": wall_seconds, "nodes": nodes, "version": version,
+    }
+    known = None if bound is None or not math.isfinite(bound) else float(bound)
+    if x is None:
+        if proven_infeasible:
+            return SolveResult(
+                Status.INFEASIBLE, message=message or "no selection satisfies the constraints", **common
+            )
+        return SolveResult(
+            Status.NO_SOLUTION, bound=known, message=message or "no feasible selection was found", **common
+        )
+    decision = (np.asarray(x) > 0.5).astype(np.int8)
+    broken = program.violations(decision)
+    if broken:
+        return SolveResult(
+            Status.ERROR, message=f"{solver} returned a selection that breaks: {'; '.join(broken)}", **common
+        )
+    objective = program.objective(decision)
+    if known is None:
+        return SolveResult(Status.FEASIBLE, x=decision, objective=objective, message=message, **common)
+    tolerance = options.tolerance(objective)
+    # A back end works to 1e-6 feasibility and may report a bound that far below what it found; more is a contradiction.
+    if known < objective - 1e-5 * max(1.0, abs(objective)):
+        return SolveResult(
+            Status.ERROR,
+            x=decision,
+            objective=objective,
+            message=f"{solver} claims the bound {known:.9g} below its own objective {objective:.9g}",
+            **common,
+        )
+    known = max(known, objective)
+    status = Status.OPTIMAL if known - objective <= tolerance else Status.FEASIBLE
+    return SolveResult(
+        status, x=decision, objective=objective, bound=known, gap=relative_gap(objective, known),
+        message=message, **{**common, "limit": None if status is Status.OPTIMAL else limit},
+    )
