@@ -1,1 +1,79 @@
-"""mio-rag"""
+"""mio-rag chooses what a language model reads, by optimization, and proves the choice.
+
+The names below are the public ones; they are loaded on first use, so that importing the package is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Answer": "types",
+    "Candidates": "types",
+    "CorpusIndex": "retrieval",
+    "Dataset": "datasets",
+    "InputError": "errors",
+    "LinearConstraint": "formulations",
+    "MioRagError": "errors",
+    "Passage": "types",
+    "Question": "types",
+    "Retriever": "retrieval",
+    "Selection": "types",
+    "SelectionProgram": "formulations",
+    "Selector": "selector",
+    "SolveOptions": "solvers",
+    "SolveResult": "solvers",
+    "Status": "solvers",
+    "load_dataset": "datasets",
+    "make_generator": "generation",
+    "select": "selector",
+    "solve": "solvers",
+}
+
+__all__ = [
+    "Answer",
+    "Candidates",
+    "CorpusIndex",
+    "Dataset",
+    "InputError",
+    "LinearConstraint",
+    "MioRagError",
+    "Passage",
+    "Question",
+    "Retriever",
+    "Selection",
+    "SelectionProgram",
+    "Selector",
+    "SolveOptions",
+    "SolveResult",
+    "Status",
+    "load_dataset",
+    "make_generator",
+    "select",
+    "solve",
+]
+
+if TYPE_CHECKING:
+    from mio_rag.datasets import Dataset, load_dataset
+    from mio_rag.errors import InputError, MioRagError
+    from mio_rag.formulations import LinearConstraint, SelectionProgram
+    from mio_rag.generation import make_generator
+    from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.selector import Selector, select
+    from mio_rag.solvers import SolveOptions, SolveResult, Status, solve
+    from mio_rag.types import Answer, Candidates, Passage, Question, Selection
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(importlib.import_module(f"mio_rag.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'mio_rag' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,86 @@
+"""The context block: how chosen passages are laid out for the reader, and what they cost in tokens.
+
+A token budget bounds this block, counted by the tokenizer of the model that reads it. Retrieval prices single
+passages with it, selection checks the assembled block, generation puts it in the prompt: all three use this one
+rendering.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.types import Passage
+
+__all__ = ["SEPARATOR", "RegexCounter", "TokenCounter", "passage_tokens", "render_context", "render_passage"]
+
+#: What stands between two passages of a context block.
+SEPARATOR = "\n\n"
+
+
+@runtime_checkable
+class TokenCounter(Protocol):
+    """Counts what a text costs in a prompt.
+
+    Every generator is one, so that a budget is counted by the tokenizer of the model that will read the text.
+    """
+
+    @property
+    def name(self) -> str:
+        """Whose tokens these are."""
+        ...
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text, >= 0, without begin-of-sequence or other special tokens."""
+        ...
+
+
+# Alternatives, in order: up to six letters of a script in which tokenizers merge letters into word pieces; up to
+# three digits; one character of any other script (CJK and the like take about one token a character); one
+# character of punctuation. Together they match every character that is not white space.
+_PIECE = re.compile(r"[A-Za-z\u00c0-\u024f]{1,6}|[0-9]{1,3}|\w|[^\w\s]")
+
+
+class RegexCounter:
+    """An approximation of a byte-pair tokenizer by one regular expression.
+
+    Words count one token for each six letters begun, numbers one for each three digits begun, punctuation and
+    characters of other scripts one each; white space is free. On English prose this is usually near the count of a
+    language model's tokenizer, but it is *not* that tokenizer: it stands in only where no language model reads the
+    text (the extractive and scripted generators, and `select` without a counter).
+
+    Counts are additive over concatenation at white space. Any text that is not blank counts at least 1.
+    """
+
+    @property
+    def name(self) -> str:
+        """Always ``"regex"``."""
+        return "regex"
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Approximate tokens of each text, >= 0."""
+        return [sum(1 for _ in _PIECE.finditer(text)) for text in texts]
+
+
+def render_passage(passage: Passage) -> str:
+    """``title``, a newline and ``text``; the text alone where there is no title."""
+    title, text = passage.title.strip(), passage.text.strip()
+    return f"{title}\n{text}" if title else text
+
+
+def render_context(passages: Iterable[Passage]) -> str:
+    """All passages in the given order, parted by `SEPARATOR`; empty for none."""
+    return SEPARATOR.join(render_passage(p) for p in passages)
+
+
+def passage_tokens(passages: Sequence[Passage], counter: TokenCounter) -> NDArray[np.int64]:
+    """Token cost of each passage in the prompt: its title, text and the separator before it, at least 1.
+
+    The separator is counted in front, which is how a tokenizer meets it inside the context block.
+    """
+    counts = counter.count([SEPARATOR + render_passage(p) for p in passages])
+    return np.maximum(1, np.asarray(counts, dtype=np.int64))

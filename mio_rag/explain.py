@@ -1,0 +1,131 @@
+"""Why each candidate is in or out, from the program and the decision alone."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.formulations.program import SelectionProgram
+from mio_rag.solvers.result import SolveResult, Status
+from mio_rag.types import Candidates, Decision
+
+__all__ = ["decisions"]
+
+
+def decisions(candidates: Candidates, program: SelectionProgram, result: SolveResult) -> tuple[Decision, ...]:
+    """One `Decision` for each candidate, in candidate order."""
+    n = program.n
+    x = np.zeros(n, dtype=np.int8) if result.x is None else result.x
+    chosen = np.flatnonzero(x)
+    # Marginal value of i beside the selected others: what it adds, or what its removal would lose.
+    value = program.linear - program.pairwise[:, chosen].sum(axis=1)
+    made = []
+    for i in range(n):
+        others = chosen[chosen != i]
+        rival = None
+        if others.size and float(program.pairwise[i, others].max()) > 0:
+            rival = int(others[int(np.argmax(program.pairwise[i, others]))])
+        reason = (
+            _why_in(candidates, program, i, float(value[i]), rival)
+            if x[i]
+            else _why_out(candidates, program, result, i, value, chosen, rival)
+        )
+        made.append(
+            Decision(
+                id=candidates.ids[i],
+                selected=bool(x[i]),
+                tokens=int(candidates.tokens[i]),
+                relevance=float(candidates.relevance[i]),
+                value=float(value[i]),
+                reason=reason,
+                redundant_with=None if rival is None else candidates.ids[rival],
+            )
+        )
+    return tuple(made)
+
+
+def _why_in(candidates: Candidates, program: SelectionProgram, i: int, value: float, rival: int | None) -> str:
+    assert program.fixed is not None
+    lost = float(program.linear[i]) - value
+    text = f"relevance {candidates.relevance[i]:.3f}, adds {value:+.3f}"
+    if rival is not None and lost > 0.0005:
+        text += f" after {lost:.3f} for overlap, most with '{candidates.ids[rival]}'"
+    if program.fixed[i] == 1:
+        return f"asked for (must include); {text}"
+    if value < 0:
+        held = [row.name for row in program.rows if row.coefficients[i] > 0 and np.isfinite(row.lower)]
+        if held:
+            return f"{text}, which '{held[0]}' requires"
+    return text
+
+
+def _why_out(
+    candidates: Candidates,
+    program: SelectionProgram,
+    result: SolveResult,
+    i: int,
+    value: NDArray[np.float64],
+    chosen: NDArray[np.int64],
+    rival: int | None,
+) -> str:
+    assert program.fixed is not None
+    if program.fixed[i] == 0:
+        return "asked not to be used (must exclude)"
+    if result.x is None:
+        return {
+            Status.INFEASIBLE: "no selection satisfies the constraints",
+            Status.NO_SOLUTION: "the solver found no selection",
+        }.get(result.status, "there is no selection")
+    cost = float(program.costs[i])
+    if cost > program.budget:
+        return f"its {cost:g} tokens exceed the whole budget of {program.budget:g}"
+    alone, gain = float(program.linear[i]), float(value[i])
+    if alone <= 0:
+        return f"relevance {candidates.relevance[i]:.3f} does not pay for penalties and uncertainty ({alone:+.3f})"
+    if gain <= 1e-9:
+        if rival is None:
+            return f"would add {gain:+.3f}"
+        similarity = _similarity(candidates, i, rival)
+        return f"would add {gain:+.3f}: overlaps with what is chosen, most with '{candidates.ids[rival]}'{similarity}"
+    blocked = _blocking_row(program, result.x, i)
+    if blocked is not None:
+        return f"worth {gain:+.3f}, but '{blocked}' is full"
+    left = program.budget - program.cost(result.x)
+    if cost > left + 1e-9:
+        return f"worth {gain:+.3f}, but needs {cost:g} tokens and {max(left, 0):g} are left{_best_swap(candidates, program, i, value, chosen, left)}"
+    if result.status is Status.OPTIMAL:
+        return f"would add {gain:+.3g}, within the tolerance of the proof"
+    return f"would add {gain:+.3f} and fits: '{result.solver}' did not take it (it proves no optimum)"
+
+
+def _similarity(candidates: Candidates, i: int, j: int) -> str:
+    if candidates.embeddings is None:
+        return ""
+    return f" (similarity {float(candidates.embeddings[i] @ candidates.embeddings[j]):.2f})"
+
+
+def _blocking_row(program: SelectionProgram, x: NDArray[np.int8], i: int) -> str | None:
+    for row in program.rows:
+        activity = float(row.coefficients[x > 0].sum())
+        after = activity + float(row.coefficients[i])
+        if row.violation(after) > 1e-6 and row.violation(after) > row.violation(activity):
+            return row.name
+    return None
+
+
+def _best_swap(
+    candidates: Candidates,
+    program: SelectionProgram,
+    i: int,
+    value: NDArray[np.float64],
+    chosen: NDArray[np.int64],
+    left: float,
+) -> str:
+    """The one exchange that would make room at the least loss."""
+    assert program.fixed is not None
+    room = [int(j) for j in chosen if program.fixed[j] < 0 and program.costs[j] + left >= program.costs[i]]
+    if not room:
+        return "; no single passage could make room"
+    change = {j: float(value[i] + program.pairwise[i, j] - value[j]) for j in room}
+    j = max(room, key=lambda k: change[k])
+    return f"; in place of '{candidates.ids[j]}' it would change the objective by {change[j]:+.3f}"

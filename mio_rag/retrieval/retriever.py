@@ -1,0 +1,104 @@
+"""Question -> Candidates: dense and lexical retrieval, fused by reciprocal rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
+from mio_rag.errors import InputError
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.types import Candidates
+
+__all__ = ["Mode", "Retriever", "reciprocal_rank_fusion"]
+
+Mode = Literal["fused", "dense", "bm25"]
+
+
+def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]], k: int = 60) -> dict[int, float]:
+    """Fuse rankings: each gives a row 1 / (k + rank), ranks from 1.
+
+    Parameters
+    ----------
+    rankings : sequences of row numbers, best first
+    k : int
+        >= 0. Small: the first places decide; large: all rankings weigh alike.
+
+    Source: Cormack, Clarke and Buettcher (SIGIR 2009).
+    """
+    if k < 0:
+        raise InputError(f"k={k} must be >= 0")
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, row in enumerate(ranking, start=1):
+            scores[row] = scores.get(row, 0.0) + 1.0 / (k + rank)
+    return scores
+
+
+class Retriever:
+    """Finds the pool that selection chooses from.
+
+    Parameters
+    ----------
+    index : CorpusIndex
+    pool : int
+        Candidates per question, >= 1.
+    mode : {"fused", "dense", "bm25"}
+        What ranks the pool. "fused" takes the best of dense and BM25 by reciprocal rank.
+    counter : TokenCounter, optional
+        The reader's tokenizer; an approximation (`RegexCounter`) where no reader is known.
+    """
+
+    def __init__(
+        self, index: CorpusIndex, *, pool: int = 50, mode: Mode = "fused", counter: TokenCounter | None = None
+    ) -> None:
+        problems = []
+        if pool < 1:
+            problems.append(f"pool={pool} must be >= 1")
+        if mode not in get_args(Mode):
+            problems.append(f"retrieval mode '{mode}' is unknown: choose fused, dense or bm25")
+        if problems:
+            raise InputError(problems)
+        self.index, self.pool, self.mode = index, pool, mode
+        self.counter: TokenCounter = counter or RegexCounter()
+
+    def retrieve(self, question: str) -> Candidates:
+        """The pool for a question, best first.
+
+        ``relevance`` is the cosine between question and passage, whatever ranked the pool. ``scores`` holds
+        "dense" (the same cosine), "bm25" (0 where no word is shared) and "fused" (reciprocal rank; 0 where neither
+        retriever listed the passage).
+        """
+        if not question.strip():
+            raise InputError("the question is empty")
+        query = self.index.embedder.encode([question])[0]
+        depth = min(len(self.index), max(4 * self.pool, 100))
+        dense_rows, _ = self.index.search_dense(query, depth)
+        bm25_rows, bm25_scores = self.index.search_bm25(question, depth)
+        fused = reciprocal_rank_fusion([dense_rows.tolist(), bm25_rows.tolist()])
+        if self.mode == "fused":
+            ranking = sorted(fused, key=lambda row: (-fused[row], row))
+        else:
+            ranking = (dense_rows if self.mode == "dense" else bm25_rows).tolist()
+        rows = ranking[: self.pool]
+        embeddings = self.index.embeddings(rows)
+        cosine = (embeddings @ query).astype(np.float64)
+        lexical = dict(zip(bm25_rows.tolist(), bm25_scores.tolist(), strict=True))
+        passages = [self.index.passages[r] for r in rows]
+        return Candidates(
+            ids=[p.id for p in passages],
+            texts=[p.text for p in passages],
+            relevance=cosine,
+            tokens=passage_tokens(passages, self.counter),
+            embeddings=embeddings,
+            query_embedding=query,
+            titles=[p.title for p in passages],
+            sources=[p.source for p in passages],
+            scores={
+                "dense": cosine,
+                "bm25": np.array([lexical.get(r, 0.0) for r in rows]),
+                "fused": np.array([fused.get(r, 0.0) for r in rows]),
+            },
+        )
