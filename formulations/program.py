@@ -311,18 +311,24 @@ class SelectionProgram:
                 )
             except InputError as error:
                 problems.extend(error.problems)
-        if problems:
+        if any(key not in data for key in ("linear", "costs", "budget")):
             raise InputError(problems)
         n = _size(data["linear"])
         pairwise = data.get("pairwise")
-        return cls(
-            linear=data["linear"],
-            pairwise=np.zeros((n, n)) if pairwise is None else pairwise,
-            costs=data["costs"],
-            budget=data["budget"],
-            rows=tuple(rows),
-            fixed=data.get("fixed"),
-        )
+        try:
+            program = cls(
+                linear=data["linear"],
+                pairwise=np.zeros((n, n)) if pairwise is None else pairwise,
+                costs=data["costs"],
+                budget=data["budget"],
+                rows=tuple(rows),
+                fixed=data.get("fixed"),
+            )
+        except InputError as error:
+            raise InputError([*problems, *error.problems]) from error
+        if problems:
+            raise InputError(problems)
+        return program
 
     @classmethod
     def from_json(cls, text: str) -> SelectionProgram:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.errors import SolverError, require
+from mio_rag.errors import InputError, require
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, conclude
 
@@ -29,7 +29,7 @@ def _decimal_scale(values: NDArray[np.float64], what: str) -> int:
         scaled = values * 10**places
         if np.all(np.abs(scaled - np.round(scaled)) <= 1e-9 * np.maximum(1.0, np.abs(scaled))):
             return int(10**places)
-    raise SolverError(
+    raise InputError(
         f"cpsat takes whole or decimal coefficients with at most six places, and {what} has finer ones: "
         "use solver='highs'"
     )

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mio_rag.errors import MissingExtraError, SolverError
+from mio_rag.errors import InputError, MissingExtraError
 from mio_rag.solvers.result import SolveOptions, SolveResult
 
 if TYPE_CHECKING:
     from mio_rag.formulations.program import SelectionProgram
 
-__all__ = ["SolverInfo", "available_solvers", "resolve", "solve", "solvers"]
+__all__ = ["SolverInfo", "available_solvers", "check_name", "resolve", "solve", "solvers"]
 
 _Solve = Callable[["SelectionProgram", SolveOptions], SolveResult]
 
@@ -99,6 +99,24 @@ def resolve(program: SelectionProgram, solver: str = "auto") -> str:
     return "highs-glover" if int((pairs > 0).sum()) > 0.2 * pairs.size else "highs"
 
 
+def _by_name(name: str) -> SolverInfo | None:
+    plain = "pyomo" if name.startswith("pyomo:") else name
+    return next((info for info in solvers() if info.name == plain), None)
+
+
+def check_name(solver: str) -> None:
+    """Raise for a solver that is unknown (InputError) or not installed (MissingExtraError)."""
+    if solver == "auto":
+        return
+    info = _by_name(solver)
+    if info is None:
+        names = ", ".join(["auto", *(i.name for i in solvers()), "pyomo:NAME"])
+        raise InputError(f"solver '{solver}' is unknown: choose one of {names}")
+    if not info.available:
+        target = f"mio-rag[{info.extra}]" if info.extra else "mio-rag"
+        raise MissingExtraError(f"solver '{solver}' needs the package '{info.module}': pip install \"{target}\"")
+
+
 def solve(program: SelectionProgram, solver: str = "auto", options: SolveOptions | None = None) -> SolveResult:
     """Solve a selection program.
 
@@ -116,23 +134,19 @@ def solve(program: SelectionProgram, solver: str = "auto", options: SolveOptions
 
     Raises
     ------
-    SolverError
+    InputError
         If the solver is unknown or cannot take the program.
     MissingExtraError
         If its package is not installed.
     """
     options = options or SolveOptions()
+    check_name(solver)
     name = resolve(program, solver)
-    info = {i.name: i for i in solvers()}.get(name.split(":")[0] if name.startswith("pyomo:") else name)
-    if info is None:
-        names = ", ".join(["auto", *(i.name for i in solvers()), "pyomo:NAME"])
-        raise SolverError(f"solver '{solver}' is unknown: choose one of {names}")
-    if not info.available:
-        target = f"mio-rag[{info.extra}]" if info.extra else "mio-rag"
-        raise MissingExtraError(f"solver '{name}' needs the package '{info.module}': pip install \"{target}\"")
+    info = _by_name(name)
+    assert info is not None
     refusal = info.refusal(program)
     if refusal:
-        raise SolverError(refusal)
+        raise InputError(refusal)
     return _load(name)(program, options)
 
 

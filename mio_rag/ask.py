@@ -1,0 +1,51 @@
+"""One question down the whole road: retrieve, select, generate."""
+
+from __future__ import annotations
+
+from mio_rag.errors import InputError
+from mio_rag.generation import Generator, build_prompt
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.retriever import Mode, Retriever
+from mio_rag.selector import Selector
+from mio_rag.types import Answer, Question, Selection
+
+__all__ = ["ask"]
+
+
+def ask(
+    index: CorpusIndex,
+    question: str | Question,
+    generator: Generator,
+    selector: Selector | None = None,
+    *,
+    budget_tokens: int = 256,
+    pool: int = 50,
+    mode: Mode = "fused",
+    max_tokens: int = 64,
+) -> tuple[Selection, Answer]:
+    """Answer a question from an index.
+
+    Parameters
+    ----------
+    budget_tokens : int
+        Largest context block as the generator counts tokens; what its window leaves, where that is less.
+    pool, mode
+        See `Retriever`.
+    max_tokens : int
+        Longest answer.
+
+    Returns
+    -------
+    (Selection, Answer)
+    """
+    asked = question if isinstance(question, Question) else Question("question", question)
+    window = generator.context_allowance(asked, max_tokens=max_tokens)
+    allowed = budget_tokens if window is None else min(budget_tokens, window)
+    if allowed < 1:
+        raise InputError(
+            f"the window of {generator.name} leaves {window} tokens for context beside this question and an answer of "
+            f"{max_tokens} tokens: shorten the question, lower max_tokens, or use a model with a larger window"
+        )
+    candidates = Retriever(index, pool=pool, mode=mode, counter=generator).retrieve(asked.text)
+    selection = (selector or Selector()).select(candidates, allowed, generator)
+    return selection, generator.generate(build_prompt(asked, selection.passages), max_tokens=max_tokens)

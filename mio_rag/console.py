@@ -1,0 +1,170 @@
+"""What the command line prints: tables, progress, errors; and JSON that nothing else can get into."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mio_rag.errors import InputError, MioRagError
+
+if TYPE_CHECKING:
+    from mio_rag.solvers.result import SolveResult
+    from mio_rag.types import Selection
+
+__all__ = ["Output", "collect", "print_result", "print_selection", "print_summary", "progress_bar"]
+
+errors = Console(stderr=True, highlight=False)
+
+
+class Output:
+    """Where a command's result goes.
+
+    With `as_json`, exactly one JSON object is written to stdout. Native libraries write to file descriptor 1 whenever
+    they like, so that descriptor is pointed at stderr until the object is printed.
+    """
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self.console = Console(highlight=False, stderr=as_json)
+        self._stdout: int | None = None
+        if as_json:
+            sys.stdout.flush()
+            try:
+                self._stdout = os.dup(1)
+                os.dup2(2, 1)
+            except OSError:  # no real descriptors (a test runner's capture)
+                self._stdout = None
+
+    def _restore(self) -> None:
+        if self._stdout is not None:
+            sys.stdout.flush()
+            os.dup2(self._stdout, 1)
+            os.close(self._stdout)
+            self._stdout = None
+
+    def json(self, data: Mapping[str, Any]) -> None:
+        """Print the one object, on one line; what JSON cannot hold (infinity, NaN) becomes null."""
+        self._restore()
+        sys.stdout.write(json.dumps(_finite(data), ensure_ascii=False, allow_nan=False) + "\n")
+        sys.stdout.flush()
+
+    def error(self, error: MioRagError) -> None:
+        """Report an error: to people on stderr, to programs as one object on stdout."""
+        problems = error.problems if isinstance(error, InputError) else (str(error),)
+        for problem in problems:
+            errors.print(f"[bold red]error:[/] {escape(problem)}", soft_wrap=True)
+        if self.as_json:
+            self.json({"error": {"kind": type(error).__name__, "problems": list(problems)}})
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return value
+
+
+def collect(*steps: Callable[[], Any]) -> list[Any]:
+    """Run independent checks and report the problems of all of them at once.
+
+    Raises
+    ------
+    InputError
+        With the problems of every step that failed on its input.
+    """
+    results, problems = [], []
+    for step in steps:
+        try:
+            results.append(step())
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(list(dict.fromkeys(problems)))
+    return results
+
+
+@contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Callable[..., None]]:
+    """A bar with rate and time left on stderr; silent where nobody watches a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
+               TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda done, text="": bar.update(task, advance=done)
+
+
+def print_selection(console: Console, selection: Selection, show_rest: int = 8) -> None:
+    """The chosen passages, then the best of the rest, each with its reason; the certificate last."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, kind in (("", "left"), ("passage", "left"), ("tokens", "right"), ("relevance", "right"), ("why", "left")):
+        table.add_column(name, justify=kind, overflow="fold")  # type: ignore[arg-type]
+    chosen = list(selection.chosen)
+    rest = sorted((i for i in range(len(selection.candidates)) if i not in set(chosen)),
+                  key=lambda i: -selection.decisions[i].value)
+    for i in chosen + rest[:show_rest]:
+        d, passage = selection.decisions[i], selection.candidates.passage(i)
+        label = f"{escape(passage.title)} [dim]{escape(d.id)}[/]" if passage.title else escape(d.id)
+        mark, style = ("[green]\u2713[/]", "") if d.selected else ("[dim]\u00b7[/]", "dim")
+        table.add_row(mark, label, str(d.tokens), f"{d.relevance:.3f}", escape(d.reason), style=style)
+    console.print(table)
+    if len(rest) > show_rest:
+        console.print(f"[dim]  and {len(rest) - show_rest} more left out[/]")
+    console.print(
+        f"[bold]{len(chosen)} passages, {selection.tokens_used} of {selection.budget_tokens} tokens[/] \u2014 "
+        f"{escape(selection.result.certificate())}"
+    )
+
+
+def print_result(console: Console, result: SolveResult, tokens_used: float | None) -> None:
+    """A solve result in two lines."""
+    console.print(escape(result.certificate()))
+    if result.x is not None:
+        console.print(f"selected {list(result.selected)}, cost {tokens_used:g}")
+
+
+_COLUMNS = (
+    ("gold_recall", "gold recall", "{:.3f}"), ("all_gold", "all gold", "{:.3f}"), ("exact_match", "EM", "{:.3f}"),
+    ("token_f1", "F1", "{:.3f}"), ("accuracy", "accuracy", "{:.3f}"), ("tokens_used", "tokens", "{:.0f}"),
+    ("tokens_per_correct", "tokens/correct", "{:.0f}"), ("diversity", "diversity", "{:.3f}"),
+    ("select_seconds", "select s", "{:.3f}"), ("generate_seconds", "generate s", "{:.3f}"),
+)
+
+
+def print_summary(console: Console, summary: Sequence[Mapping[str, Any]]) -> None:
+    """One line per method and budget, mean and 95 % interval."""
+    shown = [c for c in _COLUMNS if any(entry.get(c[0]) for entry in summary)]
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    table.add_column("method")
+    table.add_column("budget", justify="right")
+    for _, title, _ in shown:
+        table.add_column(title, justify="right")
+    table.add_column("proven", justify="right")
+    table.add_column("failed", justify="right")
+    for entry in sorted(summary, key=lambda e: e["budget_tokens"]):
+        cells = []
+        for name, _, form in shown:
+            value = entry.get(name)
+            if value is None:
+                cells.append("\u2013")
+                continue
+            text = form.format(value["mean"])
+            if not name.endswith("seconds"):
+                text += f" [dim]{form.format(value['low'])}\u2013{form.format(value['high'])}[/]"
+            cells.append(text)
+        table.add_row(escape(entry["method"]), str(entry["budget_tokens"]), *cells,
+                      f"{entry['optimal_share']:.0%}", str(entry["failed"]))
+    console.print(table)

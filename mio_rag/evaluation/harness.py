@@ -1,0 +1,428 @@
+"""Generate and evaluate: every method on the same questions, pools, prompts, budgets and reader.
+
+    data set -> retriever -> candidates -> method -> prompt -> generator -> scores -> ledger -> report
+
+Only the decision differs between methods. Retrieval is done once a question and charged to each; identical prompts
+are generated once (generators are deterministic at temperature 0) and charged to each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mio_rag.context import RegexCounter
+from mio_rag.datasets import Dataset
+from mio_rag.errors import DataError, GenerationError, InputError, MioRagError
+from mio_rag.evaluation.ledger import Ledger, write_atomically
+from mio_rag.evaluation.measures import answer_measures, selection_measures
+from mio_rag.evaluation.methods import Method, make_methods
+from mio_rag.evaluation.summary import compare_rows, summarize
+from mio_rag.generation import Generator, Prompt, build_prompt
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.retriever import Mode, Retriever
+from mio_rag.selector import Selector
+from mio_rag.solvers.result import SolveOptions
+from mio_rag.types import Answer, Candidates, Question, Selection
+
+__all__ = ["EvaluationResult", "EvaluationSettings", "evaluate"]
+
+_CHUNK = 4  # questions whose answers are generated together
+_ABORT_AFTER = 5  # consecutive questions that fail entirely: the cause is not the question
+_SHOWN_REST = 8  # unselected passages kept for the drill-down
+_EXCERPT = 400
+
+Progress = Callable[[int, str], None]  # (questions just finished, what happens)
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What is compared, and how.
+
+    Parameters
+    ----------
+    methods : sequence of str
+        See `mio_rag.evaluation.methods`.
+    budgets : sequence of int
+        Token budgets of the context block, each >= 1.
+    baseline : str or None
+        Method that others are compared with; by default topk if present, else the first.
+    selector : Selector
+        Settings of the program.
+    limit : int or None
+        Only the first so many questions.
+    max_tokens : int
+        Longest answer, in tokens, >= 1.
+    seed : int
+        Of the bootstrap, the permutation tests and the solvers.
+    """
+
+    methods: Sequence[str] = ("topk", "mmr", "exact")
+    budgets: Sequence[int] = (256,)
+    baseline: str | None = None
+    selector: Selector = field(default_factory=lambda: Selector(options=SolveOptions(time_limit_seconds=2.0)))
+    mmr_lambda: float = 0.7
+    pool: int = 50
+    mode: Mode = "fused"
+    limit: int | None = None
+    max_tokens: int = 32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not self.budgets:
+            problems.append("no token budget is given")
+        problems += [f"budget_tokens={b!r} must be a whole number >= 1" for b in self.budgets if int(b) != b or b < 1]
+        if len(set(self.budgets)) < len(self.budgets):
+            problems.append("a token budget is listed twice")
+        if self.limit is not None and self.limit < 1:
+            problems.append(f"limit={self.limit} must be >= 1")
+        if self.max_tokens < 1:
+            problems.append(f"max_tokens={self.max_tokens} must be >= 1")
+        if self.baseline is not None and self.baseline not in self.methods:
+            problems.append(f"baseline '{self.baseline}' is not among the methods {', '.join(self.methods)}")
+        try:
+            make_methods(list(self.methods), self.selector, self.mmr_lambda)
+        except InputError as error:
+            problems += error.problems
+        if problems:
+            raise InputError(problems)
+
+    @property
+    def reference(self) -> str:
+        """The baseline that applies."""
+        return self.baseline or ("topk" if "topk" in self.methods else self.methods[0])
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationResult:
+    """Rows, their summary, and where they lie."""
+
+    folder: Path
+    rows: list[dict[str, Any]]
+    summary: list[dict[str, Any]]
+    comparisons: list[dict[str, Any]]
+    run: dict[str, Any]
+
+
+def evaluate(
+    dataset: Dataset,
+    index: CorpusIndex,
+    generator: Generator | None,
+    settings: EvaluationSettings,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> EvaluationResult:
+    """Run every method on every question, and write ledger.parquet, summary.json, comparisons.json and run.json.
+
+    Parameters
+    ----------
+    generator : Generator or None
+        None evaluates the selection alone.
+    out : path
+        Folder; new or empty, or an interrupted run with `resume`.
+    resume : bool
+        Go on where an earlier run stopped. Finished rows are kept, failed ones tried again.
+    progress : callable, optional
+        Called with (number of questions just finished, text).
+
+    Raises
+    ------
+    InputError
+        If the data has no questions, the folder holds something else, or a resumed run had other settings.
+    GenerationError
+        When five questions in a row fail altogether; the rows so far are kept.
+    """
+    folder = Path(out)
+    questions = dataset.questions[: settings.limit]
+    if not questions:
+        raise DataError(f"'{dataset.name}' has no questions to evaluate: it needs questions.jsonl[.gz]")
+    missing = {p.id for p in dataset.passages} ^ {p.id for p in index.passages}
+    if missing:
+        raise InputError(
+            f"the index does not hold the corpus of '{dataset.name}' ({len(missing)} passages differ, "
+            f"for instance '{min(missing)}'): build it from the same data"
+        )
+    run = _run_record(dataset, index, generator, settings, len(questions))
+    ledger = _open(folder, run, resume)
+    done = {Ledger.key(row) for row in ledger.rows}
+    methods = make_methods(list(settings.methods), settings.selector, settings.mmr_lambda)
+    pairs = [(method, int(budget)) for method in methods for budget in settings.budgets]
+    road = _Road(Retriever(index, pool=settings.pool, mode=settings.mode, counter=generator or RegexCounter()),
+                 generator, settings.max_tokens)
+    started = time.perf_counter()
+    failing = 0
+    for first in range(0, len(questions), _CHUNK):
+        chunk = questions[first : first + _CHUNK]
+        open_pairs = {q.id: [p for p in pairs if (q.id, p[0].name, p[1]) not in done] for q in chunk}
+        for rows in road.rows([q for q in chunk if open_pairs[q.id]], open_pairs):
+            ledger.append(rows)
+            failing = failing + 1 if all(row["error"] for row in rows) else 0
+            if failing >= _ABORT_AFTER:
+                raise GenerationError(
+                    f"{failing} questions in a row failed, the last with: {rows[-1]['error']}. What is finished is kept in "
+                    f"'{folder}': mend the cause and go on with resume (--resume)"
+                )
+        if progress:
+            progress(len(chunk), f"{min(first + _CHUNK, len(questions))} of {len(questions)} questions")
+    wanted = {(q.id, m.name, b) for q in questions for m, b in pairs}
+    rows = [row for row in ledger.rows if Ledger.key(row) in wanted]
+    ledger.rows = rows
+    run |= {"finished": _now(), "seconds": time.perf_counter() - started}
+    summary = summarize(rows, settings.seed)
+    comparisons = compare_rows(rows, settings.reference, settings.seed)
+    ledger.write_parquet()
+    for name, content in (("summary", summary), ("comparisons", comparisons), ("run", run)):
+        write_atomically(folder / f"{name}.json", json.dumps(content, indent=1, allow_nan=False))
+    return EvaluationResult(folder, rows, summary, comparisons, run)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _run_record(
+    dataset: Dataset, index: CorpusIndex, generator: Generator | None, settings: EvaluationSettings, questions: int
+) -> dict[str, Any]:
+    selector = dataclasses.asdict(settings.selector)
+    packages = ("mio-rag", "numpy", "scipy", "highspy", "ortools", "faiss-cpu", "bm25s", "sentence-transformers",
+                "transformers", "torch", "xllamacpp", "ir-measures", "rouge-score")
+    versions = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "dataset": dataset.name,
+        "data_sha256": dataset.content_hash(),
+        "questions": questions,
+        "passages": len(dataset.passages),
+        "generator": generator.name if generator is not None else None,
+        "embedder": index.embedder.name,
+        "embedder_fingerprint": index.embedder.fingerprint,
+        "pool": settings.pool,
+        "mode": settings.mode,
+        "seed": settings.seed,
+        "methods": list(settings.methods),
+        "budgets": [int(b) for b in settings.budgets],
+        "baseline": settings.reference,
+        "settings": {"max_tokens": settings.max_tokens, "mmr_lambda": settings.mmr_lambda, **selector},
+        "versions": versions,
+        "hardware": {"machine": platform.machine(), "cores": os.cpu_count(), "system": platform.system()},
+        "started": _now(),
+    }
+
+
+#: What must be equal for rows of two runs to stand in one ledger.
+_IDENTITY = ("data_sha256", "generator", "embedder_fingerprint", "pool", "mode", "seed", "settings")
+
+
+def _open(folder: Path, run: dict[str, Any], resume: bool) -> Ledger:
+    record = folder / "run.json"
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"'{folder}' is a file: choose a folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        if not record.is_file():
+            raise InputError(f"'{folder}' is not empty and holds no run: choose a new folder")
+        if not resume:
+            raise InputError(f"'{folder}' already holds a run: go on with --resume, or choose a new folder")
+        before = json.loads(record.read_text(encoding="utf-8"))
+        changed = [key for key in _IDENTITY if before.get(key) != json.loads(json.dumps(run[key]))]
+        if changed:
+            raise InputError(
+                f"the run in '{folder}' had another {', '.join(changed)}: its rows cannot be mixed with these; "
+                "use the same settings, or a new folder"
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"'{folder}' cannot be made: {error}") from error
+    write_atomically(record, json.dumps(run, indent=1))
+    ledger = Ledger(folder)
+    ledger.recover()
+    return ledger
+
+
+@dataclass
+class _Work:
+    """One row on its way: what was selected, and what goes to the generator."""
+
+    question: Question
+    method: Method
+    budget: int
+    row: dict[str, Any]
+    selection: Selection | None = None
+    prompt: Prompt | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class _Road:
+    """Question -> rows, for a chunk of questions at a time."""
+
+    def __init__(self, retriever: Retriever, generator: Generator | None, max_tokens: int) -> None:
+        self.retriever, self.generator, self.max_tokens = retriever, generator, max_tokens
+
+    def rows(
+        self, questions: Sequence[Question], open_pairs: dict[str, list[tuple[Method, int]]]
+    ) -> Iterator[list[dict[str, Any]]]:
+        """The rows of each question, question by question."""
+        works = [work for q in questions for work in self._select(q, open_pairs[q.id])]
+        if self.generator is not None:
+            self._generate(works)
+        for work in works:
+            work.row["total_seconds"] = sum(work.seconds.values())
+            work.row.update({f"{stage}_seconds": s for stage, s in work.seconds.items()})
+        for question in questions:
+            yield [work.row for work in works if work.question is question]
+
+    def _select(self, question: Question, pairs: Sequence[tuple[Method, int]]) -> list[_Work]:
+        start = time.perf_counter()
+        candidates: Candidates | None = None
+        failure = ""
+        try:
+            candidates = self.retriever.retrieve(question.text)
+        except MioRagError as error:
+            failure = str(error)
+        retrieve = time.perf_counter() - start
+        works = []
+        for method, budget in pairs:
+            work = _Work(question, method, budget, _blank(question, method.name, budget))
+            work.seconds["retrieve"] = retrieve
+            works.append(work)
+            if candidates is None:
+                _fail(work, failure)
+                continue
+            start = time.perf_counter()
+            try:
+                work.selection = method.select(candidates, self._allowed(question, budget), self.retriever.counter)
+                work.prompt = build_prompt(question, work.selection.passages)
+            except MioRagError as error:
+                _fail(work, str(error))
+            work.seconds["select"] = time.perf_counter() - start
+            if work.selection is not None:
+                _describe(work, work.selection)
+        return works
+
+    def _allowed(self, question: Question, budget: int) -> int:
+        """The budget, or what the model's window leaves for the context where that is less."""
+        if self.generator is None:
+            return budget
+        window = self.generator.context_allowance(question, max_tokens=self.max_tokens)
+        if window is not None and window < 1:
+            raise GenerationError(f"question '{question.id}' leaves no room for context in the window of {self.generator.name}")
+        return budget if window is None else min(budget, window)
+
+    def _generate(self, works: Sequence[_Work]) -> None:
+        assert self.generator is not None
+        waiting = [work for work in works if work.prompt is not None and not work.row["error"]]
+        prompts = {(w.prompt.system, w.prompt.user): w.prompt for w in waiting if w.prompt is not None}
+        open_prompts = [p for p in prompts.values() if not p.question.choices]
+        answers: dict[tuple[str, str], Answer | GenerationError] = {}
+        generated = self.generator.generate_many(open_prompts, max_tokens=self.max_tokens) if open_prompts else []
+        answers.update({(p.system, p.user): a for p, a in zip(open_prompts, generated, strict=True)})
+        choices: dict[tuple[str, str], int] = {}
+        for key, prompt in prompts.items():
+            if prompt.question.choices:
+                answers[key], choices[key] = self._choose(prompt)
+        for work in waiting:
+            assert work.prompt is not None
+            key = (work.prompt.system, work.prompt.user)
+            answer = answers[key]
+            if isinstance(answer, GenerationError):
+                _fail(work, str(answer))
+                continue
+            work.seconds["generate"] = answer.latency_seconds
+            work.row |= {
+                "answer": answer.text,
+                "prompt_tokens": answer.prompt_tokens,
+                "completion_tokens": answer.completion_tokens,
+                "lm_calls": 1,
+                **answer_measures(work.question, answer.text, choices.get(key)),
+            }
+
+    def _choose(self, prompt: Prompt) -> tuple[Answer | GenerationError, int]:
+        assert self.generator is not None
+        start = time.perf_counter()
+        try:
+            choice = self.generator.choose(prompt, prompt.question.choices)
+        except GenerationError as error:
+            return error, -1
+        seconds = time.perf_counter() - start
+        text = prompt.question.choices[choice]
+        return Answer(text, self.generator.prompt_tokens(prompt), 1, seconds, self.generator.name), choice
+
+
+def _blank(question: Question, method: str, budget: int) -> dict[str, Any]:
+    return {
+        "question_id": question.id,
+        "question": question.text,
+        "question_type": question.type,
+        "method": method,
+        "budget_tokens": budget,
+        "answers": list(question.answers),
+        "gold_ids": list(question.gold_ids),
+        "retrieval_calls": 1,
+        "lm_calls": 0,
+        "error": None,
+    }
+
+
+def _fail(work: _Work, message: str) -> None:
+    """Mark a row as failed; it scores 0 wherever the question has a label, so that failing never pays."""
+    zeros: dict[str, float] = {}
+    if work.question.gold_ids:
+        zeros |= {"gold_recall": 0.0, "all_gold": 0.0}
+    if work.question.answers:
+        zeros |= {"exact_match": 0.0, "token_f1": 0.0, "rouge_l": 0.0}
+        if work.question.choices:
+            zeros["accuracy"] = 0.0
+    work.row |= {"status": "error", "error": message, **zeros}
+
+
+def _describe(work: _Work, selection: Selection) -> None:
+    result = selection.result
+    work.row |= {
+        "selected_ids": list(selection.ids),
+        "passages_selected": len(selection.chosen),
+        "pool_size": len(selection.candidates),
+        "tokens_used": selection.tokens_used,
+        "status": result.status.value,
+        "objective": result.objective,
+        "bound": result.bound,
+        "gap": result.gap,
+        "solver": result.solver,
+        "solve_seconds": result.wall_seconds,
+        **selection_measures(work.question, selection),
+        "decisions": _decisions(work.question, selection),
+    }
+
+
+def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]:
+    chosen = set(selection.chosen)
+    rest = [i for i in range(len(selection.candidates)) if i not in chosen]
+    gold = [i for i in rest if selection.candidates.ids[i] in question.gold_ids]  # what was missed is of interest
+    best = sorted(rest, key=lambda i: -selection.decisions[i].value)[:_SHOWN_REST]
+    shown = [*selection.chosen, *dict.fromkeys([*gold, *best])]
+    rows = []
+    for i in shown:
+        decision, passage = selection.decisions[i], selection.candidates.passage(i)
+        text = passage.text if len(passage.text) <= _EXCERPT else passage.text[: _EXCERPT - 1] + "\u2026"
+        rows.append({
+            "id": decision.id, "title": passage.title, "source": passage.source, "tokens": decision.tokens,
+            "relevance": decision.relevance, "value": decision.value, "selected": decision.selected,
+            "gold": decision.id in question.gold_ids, "reason": decision.reason,
+            "redundant_with": decision.redundant_with, "text": text,
+        })
+    return rows

@@ -1,0 +1,118 @@
+"""The ledger: one row for every question, method and budget, on disk as soon as it is known.
+
+While a run goes on, rows are appended to ``rows.jsonl``; at the end they are written to ``ledger.parquet``. A row cut
+short by a crash is dropped on resume, and so are failed rows, which are then tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mio_rag.errors import DataError, InputError, require
+
+__all__ = ["Key", "Ledger", "write_atomically"]
+
+Key = tuple[str, str, int]  # question_id, method, budget_tokens
+
+_TEXT = ("question_id", "question", "question_type", "method", "answer", "status", "solver", "error")
+_INTEGER = ("budget_tokens", "passages_selected", "pool_size", "tokens_used", "prompt_tokens", "completion_tokens",
+            "retrieval_calls", "lm_calls")
+_LISTS = ("selected_ids", "gold_ids", "answers")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that it is either the old one or the whole new one.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written (no permission, a full disk).
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise InputError(f"'{path}' could not be written: {error}") from error
+
+
+class Ledger:
+    """Rows of a run in a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Exists.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._path = folder / "rows.jsonl"
+        self.rows: list[dict[str, Any]] = []
+
+    @staticmethod
+    def key(row: Mapping[str, Any]) -> Key:
+        """What makes a row unique."""
+        return (row["question_id"], row["method"], int(row["budget_tokens"]))
+
+    def recover(self) -> int:
+        """Take up the rows of an interrupted run; returns how many are kept."""
+        kept: dict[Key, dict[str, Any]] = {}
+        if self._path.is_file():
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+            for number, line in enumerate(lines, start=1):
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError as error:
+                    if number == len(lines):  # the write that was cut short
+                        continue
+                    raise DataError(f"{self._path}, line {number}: not valid JSON ({error.msg}); start a new run") from error
+                if not row.get("error"):
+                    kept[self.key(row)] = row
+        self.rows = list(kept.values())
+        write_atomically(self._path, "".join(json.dumps(row) + "\n" for row in self.rows))
+        return len(self.rows)
+
+    def append(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Add rows; they are on disk when this returns."""
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write("".join(json.dumps(row) + "\n" for row in rows))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise InputError(f"the ledger '{self._path}' could not be written: {error}") from error
+        self.rows += rows
+
+    def write_parquet(self) -> Path:
+        """Write ``ledger.parquet`` with typed columns; undefined measures are null."""
+        arrow: Any = require("pyarrow", "evaluation", "the ledger")
+        parquet: Any = require("pyarrow.parquet", "evaluation", "the ledger")
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        columns = []
+        for name in names:
+            values = [row.get(name) for row in self.rows]
+            if name == "decisions":
+                columns.append(arrow.array([json.dumps(v) if v is not None else None for v in values], arrow.string()))
+                continue
+            kind = (
+                arrow.string() if name in _TEXT
+                else arrow.int64() if name in _INTEGER
+                else arrow.list_(arrow.string()) if name in _LISTS
+                else arrow.float64()
+            )
+            columns.append(arrow.array(values, kind))
+        path = self.folder / "ledger.parquet"
+        partial = path.with_name(".ledger.parquet.partial")
+        try:
+            parquet.write_table(arrow.table(columns, names=names), partial)
+            os.replace(partial, path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise InputError(f"'{path}' could not be written: {error}") from error
+        return path

@@ -1,0 +1,154 @@
+"""Measures of a selection, an answer and their cost.
+
+Every measure is a number for one question, or None where it is undefined (no gold labels, no answer given, ...).
+Larger is better except for tokens and seconds. Names are the columns of the ledger and the keys of the summary.
+
+    exact_match, token_f1   SQuAD normalisation, best over the accepted answers (Rajpurkar et al., 2016, 2018)
+    rouge_l                 F-measure of the longest common subsequence (rouge-score)
+    accuracy                of multiple-choice answers
+    gold_recall, all_gold   share of the gold passages that were selected; whether all were
+    gold_precision          share of the selected passages that are gold
+    reciprocal_rank, ndcg   of the selection in prompt order, against the gold passages (ir-measures)
+    pool_recall             share of the gold passages in the pool: the ceiling of gold_recall
+    source_recall           share of the gold documents with a selected passage, for data labelled by document
+    answer_in_context       whether an accepted answer occurs in the selected text
+    diversity               1 - mean pairwise cosine of the selected passages
+    source_entropy          entropy of the sources of the selected passages, in bits
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mio_rag.errors import require
+from mio_rag.types import Candidates, Question, Selection
+
+__all__ = ["GENERATION_MEASURES", "SELECTION_MEASURES", "answer_measures", "exact_match", "normalize_answer",
+           "selection_measures", "token_f1"]
+
+SELECTION_MEASURES = (
+    "gold_recall", "all_gold", "gold_precision", "reciprocal_rank", "ndcg", "pool_recall", "source_recall",
+    "answer_in_context", "diversity", "source_entropy",
+)
+GENERATION_MEASURES = ("exact_match", "token_f1", "rouge_l", "accuracy")
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case, without punctuation, articles and extra blanks (the SQuAD evaluation's rule)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, answers: Sequence[str]) -> float:
+    """1 if the normalised prediction equals an accepted answer; with no accepted answer, 1 if it is empty."""
+    given = normalize_answer(prediction)
+    return float(any(given == normalize_answer(a) for a in answers or ("",)))
+
+
+def token_f1(prediction: str, answers: Sequence[str]) -> float:
+    """Largest F1 of the bags of normalised words over the accepted answers.
+
+    Where either side has no words, 1 if both have none and 0 otherwise.
+    """
+    return max(_f1(normalize_answer(prediction).split(), normalize_answer(a).split()) for a in answers or ("",))
+
+
+def _f1(given: list[str], gold: list[str]) -> float:
+    if not given or not gold:
+        return float(given == gold)
+    shared = sum((Counter(given) & Counter(gold)).values())
+    return 2 * shared / (len(given) + len(gold))
+
+
+def _rouge_l(prediction: str, answers: Sequence[str]) -> float:
+    scorer = require("rouge_score.rouge_scorer", "evaluation", "the measure rouge_l").RougeScorer(["rougeL"])
+    return max(float(scorer.score(a, prediction)["rougeL"].fmeasure) for a in answers)
+
+
+def _is_unanswerable(question: Question) -> bool:
+    return not question.answers and question.type == "unanswerable"
+
+
+def answer_measures(question: Question, answer: str, choice: int | None = None) -> dict[str, float | None]:
+    """Measures of an answer.
+
+    Parameters
+    ----------
+    choice : int, optional
+        Index of the chosen option, for multiple-choice questions.
+
+    Returns
+    -------
+    dict
+        None where the data has no accepted answer (unless the question is marked "unanswerable").
+    """
+    measures: dict[str, float | None] = dict.fromkeys(GENERATION_MEASURES)
+    if question.answers or _is_unanswerable(question):
+        measures["exact_match"] = exact_match(answer, question.answers)
+        measures["token_f1"] = token_f1(answer, question.answers)
+    if question.answers:
+        measures["rouge_l"] = _rouge_l(answer, question.answers)
+    if question.choices and question.answers and choice is not None:
+        measures["accuracy"] = exact_match(question.choices[choice], question.answers)
+    return measures
+
+
+def selection_measures(question: Question, selection: Selection) -> dict[str, float | None]:
+    """Measures of what was selected, against the labels of the question."""
+    measures: dict[str, float | None] = dict.fromkeys(SELECTION_MEASURES)
+    pool, ids = selection.candidates, selection.ids
+    if question.gold_ids:
+        gold = set(question.gold_ids)
+        found = gold & set(ids)
+        measures["gold_recall"] = len(found) / len(gold)
+        measures["all_gold"] = float(found == gold)
+        measures["gold_precision"] = len(found) / len(ids) if ids else 0.0
+        measures["pool_recall"] = len(gold & set(pool.ids)) / len(gold)
+        measures.update(_rank_measures(ids, gold))
+    if question.gold_sources and pool.sources is not None:
+        chosen = {pool.sources[i] for i in selection.chosen}
+        measures["source_recall"] = len(chosen & set(question.gold_sources)) / len(set(question.gold_sources))
+    if question.answers and not _yes_no(question):
+        context = f" {normalize_answer(' '.join(f'{p.title} {p.text}' for p in selection.passages))} "
+        measures["answer_in_context"] = float(
+            any(f" {a} " in context for a in map(normalize_answer, question.answers) if a)
+        )
+    measures["diversity"] = _diversity(pool, selection.chosen)
+    if pool.sources is not None and selection.chosen:
+        counts = np.array(list(Counter(pool.sources[i] for i in selection.chosen).values()), dtype=float)
+        share = counts / counts.sum()
+        measures["source_entropy"] = float(abs(-(share * np.log2(share)).sum()))
+    return measures
+
+
+def _yes_no(question: Question) -> bool:
+    """Whether occurrence of the answer in a text would mean nothing."""
+    return all(normalize_answer(a) in {"yes", "no", "maybe"} for a in question.answers)
+
+
+def _rank_measures(ids: Sequence[str], gold: set[str]) -> dict[str, float | None]:
+    library: Any = require("ir_measures", "evaluation", "the measures reciprocal_rank and ndcg")
+    if not ids:
+        return {"reciprocal_rank": 0.0, "ndcg": 0.0}
+    qrels = [library.Qrel("q", g, 1) for g in gold]
+    run = [library.ScoredDoc("q", i, float(len(ids) - k)) for k, i in enumerate(ids)]
+    values = library.calc_aggregate([library.RR, library.nDCG], qrels, run)
+    return {"reciprocal_rank": float(values[library.RR]), "ndcg": float(values[library.nDCG])}
+
+
+def _diversity(pool: Candidates, chosen: Sequence[int]) -> float | None:
+    if pool.embeddings is None or len(chosen) < 2:
+        return None
+    vectors = pool.embeddings[list(chosen)].astype(np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = vectors / np.maximum(norms, 1e-12)
+    k = len(chosen)
+    return float(1 - (np.square(unit.sum(axis=0)).sum() - np.square(unit).sum()) / (k * (k - 1)))

@@ -1,0 +1,97 @@
+"""The compared methods: each one a way of deciding what is read, on the same pool under the same budget.
+
+    topk           cosine, best first, skipping what does not fit;  topk:K stops after K passages
+    bm25, fused    the same by BM25 score, by reciprocal rank fusion (also bm25:K, fused:K)
+    mmr            maximal marginal relevance
+    density        cosine per token
+    greedy         the program's marginal gains per token
+    local_search   greedy with add, drop and swap, on the program
+    exact          the program, to proven optimality (or a certified gap at the time limit)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+
+from mio_rag.context import TokenCounter
+from mio_rag.errors import InputError
+from mio_rag.selector import Selector
+from mio_rag.types import Candidates, Selection
+
+__all__ = ["METHODS", "Method", "make_methods"]
+
+METHODS = ("topk", "bm25", "fused", "mmr", "density", "greedy", "local_search", "exact")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named decision rule.
+
+    Parameters
+    ----------
+    selector : Selector
+        Program and solver.
+    score : str or None
+        Which of `Candidates.scores` serves as relevance; None: the relevance itself.
+    """
+
+    name: str
+    selector: Selector
+    score: str | None = None
+
+    def select(self, candidates: Candidates, budget_tokens: int, counter: TokenCounter) -> Selection:
+        """Choose from the pool."""
+        if self.score is not None:
+            if self.score not in candidates.scores:
+                raise InputError(f"method '{self.name}' needs candidates with scores['{self.score}']")
+            candidates = dataclasses.replace(candidates, relevance=candidates.scores[self.score])
+        return self.selector.select(candidates, budget_tokens, counter)
+
+
+def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) -> list[Method]:
+    """The methods of the given names.
+
+    Parameters
+    ----------
+    selector : Selector
+        Settings of the program for "exact", "greedy" and "local_search"; its solver is used by "exact" alone. Its
+        count, source and id constraints bind every method.
+    mmr_lambda : float
+        In (0, 1]: weight of relevance against redundancy in "mmr". 1 is top-k.
+
+    Raises
+    ------
+    InputError
+        For unknown or repeated names, with all of them.
+    """
+    problems = [f"method '{n}' is listed twice" for n in dict.fromkeys(names) if names.count(n) > 1]
+    if not 0 < mmr_lambda <= 1:
+        problems.append(f"mmr_lambda={mmr_lambda!r} must be in (0, 1]")
+    if not names:
+        problems.append(f"no method is given: choose from {', '.join(METHODS)}, topk:K")
+    plain = dataclasses.replace(selector, redundancy_weight=0.0, passage_penalty=0.0, token_price=0.0, radius=0.0)
+    methods = []
+    for name in names:
+        ranked = re.fullmatch(r"(topk|bm25|fused)(?::([1-9]\d*))?", name)
+        if ranked:
+            score = None if ranked[1] == "topk" else ranked[1]
+            most = int(ranked[2]) if ranked[2] else selector.max_passages
+            rank = dataclasses.replace(plain, solver="topk", max_passages=most)
+            methods.append(Method(name, rank, score))
+        elif name == "mmr" and 0 < mmr_lambda <= 1:
+            # lambda rel - (1 - lambda) max sim orders like rel - (1 - lambda) / lambda max sim
+            weight = (1 - mmr_lambda) / mmr_lambda
+            methods.append(Method(name, dataclasses.replace(plain, redundancy_weight=weight, solver="mmr")))
+        elif name == "density":
+            methods.append(Method(name, dataclasses.replace(plain, solver="density")))
+        elif name in ("greedy", "local_search"):
+            methods.append(Method(name, dataclasses.replace(selector, solver=name)))
+        elif name == "exact":
+            methods.append(Method(name, selector))
+        elif name != "mmr":
+            problems.append(f"method '{name}' is unknown: choose from {', '.join(METHODS)}, topk:K, bm25:K, fused:K")
+    if problems:
+        raise InputError(problems)
+    return methods

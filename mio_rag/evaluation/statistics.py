@@ -1,0 +1,112 @@
+"""Paired statistics over questions: bootstrap intervals and permutation tests.
+
+Intervals are 95 % percentile bootstrap over questions; a comparison resamples the *differences* of the same
+questions. p-values come from sign-flip permutation tests and are corrected for the number of comparisons by
+Benjamini and Hochberg's procedure (the q-values). All from scipy, all seeded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+__all__ = ["RESAMPLES", "compare", "mean_interval", "ratio_interval"]
+
+RESAMPLES = 2000
+
+FloatArray = NDArray[np.float64]
+
+
+def _percentiles(samples: FloatArray) -> tuple[float, float]:
+    low, high = np.quantile(samples, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def mean_interval(values: Sequence[float], seed: int = 0) -> dict[str, float]:
+    """Mean with its 95 % bootstrap interval: {mean, low, high}. One value: the interval is that value."""
+    data = np.asarray(values, dtype=np.float64)
+    mean = float(data.mean())
+    if data.size < 2 or np.all(data == data[0]):
+        return {"mean": mean, "low": mean, "high": mean}
+    outcome = stats.bootstrap(
+        (data,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(seed), vectorized=True
+    )
+    interval = outcome.confidence_interval
+    return {"mean": mean, "low": float(interval.low), "high": float(interval.high)}
+
+
+def ratio_interval(numerator: Sequence[float], denominator: Sequence[float], seed: int = 0) -> dict[str, float] | None:
+    """Ratio of the sums over the same questions, with its interval; None when the denominator sums to 0.
+
+    Tokens per correct answer is such a ratio: tokens of all questions over the number answered correctly. A resample
+    without a correct answer makes the upper end infinite, which is reported as the largest finite resample.
+    """
+    top, bottom = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    if bottom.sum() <= 0:
+        return None
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, top.size, size=(RESAMPLES, top.size))
+    sums = bottom[rows].sum(axis=1)
+    ratios = top[rows].sum(axis=1)[sums > 0] / sums[sums > 0]
+    low, high = _percentiles(ratios)
+    return {"mean": float(top.sum() / bottom.sum()), "low": low, "high": high}
+
+
+def compare(
+    values: Mapping[tuple[str, int], Mapping[str, Mapping[str, float]]], baseline: str, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Compare every method with the baseline at the same budget, question by question.
+
+    Parameters
+    ----------
+    values : mapping of (method, budget_tokens) to {measure: {question_id: value}}
+    baseline : str
+        Method to compare with.
+
+    Returns
+    -------
+    list of dict
+        method, baseline, budget_tokens, measure, n (questions with both values), difference (mean), low, high,
+        p_value (two-sided), q_value (corrected over all rows of this list).
+    """
+    rows: list[dict[str, Any]] = []
+    for (method, budget), measures in values.items():
+        reference = values.get((baseline, budget))
+        if method == baseline or reference is None:
+            continue
+        for measure, by_question in measures.items():
+            other = reference.get(measure, {})
+            shared = [q for q in by_question if q in other]
+            if not shared:
+                continue
+            difference = np.array([by_question[q] - other[q] for q in shared])
+            interval = mean_interval(difference.tolist(), seed)
+            rows.append({
+                "method": method, "baseline": baseline, "budget_tokens": budget, "measure": measure, "n": len(shared),
+                "difference": interval["mean"], "low": interval["low"], "high": interval["high"],
+                "p_value": _sign_flip(difference, seed),
+            })
+    if rows:
+        corrected = stats.false_discovery_control([r["p_value"] for r in rows], method="bh")
+        for row, q in zip(rows, corrected, strict=True):
+            row["q_value"] = float(q)
+    return rows
+
+
+def _sign_flip(difference: FloatArray, seed: int) -> float:
+    """Two-sided p-value of a mean difference of zero, by flipping signs; zero differences carry no information."""
+    moved = difference[difference != 0]
+    if moved.size == 0:
+        return 1.0
+    outcome = stats.permutation_test(
+        (moved,), np.sum, permutation_type="samples", vectorized=True, n_resamples=4999, alternative="two-sided",
+        rng=np.random.default_rng(seed),
+    )
+    p = float(outcome.pvalue)
+    assert not math.isnan(p)
+    return p

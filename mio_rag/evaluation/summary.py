@@ -1,0 +1,76 @@
+"""Ledger rows -> means with intervals, and paired comparisons with the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mio_rag.evaluation.measures import GENERATION_MEASURES, SELECTION_MEASURES
+from mio_rag.evaluation.statistics import compare, mean_interval, ratio_interval
+
+__all__ = ["SUMMARY_MEASURES", "compare_rows", "summarize"]
+
+_COSTS = ("tokens_used", "passages_selected", "prompt_tokens", "completion_tokens", "gap", "solve_seconds",
+          "retrieve_seconds", "select_seconds", "generate_seconds", "total_seconds", "retrieval_calls", "lm_calls")
+SUMMARY_MEASURES = SELECTION_MEASURES + GENERATION_MEASURES + _COSTS
+_COMPARED = ("gold_recall", "all_gold", "exact_match", "token_f1", "rouge_l", "accuracy", "tokens_used", "diversity")
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def _groups(rows: Rows) -> dict[tuple[str, int], list[Mapping[str, Any]]]:
+    groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["method"], int(row["budget_tokens"])), []).append(row)
+    return groups
+
+
+def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
+    """One entry per method and budget: {method, budget_tokens, n, failed, optimal_share, <measure>: {mean, low, high}}.
+
+    ``n`` counts every question, failed ones included: they score 0 where the measure is defined for the question. A
+    measure that no question defines is left out. ``tokens_per_correct`` is prompt and completion tokens of all
+    questions over the number answered exactly right (or, for multiple choice, right).
+    """
+    entries = []
+    for (method, budget), group in _groups(rows).items():
+        proven = [row for row in group if row.get("status") == "optimal"]
+        entry: dict[str, Any] = {
+            "method": method,
+            "budget_tokens": budget,
+            "n": len(group),
+            "failed": sum(bool(row.get("error")) for row in group),
+            "optimal_share": len(proven) / len(group),
+        }
+        for measure in SUMMARY_MEASURES:
+            values = [float(row[measure]) for row in group if row.get(measure) is not None]
+            if values:
+                entry[measure] = mean_interval(values, seed)
+        right = "accuracy" if any(row.get("accuracy") is not None for row in group) else "exact_match"
+        asked = [row for row in group if row.get(right) is not None]
+        if asked and any(row.get("prompt_tokens") for row in asked):
+            tokens = [float((row.get("prompt_tokens") or 0) + (row.get("completion_tokens") or 0)) for row in asked]
+            entry["tokens_per_correct"] = ratio_interval(tokens, [float(row[right]) for row in asked], seed)
+        entries.append(entry)
+    return entries
+
+
+def compare_rows(rows: Rows, baseline: str, seed: int = 0) -> list[dict[str, Any]]:
+    """Paired comparisons of every method with the baseline; see `statistics.compare`."""
+    values = {
+        key: {
+            measure: found
+            for measure in _COMPARED
+            if (found := {row["question_id"]: float(row[measure]) for row in group if row.get(measure) is not None})
+        }
+        for key, group in _groups(rows).items()
+    }
+    return compare(values, baseline, seed)
+
+
+def percentile(rows: Rows, column: str, q: float) -> float | None:
+    """The q-th percentile (0 to 100) of a column, over rows that have it."""
+    values = [float(row[column]) for row in rows if row.get(column) is not None]
+    return float(np.percentile(values, q)) if values else None
