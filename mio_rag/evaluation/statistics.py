@@ -101,7 +101,7 @@ def compare(
 def _sign_flip(difference: FloatArray, seed: int) -> float:
     """Two-sided p-value of a mean difference of zero, by flipping signs; zero differences carry no information."""
     moved = difference[difference != 0]
-    if moved.size == 0:
+    if moved.size < 2:  # nothing moved, or one question did: both signs are equally extreme
         return 1.0
     outcome = stats.permutation_test(
         (moved,), np.sum, permutation_type="samples", vectorized=True, n_resamples=4999, alternative="two-sided",
