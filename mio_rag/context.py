@@ -1,8 +1,8 @@
 """The context block: how chosen passages are laid out for the reader, and what they cost in tokens.
 
 A token budget bounds this block, counted by the tokenizer of the model that reads it. Retrieval prices single
-passages with it, selection checks the assembled block, generation puts it in the prompt: all three use this one
-rendering.
+passages with it, selection checks the assembled block, generation puts it in the prompt: all three use this
+one rendering.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from mio_rag.types import Passage
 
-__all__ = ["SEPARATOR", "RegexCounter", "TokenCounter", "passage_tokens", "render_context", "render_passage"]
+__all__ = [
+    "SEPARATOR",
+    "RegexCounter",
+    "TokenCounter",
+    "clean",
+    "passage_tokens",
+    "render_context",
+    "render_passage",
+]
 
 #: What stands between two passages of a context block.
 SEPARATOR = "\n\n"
@@ -39,8 +47,8 @@ class TokenCounter(Protocol):
         ...
 
 
-# Alternatives, in order: up to six letters of a script in which tokenizers merge letters into word pieces; up to
-# three digits; one character of any other script (CJK and the like take about one token a character); one
+# Alternatives, in order: up to six letters of a script in which tokenizers merge letters into word pieces; up
+# to three digits; one character of any other script (CJK and the like take about one token a character); one
 # character of punctuation. Together they match every character that is not white space.
 _PIECE = re.compile(r"[A-Za-z\u00c0-\u024f]{1,6}|[0-9]{1,3}|\w|[^\w\s]")
 
@@ -49,9 +57,9 @@ class RegexCounter:
     """An approximation of a byte-pair tokenizer by one regular expression.
 
     Words count one token for each six letters begun, numbers one for each three digits begun, punctuation and
-    characters of other scripts one each; white space is free. On English prose this is usually near the count of a
-    language model's tokenizer, but it is *not* that tokenizer: it stands in only where no language model reads the
-    text (the extractive and scripted generators, and `select` without a counter).
+    characters of other scripts one each; white space is free. On English prose this is usually near the count
+    of a language model's tokenizer, but it is *not* that tokenizer: it stands in only where no language model
+    reads the text (the extractive and scripted generators, and `select` without a counter).
 
     Counts are additive over concatenation at white space. Any text that is not blank counts at least 1.
     """
@@ -66,9 +74,17 @@ class RegexCounter:
         return [sum(1 for _ in _PIECE.finditer(text)) for text in texts]
 
 
+def clean(text: str) -> str:
+    """The text with "?" for every lone surrogate.
+
+    Those come out of damaged JSON; UTF-8 cannot hold them, so that tokenizers and HTTP clients would fail.
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
 def render_passage(passage: Passage) -> str:
     """``title``, a newline and ``text``; the text alone where there is no title."""
-    title, text = passage.title.strip(), passage.text.strip()
+    title, text = clean(passage.title).strip(), clean(passage.text).strip()
     return f"{title}\n{text}" if title else text
 
 
@@ -80,7 +96,9 @@ def render_context(passages: Iterable[Passage]) -> str:
 def passage_tokens(passages: Sequence[Passage], counter: TokenCounter) -> NDArray[np.int64]:
     """Token cost of each passage in the prompt: its title, text and the separator before it, at least 1.
 
-    The separator is counted in front, which is how a tokenizer meets it inside the context block.
+    A block costs no more than the sum over its passages. The separator is counted in front: many byte-pair
+    tokenizers merge a blank line at the end of a text into one token but split it before a word, so that a
+    separator counted alone, or behind the passage, comes out too cheap.
     """
     counts = counter.count([SEPARATOR + render_passage(p) for p in passages])
     return np.maximum(1, np.asarray(counts, dtype=np.int64))

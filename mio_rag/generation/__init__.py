@@ -5,28 +5,30 @@
     with make_generator("gguf:model.gguf") as generator:
         answer = generator.generate(build_prompt(question, selection.passages))
 
-Five back ends meet one protocol, `Generator`: `ExtractiveGenerator` (no weights), `GGUFGenerator` (llama.cpp in
-this process), `HuggingFaceGenerator` (transformers), `OpenAIGenerator` (any compatible endpoint) and
+Five back ends meet one protocol, `Generator`: `ExtractiveGenerator` (no weights), `GGUFGenerator` (llama.cpp
+in this process), `HuggingFaceGenerator` (transformers), `OpenAIGenerator` (any compatible endpoint) and
 `ScriptedGenerator` (tests). Each counts tokens as its own model does.
 """
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
+from importlib import import_module
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from mio_rag.errors import InputError
-from mio_rag.generation.base import BaseGenerator, Generator
-from mio_rag.generation.extractive import ExtractiveGenerator
-from mio_rag.generation.gguf import GGUFGenerator
-from mio_rag.generation.huggingface import HuggingFaceGenerator
-from mio_rag.generation.openai import OpenAIGenerator
-from mio_rag.generation.prompts import SEPARATOR, Prompt, build_prompt, render_context, render_passage
+from mio_rag.generation.base import BaseGenerator
+from mio_rag.generation.prompts import Prompt, build_prompt
+from mio_rag.generation.protocol import Generator
 from mio_rag.generation.scripted import ScriptedGenerator
-from mio_rag.generation.tokens import RegexCounter, TokenCounter
+
+if TYPE_CHECKING:
+    from mio_rag.generation.extractive import ExtractiveGenerator
+    from mio_rag.generation.gguf import GGUFGenerator
+    from mio_rag.generation.huggingface import HuggingFaceGenerator
+    from mio_rag.generation.openai import OpenAIGenerator
 
 __all__ = [
-    "SEPARATOR",
     "BaseGenerator",
     "ExtractiveGenerator",
     "GGUFGenerator",
@@ -34,14 +36,19 @@ __all__ = [
     "HuggingFaceGenerator",
     "OpenAIGenerator",
     "Prompt",
-    "RegexCounter",
     "ScriptedGenerator",
-    "TokenCounter",
     "build_prompt",
     "make_generator",
-    "render_context",
-    "render_passage",
 ]
+
+# The back ends are imported when they are first named: their HTTP and asyncio parts would triple the import
+# time of everyone who only builds prompts.
+_BACK_ENDS = {
+    "ExtractiveGenerator": "extractive",
+    "GGUFGenerator": "gguf",
+    "HuggingFaceGenerator": "huggingface",
+    "OpenAIGenerator": "openai",
+}
 
 _FORMS = (
     "'extractive', 'gguf:PATH', 'hf:ID_OR_PATH', 'openai:URL#MODEL' (options after '?', for instance "
@@ -55,8 +62,8 @@ def make_generator(spec: str, **options: Any) -> Generator:
     Parameters
     ----------
     spec : str
-        ``extractive``, ``gguf:PATH``, ``hf:ID_OR_PATH``, ``openai:URL#MODEL[?OPTIONS]`` or ``scripted:FILE.json``
-        (an object of question id or text -> answer).
+        ``extractive``, ``gguf:PATH``, ``hf:ID_OR_PATH``, ``openai:URL#MODEL[?OPTIONS]`` or
+        ``scripted:FILE.json`` (an object of question id or text -> answer).
     **options
         Keyword parameters of the back end's class, for instance ``n_ctx`` for ``gguf``. They win over options
         inside the specification.
@@ -71,32 +78,42 @@ def make_generator(spec: str, **options: Any) -> Generator:
         If the model cannot be loaded.
     """
     kind, colon, target = spec.strip().partition(":")
+    arguments: tuple[str, ...] = (target,)
+    make: Any
     if kind == "extractive" and not colon:
-        return ExtractiveGenerator(**_accepted(ExtractiveGenerator, spec, options))
-    if target:
-        if kind == "gguf":
-            return GGUFGenerator(target, **_accepted(GGUFGenerator, spec, options))
-        if kind == "hf":
-            return HuggingFaceGenerator(target, **_accepted(HuggingFaceGenerator, spec, options))
-        if kind == "openai":
-            return OpenAIGenerator.from_spec(target, **_accepted(OpenAIGenerator, spec, options))
-        if kind == "scripted":
-            return ScriptedGenerator.from_file(
-                target, **_accepted(ScriptedGenerator.from_file, spec, options)
-            )
-    raise InputError(f"generator '{spec}' is not known: give {_FORMS}")
+        make, arguments = _back_end("ExtractiveGenerator"), ()
+    elif kind == "gguf" and target:
+        make = _back_end("GGUFGenerator")
+    elif kind == "hf" and target:
+        make = _back_end("HuggingFaceGenerator")
+    elif kind == "openai" and target:
+        from mio_rag.generation._target import parse_target
+
+        url, model, written = parse_target(target)
+        make, arguments, options = _back_end("OpenAIGenerator"), (url, model), written | options
+    elif kind == "scripted" and target:
+        make = ScriptedGenerator.from_file
+    else:
+        raise InputError(f"generator '{spec}' is not known: give {_FORMS}")
+    try:
+        signature(make).bind(*arguments, **options)
+    except TypeError as error:
+        # A misspelt option must not pass as a default, nor end in a TypeError from deep inside.
+        known = [name for name, p in signature(make).parameters.items() if p.default is not p.empty]
+        raise InputError(f"generator '{spec}': {error}; its options are {', '.join(known)}") from error
+    generator: Generator = make(*arguments, **options)
+    return generator
 
 
-def _accepted(target: Any, spec: str, options: dict[str, Any]) -> dict[str, Any]:
-    # A misspelt option must not pass as a default, nor end in a TypeError from deep inside.
-    known = [
-        name
-        for name, parameter in inspect.signature(target).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY or name in ("window",)
-    ]
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise InputError(
-            f"generator '{spec}' has no option {', '.join(sorted(unknown))}: it has {', '.join(known) or 'none'}"
-        )
-    return options
+def _back_end(name: str) -> Any:
+    return getattr(import_module(f"mio_rag.generation.{_BACK_ENDS[name]}"), name)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _BACK_ENDS:
+        return _back_end(name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

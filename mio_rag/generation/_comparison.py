@@ -44,10 +44,10 @@ def _options(question: str) -> tuple[str, str] | None:
     return (a, b) if a and b else None
 
 
-def _value(option: str, asked: set[str], passages: Sequence[Passage], by_date: bool) -> float | None:
+def _quantity(option: str, asked: set[str], passages: Sequence[Passage], by_date: bool) -> Span | None:
     """The quantity that the sentence closest to the question states about an option."""
     own = _spans.stems(option)
-    best: tuple[tuple[int, int, int], float] | None = None
+    best: tuple[tuple[int, int, int], Span] | None = None
     order = 0
     for passage in passages:
         title = _spans.stems(passage.title)
@@ -57,21 +57,22 @@ def _value(option: str, asked: set[str], passages: Sequence[Passage], by_date: b
             if not own or not own <= held | title:
                 continue
             found: list[Span] = _spans.dates(sentence) if by_date else _spans.numbers(sentence)
-            values = [s.value for s in sorted(found, key=lambda s: not s.unit) if s.value is not None]
-            if not values:
+            # A number with a unit says more about what it measures than one without.
+            stated = sorted((s for s in found if s.value is not None), key=lambda s: not s.kind)
+            if not stated:
                 continue
             # Sentences that share words with the question first, then those that name the option themselves.
             rank = (len(asked & held), len(own & held), -order)
             if best is None or rank > best[0]:
-                best = (rank, values[0])
+                best = (rank, stated[0])
     return None if best is None else best[1]
 
 
 def compare(question: str, passages: Sequence[Passage]) -> str | None:
     """The option that wins a comparison; None if it is none, or the passages lack one of the two quantities.
 
-    Dates are compared for words such as "first", "older", "later", numbers (brought to one unit) for words such
-    as "longer", "smaller". Of equal quantities the first option is given.
+    Dates are compared for words such as "first", "older", "later", numbers (brought to one unit) for words
+    such as "longer", "smaller". Of equal quantities the first option is given.
     """
     pair = _options(question)
     if pair is None:
@@ -81,7 +82,7 @@ def compare(question: str, passages: Sequence[Passage]) -> str | None:
         return None
     by_date, larger = _DIRECTION[cue]
     asked = _spans.stems(question) - _spans.stems(pair[0]) - _spans.stems(pair[1])
-    a, b = (_value(option, asked, passages, by_date) for option in pair)
-    if a is None or b is None:
+    a, b = (_quantity(option, asked, passages, by_date) for option in pair)
+    if a is None or b is None or a.value is None or b.value is None or a.kind != b.kind:
         return None
-    return pair[0] if a == b or (a > b) == larger else pair[1]
+    return pair[0] if a.value == b.value or (a.value > b.value) == larger else pair[1]

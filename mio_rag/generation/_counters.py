@@ -1,19 +1,20 @@
 """Exact token counts for a model behind an endpoint.
 
-The model's tokenizer is on another machine, so its counts come from the first of: a tokenizer that the user names;
-the server's own ``/tokenize`` (llama.cpp and vLLM have one); tiktoken for model names that it knows. There is no
-approximation at the end of that list: a budget counted by the wrong tokenizer would be wrong without a sign.
+The model's tokenizer is on another machine, so its counts come from the first of: a tokenizer that the user
+names; the server's own ``/tokenize`` (llama.cpp and vLLM have one); tiktoken for model names that it knows.
+There is no approximation at the end of that list: a budget counted by the wrong tokenizer would be wrong
+without a sign.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from mio_rag.errors import InputError, require
-from mio_rag.generation._http import HttpFailure, post_json
-from mio_rag.generation.huggingface import chat_text, load_tokenizer
+from mio_rag.errors import GenerationError, InputError, require
+from mio_rag.generation._http import HttpFailure
+from mio_rag.generation._tokenizer import chat_text, load_tokenizer
 from mio_rag.generation.prompts import Prompt
 
 __all__ = [
@@ -21,9 +22,11 @@ __all__ = [
     "PromptCounter",
     "ServerCounter",
     "TiktokenCounter",
+    "find_counter",
     "named_counter",
-    "probe_server",
 ]
+
+Post = Callable[[str, Any], Any]
 
 
 class PromptCounter(Protocol):
@@ -74,8 +77,8 @@ class TiktokenCounter:
             raise InputError(f"tokenizer 'tiktoken:{encoding}' is not known: tiktoken has {known}") from error
         except Exception as error:  # its download raises whatever its HTTP library raises
             raise InputError(
-                f"tiktoken cannot fetch its encoding '{encoding}' ({type(error).__name__}): without a network give "
-                "tokenizer=PATH, a folder with the model's tokenizer"
+                f"tiktoken cannot fetch its encoding '{encoding}' ({type(error).__name__}): without a "
+                "network give tokenizer=PATH, a folder with the model's tokenizer"
             ) from error
 
     def count(self, texts: list[str]) -> list[int]:
@@ -92,23 +95,19 @@ class ServerCounter:
 
     Parameters
     ----------
-    root : str
-        Address of the server, without ``/v1``.
+    post : callable
+        (path, body) -> the server's JSON; raises `HttpFailure`. Paths start at the server's root, not at
+        ``/v1``.
+    model : str
+        As the server names it.
+    concurrency : int
+        Requests at a time, >= 1.
     dialect : str
         "llama.cpp" or "vllm": the two word their requests differently.
     """
 
-    def __init__(
-        self,
-        root: str,
-        model: str,
-        headers: Mapping[str, str],
-        timeout_seconds: float,
-        concurrency: int,
-        dialect: str,
-    ) -> None:
-        self._root, self._model, self._headers = root, model, headers
-        self._timeout, self._concurrency, self.dialect = timeout_seconds, concurrency, dialect
+    def __init__(self, post: Post, model: str, concurrency: int, dialect: str) -> None:
+        self._post, self._model, self._concurrency, self.dialect = post, model, concurrency, dialect
 
     def count(self, texts: list[str]) -> list[int]:
         """Tokens of each text; several requests at a time."""
@@ -118,67 +117,61 @@ class ServerCounter:
     def one(self, text: str, *, special: bool) -> int:
         """Tokens of one text."""
         if self.dialect == "vllm":
-            body = {"model": self._model, "prompt": text, "add_special_tokens": special}
-        else:
-            body = {"content": text, "add_special": special}
-        return _length(self._post("/tokenize", body))
+            return self._tokenize({"model": self._model, "prompt": text, "add_special_tokens": special})
+        return self._tokenize({"content": text, "add_special": special})
 
     def prompt(self, prompt: Prompt) -> int:
         """Tokens of the prompt under the server's chat template."""
         messages = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
         if self.dialect == "vllm":
-            return _length(self._post("/tokenize", {"model": self._model, "messages": messages}))
-        templated = self._post("/apply-template", {"model": self._model, "messages": messages})
-        if not isinstance(templated, dict) or not isinstance(templated.get("prompt"), str):
-            raise HttpFailure("the reply of /apply-template holds no prompt")
-        return self.one(templated["prompt"], special=True)
+            return self._tokenize({"model": self._model, "messages": messages})
+        reply = self._post("/apply-template", {"model": self._model, "messages": messages})
+        if not isinstance(reply, dict) or not isinstance(reply.get("prompt"), str):
+            raise HttpFailure("the reply of /apply-template holds no prompt", 200)
+        return self.one(reply["prompt"], special=True)
 
-    def _post(self, path: str, body: Any) -> Any:
-        return post_json(self._root + path, body, self._headers, self._timeout)
-
-
-def _length(reply: Any) -> int:
-    tokens = reply.get("tokens") if isinstance(reply, dict) else None
-    if not isinstance(tokens, list):
-        raise HttpFailure("the reply of /tokenize holds no list of tokens")
-    return len(tokens)
+    def _tokenize(self, body: Any) -> int:
+        reply = self._post("/tokenize", body)
+        tokens = reply.get("tokens") if isinstance(reply, dict) else None
+        if not isinstance(tokens, list):
+            raise HttpFailure("the reply of /tokenize holds no list of tokens", 200)
+        return len(tokens)
 
 
-def probe_server(
-    root: str, model: str, headers: Mapping[str, str], timeout_seconds: float, concurrency: int
-) -> ServerCounter | None:
-    """A counter on the server's ``/tokenize``, or None if the server answers but has none.
+def find_counter(post: Post, model: str, concurrency: int) -> PromptCounter:
+    """The server's own ``/tokenize``, or tiktoken for a model name that it knows.
 
     Raises
     ------
     HttpFailure
-        If nothing answers at that address at all: that is another trouble than a missing ``/tokenize``.
+        If the server does not answer, or is overloaded: whether it can count is then not known, and another
+        counter must not take its place until the next call.
+    GenerationError
+        If the server has no ``/tokenize`` and tiktoken does not know the name.
     """
     for dialect in ("llama.cpp", "vllm"):
-        counter = ServerCounter(root, model, headers, timeout_seconds, concurrency, dialect)
+        counter = ServerCounter(post, model, concurrency, dialect)
         try:
-            # llama.cpp answers an unknown body with no tokens at all: only a sensible count tells the dialect.
+            # llama.cpp answers a body that it does not know with no tokens, so only a positive count tells.
             if counter.one("one two three", special=False) > 0:
                 return counter
         except HttpFailure as failure:
-            if failure.status is None and "holds no list" not in str(failure):
+            if failure.status is None or failure.status == 429 or failure.status >= 500:
                 raise
-    return None
+    try:
+        tiktoken = require("tiktoken", "openai", "counting tokens")
+        return TiktokenCounter(str(tiktoken.encoding_name_for_model(model)))
+    except (ImportError, KeyError) as error:
+        raise GenerationError(
+            f"nothing counts the tokens of '{model}': the server has no /tokenize, and tiktoken does not "
+            "know the name. Give tokenizer=PATH_OR_HUB_ID (transformers) or tokenizer=tiktoken:ENCODING"
+        ) from error
 
 
 def named_counter(name: str) -> PromptCounter:
-    """The counter for an explicit ``tokenizer=``: "tiktoken:ENCODING", or a folder or hub id for transformers."""
+    """The counter for ``tokenizer=``: "tiktoken:ENCODING", or a folder or hub id for transformers."""
     return (
         TiktokenCounter(name.removeprefix("tiktoken:"))
         if name.startswith("tiktoken:")
         else HuggingFaceCounter(name)
     )
-
-
-def tiktoken_encoding(model: str) -> str | None:
-    """The encoding of a model name that tiktoken knows; None for all others, or without tiktoken."""
-    try:
-        tiktoken = require("tiktoken", "openai", "counting tokens")
-        return str(tiktoken.encoding_name_for_model(model))
-    except (ImportError, KeyError):
-        return None

@@ -1,30 +1,22 @@
-"""JSON over HTTP with the standard library, for the few requests that no client library covers."""
+"""JSON over HTTP to a server in this process, with the standard library."""
 
 from __future__ import annotations
 
 import http.client
 import json
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
 from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["HttpFailure", "LoopbackClient", "encode", "post_json"]
+__all__ = ["HttpFailure", "LoopbackClient"]
 
 
 class HttpFailure(Exception):
-    """A request that brought no JSON: `status` is the HTTP status, or None if there was no response at all."""
+    """A request that brought no JSON; `status` is the HTTP status, None if there was no response at all."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
-
-
-def encode(body: Any) -> bytes:
-    """JSON as UTF-8. A lone surrogate, which UTF-8 cannot hold, becomes "?" instead of failing the request."""
-    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _decode(raw: bytes, status: int) -> Any:
@@ -32,26 +24,6 @@ def _decode(raw: bytes, status: int) -> Any:
         return json.loads(raw)
     except ValueError as error:
         raise HttpFailure(f"the reply is not JSON: {raw[:80]!r}", status) from error
-
-
-def post_json(url: str, body: Any, headers: Mapping[str, str], timeout_seconds: float) -> Any:
-    """POST to a server anywhere; honours the proxies of the environment.
-
-    Raises
-    ------
-    HttpFailure
-        For any status but 2xx, for no connection, no reply in time, or a reply that is not JSON.
-    """
-    request = urllib.request.Request(
-        url, data=encode(body), headers={"Content-Type": "application/json", **headers}, method="POST"
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=timeout_seconds) as response:
-            return _decode(response.read(), response.status)
-    except urllib.error.HTTPError as error:
-        raise HttpFailure(f"HTTP {error.code}: {error.read()[:200]!r}", error.code) from error
-    except (OSError, http.client.HTTPException) as error:
-        raise HttpFailure(str(error) or type(error).__name__) from error
 
 
 class LoopbackClient:
@@ -77,9 +49,9 @@ class LoopbackClient:
         Raises
         ------
         HttpFailure
-            As `post_json`.
+            For any status but 2xx, for no connection, no reply in time, or a reply that is not JSON.
         """
-        payload = None if body is None else encode(body)
+        payload = None if body is None else json.dumps(body).encode()
         with self._lock:
             for attempt in (1, 2):
                 try:

@@ -25,8 +25,8 @@ def _plain(text: str) -> str:
 def parse_choice(reply: str, choices: Sequence[str], who: str) -> int:
     """Index of the option that a reply names, by its letter or by its text.
 
-    Tried in order: the reply is the text of an option; its first line begins with a letter that stands alone; it
-    says "answer is X"; the text of exactly one option occurs in it.
+    Tried in order: the reply is the text of an option; its first line begins with a letter that stands alone;
+    it says "answer is X"; the text of exactly one option occurs in it.
 
     Raises
     ------

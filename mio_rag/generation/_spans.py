@@ -1,7 +1,7 @@
 """Finding typed spans in plain English: sentences, names, dates, numbers with units.
 
-Regular expressions only, so that the extractive generator is deterministic and needs no weights. They know the
-usual forms, not all of them.
+Regular expressions only, so that the extractive generator is deterministic and needs no weights. They know
+the usual forms, not all of them.
 """
 
 from __future__ import annotations
@@ -23,26 +23,35 @@ _DATE = re.compile(
     rf"|{_MONTH},?\s+{_YEAR}"
     rf"|[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}"
     rf"|[0-9]{{1,4}}{_ERA}|(?:AD\s)[0-9]{{1,4}}"
-    rf"|(?:[0-9]{{1,2}}(?:st|nd|rd|th)|first|second|third|[a-z]+teenth|twentieth|twenty-first)\s+century{_ERA}?"
-    rf"|{_YEAR}s|{_YEAR}(?![0-9.,]*[0-9])(?!\s?(?:%|percent\b|k?m\b|kg\b|(?:kilo)?met(?:re|er)s?\b|people\b)))",
+    rf"|(?:[0-9]{{1,2}}(?:st|nd|rd|th)|[a-z]+teenth|twentieth|twenty-first)\s+century{_ERA}?"
+    # A bare number in the range of years is one unless it goes on, or counts something.
+    rf"|{_YEAR}s|{_YEAR}(?![0-9.,]*[0-9])(?!\s?(?:%|percent\b|k?m\b|kg\b|(?:kilo)?met(?:re|er)|people\b)))"
 )
 _WORD_NUMBER = (
     r"(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen"
     r"|seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|dozen)"
 )
 _SCALE = {"hundred": 1e2, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
-# Unit -> factor to the base unit of its kind; only ratios within one kind matter.
+# Kind -> units with their factor to the kind's base unit. Quantities of different kinds cannot be compared.
+_KINDS = {
+    "length": "mm .001 cm .01 centimetres .01 centimeters .01 inch .0254 inches .0254 ft .3048 feet .3048 "
+    "foot .3048 yards .9144 m 1 metre 1 metres 1 meter 1 meters 1 km 1e3 kilometre 1e3 kilometres 1e3 "
+    "kilometer 1e3 kilometers 1e3 mi 1609.344 mile 1609.344 miles 1609.344",
+    "mass": "g 1 grams 1 kg 1e3 kilograms 1e3 lb 453.592 pounds 453.592 tonnes 1e6 tons 1e6",
+    "time": "seconds 1 minutes 60 hours 3600 days 86400 weeks 604800 months 2.63e6 year 3.16e7 years 3.16e7",
+    "speed": "km/h 1 mph 1.609344",
+    "area": "acres 4047 hectares 1e4",
+    "volume": "litres 1 liters 1",
+    "share": "% 1 percent 1",
+    "angle": "degrees 1 °C 1 °F 1",
+    "count": "people 1 inhabitants 1",
+    "money": "dollars 1 euros 1",
+}
 _UNIT = {
-    "km/h": 1, "mph": 1.609344,
-    "mm": 1e-3, "cm": 1e-2, "m": 1, "km": 1e3, "ft": 0.3048, "feet": 0.3048, "foot": 0.3048, "inch": 0.0254,
-    "inches": 0.0254, "mile": 1609.344, "miles": 1609.344, "mi": 1609.344, "yards": 0.9144,
-    "metre": 1, "metres": 1, "meter": 1, "meters": 1, "kilometre": 1e3, "kilometres": 1e3, "kilometer": 1e3,
-    "kilometers": 1e3, "centimetres": 1e-2, "centimeters": 1e-2, "millimetres": 1e-3, "millimeters": 1e-3,
-    "g": 1, "kg": 1e3, "kilograms": 1e3, "grams": 1, "tonnes": 1e6, "tons": 1e6, "pounds": 453.592, "lb": 453.592,
-    "seconds": 1, "minutes": 60, "hours": 3600, "days": 86400, "weeks": 604800, "months": 2.63e6, "years": 3.156e7,
-    "year": 3.156e7, "hectares": 1e4, "acres": 4047, "litres": 1, "liters": 1, "percent": 1, "%": 1,
-    "degrees": 1, "°C": 1, "°F": 1, "people": 1, "inhabitants": 1, "dollars": 1, "euros": 1,
-}  # fmt: skip
+    unit.lower(): (kind, float(factor))
+    for kind, table in _KINDS.items()
+    for unit, factor in zip(table.split()[::2], table.split()[1::2], strict=True)
+}
 _UNITS = "|".join(re.escape(unit) for unit in sorted(_UNIT, key=len, reverse=True))
 _NUMBER = re.compile(
     r"(?<![\w.])(?P<sign>[$€£]\s?)?"
@@ -51,27 +60,32 @@ _NUMBER = re.compile(
     rf"(?P<unit>[\s-]?(?:(?:square|cubic)\s)?(?:{_UNITS})(?![\w]))?(?![0-9])",
     re.IGNORECASE,
 )
+_ONE_TO_NINETEEN = (
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen"
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 _SMALL = {
-    word: value
-    for value, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-        "seventeen eighteen nineteen".split()
-    )
-} | {"twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
-     "hundred": 100, "dozen": 12}  # fmt: skip
+    **{word: n for n, word in enumerate(_ONE_TO_NINETEEN.split(), start=1)},
+    **{word: 10 * n for n, word in enumerate(_TENS.split(), start=2)},
+    "hundred": 100,
+    "dozen": 12,
+}
 
 _CAPITAL = r"(?:(?:[A-Z]\.\s?)+(?=[A-Z])|(?:St|Mt|Dr)\.\s|[A-ZÀ-ÖØ-Þ][\w’'&-]*)"
 _LINK = r"(?:(?:of|de|van|von|der|da|la|le|di|del|du|al|bin|ibn)\s(?:(?:la|der)\s)?)"
 _NAME = re.compile(rf"{_CAPITAL}(?:\s*(?<=[.\s])(?:{_LINK})?{_CAPITAL})*")
+_HEAD = re.compile(r"[\w’'-]+(?:\s+|$)")
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Mt|Prof|Jr|Sr|vs|ca|No|Inc|Ltd|Co|approx)|\b[A-Z])\.$")
 _BREAK = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+(?=[\"'“‘(\[]?[A-Z0-9À-ÖØ-Þ])|\n+")
-_STOP = frozenset(
-    "a an the this that these those it its he she they his her their we our you your i my in on at of to from by for "
-    "with as and or but not no nor so if then than when where while which who whom whose what why how is are was were "
-    "be been being am do does did has have had can could will would shall should may might must there here after "
-    "before during since until although though because however also both all some many most more such other another "
-    "each every one about into over under between through".split()
+_STOP_WORDS = (
+    "a an the this that these those it its he she they his her their we our you your i my in on at of to "
+    "from by for with as and or but not no nor so if then than when where while which who whom whose what "
+    "why how is are was were be been being am do does did has have had can could will would shall should may "
+    "might must there here after before during since until although though because however also both all "
+    "some many most more such other another each every one about into over under between through"
 )
+_STOP = frozenset(_STOP_WORDS.split())
 _CALENDAR = re.compile(
     rf"^(?:{_MONTH}|Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday)$|^(?:BCE?|CE|AD)$"
 )
@@ -81,14 +95,15 @@ _CALENDAR = re.compile(
 class Span:
     """A piece of a sentence: characters [start, end), its text, and its value where it is a quantity.
 
-    Dates have the year as value (negative before the common era); numbers have their amount in base units.
+    Dates have the year as value (negative before the common era) and kind "date"; numbers have their amount
+    in the base unit of their kind, for instance metres for "length", and kind "" without a unit.
     """
 
     start: int
     end: int
     text: str
     value: float | None = None
-    unit: str = ""
+    kind: str = ""
 
 
 def words(text: str) -> list[str]:
@@ -139,7 +154,7 @@ def year(text: str) -> float | None:
 
 def dates(sentence: str) -> list[Span]:
     """Dates, years, decades and centuries, in order."""
-    return [Span(m.start(), m.end(), m.group(), year(m.group())) for m in _DATE.finditer(sentence)]
+    return [Span(m.start(), m.end(), m.group(), year(m.group()), "date") for m in _DATE.finditer(sentence)]
 
 
 def numbers(sentence: str) -> list[Span]:
@@ -155,9 +170,12 @@ def numbers(sentence: str) -> list[Span]:
             (m["unit"] or "").strip(" -"),
         )
         amount = float(_SMALL[raw]) if raw in _SMALL else float(raw.replace(",", ""))
-        factor = _UNIT.get(unit.lower(), _UNIT.get(unit, 1)) if unit else 1
+        # "square km" and "km" are of different kinds; the word before the unit becomes part of the kind.
+        power, _, base = unit.lower().rpartition(" ")
+        kind, factor = _UNIT.get(base, ("", 1.0))
+        kind = "money" if m["sign"] else f"{power} {kind}".strip()
         spans.append(
-            Span(m.start(), m.end(), m.group().strip(), amount * _SCALE.get(scale, 1) * factor, unit)
+            Span(m.start(), m.end(), m.group().strip(), amount * _SCALE.get(scale, 1) * factor, kind)
         )
     return spans
 
@@ -173,7 +191,7 @@ def names(sentence: str, ordinary: frozenset[str] = frozenset()) -> list[Span]:
     spans = []
     for m in _NAME.finditer(sentence):
         start, text = m.start(), m.group()
-        while (head := re.match(r"[\w’'-]+\s+|[\w’'-]+$", text)) and head.group().strip().lower() in _STOP:
+        while (head := _HEAD.match(text)) and head.group().strip().lower() in _STOP:
             start, text = start + head.end(), text[head.end() :]
         text = re.sub(r"(?:['’]s?|[-&])$", "", text.strip())
         opening = not sentence[:start].strip(" \"'“‘([")

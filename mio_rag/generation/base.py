@@ -1,7 +1,7 @@
 """What every generator does: count, refuse what does not fit, answer, stream, choose.
 
-`Generator` is the protocol that the rest of the package relies on. `BaseGenerator` holds the behaviour that all
-back ends share, so that a back end only says how it counts and how it generates.
+`Generator` is the protocol that the rest of the package relies on. `BaseGenerator` holds the behaviour that
+all back ends share, so that a back end only says how it counts and how it generates.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from threading import Lock
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import Self
 
+from mio_rag.context import clean
 from mio_rag.errors import GenerationError, InputError
 from mio_rag.generation._letters import parse_choice
 from mio_rag.generation.prompts import LETTERS, Prompt, build_prompt
+from mio_rag.generation.protocol import Generator
 from mio_rag.types import Answer, Passage, Question
 
 __all__ = ["BaseGenerator", "Generator"]
@@ -24,57 +26,9 @@ __all__ = ["BaseGenerator", "Generator"]
 _CACHED_TEXTS = 50_000
 # A probe stands where the passages will stand, so that heading and separators are counted with them.
 _PROBE = Passage(id="probe", text="x")
-# Tokenizers may split a text differently at the two ends of the context block than they do alone: room for that.
+# Tokenizers may split a text differently at the two ends of the context block than they do alone: room for
+# that.
 _SEAM_TOKENS = 8
-
-
-@runtime_checkable
-class Generator(Protocol):
-    """Anything that answers a `Prompt`; also a `TokenCounter` for its own tokens."""
-
-    @property
-    def name(self) -> str:
-        """Which model answers, for ledgers and messages."""
-        ...
-
-    @property
-    def context_window(self) -> int | None:
-        """Tokens that prompt and completion share; None: unbounded or unknown."""
-        ...
-
-    def count(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text, without special tokens."""
-        ...
-
-    def prompt_tokens(self, prompt: Prompt) -> int:
-        """Tokens of the whole prompt, chat template included."""
-        ...
-
-    def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
-        """Answer one prompt."""
-        ...
-
-    def generate_many(
-        self, prompts: Sequence[Prompt], *, max_tokens: int = 64
-    ) -> list[Answer | GenerationError]:
-        """Answer many prompts, in order; a failure takes the place of its answer."""
-        ...
-
-    def stream(self, prompt: Prompt, *, max_tokens: int = 64) -> Iterator[str]:
-        """Answer one prompt piece by piece."""
-        ...
-
-    def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
-        """Tokens that the window leaves for the context block; None: unbounded."""
-        ...
-
-    def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
-        """Index of the option that the generator holds to be right."""
-        ...
-
-    def close(self) -> None:
-        """Give back what the generator holds."""
-        ...
 
 
 class BaseGenerator(ABC):
@@ -137,6 +91,7 @@ class BaseGenerator(ABC):
 
     def _close(self) -> None:
         """Nothing to give back, unless the back end says so."""
+        return
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text, >= 0, without begin-of-sequence or other special tokens.
@@ -150,7 +105,7 @@ class BaseGenerator(ABC):
                 self._counts.move_to_end(text)
         fresh = [text for text in dict.fromkeys(texts) if text not in known]
         if fresh:
-            known.update(zip(fresh, self._count(fresh), strict=True))
+            known.update(zip(fresh, self._count([clean(text) for text in fresh]), strict=True))
             with self._lock:
                 for text in fresh:
                     self._counts[text] = known[text]
@@ -208,8 +163,8 @@ class BaseGenerator(ABC):
     def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
         """Tokens that the window leaves for the context block of this question.
 
-        What instructions, question, chat template and a completion of `max_tokens` take is subtracted, and a few
-        tokens for the seams between them. 0: there is no room. None: the window is unbounded or unknown.
+        What instructions, question, chat template and a completion of `max_tokens` take is subtracted, and a
+        few tokens for the seams between them. 0: there is no room. None: the window is unbounded or unknown.
         """
         self._check_max_tokens(max_tokens)
         if self._window is None:
@@ -220,8 +175,8 @@ class BaseGenerator(ABC):
     def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
         """Index into `choices` of the option that the generator holds to be right.
 
-        If the prompt was not built with these choices it is built again with them, so that the model always sees
-        the lettered options that it is asked about.
+        If the prompt was not built with these choices it is built again with them, so that the model always
+        sees the lettered options that it is asked about.
 
         Raises
         ------

@@ -2,22 +2,26 @@
 
 How it reads
 ------------
-Every sentence of the context is a bag of stems, the stems of its passage's title included. With N sentences, of
-which df(w) hold stem w, ``idf(w) = ln(1 + N / df(w))``. The support of a sentence for a question is the sum of
-idf over the question's stems that it holds; a stem that only the title holds counts half. Of the sentences with at
-least half the best support, the best one that has a span of the type asked for answers; ties go to the earlier.
+Every sentence of the context is a bag of stems, the stems of its passage's title included. With N sentences,
+of which df(w) hold stem w, ``idf(w) = ln(1 + N / df(w))``. The support of a sentence for a question is the
+sum of idf over the question's stems that it holds; a stem that only the title holds counts half. Of the
+sentences with at least half the best support, the best one that has a span of the type asked for answers;
+ties go to the earlier.
 
     yes/no ("is", "did", "were both ...")      yes, if a sentence holds at least half of the idf asked for
     comparison ("which is longer, A or B")     numbers or dates found about A and B, compared
     how many, how long, how tall ...           a number with its unit
     when, which year                           a date, or its year
     where, which city/country/...              a capitalised span after "in", "at", "from", ...
-    who                                        a capitalised span that the question does not name, or the title
-                                               where the sentence begins with "He", "She", "It", "They"
-    otherwise, and where those find nothing    such a span in the best sentence; without one, its shortest
-                                               clause that tells something new
+    who                                        a capitalised span, rather not one after "in", "of", ...
+    otherwise, and where those find nothing    a capitalised span of the best sentence; without one, its
+                                               shortest clause that tells something new
 
-Within a sentence the span with the largest sum of idf(w) / distance to the question's words (in words) is taken.
+A capitalised span answers only if the question does not name it. Where a sentence begins with "He", "She",
+"It" or "They", the title of its passage counts as such a span.
+
+Within a sentence the span with the largest sum of idf(w) / distance to the question's words (in words) is
+taken.
 
 It knows no synonyms and no inference. It is here to run the whole road without a language model (first steps,
 tests, continuous integration), and as a floor that a language model has to beat.
@@ -25,27 +29,26 @@ tests, continuous integration), and as a floor that a language model has to beat
 
 from __future__ import annotations
 
-import math
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from mio_rag.context import RegexCounter
 from mio_rag.generation import _spans
 from mio_rag.generation._comparison import compare
+from mio_rag.generation._reading import Evidence, Reading
 from mio_rag.generation._spans import Span
 from mio_rag.generation.base import BaseGenerator
 from mio_rag.generation.prompts import Prompt
-from mio_rag.generation.tokens import RegexCounter
-from mio_rag.types import Answer, Passage
+from mio_rag.types import Answer
 
-__all__ = ["Evidence", "ExtractiveGenerator"]
+__all__ = ["ExtractiveGenerator"]
 
 _YES_NO = re.compile(r"^(?:is|are|was|were|am|do|does|did|has|have|had|can|could|will|would|should)\b", re.I)
 _QUANTITY = re.compile(
     r"\bhow (?:many|much|long|tall|high|far|old|deep|wide|large|big|heavy|fast|often)\b"
-    r"|\bwhat (?:is|was|are) the (?:\w+ )?(?:population|length|height|depth|area|distance|number|weight|percentage|size|age)\b"
+    r"|\bwhat (?:is|was|are) the (?:\w+ )?"
+    r"(?:population|length|height|depth|area|distance|number|weight|percentage|size|age)\b"
     r"|\bwhat percentage\b",
     re.I,
 )
@@ -63,70 +66,11 @@ _CLAUSE = re.compile(r"\s*[;:()—–]\s*|\s*,\s+|\s+-\s+")
 _COPULA = re.compile(r"\b(?:is|are|was|were)\s+(?:(?:a|an|the)\s+)?", re.I)
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """A sentence of the context, with its support for the question (>= 0) and whose passage it is from."""
-
-    text: str
-    support: float
-    passage: int
-
-
-class Reading:
-    """The context of one question, weighed."""
-
-    def __init__(self, question: str, passages: Sequence[Passage]) -> None:
-        self.passages = passages
-        found = [(text, i) for i, p in enumerate(passages) for text in _spans.sentences(p.text)]
-        titles = [_spans.stems(p.title) for p in passages]
-        self.bags = [(_spans.stems(text), titles[i]) for text, i in found]
-        held = Counter(w for own, title in self.bags for w in own | title)
-        self.idf = {w: math.log(1 + len(found) / n) for w, n in held.items()}
-        self.unseen = math.log(1 + len(found))
-        self.asked = _spans.stems(question)
-        self.sentences = [Evidence(text, self.support(k, self.asked), i) for k, (text, i) in enumerate(found)]
-        self.ordinary = frozenset(re.findall(r"\b[a-z]+\b", " ".join(text for text, _ in found)))
-
-    def support(self, k: int, asked: set[str]) -> float:
-        """Idf of the stems of `asked` that sentence k holds; half where only its title does."""
-        own, title = self.bags[k]
-        whole = math.fsum(self.idf[w] for w in asked & own)
-        return whole + 0.5 * math.fsum(self.idf[w] for w in asked & (title - own))
-
-    def covered(self, k: int, asked: set[str]) -> float:
-        """Share of the idf of `asked` that sentence k and its title hold, in [0, 1]; 1 if nothing is asked."""
-        total = math.fsum(self.idf.get(w, self.unseen) for w in asked)
-        own, title = self.bags[k]
-        return math.fsum(self.idf[w] for w in asked & (own | title)) / total if total else 1.0
-
-    def ranked(self) -> list[Evidence]:
-        """Sentences with at least half the best support, best first, ties in prompt order."""
-        best = max(s.support for s in self.sentences)
-        return sorted((s for s in self.sentences if s.support >= best / 2), key=lambda s: -s.support)
-
-    def nearest(self, sentence: str, spans: Sequence[Span]) -> Span:
-        """The span closest to the question's words; the earliest of equals."""
-        tokens = list(re.finditer(r"[^\W_]+", sentence))
-        marks = [(t, _spans.stem(t.group().lower())) for t in tokens]
-
-        def closeness(span: Span) -> float:
-            inside = [i for i, (t, _) in enumerate(marks) if t.start() < span.end and t.end() > span.start]
-            if not inside:
-                return 0.0
-            return math.fsum(
-                self.idf[w] / max(1, inside[0] - i, i - inside[-1])
-                for i, (_, w) in enumerate(marks)
-                if w in self.asked and w in self.idf and i not in inside
-            )
-
-        return max(spans, key=lambda span: (closeness(span), -span.start))
-
-
 class ExtractiveGenerator(BaseGenerator):
     """Answers by copying; see the module docstring for how.
 
-    Without passages, or when no passage shares a word with the question, there is nothing to copy: the answer is
-    then the empty string. `choose` without passages returns 0, the first option, since it must return one.
+    Without passages, or when no passage shares a word with the question, there is nothing to copy: the answer
+    is then the empty string. `choose` without passages returns 0, the first option, since it must return one.
 
     Parameters
     ----------
@@ -229,12 +173,17 @@ def _span(question: str, reading: Reading) -> str:
     def fresh(evidence: Evidence) -> list[Span]:
         named = _spans.names(evidence.text, reading.ordinary)
         title = reading.passages[evidence.passage].title.strip()
-        if not named and title and _PRONOUN.match(evidence.text):
-            named = [Span(0, 0, title)]
+        if title and (pronoun := _PRONOUN.match(evidence.text)):
+            # An opening "He" or "It" stands for what the passage is about.
+            named = [Span(0, pronoun.end(), title), *named]
         return [span for span in named if not _spans.stems(span.text) <= reading.asked]
 
     def places(evidence: Evidence) -> list[Span]:
         return [span for span in fresh(evidence) if _LOCATIVE.search(evidence.text[: span.start])]
+
+    def people(evidence: Evidence) -> list[Span]:
+        located = places(evidence)
+        return [span for span in fresh(evidence) if span not in located] or located
 
     found: str | None = None
     if _QUANTITY.search(question):
@@ -248,12 +197,12 @@ def _span(question: str, reading: Reading) -> str:
     elif _PLACE.search(question):
         found = first(places)
     elif _WHO.search(question):
-        found = first(fresh)
+        found = first(people)
     return found or first(fresh, ranked[:1]) or _clause(ranked[0].text, reading)
 
 
 def _clause(sentence: str, reading: Reading) -> str:
-    """The shortest clause with a word that the question does not have; a copula and what precedes it are cut."""
+    """The shortest clause with a word that the question lacks, without copula and what precedes it."""
     clauses = [c.strip(" .!?\"'") for c in _CLAUSE.split(sentence)]
     telling = [c for c in clauses if _spans.stems(c) - reading.asked]
     clause = min(telling, key=len) if telling else sentence.strip(" .!?")

@@ -1,8 +1,8 @@
 """Language models in GGUF files, run in this process by llama.cpp (package `xllamacpp`).
 
-The package holds llama.cpp's own server. Completions go to it by direct calls. Its tokenizer and chat template can
-only be reached over HTTP, so the server also listens on a free port of the loopback interface; a random key, made
-anew for each server, keeps everyone else out. Nothing leaves the machine.
+The package holds llama.cpp's own server. Completions go to it by direct calls. Its tokenizer and chat
+template can only be reached over HTTP, so the server also listens on a free port of the loopback interface; a
+random key, made anew for each server, keeps everyone else out. Nothing leaves the machine.
 
 Decoding is greedy, and no state is kept from one prompt to the next: an answer, and the time it took, do not
 depend on what was asked before.
@@ -10,7 +10,6 @@ depend on what was asked before.
 
 from __future__ import annotations
 
-import json
 import queue
 import secrets
 import threading
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import GenerationError, InputError, require
-from mio_rag.generation._http import HttpFailure, LoopbackClient, encode
+from mio_rag.generation._http import HttpFailure, LoopbackClient
 from mio_rag.generation.base import BaseGenerator
 from mio_rag.generation.prompts import LETTERS, Prompt
 from mio_rag.types import Answer
@@ -58,7 +57,8 @@ class GGUFGenerator(BaseGenerator):
     n_ctx : int
         Context window in tokens, >= 1; the model's own is the upper limit. Memory grows with it.
     threads : int
-        CPU threads, >= 1.
+        CPU threads, >= 1. More than one helps only while that many cores are idle: llama.cpp's threads wait
+        for each other, and on a busy machine two are several times slower than one.
     seed : int
         Passed to the sampler; decoding is greedy, so it matters only to builds whose kernels draw from it.
 
@@ -72,7 +72,7 @@ class GGUFGenerator(BaseGenerator):
         Without the extra ``gguf``.
     """
 
-    def __init__(self, path: str | Path, *, n_ctx: int = 4096, threads: int = 2, seed: int = 0) -> None:
+    def __init__(self, path: str | Path, *, n_ctx: int = 4096, threads: int = 1, seed: int = 0) -> None:
         file = _checked(path)
         for label, value in (("n_ctx", n_ctx), ("threads", threads)):
             if value < 1:
@@ -124,7 +124,6 @@ class GGUFGenerator(BaseGenerator):
         stopped = threading.Event()
 
         def receive(chunk: Any) -> bool:
-            chunk = chunk if isinstance(chunk, dict) else json.loads(chunk)
             if "error" in chunk:
                 pieces.put(GenerationError(f"{self.name}: {chunk['error'].get('message', chunk['error'])}"))
             for choice in chunk.get("choices", ()):
@@ -147,7 +146,8 @@ class GGUFGenerator(BaseGenerator):
                     raise piece
                 yield piece
         finally:
-            # A reader that leaves early must not leave a completion running in a server that may be closed next.
+            # A reader that leaves early must not leave a completion running in a server that may be closed
+            # next.
             stopped.set()
             worker.join()
 
@@ -167,14 +167,9 @@ class GGUFGenerator(BaseGenerator):
         server = self._server
         if server is None:
             raise GenerationError(f"the generator {self.name} is closed: make a new one with make_generator")
-        payload = encode(body)
         reply = (
-            server.handle_chat_completions(payload, receive)
-            if receive
-            else server.handle_chat_completions(payload)
+            server.handle_chat_completions(body, receive) if receive else server.handle_chat_completions(body)
         )
-        if isinstance(reply, str | bytes):
-            reply = json.loads(reply)
         if isinstance(reply, dict) and "error" in reply:
             raise GenerationError(f"{self.name}: {reply['error'].get('message', reply['error'])}")
         return reply
@@ -210,7 +205,7 @@ def _start(file: Path, n_ctx: int, threads: int) -> tuple[Any, LoopbackClient]:
         server = xllamacpp.Server(params)
     except RuntimeError as error:
         raise GenerationError(
-            f"llama.cpp cannot load {file} ({error}): the file may be cut short, too large for the memory, or of an "
-            "architecture newer than the installed xllamacpp"
+            f"llama.cpp cannot load {file} ({error}): the file may be cut short, too large for the memory, "
+            "or of an architecture newer than the installed xllamacpp"
         ) from error
     return server, LoopbackClient(server.listening_address, key)

@@ -1,7 +1,7 @@
 """Causal language models of the Hugging Face format, run in this process by transformers.
 
-Greedy decoding, batches with padding on the left, log-probabilities of every generated token. The tokenizer's chat
-template is applied when it has one; a base model gets instructions and question as plain text.
+Greedy decoding, batches with padding on the left, log-probabilities of every generated token. The tokenizer's
+chat template is applied when it has one; a base model gets instructions and question as plain text.
 """
 
 from __future__ import annotations
@@ -13,47 +13,15 @@ from threading import Event, Thread
 from typing import Any
 
 from mio_rag.errors import GenerationError, InputError, require
+from mio_rag.generation._tokenizer import chat_text, expanded, first_line, load_tokenizer
 from mio_rag.generation.base import BaseGenerator
 from mio_rag.generation.prompts import LETTERS, Prompt
 from mio_rag.types import Answer
 
-__all__ = ["HuggingFaceGenerator", "chat_text", "load_tokenizer"]
+__all__ = ["HuggingFaceGenerator"]
 
 # Tokenizers without a limit of their own report a huge number instead of none.
 _NO_LIMIT = 10**9
-
-
-def load_tokenizer(name: str, what: str = "hf") -> Any:
-    """The tokenizer of a hub id or a local folder.
-
-    Raises
-    ------
-    InputError
-        If it cannot be loaded: no such folder, no such id, or no network.
-    """
-    transformers = require("transformers", "retrieval", "reading a Hugging Face tokenizer")
-    _check_path(name, what)
-    try:
-        return transformers.AutoTokenizer.from_pretrained(_expanded(name))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{what}: no tokenizer can be loaded from '{name}' ({_first_line(error)})"
-        ) from error
-
-
-def chat_text(tokenizer: Any, prompt: Prompt) -> tuple[str, bool]:
-    """The text that the model continues, and whether special tokens are still to be added to it."""
-    if getattr(tokenizer, "chat_template", None) is None:
-        return f"{prompt.system}\n\n{prompt.user}", True
-    jinja2 = require("jinja2", "retrieval", "applying a chat template")
-    system, user = {"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}
-    merged = {"role": "user", "content": f"{prompt.system}\n\n{prompt.user}"}
-    try:
-        text = tokenizer.apply_chat_template([system, user], tokenize=False, add_generation_prompt=True)
-    except jinja2.TemplateError:
-        # Some templates (Gemma's, early Mistral's) refuse a system message.
-        text = tokenizer.apply_chat_template([merged], tokenize=False, add_generation_prompt=True)
-    return str(text), False
 
 
 class HuggingFaceGenerator(BaseGenerator):
@@ -96,10 +64,10 @@ class HuggingFaceGenerator(BaseGenerator):
             # Padding is masked, so any token will do; the end-of-sequence token is one that every model has.
             self._tokenizer.pad_token = self._tokenizer.eos_token or self._tokenizer.unk_token
         try:
-            model = transformers.AutoModelForCausalLM.from_pretrained(_expanded(name_or_path))
+            model = transformers.AutoModelForCausalLM.from_pretrained(expanded(name_or_path))
         except (OSError, ValueError) as error:
             raise InputError(
-                f"hf:{name_or_path}: no causal language model can be loaded from there ({_first_line(error)})"
+                f"hf:{name_or_path}: no causal language model can be loaded from there ({first_line(error)})"
             ) from error
         self._device = device or ("cuda" if self._torch.cuda.is_available() else "cpu")
         self._model: Any = model.to(self._device).eval()
@@ -144,7 +112,7 @@ class HuggingFaceGenerator(BaseGenerator):
                 output = self._model.generate(**inputs, **self._greedy(max_tokens))
         except RuntimeError as error:
             raise GenerationError(
-                f"{self.name} failed on {len(prompts)} prompts: {_first_line(error)}"
+                f"{self.name} failed on {len(prompts)} prompts: {first_line(error)}"
             ) from error
         new = output.sequences[:, inputs["input_ids"].shape[1] :]
         chosen = [
@@ -173,7 +141,8 @@ class HuggingFaceGenerator(BaseGenerator):
         return {
             "max_new_tokens": max_tokens,
             "do_sample": False,
-            # A model's own generation settings may ask for sampling; these would only warn under greedy decoding.
+            # A model's own generation settings may ask for sampling; these would only warn under greedy
+            # decoding.
             "temperature": None,
             "top_p": None,
             "top_k": None,
@@ -211,7 +180,7 @@ class HuggingFaceGenerator(BaseGenerator):
             stopped.set()
             worker.join()
         if failure:
-            raise GenerationError(f"{self.name} failed: {_first_line(failure[0])}") from failure[0]
+            raise GenerationError(f"{self.name} failed: {first_line(failure[0])}") from failure[0]
 
     def _choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
         """The letter to which the model gives the largest log-probability as continuation."""
@@ -244,20 +213,3 @@ def _stop_ids(model: Any, tokenizer: Any) -> set[int]:
     declared = model.generation_config.eos_token_id
     ids = declared if isinstance(declared, list) else [declared]
     return {i for i in [*ids, tokenizer.eos_token_id] if i is not None}
-
-
-def _expanded(name: str) -> str:
-    return str(Path(name).expanduser()) if name.startswith("~") else name
-
-
-def _check_path(name: str, what: str) -> None:
-    # A hub id has at most one slash; asking the hub for a mistyped path would end in a confusing message.
-    looks_local = name.startswith((".", "/", "~", "\\")) or name.count("/") > 1
-    if looks_local and not Path(name).expanduser().is_dir():
-        raise InputError(
-            f"{what}: there is no folder '{name}': give a model folder or a hub id such as 'org/name'"
-        )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).split("\n", 1)[0]

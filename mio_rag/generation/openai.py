@@ -1,7 +1,7 @@
 """Language models behind any endpoint that speaks OpenAI's chat-completions protocol.
 
-llama.cpp, vLLM, Ollama, LM Studio and hosted services alike. `generate_many` sends several requests at a time;
-the client repeats a request after 408, 409, 429, 5xx and lost connections, with exponential back-off.
+llama.cpp, vLLM, Ollama, LM Studio and hosted services alike. `generate_many` sends several requests at a
+time; the client repeats a request after 408, 409, 429, 5xx and lost connections, with exponential back-off.
 """
 
 from __future__ import annotations
@@ -9,19 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from mio_rag.errors import GenerationError, InputError, require
-from mio_rag.generation._counters import (
-    PromptCounter,
-    TiktokenCounter,
-    named_counter,
-    probe_server,
-    tiktoken_encoding,
-)
+from mio_rag.generation._counters import PromptCounter, find_counter, named_counter
 from mio_rag.generation._http import HttpFailure
 from mio_rag.generation.base import BaseGenerator
 from mio_rag.generation.prompts import Prompt
@@ -29,12 +23,14 @@ from mio_rag.types import Answer
 
 __all__ = ["OpenAIGenerator"]
 
+T = TypeVar("T")
+
 
 class OpenAIGenerator(BaseGenerator):
     """A model behind an endpoint.
 
-    The key is taken from the environment variable ``OPENAI_API_KEY``; without one "none" is sent, as local servers
-    expect.
+    The key is taken from the environment variable ``OPENAI_API_KEY``; without one "none" is sent, as local
+    servers expect.
 
     Parameters
     ----------
@@ -43,9 +39,9 @@ class OpenAIGenerator(BaseGenerator):
     model : str
         As the endpoint names it.
     tokenizer : str or None
-        What counts tokens: a folder or hub id for transformers, or ``tiktoken:ENCODING``. None: the server's own
-        ``/tokenize`` (llama.cpp, vLLM), else tiktoken if it knows the model's name, else an error, when the first
-        count is asked for.
+        What counts tokens: a folder or hub id for transformers, or ``tiktoken:ENCODING``. None: the server's
+        own ``/tokenize`` (llama.cpp, vLLM), else tiktoken if it knows the model's name, else an error, when
+        the first count is asked for.
     window : int or None
         Context window in tokens that prompt and completion share; None: unknown, nothing is refused here.
     concurrency : int
@@ -57,7 +53,8 @@ class OpenAIGenerator(BaseGenerator):
     logprobs : bool
         Ask for log-probabilities; some endpoints refuse such a request.
     seed : int
-        Sent with every request, where the endpoint is not OpenAI's reasoning family it makes replies repeatable.
+        Sent with every request, where the endpoint is not OpenAI's reasoning family it makes replies
+        repeatable.
 
     Raises
     ------
@@ -92,13 +89,9 @@ class OpenAIGenerator(BaseGenerator):
             )
         super().__init__(f"openai:{model}", window)
         self._openai = require("openai", "openai", "calling an OpenAI-compatible endpoint")
-        self._url, self._model, self._tokenizer_name = base_url.rstrip("/"), model, tokenizer
-        self._concurrency, self._timeout, self._logprobs, self._seed = (
-            concurrency,
-            timeout_seconds,
-            logprobs,
-            seed,
-        )
+        self._url, self._model = base_url.rstrip("/"), model
+        self._concurrency, self._timeout = concurrency, timeout_seconds
+        self._logprobs, self._seed = logprobs, seed
         self._settings: dict[str, Any] = {
             "base_url": self._url,
             "api_key": os.environ.get("OPENAI_API_KEY") or "none",
@@ -106,40 +99,10 @@ class OpenAIGenerator(BaseGenerator):
             "max_retries": retries,
         }
         self._client: Any = self._openai.OpenAI(**self._settings)
-        # A tokenizer that the user names is loaded now, so that a wrong name is reported before any work is done.
+        # A tokenizer that the user names is loaded now: a wrong name is reported before any work is done.
         self._counter: PromptCounter | None = named_counter(tokenizer) if tokenizer else None
         # OpenAI's own models have renamed the parameter; compatible servers know the old name.
         self._limit = "max_completion_tokens" if address.hostname == "api.openai.com" else "max_tokens"
-
-    @classmethod
-    def from_spec(cls, target: str, **options: Any) -> OpenAIGenerator:
-        """From ``URL#MODEL[?OPTIONS]``.
-
-        The options, parted by ``&``, are the class's parameters: ``tokenizer``, ``window``, ``concurrency``,
-        ``timeout_seconds``, ``retries``, ``logprobs`` (1 or 0) and ``seed``; keywords win over them. For instance
-        ``http://127.0.0.1:8080/v1#name?tokenizer=PATH&window=8192``.
-
-        Raises
-        ------
-        InputError
-            If no model is named, or an option is unknown or malformed.
-        """
-        url, _, rest = target.partition("#")
-        model, _, query = rest.partition("?")
-        if not model:
-            raise InputError(f"openai:{target}: no model is named: write openai:URL#MODEL")
-        parsed: dict[str, Any] = {}
-        for name, value in parse_qsl(query, keep_blank_values=True):
-            kind = _OPTIONS.get(name)
-            if kind is None:
-                raise InputError(f"openai:{target} has no option '{name}': it has {', '.join(_OPTIONS)}")
-            try:
-                parsed[name] = bool(int(value)) if kind is bool else kind(value)
-            except ValueError as error:
-                raise InputError(
-                    f"openai:{target}: {name}={value!r} is not of type {kind.__name__}"
-                ) from error
-        return cls(url, model, **(parsed | options))
 
     def prompt_tokens(self, prompt: Prompt) -> int:
         """Tokens of the whole prompt under the model's chat template, as far as the counter knows it.
@@ -150,39 +113,27 @@ class OpenAIGenerator(BaseGenerator):
             If nothing can count this model's tokens, or the server that should is down.
         """
         self._check_open()
-        return self._counting(lambda counter: counter.prompt(prompt))
+        return self._counted(lambda counter: counter.prompt(prompt))
 
     def _count(self, texts: list[str]) -> list[int]:
-        return self._counting(lambda counter: counter.count(texts))
+        return self._counted(lambda counter: counter.count(texts))
 
-    def _counting(self, job: Any) -> Any:
+    def _counted(self, job: Callable[[PromptCounter], T]) -> T:
         try:
             if self._counter is None:
-                self._counter = self._find_counter()
+                self._counter = find_counter(self._post, self._model, self._concurrency)
             return job(self._counter)
         except HttpFailure as failure:
             raise GenerationError(
-                f"no tokens can be counted at {self._url} ({failure}): see that the server runs, or give tokenizer=PATH"
+                f"the tokens of '{self._model}' cannot be counted: {failure} "
+                "(with tokenizer=PATH they are counted here)"
             ) from failure
 
-    def _find_counter(self) -> PromptCounter:
-        headers = {"Authorization": f"Bearer {self._settings['api_key']}"}
-        root = self._url.removesuffix("/v1")
-        encoding = tiktoken_encoding(self._model)
+    def _post(self, path: str, body: Any) -> Any:
         try:
-            found = probe_server(root, self._model, headers, self._timeout, self._concurrency)
-        except HttpFailure:
-            if encoding is None:
-                raise
-            found = None
-        if found is not None:
-            return found
-        if encoding is not None:
-            return TiktokenCounter(encoding)
-        raise GenerationError(
-            f"nothing counts the tokens of '{self._model}': {root} has no /tokenize, and tiktoken does not know the "
-            "name. Give tokenizer=PATH_OR_HUB_ID (transformers) or tokenizer=tiktoken:ENCODING"
-        )
+            return self._client.post(self._url.removesuffix("/v1") + path, body=body, cast_to=object)
+        except self._openai.OpenAIError as error:
+            raise HttpFailure(str(self._failure(error)), getattr(error, "status_code", None)) from error
 
     def _request(self, prompt: Prompt, max_tokens: int) -> dict[str, Any]:
         return {
@@ -259,8 +210,8 @@ class OpenAIGenerator(BaseGenerator):
         tried = f"after {self._settings['max_retries'] + 1} attempts"
         if isinstance(error, self._openai.APITimeoutError):
             return GenerationError(
-                f"{self._url} did not answer within {self._timeout:g} s, {tried}: raise timeout_seconds, or lower "
-                "concurrency if the server is overloaded"
+                f"{self._url} did not answer within {self._timeout:g} s, {tried}: raise timeout_seconds, or "
+                "lower concurrency if the server is overloaded"
             )
         if isinstance(error, self._openai.APIConnectionError):
             return GenerationError(
@@ -272,14 +223,3 @@ class OpenAIGenerator(BaseGenerator):
 
     def _close(self) -> None:
         self._client.close()
-
-
-_OPTIONS: Mapping[str, type] = {
-    "tokenizer": str,
-    "window": int,
-    "concurrency": int,
-    "timeout_seconds": float,
-    "retries": int,
-    "logprobs": bool,
-    "seed": int,
-}

@@ -1,24 +1,22 @@
 """Prompts: how a question and its passages are laid before a language model.
 
-The wording lives in ``prompts/*.txt``; this module only fills it in. One template asks for a short answer, the
-other for the letter of an option. Without passages the whole context block is left out, heading included.
+The wording lives in ``prompts/*.txt``; this module only fills it in. One template asks for a short answer,
+the other for the letter of an option. Without passages the whole context block is left out, heading included.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from mio_rag.context import SEPARATOR, clean, render_context
 from mio_rag.errors import InputError
 from mio_rag.types import Passage, Question
 
-__all__ = ["LETTERS", "SEPARATOR", "Prompt", "build_prompt", "render_context", "render_passage"]
-
-SEPARATOR = "\n\n"
-"""What stands between two passages of a context block."""
+__all__ = ["LETTERS", "Prompt", "build_prompt"]
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Names of the options of a multiple-choice question, in order."""
@@ -63,17 +61,6 @@ def _fill(template: str, **fields: str) -> str:
     return _FIELD.sub(lambda match: fields[match.group(1)], template)
 
 
-def render_passage(passage: Passage) -> str:
-    """``title``, a newline and ``text``; the text alone where there is no title."""
-    title, text = passage.title.strip(), passage.text.strip()
-    return f"{title}\n{text}" if title else text
-
-
-def render_context(passages: Iterable[Passage]) -> str:
-    """All passages in the given order, parted by `SEPARATOR`; empty for none."""
-    return SEPARATOR.join(render_passage(p) for p in passages)
-
-
 def build_prompt(question: Question, passages: Sequence[Passage] = ()) -> Prompt:
     """Lay out a question and its passages, in the order given.
 
@@ -91,12 +78,17 @@ def build_prompt(question: Question, passages: Sequence[Passage] = ()) -> Prompt
     """
     if len(question.choices) > len(LETTERS):
         raise InputError(
-            f"question '{question.id}' has {len(question.choices)} choices: at most {len(LETTERS)} can be lettered"
+            f"question '{question.id}' has {len(question.choices)} choices: at most {len(LETTERS)} can be "
+            "lettered"
         )
     kind = "choice" if question.choices else "open"
     context = ""
     if passages:
         context = _fill(_template("context"), passages=render_context(passages)) + SEPARATOR
-    lettered = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, question.choices, strict=False))
-    user = _fill(_template(f"{kind}_user"), context=context, question=question.text.strip(), choices=lettered)
+    lettered = "\n".join(
+        f"{letter}. {clean(text)}" for letter, text in zip(LETTERS, question.choices, strict=False)
+    )
+    user = _fill(
+        _template(f"{kind}_user"), context=context, question=clean(question.text).strip(), choices=lettered
+    )
     return Prompt(question, tuple(passages), _template(f"{kind}_system"), user)

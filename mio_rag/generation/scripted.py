@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from mio_rag.context import RegexCounter, TokenCounter
 from mio_rag.errors import GenerationError, InputError
 from mio_rag.generation.base import BaseGenerator
 from mio_rag.generation.prompts import Prompt
-from mio_rag.generation.tokens import RegexCounter, TokenCounter
 from mio_rag.types import Answer
 
 __all__ = ["ScriptedGenerator"]

@@ -1,0 +1,61 @@
+"""The protocol that the rest of the package relies on when it needs something that reads and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+from mio_rag.errors import GenerationError
+from mio_rag.generation.prompts import Prompt
+from mio_rag.types import Answer, Question
+
+__all__ = ["Generator"]
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """Anything that answers a `Prompt`; also a `TokenCounter` for its own tokens."""
+
+    @property
+    def name(self) -> str:
+        """Which model answers, for ledgers and messages."""
+        ...
+
+    @property
+    def context_window(self) -> int | None:
+        """Tokens that prompt and completion share; None: unbounded or unknown."""
+        ...
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text, without special tokens."""
+        ...
+
+    def prompt_tokens(self, prompt: Prompt) -> int:
+        """Tokens of the whole prompt, chat template included."""
+        ...
+
+    def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
+        """Answer one prompt."""
+        ...
+
+    def generate_many(
+        self, prompts: Sequence[Prompt], *, max_tokens: int = 64
+    ) -> list[Answer | GenerationError]:
+        """Answer many prompts, in order; a failure takes the place of its answer."""
+        ...
+
+    def stream(self, prompt: Prompt, *, max_tokens: int = 64) -> Iterator[str]:
+        """Answer one prompt piece by piece."""
+        ...
+
+    def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
+        """Tokens that the window leaves for the context block; None: unbounded."""
+        ...
+
+    def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
+        """Index of the option that the generator holds to be right."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the generator holds."""
+        ...

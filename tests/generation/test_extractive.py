@@ -1,0 +1,171 @@
+import math
+
+import pytest
+
+from mio_rag.generation import ExtractiveGenerator, _spans, build_prompt
+from mio_rag.generation._comparison import compare
+from mio_rag.generation._reading import Reading
+from mio_rag.types import Passage, Question
+
+LIBRARY = [
+    Passage("danube", "The Danube is 2,850 km long. It rises in Germany and joins the Black Sea.", "Danube"),
+    Passage("rhine", "The Rhine is a river of about 1,230 km. It rises in Switzerland.", "Rhine"),
+    Passage("curie", "Marie Curie was a physicist born in Warsaw on 7 November 1867. "
+                     "She discovered radium with her husband Pierre Curie.", "Marie Curie"),
+    Passage("einstein", "Albert Einstein (born 14 March 1879 in Ulm) developed the theory of relativity. "
+                        "He never learned to drive.", "Albert Einstein"),
+    Passage("eiffel", "The Eiffel Tower has three levels and was completed in 1889. "
+                      "About 6 million people visit it each year.", "Eiffel Tower"),
+    Passage("yen", "The currency of Japan is the yen.", "Economy of Japan"),
+]  # fmt: skip
+
+
+def answer(question: str, passages: list[Passage] = LIBRARY, **options: int) -> str:
+    return ExtractiveGenerator().generate(build_prompt(Question("q", question), passages), **options).text
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("How long is the Danube?", "2,850 km"),
+        ("How many people visit the Eiffel Tower each year?", "6 million"),
+        ("How many levels does the Eiffel Tower have?", "three"),
+        ("When was Marie Curie born?", "7 November 1867"),
+        ("In what year was Marie Curie born?", "1867"),
+        ("Where was Marie Curie born?", "Warsaw"),
+        ("Which country does the Rhine rise in?", "Switzerland"),
+        ("Who developed the theory of relativity?", "Albert Einstein"),
+        ("Who discovered radium?", "Marie Curie"),  # "She" stands for the title
+        ("What is the currency of Japan?", "yen"),
+        ("Is the Rhine a river?", "yes"),
+        ("Did Albert Einstein learn to drive?", "no"),
+        ("Were both Marie Curie and Albert Einstein born in Warsaw?", "no"),
+        ("Which river is longer, the Rhine or the Danube?", "Danube"),
+        ("Which river is shorter, the Rhine or the Danube?", "Rhine"),
+        ("Who was born first, Albert Einstein or Marie Curie?", "Marie Curie"),
+        ("Who was born later, Albert Einstein or Marie Curie?", "Albert Einstein"),
+    ],
+)
+def test_answer_types(question: str, expected: str) -> None:
+    assert answer(question) == expected
+
+
+def test_answers_follow_the_passages_and_not_the_question() -> None:
+    swapped = [Passage("a", "The Danube is 10 km long."), Passage("b", "The Rhine is 20 km long.")]
+    assert answer("Which river is longer, the Rhine or the Danube?", swapped) == "Rhine"
+    assert answer("Which river is longer, the Danube or the Rhine?", swapped) == "Rhine"
+
+
+def test_comparison_brings_units_together_and_refuses_unlike_ones() -> None:
+    mixed = [Passage("a", "The Alpha is 900 m long."), Passage("b", "The Beta is 2 km long.")]
+    assert answer("Which is longer, the Alpha or the Beta?", mixed) == "Beta"
+    unlike = [Passage("a", "The Alpha weighs 900 kg."), Passage("b", "The Beta is 2 km long.")]
+    assert compare("Which is longer, the Alpha or the Beta?", unlike) is None
+    assert compare("Which is longer, the Alpha or the Gamma?", mixed) is None
+    assert compare("How long is the Alpha?", mixed) is None
+
+
+def test_both_needs_both() -> None:
+    facts = [Passage("a", "Anna Berg is a painter."), Passage("b", "Carl Dahl is a painter."),
+             Passage("c", "Emil Falk is a baker.")]  # fmt: skip
+    assert answer("Are both Anna Berg and Carl Dahl painters?", facts) == "yes"
+    assert answer("Are both Anna Berg and Emil Falk painters?", facts) == "no"
+
+
+def test_no_context_or_no_shared_word_gives_no_answer() -> None:
+    assert answer("Who?", []) == ""
+    assert answer("Zyzzyva quux?") == ""
+    empty = ExtractiveGenerator().generate(build_prompt(Question("q", "Who?")))
+    assert (empty.completion_tokens, empty.logprobs) == (0, None)
+    assert empty.prompt_tokens > 0
+
+
+def test_every_answer_is_copied_from_context_options_or_yes_no() -> None:
+    context = " ".join(f"{p.title} {p.text}" for p in LIBRARY)
+    for question in (
+        "What did Marie Curie discover?",
+        "Why is the tower high?",
+        "What joins the Black Sea?",
+    ):
+        said = answer(question)
+        assert said
+        assert said in context
+
+
+def test_idf_and_support_by_hand() -> None:
+    reading = Reading(
+        "red house", [Passage("a", "A red house. A red car."), Passage("b", "Blue sky.", "House")]
+    )
+    # 3 sentences; "red" is in 2, "house" in 2 (once through the title).
+    assert reading.idf["red"] == pytest.approx(math.log(1 + 3 / 2))
+    supports = [evidence.support for evidence in reading.sentences]
+    one = math.log(2.5)
+    assert supports == pytest.approx([2 * one, one, 0.5 * one])
+    assert [e.text for e in reading.ranked()] == ["A red house.", "A red car."]
+
+
+def test_choose_takes_the_supported_option_and_the_first_without_evidence() -> None:
+    generator = ExtractiveGenerator()
+    prompt = build_prompt(Question("q", "Where was Marie Curie born?"), LIBRARY)
+    assert generator.choose(prompt, ["Ulm", "Paris", "Warsaw"]) == 2
+    assert generator.choose(prompt, ["Warsaw", "Ulm", "Paris"]) == 0
+    assert generator.choose(build_prompt(Question("q", "Where?")), ["Ulm", "Warsaw"]) == 0
+    chosen = build_prompt(Question("q", "Where was Marie Curie born?", choices=("Ulm", "Warsaw")), LIBRARY)
+    assert generator.generate(chosen).text == "Warsaw"
+
+
+def test_max_tokens_bounds_the_answer() -> None:
+    # "7" is one token, "November" two, "1867" two.
+    cuts = [answer("When was Marie Curie born?", max_tokens=n) for n in (2, 3, 4, 5)]
+    assert cuts == ["7", "7 November", "7 November", "7 November 1867"]
+
+
+def test_the_order_of_equal_evidence_decides_and_nothing_else() -> None:
+    twins = [Passage("a", "The mayor is Ada Lind."), Passage("b", "The mayor is Bo Lund.")]
+    assert answer("Who is the mayor?", twins) == "Ada Lind"
+    assert answer("Who is the mayor?", twins[::-1]) == "Bo Lund"
+    assert len({answer("Who is the mayor?", twins) for _ in range(5)}) == 1
+
+
+def test_sentences_end_where_they_end() -> None:
+    text = "Dr. Smith met J. R. R. Tolkien in St. Louis. It rained (hard). Did it? Yes!\nA new line"
+    assert _spans.sentences(text) == [
+        "Dr. Smith met J. R. R. Tolkien in St. Louis.", "It rained (hard).", "Did it?", "Yes!", "A new line",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("12 March 1990", 1990),
+        ("March 12, 1990", 1990),
+        ("1990-03-12", 1990),
+        ("44 BC", -44),
+        ("19th century", 1800),
+        ("1980s", 1980),
+        ("1789", 1789),
+    ],
+)
+def test_dates(text: str, value: float) -> None:
+    assert [(d.text, d.value) for d in _spans.dates(f"It was {text}, they say.")] == [(text, value)]
+    assert _spans.numbers(f"It was {text}, they say.") == []
+
+
+def test_numbers() -> None:
+    found = _spans.numbers(
+        "In 1999 it had 3.5 million people, twelve gates, 2000 kg, 80% and $5 in 30 square km."
+    )
+    assert [(n.text, n.value, n.kind) for n in found] == [
+        ("3.5 million people", 3.5e6, "count"),
+        ("twelve", 12, ""),
+        ("2000 kg", 2e6, "mass"),
+        ("80%", 80, "share"),
+        ("$5", 5, "money"),
+        ("30 square km", 3e4, "square length"),
+    ]
+
+
+def test_names() -> None:
+    found = _spans.names("The painter Leonardo da Vinci's home was Rome in May, near the University of Pisa.")
+    assert [n.text for n in found] == ["Leonardo da Vinci", "Rome", "University of Pisa"]
+    assert _spans.names("Scientists agree.", frozenset({"scientists"})) == []

@@ -1,0 +1,237 @@
+"""llama.cpp in this process. Tests that need a model run when MIO_RAG_TEST_GGUF names a GGUF file."""
+
+import gc
+import os
+import random
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mio_rag.context import passage_tokens, render_context
+from mio_rag.errors import GenerationError, InputError
+from mio_rag.generation import GGUFGenerator, build_prompt, make_generator
+from mio_rag.types import Passage, Question
+
+MODEL = os.environ.get("MIO_RAG_TEST_GGUF", "")
+needs_model = pytest.mark.skipif(not MODEL, reason="MIO_RAG_TEST_GGUF names no GGUF file")
+
+PASSAGES = [
+    Passage("p1", "Paris is the capital of France.", "France"),
+    Passage("p2", "Zürich lies in Switzerland. 東京 is Tokyo. 🎉 <|im_start|> and {braces}", "Élan"),
+]
+PROMPT = build_prompt(Question("q", "What is the capital of France?"), PASSAGES)
+
+
+@pytest.fixture(scope="module")
+def generator() -> Iterator[GGUFGenerator]:
+    with GGUFGenerator(MODEL, n_ctx=1024) as made:
+        yield made
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.gguf: no such file"):
+        make_generator(f"gguf:{tmp_path / 'none.gguf'}")
+
+
+def test_other_names_and_other_contents_are_refused(tmp_path: Path) -> None:
+    text = tmp_path / "model.bin"
+    text.write_bytes(b"GGUF")
+    with pytest.raises(InputError, match=r"'\.bin'.*'\.gguf'"):
+        GGUFGenerator(text)
+    pointer = tmp_path / "model.gguf"
+    pointer.write_bytes(b"version https://git-lfs")
+    with pytest.raises(InputError, match="begins with b'vers'"):
+        GGUFGenerator(pointer)
+    pointer.write_bytes(b"")
+    with pytest.raises(InputError, match="begins with b''"):
+        GGUFGenerator(pointer)
+
+
+def test_out_of_range_parameters(tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF")
+    with pytest.raises(InputError, match="n_ctx=0"):
+        GGUFGenerator(model, n_ctx=0)
+    with pytest.raises(InputError, match="threads=0"):
+        GGUFGenerator(model, threads=0)
+
+
+def test_a_damaged_file_is_a_generation_error(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF" + b"\0" * 100)
+    with pytest.raises(GenerationError, match="cut short"):
+        GGUFGenerator(model)
+
+
+@pytest.mark.gguf
+@needs_model
+def test_prompt_tokens_are_what_the_model_reads(generator: GGUFGenerator) -> None:
+    for prompt in (
+        PROMPT,
+        build_prompt(Question("q", "Why?")),
+        build_prompt(Question("q", "é" * 50), PASSAGES),
+    ):
+        answer = generator.generate(prompt, max_tokens=1)
+        assert answer.prompt_tokens == generator.prompt_tokens(prompt)
+
+
+@pytest.mark.gguf
+@needs_model
+def test_answers_are_repeatable_and_carry_their_logprobs(generator: GGUFGenerator) -> None:
+    first = generator.generate(PROMPT, max_tokens=12)
+    generator.generate(build_prompt(Question("other", "What is 1 + 1?")), max_tokens=4)
+    again = generator.generate(PROMPT, max_tokens=12)
+    assert (first.text, first.logprobs) == (again.text, again.logprobs)
+    assert "Paris" in first.text
+    assert 1 <= first.completion_tokens <= 12
+    assert first.logprobs is not None
+    assert len(first.logprobs) == first.completion_tokens
+    assert all(value <= 0 for value in first.logprobs)
+
+
+@pytest.mark.gguf
+@needs_model
+def test_counts(generator: GGUFGenerator) -> None:
+    assert generator.count(["", "a"]) == [0, 1]  # no special token is added
+    texts = ["one two", "x \ud800 y"]  # a lone surrogate is counted, not an error
+    assert all(n >= 2 for n in generator.count(texts))
+
+
+@pytest.mark.gguf
+@needs_model
+def test_a_context_block_costs_no_more_than_its_passages(generator: GGUFGenerator) -> None:
+    # Ends and beginnings that a byte-pair tokenizer may merge or split across a separator.
+    draw = random.Random(0)
+    ends = [".", " end", "!", "\n\n.", "。", ")", "7", "é", '"', "::", "-", "🎉", "```", "..."]
+    starts = ["The ", "x", "7", "- ", "#", "é", "東", '"', "(", "``` "]
+    for _ in range(60):
+        passages = [
+            Passage(
+                str(i),
+                f"{draw.choice(starts)}river 12, word{draw.choice(ends)}",
+                draw.choice(["", "Title", "T."]),
+            )
+            for i in range(draw.randint(1, 6))
+        ]
+        whole = generator.count([render_context(passages)])[0]
+        assert whole <= int(passage_tokens(passages, generator).sum())
+
+
+@pytest.mark.gguf
+@needs_model
+def test_the_window_is_respected(generator: GGUFGenerator) -> None:
+    assert generator.context_window == 1024
+    allowance = generator.context_allowance(Question("q", "Why?"), max_tokens=8)
+    assert allowance is not None
+    text = "word " * allowance
+    while generator.count([text.strip()])[0] > allowance:
+        text = text[: -len("word ")]
+    answer = generator.generate(build_prompt(Question("q", "Why?"), [Passage("p", text)]), max_tokens=8)
+    assert allowance < answer.prompt_tokens <= 1024 - 8
+    with pytest.raises(GenerationError, match="window"):
+        generator.generate(build_prompt(Question("q", "Why?"), [Passage("p", "word " * 1100)]))
+
+
+@pytest.mark.gguf
+@needs_model
+def test_streams_join_to_the_answer_and_may_be_left(generator: GGUFGenerator) -> None:
+    whole = generator.generate(PROMPT, max_tokens=8).text
+    pieces = list(generator.stream(PROMPT, max_tokens=8))
+    assert "".join(pieces).strip() == whole
+    stream = generator.stream(PROMPT, max_tokens=200)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    assert generator.generate(PROMPT, max_tokens=8).text == whole
+
+
+@pytest.mark.gguf
+@needs_model
+@pytest.mark.parametrize("count", [2, 26])
+def test_choices_are_constrained(generator: GGUFGenerator, count: int) -> None:
+    options = [f"option {i}" for i in range(count)]
+    question = build_prompt(Question("q", "Say anything but a letter. Tell me a story."))
+    assert generator.choose(question, options) in range(count)
+
+
+@pytest.mark.gguf
+@needs_model
+def test_many(generator: GGUFGenerator) -> None:
+    long = build_prompt(Question("q2", "long " * 1100))
+    first, second, third = generator.generate_many([PROMPT, long, PROMPT], max_tokens=4)
+    assert isinstance(second, GenerationError)
+    assert not isinstance(first, GenerationError)
+    assert not isinstance(third, GenerationError)
+    assert first.text == third.text
+
+
+@pytest.mark.gguf
+@needs_model
+def test_the_window_never_exceeds_the_model_s_own() -> None:
+    with GGUFGenerator(MODEL, n_ctx=256) as small:
+        assert small.context_window == 256
+    with GGUFGenerator(MODEL, n_ctx=100_000) as large:
+        own = large._call("GET", "/v1/models")["data"][0]["meta"]["n_ctx_train"]
+        assert large.context_window == min(100_000, own)
+
+
+@pytest.mark.gguf
+@needs_model
+def test_nobody_else_can_ask_the_server(generator: GGUFGenerator) -> None:
+    import urllib.error
+    import urllib.request
+
+    request = urllib.request.Request(
+        generator._server.listening_address + "/tokenize", data=b'{"content": "x"}', method="POST"
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        opener.open(request)
+    assert caught.value.code == 401
+
+
+@pytest.mark.gguf
+@needs_model
+def test_close_frees_the_server() -> None:
+    generator = GGUFGenerator(MODEL, n_ctx=256)
+    http = generator._http
+    generator.close()
+    gc.collect()
+    with pytest.raises(Exception, match=r"(?i)refused|broken|reset"):
+        http.request("GET", "/props")
+
+
+ENDINGS = {
+    "closed": "g.close()",
+    "left open": "",
+    "in a cycle": "box = {'g': g}; box['me'] = box; del g",
+    "in the middle of a stream": "s = g.stream(p, max_tokens=200); next(s)",
+    "by an exception": "raise SystemExit(3)",
+}
+
+
+@pytest.mark.gguf
+@needs_model
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_process_ends_cleanly_and_prints_nothing_of_its_own(ending: str) -> None:
+    code = textwrap.dedent(f"""
+        from mio_rag.generation import build_prompt, make_generator
+        from mio_rag.types import Question
+        g = make_generator("gguf:" + {MODEL!r}, n_ctx=512)
+        p = build_prompt(Question("q", "What is the capital of France?"))
+        print(bool(g.generate(p, max_tokens=2).text))
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", code + ENDINGS[ending]],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == (3 if ending == "by an exception" else 0), done.stderr
+    assert done.stdout == "True\n"
+    assert done.stderr == ""
