@@ -7,6 +7,7 @@ explanations and infeasibility reports quote.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +18,12 @@ from mio_rag.formulations.program import LinearConstraint
 __all__ = ["fixed_values", "passage_count", "source_caps"]
 
 
-def _count(name: str, value: int) -> str | None:
-    if isinstance(value, bool) or int(value) != value or value < 0:
-        return f"{name}={value!r} must be a whole number >= 0"
-    return None
+def count_problem(name: str, value: Any) -> str | None:
+    """What is wrong with a count, or None."""
+    number = isinstance(value, (int, float, np.integer)) and not isinstance(value, bool)
+    return (
+        None if number and value >= 0 and value % 1 == 0 else f"{name}={value!r} must be a whole number >= 0"
+    )
 
 
 def passage_count(n: int, minimum: int | None = None, maximum: int | None = None) -> list[LinearConstraint]:
@@ -32,12 +35,16 @@ def passage_count(n: int, minimum: int | None = None, maximum: int | None = None
         For negative or fractional counts, minimum > maximum, or minimum > n.
     """
     given = [(name, v) for name, v in (("min_passages", minimum), ("max_passages", maximum)) if v is not None]
-    problems = [p for name, v in given if (p := _count(name, v))]
+    problems = [p for name, v in given if (p := count_problem(name, v))]
     if not problems and minimum is not None:
         if maximum is not None and minimum > maximum:
-            problems.append(f"min_passages={minimum} is above max_passages={maximum}: no selection can satisfy both")
+            problems.append(
+                f"min_passages={minimum} is above max_passages={maximum}: no selection can satisfy both"
+            )
         if minimum > n:
-            problems.append(f"min_passages={minimum} is above the {n} candidates: lower it or retrieve a larger pool")
+            problems.append(
+                f"min_passages={minimum} is above the {n} candidates: lower it or retrieve a larger pool"
+            )
     if problems:
         raise InputError(problems)
     rows = []
@@ -63,8 +70,8 @@ def source_caps(sources: Sequence[str], cap: int | Mapping[str, int]) -> list[Li
     InputError
         For a negative or fractional cap.
     """
-    caps = dict(cap) if isinstance(cap, Mapping) else {s: cap for s in dict.fromkeys(sources)}
-    problems = [p for s, v in caps.items() if (p := _count(f"max_per_source for '{s}'", v))]
+    caps = dict(cap) if isinstance(cap, Mapping) else dict.fromkeys(sources, cap)
+    problems = [p for s, v in caps.items() if (p := count_problem(f"max_per_source for '{s}'", v))]
     if problems:
         raise InputError(sorted(set(problems)))
     labels = np.array(list(sources), dtype=object)
@@ -87,9 +94,12 @@ def fixed_values(
         For an id that is not a candidate, or one that is asked to be both in and out.
     """
     included, excluded = set(must_include), set(must_exclude)
-    problems = [f"'{i}' is in both must_include and must_exclude: keep one" for i in sorted(included & excluded)]
+    problems = [
+        f"'{i}' is in both must_include and must_exclude: keep one" for i in sorted(included & excluded)
+    ]
     problems += [
-        f"must_include names '{i}', which is not among the {len(ids)} candidates: check the id or enlarge the pool"
+        f"must_include names '{i}', which is not among the {len(ids)} candidates: "
+        "check the id or enlarge the pool"
         for i in sorted(included - set(ids))
     ]
     if problems:

@@ -7,12 +7,13 @@ Two exact linearizations of the products x_i x_j in  max p.x - sum_{i<j} P_ij x_
     P_ij > 0 (penalty, so y_ij is pushed down):  y_ij >= x_i + x_j - 1
     P_ij < 0 (benefit, so y_ij is pushed up):    y_ij <= x_i,  y_ij <= x_j
 
-**Glover** ("glover"): one continuous z_i per item that stands for x_i g_i(x), g_i(x) = sum_{j>i} P_ij x_j, with
+**Glover** ("glover"): one continuous z_i per item that stands for x_i g_i(x), with
+g_i(x) = sum_{j>i} P_ij x_j,
 
     z_i >= L_i x_i,    z_i >= g_i(x) - U_i (1 - x_i),      L_i <= g_i(x) <= U_i.
 
-The second row must hold for *every* feasible x with x_i = 0, so U_i is taken over the whole budget B. Taking it
-over B - c_i, which looks tighter, cuts off optima. L_i matters only when x_i = 1, so B - c_i is right there.
+The second row must hold for *every* feasible x with x_i = 0, so U_i is taken over the whole budget B. Taking
+it over B - c_i, which looks tighter, cuts off optima. L_i matters only when x_i = 1: B - c_i is right there.
 
 Sources: Fortet (1960); McCormick (1976); Glover, Management Science 22 (1975).
 """
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from mio_rag.formulations.program import SelectionProgram
+from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
 
 __all__ = ["Linearization", "MilpArrays", "linearize"]
 
@@ -125,10 +126,12 @@ def _mccormick(program: SelectionProgram) -> _Helpers:
     p, b = penalty.size, benefit.size
     # penalties: x_i + x_j - y <= 1; benefits: y - x_i <= 0 and y - x_j <= 0
     row = np.concatenate([np.repeat(np.arange(p), 3), p + np.repeat(np.arange(2 * b), 2)])
-    col = np.concatenate([
-        np.stack([i[penalty], j[penalty], y[penalty]], axis=1).ravel(),
-        np.stack([y[benefit], i[benefit], y[benefit], j[benefit]], axis=1).ravel(),
-    ])
+    col = np.concatenate(
+        [
+            np.stack([i[penalty], j[penalty], y[penalty]], axis=1).ravel(),
+            np.stack([y[benefit], i[benefit], y[benefit], j[benefit]], axis=1).ravel(),
+        ]
+    )
     value = np.concatenate([np.tile([1.0, 1.0, -1.0], p), np.tile([1.0, -1.0], 2 * b)])
     block = sparse.csr_array((value, (row, col)), shape=(p + 2 * b, n + m))
     upper = np.concatenate([np.ones(p), np.zeros(2 * b)])
@@ -140,12 +143,16 @@ def _glover(program: SelectionProgram) -> _Helpers:
     above = np.triu(program.pairwise, 1)
     used = np.flatnonzero(np.any(above != 0, axis=1))
     m = used.size
-    low = np.array([-knapsack_bound(-above[i], program.costs, program.budget - program.costs[i]) for i in used])
-    high = np.array([knapsack_bound(above[i], program.costs, program.budget) for i in used])
+    # In floating point 0.3 - 0.1 < 0.2: without the tolerance, items that just fit would be left out.
+    budget = program.budget + float(feasibility_tolerance(program.budget))
+    low = np.array([-knapsack_bound(-above[i], program.costs, budget - program.costs[i]) for i in used])
+    high = np.array([knapsack_bound(above[i], program.costs, budget) for i in used])
     z = sparse.identity(m, format="csr")
     pick = sparse.csr_array((np.ones(m), (np.arange(m), used)), shape=(m, n))
     first = sparse.hstack([-sparse.diags_array(low) @ pick if m else pick, z])
-    second = sparse.hstack([-sparse.csr_array(above[used]) - (sparse.diags_array(high) @ pick if m else pick), z])
+    second = sparse.hstack(
+        [-sparse.csr_array(above[used]) - (sparse.diags_array(high) @ pick if m else pick), z]
+    )
     block = sparse.csr_array(sparse.vstack([first, second], format="csr")) if m else sparse.csr_array((0, n))
     lower = np.concatenate([np.zeros(m), -high])
     bound = np.abs(above[used]).sum(axis=1) if m else np.zeros(0)

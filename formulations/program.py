@@ -20,16 +20,32 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError
 
-__all__ = ["FEASIBILITY_TOLERANCE", "LinearConstraint", "SelectionProgram"]
+__all__ = ["FEASIBILITY_TOLERANCE", "LinearConstraint", "SelectionProgram", "feasibility_tolerance"]
 
 FloatArray = NDArray[np.float64]
 
-#: Largest violation of a row that counts as satisfied, relative to max(1, |right-hand side|).
+#: Largest violation of a row that counts as satisfied. Absolute, so that one token above a budget of a
+#: million tokens is still one too many.
 FEASIBILITY_TOLERANCE = 1e-6
+
+
+def feasibility_tolerance(right_hand_side: ArrayLike) -> Any:
+    """`FEASIBILITY_TOLERANCE`, or the rounding error of sums in float64 where that is larger (above 10^6).
+
+    Parameters
+    ----------
+    right_hand_side : array_like
+        May hold infinities.
+
+    Returns
+    -------
+    float or ndarray of the same shape
+    """
+    return np.maximum(FEASIBILITY_TOLERANCE, 1e-12 * np.abs(right_hand_side))
 
 
 def _size(value: Any) -> int:
@@ -40,8 +56,16 @@ def _size(value: Any) -> int:
         return 0
 
 
+def _number(name: str, value: Any, problems: list[str]) -> float:
+    """`value` as a float; 0, and the problem noted, where it is not one (`float` would take "1" for one)."""
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        return float(value)
+    problems.append(f"{name} is {value!r}, expected a number")
+    return 0.0
+
+
 def _numeric(name: str, value: Any, shape: tuple[int, ...], problems: list[str]) -> FloatArray:
-    """`value` as a read-only finite float array of `shape`; zeros, with the problem noted, where it is not."""
+    """`value` as a read-only finite float array of `shape`; zeros, and the problem noted, where it is not."""
     array = np.zeros(shape)
     try:
         given = np.array(value)
@@ -93,10 +117,8 @@ class LinearConstraint:
         size = _size(self.coefficients)
         object.__setattr__(self, "coefficients", _numeric(label, self.coefficients, (size,), problems))
         for side in ("lower", "upper"):
-            try:
-                object.__setattr__(self, side, float(getattr(self, side)))
-            except (TypeError, ValueError):
-                problems.append(f"{label}: {side} is {getattr(self, side)!r}, expected a number")
+            value = _number(f"{label}: {side}", getattr(self, side), problems)
+            object.__setattr__(self, side, value)
         if not problems:
             if math.isnan(self.lower) or math.isnan(self.upper):
                 problems.append(f"{label}: a bound is NaN")
@@ -105,18 +127,17 @@ class LinearConstraint:
             elif math.isinf(self.lower) and math.isinf(self.upper):
                 problems.append(f"{label} has neither a lower nor an upper bound: give at least one")
             elif self.lower > self.upper:
-                problems.append(f"{label}: lower={self.lower:g} is above upper={self.upper:g}: no selection can satisfy it")
+                problems.append(
+                    f"{label}: lower={self.lower:g} is above upper={self.upper:g}: nothing can satisfy it"
+                )
         if problems:
             raise InputError(problems)
 
     def violation(self, activity: float) -> float:
-        """How far `activity` lies outside the bounds, in units of max(1, |bound|); 0 when inside."""
-        excess = 0.0
-        if math.isfinite(self.upper):
-            excess = max(excess, (activity - self.upper) / max(1.0, abs(self.upper)))
-        if math.isfinite(self.lower):
-            excess = max(excess, (self.lower - activity) / max(1.0, abs(self.lower)))
-        return excess
+        """How far `activity` lies outside the bounds; 0 when inside, or outside within the tolerance."""
+        excess = max(activity - self.upper, self.lower - activity)
+        bound = self.upper if activity > self.upper else self.lower
+        return excess if excess > feasibility_tolerance(bound) else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,12 +182,9 @@ class SelectionProgram:
             i = int(np.flatnonzero(self.costs < 0)[0])
             problems.append(f"costs[{i}] is {self.costs[i]:g}: costs must be >= 0")
         put(self, "pairwise", self._checked_pairwise(n, problems))
-        try:
-            put(self, "budget", float(self.budget))
-            if not math.isfinite(self.budget):
-                problems.append(f"budget is {self.budget}, expected a finite number of tokens")
-        except (TypeError, ValueError):
-            problems.append(f"budget is {self.budget!r}, expected a number")
+        put(self, "budget", _number("budget", self.budget, problems))
+        if not math.isfinite(self.budget):
+            problems.append(f"budget is {self.budget}, expected a finite number of tokens")
         put(self, "rows", tuple(self.rows))
         for row in self.rows:
             if not isinstance(row, LinearConstraint):
@@ -189,8 +207,8 @@ class SelectionProgram:
         if float(np.max(skew)) > 1e-9 * scale:
             i, j = (int(k) for k in np.unravel_index(int(np.argmax(skew)), skew.shape))
             problems.append(
-                f"pairwise is not symmetric: entry ({i}, {j}) is {matrix[i, j]:g}, ({j}, {i}) is {matrix[j, i]:g}; "
-                "use (P + P.T) / 2"
+                f"pairwise is not symmetric: entry ({i}, {j}) is {matrix[i, j]:g}, "
+                f"({j}, {i}) is {matrix[j, i]:g}; use (P + P.T) / 2"
             )
         if np.any(np.diagonal(matrix) != 0):
             i = int(np.flatnonzero(np.diagonal(matrix))[0])
@@ -241,11 +259,11 @@ class SelectionProgram:
         chosen = np.asarray(x) > 0.5
         broken: list[str] = []
         cost = self.cost(x)
-        if cost - self.budget > FEASIBILITY_TOLERANCE * max(1.0, abs(self.budget)):
+        if cost - self.budget > feasibility_tolerance(self.budget):
             broken.append(f"cost {cost:g} exceeds the budget of {self.budget:g}")
         for row in self.rows:
             activity = float(row.coefficients[chosen].sum())
-            if row.violation(activity) > FEASIBILITY_TOLERANCE:
+            if row.violation(activity) > 0:
                 broken.append(f"row '{row.name}': {activity:g} is outside [{row.lower:g}, {row.upper:g}]")
         wrong = np.flatnonzero((self.fixed >= 0) & (chosen != (self.fixed == 1)))
         broken.extend(f"item {int(i)} is fixed to {int(self.fixed[i])}" for i in wrong)
@@ -286,7 +304,9 @@ class SelectionProgram:
         if not isinstance(data, dict):
             raise InputError(f"a program is a JSON object, not {type(data).__name__}")
         known = {"linear", "pairwise", "costs", "budget", "rows", "fixed"}
-        problems = [f"unknown key '{key}': expected {', '.join(sorted(known))}" for key in data if key not in known]
+        problems = [
+            f"unknown key '{key}': expected {', '.join(sorted(known))}" for key in data if key not in known
+        ]
         problems += [f"key '{key}' is missing" for key in ("linear", "costs", "budget") if key not in data]
         rows: list[LinearConstraint] = []
         given_rows = data.get("rows") or []
@@ -295,7 +315,9 @@ class SelectionProgram:
             given_rows = []
         for k, row in enumerate(given_rows):
             if not isinstance(row, dict) or "coefficients" not in row:
-                problems.append(f"rows[{k}] is not an object with 'coefficients', 'lower', 'upper' and 'name'")
+                problems.append(
+                    f"rows[{k}] is not an object with 'coefficients', 'lower', 'upper' and 'name'"
+                )
                 continue
             stray = sorted(set(row) - {"coefficients", "lower", "upper", "name"})
             if stray:
@@ -336,5 +358,7 @@ class SelectionProgram:
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
-            raise InputError(f"the program is not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}") from error
+            raise InputError(
+                f"the program is not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+            ) from error
         return cls.from_dict(data)

@@ -79,10 +79,14 @@ def nominal_program(
     InputError
         For negative weights, or redundancy without similarity.
     """
-    _nonnegative(redundancy_weight=redundancy_weight, passage_penalty=passage_penalty, token_price=token_price)
+    _nonnegative(
+        redundancy_weight=redundancy_weight, passage_penalty=passage_penalty, token_price=token_price
+    )
     value = np.asarray(relevance, dtype=np.float64)
     cost = np.asarray(costs, dtype=np.float64)
     n = value.size
+    if value.shape != cost.shape or value.ndim != 1:
+        raise InputError(f"relevance has shape {value.shape} and costs {cost.shape}, expected (n,) for both")
     if redundancy_weight > 0:
         if similarity is None:
             raise InputError(
@@ -92,8 +96,11 @@ def nominal_program(
         pairwise = redundancy_weight * np.array(similarity, dtype=np.float64)
         if pairwise.shape == (n, n):
             np.fill_diagonal(pairwise, 0.0)
-            # Products of float32 rows differ in the last bit across the diagonal; the program wants exact symmetry.
-            pairwise = (pairwise + pairwise.T) / 2
+            # Products of float32 rows differ in the last bits across the diagonal; the program refuses more.
+            mean = (pairwise + pairwise.T) / 2
+            pairwise = (
+                mean if np.allclose(pairwise, mean, rtol=1e-5, atol=1e-5 * redundancy_weight) else pairwise
+            )
     else:
         pairwise = np.zeros((n, n))
     return SelectionProgram(
@@ -144,6 +151,8 @@ def termwise_program(
     q = np.asarray(query_embedding, dtype=np.float64)
     value = np.asarray(relevance, dtype=np.float64)
     n = value.size
+    if value.ndim != 1:
+        raise InputError(f"relevance has shape {value.shape}, expected (n,)")
     if mu.ndim != 2 or mu.shape[0] != n:
         raise InputError(f"embeddings has shape {mu.shape}, expected ({n}, d)")
     if q.shape != (mu.shape[1],):

@@ -1,7 +1,7 @@
 """Uncertainty sets for embeddings, and their support functions.
 
-A set U_i holds the perturbations delta_i that the embedding mu_i may suffer. What a robust counterpart needs of
-it is the support function  h_i(a) = max {a . delta : delta in U_i}  and a bound on the bilinear term
+A set U_i holds the perturbations delta_i that the embedding mu_i may suffer. What a robust counterpart needs
+of it is the support function  h_i(a) = max {a . delta : delta in U_i}  and a bound on the bilinear term
 max {delta_i . delta_j}. For the norm ball of radius rho_i the support function is rho_i times the dual norm:
 
     l2:   h_i(a) = rho_i |a|_2        delta_i . delta_j <= rho_i rho_j
@@ -54,7 +54,9 @@ class NormBall:
         if radius.ndim > 1:
             problems.append(f"radius has shape {radius.shape}, expected a number or one value per passage")
         elif not np.all(np.isfinite(radius)) or np.any(radius < 0):
-            problems.append(f"radius={self.radius!r} must be finite and >= 0: it is the norm of an embedding error")
+            problems.append(
+                f"radius={self.radius!r} must be finite and >= 0: it is the norm of an embedding error"
+            )
         if problems:
             raise InputError(problems)
         radius.flags.writeable = False
@@ -82,7 +84,7 @@ class NormBall:
         """
         order = {"l2": 2, "l1": np.inf, "linf": 1}[self.norm]
         dual = np.linalg.norm(np.asarray(a, dtype=np.float64), ord=order, axis=-1)
-        return np.multiply.outer(dual, self.radii(n))
+        return np.asarray(np.multiply.outer(dual, self.radii(n)))
 
     def bilinear(self, n: int, d: int) -> FloatArray:
         """max delta_i . delta_j for every pair of passages in d dimensions, shape (n, n)."""

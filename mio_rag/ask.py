@@ -39,6 +39,8 @@ def ask(
     (Selection, Answer)
     """
     asked = question if isinstance(question, Question) else Question("question", question)
+    if budget_tokens < 1:
+        raise InputError(f"budget_tokens={budget_tokens} must be >= 1")
     window = generator.context_allowance(asked, max_tokens=max_tokens)
     allowed = budget_tokens if window is None else min(budget_tokens, window)
     if allowed < 1:

@@ -54,7 +54,12 @@ class Output:
     def json(self, data: Mapping[str, Any]) -> None:
         """Print the one object, on one line; what JSON cannot hold (infinity, NaN) becomes null."""
         self._restore()
-        sys.stdout.write(json.dumps(_finite(data), ensure_ascii=False, allow_nan=False) + "\n")
+        text = json.dumps(_finite(data), ensure_ascii=False, allow_nan=False)
+        try:
+            text.encode(sys.stdout.encoding or "utf-8")
+        except UnicodeEncodeError:
+            text = json.dumps(_finite(data), allow_nan=False)
+        sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
     def error(self, error: MioRagError) -> None:
@@ -84,7 +89,8 @@ def collect(*steps: Callable[[], Any]) -> list[Any]:
     InputError
         With the problems of every step that failed on its input.
     """
-    results, problems = [], []
+    results: list[Any] = []
+    problems: list[str] = []
     for step in steps:
         try:
             results.append(step())
@@ -98,10 +104,23 @@ def collect(*steps: Callable[[], Any]) -> list[Any]:
 @contextmanager
 def progress_bar(label: str, total: int) -> Iterator[Callable[..., None]]:
     """A bar with rate and time left on stderr; silent where nobody watches a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
-               TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task(label, total=total)
         yield lambda done, text="": bar.update(task, advance=done)
@@ -109,12 +128,23 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[..., None]]:
 
 def print_selection(console: Console, selection: Selection, show_rest: int = 8) -> None:
     """The chosen passages, then the best of the rest, each with its reason; the certificate last."""
+    if selection.result.x is None:
+        console.print(escape(selection.explain()))
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, kind in (("", "left"), ("passage", "left"), ("tokens", "right"), ("relevance", "right"), ("why", "left")):
+    for name, kind in (
+        ("", "left"),
+        ("passage", "left"),
+        ("tokens", "right"),
+        ("relevance", "right"),
+        ("why", "left"),
+    ):
         table.add_column(name, justify=kind, overflow="fold")  # type: ignore[arg-type]
     chosen = list(selection.chosen)
-    rest = sorted((i for i in range(len(selection.candidates)) if i not in set(chosen)),
-                  key=lambda i: -selection.decisions[i].value)
+    rest = sorted(
+        (i for i in range(len(selection.candidates)) if i not in set(chosen)),
+        key=lambda i: -selection.decisions[i].value,
+    )
     for i in chosen + rest[:show_rest]:
         d, passage = selection.decisions[i], selection.candidates.passage(i)
         label = f"{escape(passage.title)} [dim]{escape(d.id)}[/]" if passage.title else escape(d.id)
@@ -136,35 +166,48 @@ def print_result(console: Console, result: SolveResult, tokens_used: float | Non
         console.print(f"selected {list(result.selected)}, cost {tokens_used:g}")
 
 
+# name, title, format, whether the interval is shown, whether a narrow terminal can do without
 _COLUMNS = (
-    ("gold_recall", "gold recall", "{:.3f}"), ("all_gold", "all gold", "{:.3f}"), ("exact_match", "EM", "{:.3f}"),
-    ("token_f1", "F1", "{:.3f}"), ("accuracy", "accuracy", "{:.3f}"), ("tokens_used", "tokens", "{:.0f}"),
-    ("tokens_per_correct", "tokens/correct", "{:.0f}"), ("diversity", "diversity", "{:.3f}"),
-    ("select_seconds", "select s", "{:.3f}"), ("generate_seconds", "generate s", "{:.3f}"),
+    ("gold_recall", "gold recall", "{:.3f}", True, False),
+    ("all_gold", "all gold", "{:.3f}", True, True),
+    ("exact_match", "EM", "{:.3f}", True, False),
+    ("token_f1", "F1", "{:.3f}", True, False),
+    ("accuracy", "accuracy", "{:.3f}", True, False),
+    ("tokens_used", "tokens", "{:.0f}", False, False),
+    ("tokens_per_correct", "tokens / correct", "{:.0f}", False, True),
+    ("diversity", "diversity", "{:.2f}", False, True),
+    ("select_seconds", "select s", "{:.3f}", False, True),
+    ("generate_seconds", "generate s", "{:.3f}", False, True),
 )
+_WIDE = 170  # columns of a terminal that holds everything
 
 
 def print_summary(console: Console, summary: Sequence[Mapping[str, Any]]) -> None:
-    """One line per method and budget, mean and 95 % interval."""
-    shown = [c for c in _COLUMNS if any(entry.get(c[0]) for entry in summary)]
+    """One line per method and budget: means, with 95 % intervals where the terminal is wide enough."""
+    wide = console.width >= _WIDE
+    shown = [c for c in _COLUMNS if any(entry.get(c[0]) for entry in summary) and (wide or not c[4])]
     table = Table(header_style="bold", box=None, pad_edge=False)
-    table.add_column("method")
-    table.add_column("budget", justify="right")
-    for _, title, _ in shown:
-        table.add_column(title, justify="right")
-    table.add_column("proven", justify="right")
-    table.add_column("failed", justify="right")
+    table.add_column("method", no_wrap=True)
+    table.add_column("budget", justify="right", no_wrap=True)
+    for _, title, *_ in shown:
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("proven", justify="right", no_wrap=True)
+    if any(entry["failed"] for entry in summary):
+        table.add_column("failed", justify="right", no_wrap=True)
     for entry in sorted(summary, key=lambda e: e["budget_tokens"]):
         cells = []
-        for name, _, form in shown:
+        for name, _, form, interval, _ in shown:
             value = entry.get(name)
-            if value is None:
-                cells.append("\u2013")
-                continue
-            text = form.format(value["mean"])
-            if not name.endswith("seconds"):
+            text = "\u2013" if value is None else form.format(value["mean"])
+            if value is not None and interval and wide:
                 text += f" [dim]{form.format(value['low'])}\u2013{form.format(value['high'])}[/]"
             cells.append(text)
-        table.add_row(escape(entry["method"]), str(entry["budget_tokens"]), *cells,
-                      f"{entry['optimal_share']:.0%}", str(entry["failed"]))
+        failed = [str(entry["failed"])] if any(e["failed"] for e in summary) else []
+        table.add_row(
+            escape(entry["method"]),
+            str(entry["budget_tokens"]),
+            *cells,
+            f"{entry['optimal_share']:.0%}",
+            *failed,
+        )
     console.print(table)

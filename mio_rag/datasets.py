@@ -14,6 +14,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,15 @@ from typing import Any
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.types import Passage, Question
 
-__all__ = ["NAMED_DATASETS", "Dataset", "chunk_text", "convert_rows", "load_dataset", "load_folder", "load_named"]
+__all__ = [
+    "NAMED_DATASETS",
+    "Dataset",
+    "chunk_text",
+    "convert_rows",
+    "load_dataset",
+    "load_folder",
+    "load_named",
+]
 
 _SHOWN = 10  # problems listed before "and N more"
 
@@ -55,10 +65,20 @@ class Dataset:
             problems.append(f"the corpus of '{self.name}' is empty: it needs at least one passage")
         for what, items in (("passage", self.passages), ("question", self.questions)):
             repeated = _repeated(item.id for item in items)
-            problems += [f"{what} id '{i}' occurs more than once: ids must be unique" for i in repeated[:_SHOWN]]
+            problems += [
+                f"{what} id '{i}' occurs more than once: ids must be unique" for i in repeated[:_SHOWN]
+            ]
+        broken = [f"passage '{p.id}'" for p in self.passages if not is_text(p.id, p.title, p.text, p.source)]
+        broken += [f"question '{q.id}'" for q in self.questions if not is_text(q.id, q.text, *q.answers, *q.choices)]
+        problems += [
+            f"{what!a} holds half of a surrogate pair, which is no character: mend its text" for what in broken[:_SHOWN]
+        ]
         known = {p.id for p in self.passages}
         unknown = [(q.id, g) for q in self.questions for g in q.gold_ids if g not in known]
-        problems += [f"question '{q}' names gold passage '{g}', which is not in the corpus" for q, g in unknown[:_SHOWN]]
+        problems += [
+            f"question '{q}' names gold passage '{g}', which is not in the corpus"
+            for q, g in unknown[:_SHOWN]
+        ]
         if len(unknown) > _SHOWN:
             problems.append(f"and {len(unknown) - _SHOWN} more unknown gold ids")
         if problems:
@@ -70,8 +90,17 @@ class Dataset:
         for p in self.passages:
             digest.update(json.dumps([p.id, p.title, p.text, p.source]).encode())
         for q in self.questions:
-            digest.update(json.dumps([q.id, q.text, q.answers, q.gold_ids]).encode())
+            labels = [q.answers, q.gold_ids, q.gold_sources, q.choices, q.type]
+            digest.update(json.dumps([q.id, q.text, *labels]).encode())
         return digest.hexdigest()
+
+
+def is_text(*parts: str) -> bool:
+    """Whether the parts can be written as UTF-8: a damaged escape can leave half of a surrogate pair."""
+    try:
+        return all(part.isascii() or part.encode() for part in parts)
+    except UnicodeEncodeError:
+        return False
 
 
 def _repeated(ids: Iterable[str]) -> list[str]:
@@ -134,7 +163,7 @@ def _parsed(path: Path, build: Any, problems: list[str]) -> Iterator[Any]:
     """Objects built from the lines of a JSONL file; malformed lines go to `problems`."""
     opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rt", encoding="utf-8") as lines:
+        with opener(path, "rt", encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
                 if not line.strip():
                     continue
@@ -143,11 +172,12 @@ def _parsed(path: Path, build: Any, problems: list[str]) -> Iterator[Any]:
                     if not isinstance(row, dict):
                         raise InputError(f"expected a JSON object, found {type(row).__name__}")
                     yield build(row)
-                except json.JSONDecodeError as error:
-                    problems.append(f"{path.name}, line {number}: not valid JSON ({error.msg})")
                 except InputError as error:
                     problems += [f"{path.name}, line {number}: {p}" for p in error.problems]
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+                except (ValueError, RecursionError) as error:
+                    reason = getattr(error, "msg", str(error))
+                    problems.append(f"{path.name}, line {number}: not valid JSON ({reason})")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         problems.append(f"{path.name} cannot be read: {error}")
 
 
@@ -162,10 +192,12 @@ def _string(row: Mapping[str, Any], key: str, required: bool = False) -> str:
     return value
 
 
-def _strings(row: Mapping[str, Any], key: str) -> tuple[str, ...]:
+def _strings(row: Mapping[str, Any], key: str, numbers: bool = False) -> tuple[str, ...]:
     value = row.get(key)
     if value is None:
         return ()
+    if numbers and isinstance(value, list):  # ids may be whole numbers, here as there
+        value = [str(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in value]
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
         raise InputError(f"'{key}' is not a list of strings")
     return tuple(value)
@@ -173,7 +205,10 @@ def _strings(row: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 def _passage(row: Mapping[str, Any]) -> Passage:
     return Passage(
-        _string(row, "id", required=True), _string(row, "text", required=True), _string(row, "title"), _string(row, "source")
+        _string(row, "id", required=True),
+        _string(row, "text", required=True),
+        _string(row, "title"),
+        _string(row, "source"),
     )
 
 
@@ -182,7 +217,7 @@ def _question(row: Mapping[str, Any]) -> Question:
         id=_string(row, "id", required=True),
         text=_string(row, "question", required=True),
         answers=_strings(row, "answers"),
-        gold_ids=_strings(row, "gold_ids"),
+        gold_ids=_strings(row, "gold_ids", numbers=True),
         gold_sources=_strings(row, "gold_sources"),
         choices=_strings(row, "choices"),
         type=_string(row, "type"),
@@ -204,10 +239,16 @@ def chunk_text(text: str, max_words: int = 120, overlap_sentences: int = 0) -> l
     """
     if max_words < 1 or overlap_sentences < 0:
         raise InputError(f"max_words={max_words} must be >= 1 and overlap_sentences={overlap_sentences} >= 0")
-    segmenter = require("pysbd", "documents", "splitting documents into sentences").Segmenter(language="en", clean=False)
+    segmenter = require("pysbd", "documents", "splitting documents into sentences").Segmenter(
+        language="en", clean=False
+    )
     sentences: list[str] = []
-    for paragraph in text.split("\n\n"):
-        for sentence in segmenter.segment(" ".join(paragraph.split())):
+    for paragraph in re.split(r"\n\s*\n", text):
+        whole = " ".join(paragraph.split())
+        found = segmenter.segment(whole) if whole else []
+        if " ".join(found).split() != whole.split():  # pysbd loses or cuts words around some signs
+            found = re.split(r"(?<=[.!?]) ", whole)
+        for sentence in found:
             words = sentence.split()
             sentences += [" ".join(words[k : k + max_words]) for k in range(0, len(words), max_words)]
     chunks: list[str] = []
@@ -240,7 +281,9 @@ def load_folder(folder: str | Path, max_words: int = 120) -> Dataset:
     folder = Path(folder)
     passages: list[Passage] = []
     problems: list[str] = []
-    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".txt", ".md", ".pdf") and p.is_file())
+    files = sorted(
+        p for p in folder.rglob("*") if p.suffix.lower() in (".txt", ".md", ".pdf") and p.is_file()
+    )
     for path in files:
         label = path.relative_to(folder).as_posix()
         try:
@@ -254,7 +297,9 @@ def load_folder(folder: str | Path, max_words: int = 120) -> Dataset:
     if problems:
         raise DataError(problems)
     if not passages:
-        raise DataError(f"'{folder}' holds no text: expected corpus.jsonl[.gz], or .txt, .md or .pdf files with text")
+        raise DataError(
+            f"'{folder}' holds no text: expected corpus.jsonl[.gz], or .txt, .md or .pdf files with text"
+        )
     return Dataset(folder.resolve().name, tuple(passages), ())
 
 
@@ -262,23 +307,33 @@ def _pages(path: Path) -> list[tuple[str, str]]:
     """(id prefix, text) for each page of a PDF, or for the whole text file."""
     if path.suffix.lower() != ".pdf":
         try:
-            return [("", path.read_text(encoding="utf-8"))]
+            return [("", path.read_text(encoding="utf-8-sig"))]
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path} cannot be read as UTF-8 text: {error}") from error
     pypdf = require("pypdf", "documents", "reading PDF files")
     try:
         reader = pypdf.PdfReader(str(path))
-        return [(f"{k}.", page.extract_text()) for k, page in enumerate(reader.pages, start=1)]
-    except (OSError, ValueError, pypdf.errors.PyPdfError) as error:
-        raise DataError(f"{path} cannot be read as a PDF: {error}") from error
+        texts = [page.extract_text() for page in reader.pages]
+    except Exception as error:  # on a damaged file pypdf raises whatever its parser stumbles over
+        raise DataError(f"{path} cannot be read as a PDF ({type(error).__name__}: {error})") from error
+    # Fonts without a proper map yield halves of surrogate pairs.
+    return [(f"{k}.", text.encode("utf-8", "replace").decode()) for k, text in enumerate(texts, start=1)]
 
 
 # --- named public data sets -----------------------------------------------------------------------------------
 
 #: name -> (repository, corpus configuration and split or None, questions configuration and split)
 NAMED_DATASETS: dict[str, tuple[str, tuple[str, str] | None, tuple[str | None, str]]] = {
-    "rag-mini-wikipedia": ("rag-datasets/rag-mini-wikipedia", ("text-corpus", "passages"), ("question-answer", "test")),
-    "rag-mini-bioasq": ("rag-datasets/rag-mini-bioasq", ("text-corpus", "passages"), ("question-answer-passages", "test")),
+    "rag-mini-wikipedia": (
+        "rag-datasets/rag-mini-wikipedia",
+        ("text-corpus", "passages"),
+        ("question-answer", "test"),
+    ),
+    "rag-mini-bioasq": (
+        "rag-datasets/rag-mini-bioasq",
+        ("text-corpus", "passages"),
+        ("question-answer-passages", "test"),
+    ),
     "hotpot_qa": ("hotpotqa/hotpot_qa", None, ("distractor", "validation")),
     "squad_v2": ("rajpurkar/squad_v2", None, (None, "validation")),
     "natural_questions": ("google-research-datasets/natural_questions", None, ("dev", "validation")),
@@ -307,7 +362,9 @@ def load_named(name: str, limit: int | None = None) -> Dataset:
     return convert_rows(name, corpus_rows, question_rows)
 
 
-def convert_rows(name: str, corpus: Iterable[Mapping[str, Any]], questions: Iterable[Mapping[str, Any]]) -> Dataset:
+def convert_rows(
+    name: str, corpus: Iterable[Mapping[str, Any]], questions: Iterable[Mapping[str, Any]]
+) -> Dataset:
     """Rows in the published format of a named data set -> the layout's types.
 
     Parameters
@@ -317,6 +374,8 @@ def convert_rows(name: str, corpus: Iterable[Mapping[str, Any]], questions: Iter
     corpus, questions : iterables of mappings
         Rows as the `datasets` package yields them.
     """
+    if name not in NAMED_DATASETS:
+        raise DataError(f"data set '{name}' is unknown: choose one of {', '.join(NAMED_DATASETS)}")
     if name.startswith("rag-mini"):
         return _convert_rag_mini(name, corpus, questions)
     passages: dict[tuple[str, str], Passage] = {}
@@ -330,26 +389,32 @@ def convert_rows(name: str, corpus: Iterable[Mapping[str, Any]], questions: Iter
     converted = []
     for row in questions:
         if name == "hotpot_qa":
-            ids = {t: paragraph(t, " ".join(s.strip() for s in sentences))
-                   for t, sentences in zip(row["context"]["title"], row["context"]["sentences"], strict=True)}
+            context = zip(row["context"]["title"], row["context"]["sentences"], strict=True)
+            texts = {t: " ".join(s.strip() for s in sentences) for t, sentences in context}
+            ids = {t: paragraph(t, text) for t, text in texts.items() if text.strip()}
             gold = tuple(dict.fromkeys(ids[t] for t in row["supporting_facts"]["title"] if t in ids))
-            converted.append(Question(row["id"], row["question"], (row["answer"],), gold, type=row.get("type", "")))
+            converted.append(
+                Question(row["id"], row["question"], (row["answer"],), gold, type=row.get("type", ""))
+            )
         elif name == "squad_v2":
             here = paragraph(row["title"].replace("_", " "), row["context"])
             answers = tuple(dict.fromkeys(row["answers"]["text"]))
-            converted.append(Question(row["id"], row["question"], answers, (here,) if answers else ()))
-        elif name == "natural_questions":
+            gold, kind = ((here,), "") if answers else ((), "unanswerable")
+            converted.append(Question(row["id"], row["question"], answers, gold, type=kind))
+        else:
             question = _natural_question(row, paragraph)
             if question is not None:
                 converted.append(question)
-        else:
-            raise DataError(f"data set '{name}' is unknown: choose one of {', '.join(NAMED_DATASETS)}")
     return Dataset(name, tuple(passages.values()), tuple(converted))
 
 
-def _convert_rag_mini(name: str, corpus: Iterable[Mapping[str, Any]], questions: Iterable[Mapping[str, Any]]) -> Dataset:
+def _convert_rag_mini(
+    name: str, corpus: Iterable[Mapping[str, Any]], questions: Iterable[Mapping[str, Any]]
+) -> Dataset:
     passages = tuple(
-        Passage(str(row["id"]), row["passage"]) for row in corpus if isinstance(row["passage"], str) and row["passage"].strip()
+        Passage(str(row["id"]), row["passage"])
+        for row in corpus
+        if isinstance(row["passage"], str) and row["passage"].strip() not in ("", "nan")  # published gaps
     )
     known = {p.id for p in passages}
     converted = []
@@ -358,7 +423,8 @@ def _convert_rag_mini(name: str, corpus: Iterable[Mapping[str, Any]], questions:
         if isinstance(gold, str):  # published as the text of a list
             gold = json.loads(gold)
         ids = tuple(i for i in map(str, gold) if i in known)
-        converted.append(Question(str(row.get("id", k)), row["question"], (str(row["answer"]),), ids))
+        answers = () if row["answer"] is None else (str(row["answer"]),)
+        converted.append(Question(str(row.get("id", k)), row["question"], answers, ids))
     return Dataset(name, passages, tuple(converted))
 
 
@@ -378,4 +444,6 @@ def _natural_question(row: Mapping[str, Any], paragraph: Any) -> Question | None
     shorts = [t for a in row["annotations"]["short_answers"] for t in a["text"]]
     verdicts = [{0: "no", 1: "yes"}[v] for v in row["annotations"]["yes_no_answer"] if v in (0, 1)]
     gold = paragraph(row["document"]["title"], text)
-    return Question(str(row["id"]), row["question"]["text"], tuple(dict.fromkeys([*shorts, *verdicts])), (gold,))
+    return Question(
+        str(row["id"]), row["question"]["text"], tuple(dict.fromkeys([*shorts, *verdicts])), (gold,)
+    )

@@ -1,10 +1,10 @@
 """The exception tree.
 
     MioRagError
-    +-- InputError (also ValueError)        what the caller gave cannot be used; `.problems` lists every reason
+    +-- InputError (also ValueError)        what the caller gave cannot be used; `.problems` lists them all
     |   +-- DataError                       a file or data set is malformed (names the file and line)
     |   +-- IndexFormatError                an index on disk is damaged, foreign or of another version
-    +-- MissingExtraError (also ImportError) an optional package is missing; the message is the install command
+    +-- MissingExtraError (also ImportError) an optional package is missing; its message says how to get it
     +-- SolverError (also RuntimeError)     a solver cannot take the program, or broke while solving it
     +-- GenerationError (also RuntimeError) a generator could not answer (endpoint down, window exceeded, ...)
 
@@ -91,5 +91,6 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
         raise MissingExtraError(
-            f"{purpose} needs the package '{module}', which is not installed: pip install \"mio-rag[{extra}]\""
+            f"{purpose} needs the package '{module}', which is not installed: "
+            f'pip install "mio-rag[{extra}]"'
         ) from error

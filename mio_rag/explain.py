@@ -44,7 +44,9 @@ def decisions(candidates: Candidates, program: SelectionProgram, result: SolveRe
     return tuple(made)
 
 
-def _why_in(candidates: Candidates, program: SelectionProgram, i: int, value: float, rival: int | None) -> str:
+def _why_in(
+    candidates: Candidates, program: SelectionProgram, i: int, value: float, rival: int | None
+) -> str:
     assert program.fixed is not None
     lost = float(program.linear[i]) - value
     text = f"relevance {candidates.relevance[i]:.3f}, adds {value:+.3f}"
@@ -80,19 +82,21 @@ def _why_out(
     if cost > program.budget:
         return f"its {cost:g} tokens exceed the whole budget of {program.budget:g}"
     alone, gain = float(program.linear[i]), float(value[i])
-    if alone <= 0:
-        return f"relevance {candidates.relevance[i]:.3f} does not pay for penalties and uncertainty ({alone:+.3f})"
-    if gain <= 1e-9:
+    if gain <= 1e-9:  # an item worth nothing alone may still gain beside the chosen ones
+        if alone <= 0:
+            relevance = f"relevance {candidates.relevance[i]:.3f}"
+            return f"{relevance} does not pay for penalties and uncertainty ({alone:+.3f})"
         if rival is None:
             return f"would add {gain:+.3f}"
-        similarity = _similarity(candidates, i, rival)
-        return f"would add {gain:+.3f}: overlaps with what is chosen, most with '{candidates.ids[rival]}'{similarity}"
+        overlap = f"most with '{candidates.ids[rival]}'{_similarity(candidates, i, rival)}"
+        return f"would add {gain:+.3f}: overlaps with what is chosen, {overlap}"
     blocked = _blocking_row(program, result.x, i)
     if blocked is not None:
         return f"worth {gain:+.3f}, but '{blocked}' is full"
     left = program.budget - program.cost(result.x)
     if cost > left + 1e-9:
-        return f"worth {gain:+.3f}, but needs {cost:g} tokens and {max(left, 0):g} are left{_best_swap(candidates, program, i, value, chosen, left)}"
+        swap = _best_swap(candidates, program, i, value, chosen)
+        return f"worth {gain:+.3f}, but needs {cost:g} tokens and {max(left, 0):g} are left; {swap}"
     if result.status is Status.OPTIMAL:
         return f"would add {gain:+.3g}, within the tolerance of the proof"
     return f"would add {gain:+.3f} and fits: '{result.solver}' did not take it (it proves no optimum)"
@@ -108,7 +112,7 @@ def _blocking_row(program: SelectionProgram, x: NDArray[np.int8], i: int) -> str
     for row in program.rows:
         activity = float(row.coefficients[x > 0].sum())
         after = activity + float(row.coefficients[i])
-        if row.violation(after) > 1e-6 and row.violation(after) > row.violation(activity):
+        if row.violation(after) > row.violation(activity):
             return row.name
     return None
 
@@ -119,13 +123,16 @@ def _best_swap(
     i: int,
     value: NDArray[np.float64],
     chosen: NDArray[np.int64],
-    left: float,
 ) -> str:
-    """The one exchange that would make room at the least loss."""
+    """The one exchange that breaks nothing and loses least."""
     assert program.fixed is not None
-    room = [int(j) for j in chosen if program.fixed[j] < 0 and program.costs[j] + left >= program.costs[i]]
-    if not room:
-        return "; no single passage could make room"
-    change = {j: float(value[i] + program.pairwise[i, j] - value[j]) for j in room}
-    j = max(room, key=lambda k: change[k])
-    return f"; in place of '{candidates.ids[j]}' it would change the objective by {change[j]:+.3f}"
+    change: dict[int, float] = {}
+    for j in chosen[program.fixed[chosen] < 0]:
+        swapped = np.zeros(program.n, dtype=np.int8)
+        swapped[[*chosen[chosen != j], i]] = 1
+        if not program.violations(swapped):
+            change[int(j)] = float(value[i] + program.pairwise[i, j] - value[j])
+    if not change:
+        return "no single passage could make room"
+    j = max(change, key=lambda k: change[k])
+    return f"in place of '{candidates.ids[j]}' it would change the objective by {change[j]:+.3f}"

@@ -3,14 +3,14 @@
     maximise   sum_i (r_i - lambda_2 - lambda_3 c_i) x_i  -  lambda_1 sum_{i<j} s_ij x_i x_j
     subject to sum_i c_i x_i <= budget_tokens, and the side rows
 
-with relevance r, similarity s (inner products of the embeddings), token costs c; under embedding uncertainty the
-termwise robust counterpart of it (`mio_rag.formulations.robust`).
+with relevance r, similarity s (inner products of the embeddings), token costs c; under embedding uncertainty
+the termwise robust counterpart of it (`mio_rag.formulations.robust`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from mio_rag.context import RegexCounter, TokenCounter, passage_tokens, render_context
 from mio_rag.errors import InputError, SolverError
 from mio_rag.explain import decisions
-from mio_rag.formulations.constraints import fixed_values, passage_count, source_caps
+from mio_rag.formulations.constraints import count_problem, fixed_values, passage_count, source_caps
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.robust import nominal_program, termwise_program
 from mio_rag.formulations.uncertainty import Norm, NormBall
@@ -40,16 +40,17 @@ class Selector:
     Parameters
     ----------
     redundancy_weight : float
-        lambda_1 >= 0, per unit of similarity: what two overlapping passages lose together. 0: they do not compete.
-        Above 0 the candidates need embeddings.
+        lambda_1 >= 0, per unit of similarity: what two overlapping passages lose together. 0: they do not
+        compete. Above 0 the candidates need embeddings.
     passage_penalty : float
-        lambda_2 >= 0, in units of relevance: what one more passage must be worth. 0: fill the budget with whatever
-        is relevant at all; large: few passages.
+        lambda_2 >= 0, in units of relevance: what one more passage must be worth. 0: fill the budget with
+        whatever is relevant at all; large: few passages.
     token_price : float
         lambda_3 >= 0, in units of relevance per token.
     radius : float
-        rho >= 0: how far each embedding may be off, in `norm`. 0: trust the embeddings. `Candidates.radius`, where
-        given, takes precedence. Relevance must then be the inner product of question and passage (or fall no faster).
+        rho >= 0: how far each embedding may be off, in `norm`. 0: trust the embeddings. `Candidates.radius`,
+        where given, takes precedence. Relevance must then be the inner product of question and passage (or
+        fall no faster).
     norm : {"l2", "l1", "linf"}
     min_passages, max_passages : int, optional
     max_per_source : int or mapping of source to int, optional
@@ -79,11 +80,11 @@ class Selector:
     options: SolveOptions = field(default_factory=SolveOptions)
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name}={value!r} must be a finite number >= 0"
-            for name in ("redundancy_weight", "passage_penalty", "token_price", "radius")
-            if not (np.isfinite(value := float(getattr(self, name))) and value >= 0)
-        ]
+        problems = []
+        for name in ("redundancy_weight", "passage_penalty", "token_price", "radius"):
+            value = getattr(self, name)
+            if not (isinstance(value, (int, float, np.number)) and np.isfinite(value) and value >= 0):
+                problems.append(f"{name}={value!r} must be a finite number >= 0")
         if self.norm not in get_args(Norm):
             problems.append(f"norm={self.norm!r} is unknown: choose l2, l1 or linf")
         for name in ("must_include", "must_exclude"):
@@ -91,15 +92,20 @@ class Selector:
                 problems.append(f"{name}={getattr(self, name)!r} is a string: give a list of ids")
         both = {} if problems else set(self.must_include) & set(self.must_exclude)
         problems += [f"'{i}' is in both must_include and must_exclude: keep one" for i in sorted(both)]
-        caps = self.max_per_source.values() if isinstance(self.max_per_source, Mapping) else [self.max_per_source]
+        caps = (
+            self.max_per_source.values()
+            if isinstance(self.max_per_source, Mapping)
+            else [self.max_per_source]
+        )
         for name, count in [
-            ("min_passages", self.min_passages), ("max_passages", self.max_passages),
+            ("min_passages", self.min_passages),
+            ("max_passages", self.max_passages),
             *(("max_per_source", cap) for cap in caps),
         ]:
-            if count is not None and (int(count) != count or count < 0):
-                problems.append(f"{name}={count!r} must be a whole number >= 0")
+            if count is not None and (problem := count_problem(name, count)):
+                problems.append(problem)
         low, high = self.min_passages, self.max_passages
-        if low is not None and high is not None and low > high:
+        if not problems and low is not None and high is not None and low > high:
             problems.append(f"min_passages={low} is above max_passages={high}: no selection can satisfy both")
         if problems:
             raise InputError(problems)
@@ -116,29 +122,49 @@ class Selector:
         rows = passage_count(n, self.min_passages, self.max_passages)
         if self.max_per_source is not None:
             if candidates.sources is None:
-                raise InputError("max_per_source needs candidates with sources: pass sources, or leave it out")
+                raise InputError(
+                    "max_per_source needs candidates with sources: pass sources, or leave it out"
+                )
             rows += source_caps(candidates.sources, self.max_per_source)
         fixed = fixed_values(candidates.ids, self.must_include, self.must_exclude)
         radius = self.radius if candidates.radius is None else np.asarray(candidates.radius)
         if np.any(np.asarray(radius) > 0):
             if candidates.embeddings is None or candidates.query_embedding is None:
-                raise InputError("radius > 0 needs embeddings and query_embedding: pass them, or set radius=0")
+                raise InputError(
+                    "radius > 0 needs embeddings and query_embedding: pass them, or set radius=0"
+                )
             return termwise_program(
-                candidates.relevance, candidates.embeddings, candidates.query_embedding, candidates.tokens,
-                budget_tokens, NormBall(radius, self.norm), redundancy_weight=self.redundancy_weight,
-                passage_penalty=self.passage_penalty, token_price=self.token_price, rows=rows, fixed=fixed,
+                candidates.relevance,
+                candidates.embeddings,
+                candidates.query_embedding,
+                candidates.tokens,
+                budget_tokens,
+                NormBall(radius, self.norm),
+                redundancy_weight=self.redundancy_weight,
+                passage_penalty=self.passage_penalty,
+                token_price=self.token_price,
+                rows=rows,
+                fixed=fixed,
             )
         similarity = None
         if self.redundancy_weight > 0 and candidates.embeddings is not None:
             vectors = candidates.embeddings.astype(np.float64)
             similarity = vectors @ vectors.T
         return nominal_program(
-            candidates.relevance, similarity, candidates.tokens, budget_tokens,
-            redundancy_weight=self.redundancy_weight, passage_penalty=self.passage_penalty,
-            token_price=self.token_price, rows=rows, fixed=fixed,
+            candidates.relevance,
+            similarity,
+            candidates.tokens,
+            budget_tokens,
+            redundancy_weight=self.redundancy_weight,
+            passage_penalty=self.passage_penalty,
+            token_price=self.token_price,
+            rows=rows,
+            fixed=fixed,
         )
 
-    def select(self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None) -> Selection:
+    def select(
+        self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
+    ) -> Selection:
         """Choose passages.
 
         Parameters
@@ -147,15 +173,16 @@ class Selector:
         budget_tokens : int
             Largest size of the context block, >= 1.
         counter : TokenCounter, optional
-            The reader's tokenizer. With it `tokens_used` is the measured size of the assembled block rather than
-            the sum of single passages; should the block come out larger than the budget (a tokenizer may count a
-            whole higher than its parts), the program is solved again with that much less.
+            The reader's tokenizer. With it `tokens_used` is the measured size of the assembled block rather
+            than the sum of single passages; should the block come out larger than the budget (a tokenizer may
+            count a whole higher than its parts), the program is solved again with a budget that is smaller in
+            proportion. The certificate is then one for that smaller budget, `program.budget`.
 
         Returns
         -------
         Selection
-            With an empty choice where the constraints are infeasible or the solver found nothing; `result.status`
-            says which.
+            With an empty choice where the constraints are infeasible or the solver found nothing;
+            `result.status` says which.
 
         Raises
         ------
@@ -166,8 +193,8 @@ class Selector:
         """
         if len(candidates) == 0:
             raise InputError("there are no candidates to select from: retrieve a pool first")
-        if isinstance(budget_tokens, bool) or budget_tokens != int(budget_tokens):
-            raise InputError(f"budget_tokens={budget_tokens!r} must be a whole number")
+        if problem := count_problem("budget_tokens", budget_tokens):
+            raise InputError(problem)
         shortest = int(candidates.tokens.min())
         if budget_tokens < shortest:
             raise InputError(
@@ -182,14 +209,27 @@ class Selector:
                 raise SolverError(result.message)
             # Best first: the reader attends most to what comes first.
             chosen = tuple(sorted(result.selected, key=lambda i: (-candidates.relevance[i], i)))
-            used = int(candidates.tokens[list(chosen)].sum())
+            used = summed = int(candidates.tokens[list(chosen)].sum())
             if counter is not None and chosen:
                 used = counter.count([render_context(candidates.passage(i) for i in chosen)])[0]
             if used <= budget_tokens:
                 break
-            allowed -= used - int(budget_tokens)
+            # In proportion, hence by one token at least and never below what a smaller selection may need.
+            allowed = summed * int(budget_tokens) // used
+        if result.status is Status.INFEASIBLE and allowed < budget_tokens:
+            result = replace(
+                result,
+                message=f"no selection satisfies the constraints within {allowed} tokens, all that is left "
+                f"of {int(budget_tokens)} where the assembled block counts more than its passages",
+            )
         return Selection(
-            candidates, chosen, used, int(budget_tokens), result, program, decisions(candidates, program, result)
+            candidates,
+            chosen,
+            used,
+            int(budget_tokens),
+            result,
+            program,
+            decisions(candidates, program, result),
         )
 
 
@@ -236,13 +276,14 @@ def select(
     scores : array_like, shape (n,), optional
         Relevance of each text, larger is better: a re-ranker's, a retriever's, a probability.
     tokens : array_like of int, shape (n,), optional
-        Cost of each text as your model counts it. Otherwise `counter` counts them, by default `RegexCounter`, an
-        approximation.
+        Cost of each text as your model counts it. Otherwise `counter` counts them, by default `RegexCounter`,
+        an approximation.
     embedder : Embedder or str, optional
-        Embeds query and texts where no embeddings are given: "minilm", or a sentence-transformers id or folder.
-        None is chosen for you.
+        Embeds query and texts where no embeddings are given: "minilm", or a sentence-transformers id or
+        folder. None is chosen for you.
     selector : Selector, optional
-        Settings to start from; the keyword settings that are given override it. See `Selector` for their meaning.
+        Settings to start from; the keyword settings that are given override it. See `Selector` for their
+        meaning.
 
     Returns
     -------
@@ -267,7 +308,9 @@ def select(
         query_vector: NDArray[np.float32] | None = model.encode([query])[0]
     else:
         vectors = None if embeddings is None else _unit_rows(np.asarray(embeddings, dtype=np.float32))
-        query_vector = None if query_embedding is None else _unit_rows(np.asarray(query_embedding, dtype=np.float32))
+        query_vector = (
+            None if query_embedding is None else _unit_rows(np.asarray(query_embedding, dtype=np.float32))
+        )
     if scores is None:
         if vectors is None or query_vector is None:
             raise InputError(
@@ -283,16 +326,32 @@ def select(
     labels = [str(k) for k in range(n)] if ids is None else [str(i) for i in ids]
     if tokens is None:
         heads = titles if titles is not None and len(titles) == n else [""] * n
-        tokens = passage_tokens([Passage(str(k), t, h) for k, (t, h) in enumerate(zip(texts, heads, strict=True))], counter)
+        tokens = passage_tokens(
+            [Passage(str(k), t, h) for k, (t, h) in enumerate(zip(texts, heads, strict=True))], counter
+        )
     pool = Candidates(
-        ids=labels, texts=texts, relevance=scores, tokens=tokens, embeddings=vectors,  # type: ignore[arg-type]
-        query_embedding=query_vector, titles=titles, sources=sources,
+        ids=labels,
+        texts=texts,
+        relevance=scores,  # type: ignore[arg-type]
+        tokens=tokens,  # type: ignore[arg-type]
+        embeddings=vectors,
+        query_embedding=query_vector,
+        titles=titles,
+        sources=sources,
     )
     given = {
-        "redundancy_weight": redundancy_weight, "passage_penalty": passage_penalty, "token_price": token_price,
-        "radius": radius, "norm": norm, "min_passages": min_passages, "max_passages": max_passages,
-        "max_per_source": max_per_source, "must_include": must_include, "must_exclude": must_exclude,
-        "solver": solver, "options": options,
+        "redundancy_weight": redundancy_weight,
+        "passage_penalty": passage_penalty,
+        "token_price": token_price,
+        "radius": radius,
+        "norm": norm,
+        "min_passages": min_passages,
+        "max_passages": max_passages,
+        "max_per_source": max_per_source,
+        "must_include": must_include,
+        "must_exclude": must_exclude,
+        "solver": solver,
+        "options": options,
     }
     changes = {name: value for name, value in given.items() if value is not None}
     base = selector or Selector()

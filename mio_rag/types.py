@@ -91,7 +91,9 @@ def _vector(name: str, value: Any, n: int, dtype: Any, problems: list[str]) -> N
         problems.append(f"{name} is not a numeric vector ({error})")
         return None
     if array.shape != (n,):
-        problems.append(f"{name} has shape {array.shape}, expected ({n},): one value for each of the {n} passages")
+        problems.append(
+            f"{name} has shape {array.shape}, expected ({n},): one value for each of the {n} passages"
+        )
         return None
     if not np.all(np.isfinite(array)):
         bad = int(np.flatnonzero(~np.isfinite(array))[0])
@@ -149,7 +151,9 @@ class Candidates:
         seen: set[str] = set()
         repeated = sorted({i for i in self.ids if i in seen or seen.add(i)})  # type: ignore[func-returns-value]
         if repeated:
-            problems.append(f"ids repeat ({', '.join(map(str, repeated[:5]))}): each passage needs its own id")
+            problems.append(
+                f"ids repeat ({', '.join(map(str, repeated[:5]))}): each passage needs its own id"
+            )
         for name in ("texts", "titles", "sources", "clusters"):
             value = getattr(self, name)
             if value is None:
@@ -157,44 +161,66 @@ class Candidates:
             put(self, name, tuple(value))
             if len(getattr(self, name)) != n:
                 problems.append(f"{name} has {len(getattr(self, name))} entries, expected {n}")
+        blank = [str(i) for i, text in zip(self.ids, self.texts, strict=False) if not text.strip()]
+        if blank:
+            problems.append(f"passages without text ({', '.join(blank[:5])}): drop them or fill them")
         put(self, "relevance", _vector("relevance", self.relevance, n, np.float64, problems))
         tokens = _vector("tokens", self.tokens, n, np.float64, problems)
         if tokens is not None:
             if np.any(tokens < 1) or np.any(tokens != np.floor(tokens)):
-                problems.append("tokens must be whole numbers >= 1: count each passage with the reader's tokenizer")
+                problems.append(
+                    "tokens must be whole numbers >= 1: count each passage with the reader's tokenizer"
+                )
             put(self, "tokens", _frozen_array(tokens, np.int64))
         self._check_embeddings(n, problems)
         if self.radius is not None:
-            radius = np.broadcast_to(np.asarray(self.radius, dtype=np.float64), (n,)) if np.ndim(
-                self.radius) == 0 else self.radius
-            checked = _vector("radius", radius, n, np.float64, problems)
+            one = isinstance(self.radius, (int, float, np.number))
+            checked = _vector("radius", [self.radius] * n if one else self.radius, n, np.float64, problems)
             if checked is not None and np.any(checked < 0):
                 problems.append("radius must be >= 0: it is the norm of the largest embedding error")
             put(self, "radius", checked)
-        put(self, "scores", {k: _vector(f"scores['{k}']", v, n, np.float64, problems)
-                             for k, v in self.scores.items()})
+        put(
+            self,
+            "scores",
+            {k: _vector(f"scores['{k}']", v, n, np.float64, problems) for k, v in self.scores.items()},
+        )
         if problems:
             raise InputError(problems)
 
     def _check_embeddings(self, n: int, problems: list[str]) -> None:
         put = object.__setattr__
+        for name in ("embeddings", "query_embedding"):
+            value = getattr(self, name)
+            try:
+                put(self, name, None if value is None else _frozen_array(value, np.float32))
+            except (TypeError, ValueError) as error:
+                problems.append(f"{name} is not an array of numbers ({error})")
+                put(self, name, None)
         if self.embeddings is not None:
-            matrix = _frozen_array(self.embeddings, np.float32)
-            put(self, "embeddings", matrix)
+            matrix = self.embeddings
             if matrix.ndim != 2 or matrix.shape[0] != n:
-                problems.append(f"embeddings has shape {matrix.shape}, expected ({n}, d): one row per passage")
+                problems.append(
+                    f"embeddings has shape {matrix.shape}, expected ({n}, d): one row per passage"
+                )
             elif not np.all(np.isfinite(matrix)):
                 row = int(np.flatnonzero(~np.isfinite(matrix).all(axis=1))[0])
-                problems.append(f"embeddings row {row} (passage '{self.ids[row]}') holds NaN or infinity: embed it again")
-        if self.query_embedding is not None:
-            query = _frozen_array(self.query_embedding, np.float32)
-            put(self, "query_embedding", query)
-            if query.ndim != 1 or not np.all(np.isfinite(query)):
-                problems.append(f"query_embedding has shape {query.shape} or is not finite, expected a finite vector (d,)")
-            elif self.embeddings is not None and self.embeddings.ndim == 2 and query.shape[0] != self.embeddings.shape[1]:
                 problems.append(
-                    f"query_embedding has {query.shape[0]} dimensions, the passages {self.embeddings.shape[1]}: "
-                    "embed both with the same model"
+                    f"embeddings row {row} (passage '{self.ids[row]}') holds NaN or infinity: embed it again"
+                )
+        if self.query_embedding is not None:
+            query = self.query_embedding
+            if query.ndim != 1 or not np.all(np.isfinite(query)):
+                problems.append(
+                    f"query_embedding has shape {query.shape} or is not finite, expected a finite vector (d,)"
+                )
+            elif (
+                self.embeddings is not None
+                and self.embeddings.ndim == 2
+                and query.shape[0] != self.embeddings.shape[1]
+            ):
+                problems.append(
+                    f"query_embedding has {query.shape[0]} dimensions, the passages "
+                    f"{self.embeddings.shape[1]}: embed both with the same model"
                 )
 
     def __len__(self) -> int:
@@ -276,10 +302,17 @@ class Selection:
     def explain(self) -> str:
         """A plain-text account: the certificate first, then one line per candidate, chosen ones first."""
         result = self.result
+        assert self.program.fixed is not None
         lines = [
-            f"{len(self.chosen)} of {len(self.candidates)} passages, {self.tokens_used} of {self.budget_tokens} tokens",
+            f"{len(self.chosen)} of {len(self.candidates)} passages, "
+            f"{self.tokens_used} of {self.budget_tokens} tokens",
             result.certificate(),
         ]
+        if result.x is None:  # there is nothing to say about single passages
+            asked = [f"at most {self.program.budget:g} tokens", *(row.name for row in self.program.rows)]
+            ids = zip(self.candidates.ids, self.program.fixed, strict=True)
+            asked += [f"'{i}' in" for i, value in ids if value == 1]
+            return "\n".join([*lines, "asked for, together: " + "; ".join(asked)])
         order = [*self.chosen, *(i for i in range(len(self.candidates)) if i not in set(self.chosen))]
         for i in order:
             d = self.decisions[i]
@@ -287,7 +320,7 @@ class Selection:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: the certificate and one entry per candidate, chosen ones first, in prompt order."""
+        """Plain data for JSON: the certificate, then the candidates: chosen ones first, in prompt order."""
         order = [*self.chosen, *(i for i in range(len(self.candidates)) if i not in set(self.chosen))]
         return {
             **self.result.to_dict(),

@@ -1,13 +1,13 @@
 """An upper bound for any selection program, in a few array operations.
 
-Fix the number t of selected items. Each selected i then has t - 1 partners, and half of every pair's penalty can be
-charged to either end, so i is worth at most
+Fix the number t of selected items. Each selected i then has t - 1 partners, and half of every pair's penalty
+can be charged to either end, so i is worth at most
 
     v_i(t) = p_i - 1/2 (sum of the t - 1 smallest P_ij, j != i),
 
-whatever the partners are. The bound for t is the smaller of the t largest v_i(t) and the fractional knapsack over
-them; the bound is its maximum over every t that the budget (t cheapest items) and the count rows allow. Valid for
-negative pairs and every fixing; other side rows are relaxed.
+whatever the partners are. The bound for t is the smaller of the t largest v_i(t) and the fractional knapsack
+over them; the bound is its maximum over every t that the budget (t cheapest items) and the count rows allow.
+Valid for negative pairs and every fixing; other side rows are relaxed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.formulations.linearize import knapsack_bound
-from mio_rag.formulations.program import FEASIBILITY_TOLERANCE, SelectionProgram
+from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
 
 __all__ = ["upper_bound"]
 
@@ -35,8 +35,7 @@ def upper_bound(program: SelectionProgram) -> float:
     assert program.fixed is not None
     inside = np.flatnonzero(program.fixed == 1)
     free = program.free
-    slack = FEASIBILITY_TOLERANCE * max(1.0, abs(program.budget))
-    room = program.budget + slack - float(program.costs[inside].sum())
+    room = program.budget + float(feasibility_tolerance(program.budget)) - float(program.costs[inside].sum())
     if room < 0:
         return -math.inf
     base = float(program.linear[inside].sum() - 0.5 * program.pairwise[np.ix_(inside, inside)].sum())
@@ -49,9 +48,9 @@ def upper_bound(program: SelectionProgram) -> float:
     for row in program.rows:
         if m and np.all(row.coefficients == 1.0):  # a count row
             if math.isfinite(row.upper):
-                most = min(most, int(math.floor(row.upper + 1e-6)) - inside.size)
+                most = min(most, math.floor(row.upper + 1e-6) - inside.size)
             if math.isfinite(row.lower):
-                least = max(least, int(math.ceil(row.lower - 1e-6)) - inside.size)
+                least = max(least, math.ceil(row.lower - 1e-6) - inside.size)
     if m == 0 or least > most:
         return base if least <= 0 else -math.inf
     pairs = program.pairwise[np.ix_(free, free)].copy()

@@ -1,8 +1,9 @@
 """OR-Tools CP-SAT: clauses instead of big-M rows, integers instead of floats.
 
-CP-SAT takes integer coefficients only. Costs and rows must be exact decimals with at most six places; they are
-multiplied by a power of ten, so that feasibility is exact. The objective is multiplied by a power of two and
-rounded: with m coefficients the error of any objective value is at most m / (2 scale), which is added to the bound.
+CP-SAT takes integer coefficients only. Costs and rows must be exact decimals with at most six places; they
+are multiplied by a power of ten, so that feasibility is exact. The objective is multiplied by a power of two
+and rounded: with m coefficients the error of any objective value is at most m / (2 scale), which is added to
+the bound.
 """
 
 from __future__ import annotations
@@ -15,19 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, require
-from mio_rag.formulations.program import SelectionProgram
+from mio_rag.formulations.program import FEASIBILITY_TOLERANCE, SelectionProgram
 from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, conclude
 
 __all__ = ["solve"]
 
-_LARGEST_OBJECTIVE = 2.0**50  # CP-SAT adds objective terms in 64-bit integers; leave it room
+# CP-SAT adds terms in 64-bit integers; leave it room.
+_LARGEST_OBJECTIVE_EXPONENT = 50
+_LARGEST_ACTIVITY = 2.0**60
 
 
 def _decimal_scale(values: NDArray[np.float64], what: str) -> int:
     """The smallest power of ten that makes all values whole numbers."""
     for places in range(7):
         scaled = values * 10**places
-        if np.all(np.abs(scaled - np.round(scaled)) <= 1e-9 * np.maximum(1.0, np.abs(scaled))):
+        if np.all(np.abs(scaled - np.round(scaled)) <= np.maximum(1e-9, 1e-15 * np.abs(scaled))):
+            if float(np.abs(scaled).sum()) > _LARGEST_ACTIVITY:
+                raise InputError(f"{what} are too large for the 64-bit integers of cpsat: use solver='highs'")
             return int(10**places)
     raise InputError(
         f"cpsat takes whole or decimal coefficients with at most six places, and {what} has finer ones: "
@@ -35,8 +40,21 @@ def _decimal_scale(values: NDArray[np.float64], what: str) -> int:
     )
 
 
-def _integers(values: NDArray[np.float64], scale: int) -> list[int]:
-    return [int(v) for v in np.round(values * scale)]
+def _add_row(
+    model: Any, x: list[Any], coefficients: NDArray[np.float64], lower: float, upper: float, what: str
+) -> None:
+    """lower <= coefficients . x <= upper, in whole numbers; a side that cannot bind is left out."""
+    from ortools.sat.python import cp_model
+
+    scale = _decimal_scale(coefficients, what)
+    whole = np.round(coefficients * scale)
+    expression = cp_model.LinearExpr.weighted_sum(x, [int(v) for v in whole])
+    least, most = float(whole[whole < 0].sum()), float(whole[whole > 0].sum())
+    slack = min(FEASIBILITY_TOLERANCE * scale, 0.5)
+    if upper * scale < most:
+        model.add(expression <= math.floor(max(upper * scale + slack, least - 1)))
+    if lower * scale > least:
+        model.add(expression >= math.ceil(min(lower * scale - slack, most + 1)))
 
 
 def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
@@ -49,16 +67,9 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
     x = [model.new_bool_var(f"x{i}") for i in range(program.n)]
     for i in np.flatnonzero(program.fixed >= 0):
         model.add(x[int(i)] == int(program.fixed[i]))
-    scale = _decimal_scale(program.costs, "costs")
-    expression = cp_model.LinearExpr.weighted_sum(x, _integers(program.costs, scale))
-    model.add(expression <= math.floor(program.budget * scale + 1e-6))
+    _add_row(model, x, program.costs, -math.inf, program.budget, "the costs")
     for row in program.rows:
-        scale = _decimal_scale(row.coefficients, f"row '{row.name}'")
-        expression = cp_model.LinearExpr.weighted_sum(x, _integers(row.coefficients, scale))
-        if math.isfinite(row.upper):
-            model.add(expression <= math.floor(row.upper * scale + 1e-6))
-        if math.isfinite(row.lower):
-            model.add(expression >= math.ceil(row.lower * scale - 1e-6))
+        _add_row(model, x, row.coefficients, row.lower, row.upper, f"the coefficients of row '{row.name}'")
     terms, weights = list(x), [float(v) for v in program.linear]
     for i, j in zip(*np.nonzero(np.triu(program.pairwise, 1)), strict=True):
         weight = float(program.pairwise[i, j])
@@ -71,8 +82,8 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
         terms.append(both)
         weights.append(-weight)
     total = float(np.abs(weights).sum()) if weights else 0.0
-    objective_scale = 2.0 ** math.floor(math.log2(_LARGEST_OBJECTIVE / total)) if total > 0 else 1.0
-    rounding = len(weights) / (2 * objective_scale)
+    objective_scale = 2.0 ** min(900, _LARGEST_OBJECTIVE_EXPONENT - math.frexp(total)[1])
+    rounding = np.count_nonzero(weights) / (2 * objective_scale)
     model.maximize(cp_model.LinearExpr.weighted_sum(terms, [round(w * objective_scale) for w in weights]))
 
     solver = cp_model.CpSolver()
@@ -87,7 +98,7 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     decision = np.array([solver.value(v) for v in x], dtype=np.int8) if found else None
     bound: float | None = None
-    if status not in (cp_model.INFEASIBLE, cp_model.MODEL_INVALID):
+    if found:  # without a solution, a bound of 0 may mean that none was computed
         bound = float(solver.best_objective_bound) / objective_scale + rounding
     common: dict[str, Any] = {
         "limit": "time" if status in (cp_model.FEASIBLE, cp_model.UNKNOWN) else None,
@@ -96,8 +107,15 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
         "version": version,
     }
     if status == cp_model.MODEL_INVALID:
-        return conclude(program, options, "cpsat", x=None, bound=None, message=model.validate(), **common)
+        return conclude(
+            program, options, "cpsat", x=None, bound=None, broken=True, message=model.validate(), **common
+        )
     return conclude(
-        program, options, "cpsat", x=decision, bound=bound,
-        proven_infeasible=status == cp_model.INFEASIBLE, **common,
+        program,
+        options,
+        "cpsat",
+        x=decision,
+        bound=bound,
+        proven_infeasible=status == cp_model.INFEASIBLE,
+        **common,
     )

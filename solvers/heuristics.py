@@ -6,10 +6,10 @@
     mmr           by value minus the largest penalty with a chosen item                 (rank and fill)
     local_search  greedy, then the best add, drop or swap until none improves
 
-`topk` and `mmr` fill the budget even with items that lower the objective, as the ranking baselines they stand for
-do (Carbonell and Goldstein, 1998, for MMR); the others stop when nothing gains. All keep the budget, the rows and
-the fixed items. Where rows demand more (a minimum count), items that bring the selection closer to feasibility are
-added first, whatever they are worth.
+`topk` and `mmr` fill the budget even with items that lower the objective, as the ranking baselines they stand
+for do (Carbonell and Goldstein, 1998, for MMR); the others stop when nothing gains. All keep the budget, the
+rows and the fixed items. Where rows demand more (a minimum count), items that bring the selection closer to
+feasibility are added first, whatever they are worth.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations.program import FEASIBILITY_TOLERANCE, SelectionProgram
+from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
 from mio_rag.solvers.bounds import upper_bound
 from mio_rag.solvers.result import SolveOptions, SolveResult, conclude
 
@@ -38,13 +38,14 @@ class _State:
         assert program.fixed is not None
         self.program = program
         self.chosen: BoolArray = np.zeros(program.n, dtype=bool)
-        self.gain: FloatArray = program.linear.copy()  # objective change of adding (removing: with minus) item i
+        #: Objective change of adding item i; of removing it, with a minus.
+        self.gain: FloatArray = program.linear.copy()
         # The budget is a row like any other.
         self.rows: FloatArray = np.vstack([program.costs, *(r.coefficients for r in program.rows)])
         upper = np.array([program.budget, *(r.upper for r in program.rows)])
         lower = np.array([-np.inf, *(r.lower for r in program.rows)])
-        self.upper = upper + FEASIBILITY_TOLERANCE * np.maximum(1.0, np.abs(upper))
-        self.lower = lower - FEASIBILITY_TOLERANCE * np.maximum(1.0, np.abs(lower))
+        self.upper = upper + feasibility_tolerance(upper)
+        self.lower = lower - feasibility_tolerance(lower)
         self.activity: FloatArray = np.zeros(self.rows.shape[0])
         for i in np.flatnonzero(program.fixed == 1):
             self.flip(int(i))
@@ -172,8 +173,8 @@ def _improve(state: _State, deadline: float) -> None:
             delta = delta + state.program.pairwise[np.ix_(inside, outside)]
             change = state.rows[:, None, outside] - state.rows[:, inside, None]
             after = state.activity[:, None, None] + change
-            holds = (after <= state.upper[:, None, None]).all(axis=0) & (after >= state.lower[:, None, None]).all(axis=0)
-            delta = np.where(holds, delta, -np.inf)
+            holds = (after <= state.upper[:, None, None]) & (after >= state.lower[:, None, None])
+            delta = np.where(holds.all(axis=0), delta, -np.inf)
             a, b = np.unravel_index(int(np.argmax(delta)), delta.shape)
             moves.append((float(delta[a, b]), int(outside[b]), int(inside[a])))
         best = max(moves, default=(0.0, -1, -1))
@@ -211,8 +212,8 @@ HEURISTICS: dict[str, Callable[[SelectionProgram, float], BoolArray]] = {
 def solve(program: SelectionProgram, options: SolveOptions, method: str) -> SolveResult:
     """Run one heuristic and attach the bound.
 
-    The result is OPTIMAL only where the bound happens to prove it, INFEASIBLE only where the bound excludes every
-    selection, and NO_SOLUTION where the heuristic failed but nothing is proven.
+    The result is OPTIMAL only where the bound happens to prove it, INFEASIBLE only where the bound excludes
+    every selection, and NO_SOLUTION where the heuristic failed but nothing is proven.
     """
     start = time.perf_counter()
     limit = options.time_limit_seconds
@@ -220,13 +221,24 @@ def solve(program: SelectionProgram, options: SolveOptions, method: str) -> Solv
     bound = upper_bound(program)
     if bound == -math.inf:
         return conclude(
-            program, options, method, x=None, bound=None, proven_infeasible=True,
-            wall_seconds=time.perf_counter() - start, version=np.__version__,
+            program,
+            options,
+            method,
+            x=None,
+            bound=None,
+            proven_infeasible=True,
+            wall_seconds=time.perf_counter() - start,
+            version=np.__version__,
         )
     chosen = HEURISTICS[method](program, deadline)
     x = None if program.violations(chosen) else chosen
     return conclude(
-        program, options, method, x=x, bound=bound,
+        program,
+        options,
+        method,
+        x=x,
+        bound=bound,
         limit="time" if time.perf_counter() >= deadline else None,
-        wall_seconds=time.perf_counter() - start, version=np.__version__,
+        wall_seconds=time.perf_counter() - start,
+        version=np.__version__,
     )

@@ -9,20 +9,27 @@ import highspy
 import numpy as np
 
 from mio_rag.formulations.linearize import Linearization, MilpArrays, linearize
-from mio_rag.formulations.program import SelectionProgram
+from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
 from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, conclude
 
 __all__ = ["solve"]
 
 
-def _model(arrays: MilpArrays) -> Any:
+def _model(arrays: MilpArrays, given: int) -> Any:
+    """The arrays for HiGHS; the first `given` rows are the program's own, met within a tolerance."""
+    tolerated = np.arange(arrays.row_lower.size) < given
     lp = highspy.HighsLp()
     columns, rows = arrays.objective.size, arrays.row_lower.size
     lp.num_col_, lp.num_row_ = columns, rows
     lp.sense_ = highspy.ObjSense.kMaximize
     lp.col_cost_ = arrays.objective
     lp.col_lower_, lp.col_upper_ = arrays.col_lower, arrays.col_upper
-    lp.row_lower_, lp.row_upper_ = arrays.row_lower, arrays.row_upper
+    lp.row_lower_ = np.where(
+        tolerated, arrays.row_lower - feasibility_tolerance(arrays.row_lower) / 2, arrays.row_lower
+    )
+    lp.row_upper_ = np.where(
+        tolerated, arrays.row_upper + feasibility_tolerance(arrays.row_upper) / 2, arrays.row_upper
+    )
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
     lp.a_matrix_.start_ = arrays.matrix.indptr.astype(np.int32)
     lp.a_matrix_.index_ = arrays.matrix.indices.astype(np.int32)
@@ -48,6 +55,8 @@ def solve(program: SelectionProgram, options: SolveOptions, form: Linearization 
     # The defaults stop at a relative gap of 1e-4, which would be a wrong optimum called optimal.
     highs.setOptionValue("mip_rel_gap", options.relative_gap)
     highs.setOptionValue("mip_abs_gap", ABSOLUTE_TOLERANCE / 2)
+    # By default every helper may be off by 1e-6, and thousands of them add up to a wrong objective.
+    highs.setOptionValue("mip_feasibility_tolerance", 1e-9)
     highs.setOptionValue("threads", options.threads)
     highs.setOptionValue("random_seed", options.seed)
     arrays = linearize(program, form)
@@ -56,7 +65,9 @@ def solve(program: SelectionProgram, options: SolveOptions, form: Linearization 
     if options.time_limit_seconds is not None:
         spent = time.perf_counter() - start
         highs.setOptionValue("time_limit", max(1e-3, options.time_limit_seconds - spent))
-    passed = highs.passModel(_model(arrays))
+    # HiGHS keeps the workers of a thread's first run and refuses any other number of them later on.
+    highspy.Highs.resetGlobalScheduler(True)
+    passed = highs.passModel(_model(arrays, 1 + len(program.rows)))
     ran = highs.run() if passed != highspy.HighsStatus.kError else passed
     status = highs.getModelStatus()
     info = highs.getInfo()
@@ -69,12 +80,19 @@ def solve(program: SelectionProgram, options: SolveOptions, form: Linearization 
         "nodes": max(0, int(info.mip_node_count)),
         "version": version,
     }
-    if ran == highspy.HighsStatus.kError or (status not in (kinds.kOptimal, kinds.kInfeasible, kinds.kTimeLimit)):
+    # With every column bounded, "unbounded or infeasible" means infeasible.
+    infeasible = status in (kinds.kInfeasible, kinds.kUnboundedOrInfeasible)
+    if ran == highspy.HighsStatus.kError or not (infeasible or status in (kinds.kOptimal, kinds.kTimeLimit)):
         message = f"HiGHS stopped with {highs.modelStatusToString(status)}"
-        return conclude(program, options, name, x=x, bound=None, message=message, **common)
+        return conclude(program, options, name, x=x, bound=None, broken=True, message=message, **common)
     return conclude(
-        program, options, name, x=x, bound=float(info.mip_dual_bound) if status != kinds.kInfeasible else None,
-        proven_infeasible=status == kinds.kInfeasible, **common,
+        program,
+        options,
+        name,
+        x=x,
+        bound=None if infeasible else float(info.mip_dual_bound),
+        proven_infeasible=infeasible,
+        **common,
     )
 
 
@@ -82,6 +100,12 @@ def _without_items(program: SelectionProgram, options: SolveOptions, name: str, 
     empty = np.zeros(0, dtype=np.int8)
     feasible = not program.violations(empty)
     return conclude(
-        program, options, name, x=empty if feasible else None, bound=0.0 if feasible else None,
-        proven_infeasible=not feasible, version=version, nodes=0,
+        program,
+        options,
+        name,
+        x=empty if feasible else None,
+        bound=0.0 if feasible else None,
+        proven_infeasible=not feasible,
+        version=version,
+        nodes=0,
     )

@@ -1,20 +1,22 @@
 """The program as a Pyomo model: the readable reference, and the door to every solver that Pyomo knows.
 
-    solver="pyomo"          HiGHS through Pyomo
-    solver="pyomo:NAME"     any other installed solver: "pyomo:gurobi", "pyomo:scip", "pyomo:cbc", ...
+solver="pyomo"          HiGHS through Pyomo
+solver="pyomo:NAME"     any other installed solver: "pyomo:gurobi", "pyomo:scip", "pyomo:cbc", ...
 """
 
 from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from mio_rag.errors import SolverError, require
-from mio_rag.formulations.program import SelectionProgram
-from mio_rag.solvers.result import SolveOptions, SolveResult, conclude
+from mio_rag.errors import InputError, SolverError, require
+from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
+from mio_rag.solvers.bounds import upper_bound
+from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, conclude
 
 __all__ = ["build_model", "solve"]
 
@@ -49,12 +51,12 @@ def build_model(program: SelectionProgram) -> Any:
     )
     # Constant expressions are not constraints in Pyomo, hence the detour for empty programs.
     model.budget = pyo.Constraint(
-        expr=_linear(model, c) <= program.budget if np.any(c) else _constant(pyo, 0 <= program.budget)
+        expr=_linear(model, c) <= program.budget if np.any(c) else _constant(pyo, -math.inf, program.budget)
     )
     model.row = pyo.ConstraintList()
     for row in program.rows:
         if not np.any(row.coefficients):
-            model.row.add(_constant(pyo, row.lower <= 0 <= row.upper))
+            model.row.add(_constant(pyo, row.lower, row.upper))
             continue
         activity = _linear(model, row.coefficients)
         if math.isfinite(row.upper):
@@ -68,8 +70,9 @@ def build_model(program: SelectionProgram) -> Any:
         else:
             model.product.add(model.y[i, j] <= model.x[i])
             model.product.add(model.y[i, j] <= model.x[j])
-    for i in np.flatnonzero(program.fixed >= 0):
-        model.x[int(i)].fix(int(program.fixed[i]))
+    for i, value in enumerate(program.fixed):
+        if value >= 0:
+            model.x[i].fix(int(value))
     return model
 
 
@@ -77,7 +80,8 @@ def _linear(model: Any, coefficients: Any) -> Any:
     return sum(float(a) * model.x[i] for i, a in enumerate(coefficients) if a != 0)
 
 
-def _constant(pyo: Any, holds: bool) -> Any:
+def _constant(pyo: Any, lower: float, upper: float) -> Any:
+    holds = lower - feasibility_tolerance(lower) <= 0 <= upper + feasibility_tolerance(upper)
     return pyo.Constraint.Feasible if holds else pyo.Constraint.Infeasible
 
 
@@ -86,29 +90,55 @@ def solve(program: SelectionProgram, options: SolveOptions, backend: str = "high
 
     Raises
     ------
+    InputError
+        If the solver is not known here, or not installed.
     SolverError
-        If Pyomo does not know the solver, or it is not installed.
+        If it broke.
     """
-    start = time.perf_counter()
     name = "pyomo" if backend == "highs" else f"pyomo:{backend}"
     version = str(require("pyomo.version", "solvers", "solver='pyomo'").version)
     pyo = require("pyomo.environ", "solvers", "solver='pyomo'")
-    if not any(program.violations(np.zeros(program.n))) and program.n == 0:
-        return conclude(program, options, name, x=np.zeros(0), bound=0.0, version=version)
+    start = time.perf_counter()
+    if program.n == 0:
+        broken = bool(program.violations([]))
+        return conclude(
+            program,
+            options,
+            name,
+            x=None if broken else np.zeros(0),
+            bound=None if broken else 0.0,
+            proven_infeasible=broken,
+            version=version,
+        )
     try:
         model = build_model(program)
     except ValueError as error:  # Pyomo refuses trivially infeasible constraints while building
         if "infeasible" not in str(error).lower():
             raise
         return conclude(program, options, name, x=None, bound=None, proven_infeasible=True, version=version)
+    limit_seconds = options.time_limit_seconds
+    if limit_seconds is not None:
+        left = max(1e-3, limit_seconds - (time.perf_counter() - start))
+        options = replace(options, time_limit_seconds=left)
     if backend == "highs":
         claims = _solve_highs(model, options)
     else:
         claims = _solve_classic(pyo, model, options, backend)
     x, bound, infeasible, limit, message = claims
+    if bound is None and not infeasible:
+        bound = upper_bound(program)  # not every interface passes the solver's own bound on
     return conclude(
-        program, options, name, x=x, bound=bound, proven_infeasible=infeasible, limit=limit, message=message,
-        wall_seconds=time.perf_counter() - start, version=version,
+        program,
+        options,
+        name,
+        x=x,
+        bound=bound,
+        proven_infeasible=infeasible,
+        broken=limit is None,
+        limit=limit,
+        message=message,
+        wall_seconds=time.perf_counter() - start,
+        version=version,
     )
 
 
@@ -127,10 +157,20 @@ def _solve_highs(model: Any, options: SolveOptions) -> _Claims:
     solver = factory("highs")
     if not solver.available():
         raise SolverError("Pyomo finds no HiGHS: pip install highspy")
+    # HiGHS keeps the workers of a thread's first run and refuses any other number of them later on.
+    require("highspy", "solvers", "solver='pyomo'").Highs.resetGlobalScheduler(True)
     outcome = solver.solve(
-        model, time_limit=options.time_limit_seconds, rel_gap=options.relative_gap, threads=options.threads,
-        solver_options={"random_seed": options.seed, "mip_abs_gap": 5e-7},
-        raise_exception_on_nonoptimal_result=False, load_solutions=False,
+        model,
+        time_limit=options.time_limit_seconds,
+        rel_gap=options.relative_gap,
+        threads=options.threads,
+        solver_options={
+            "random_seed": options.seed,
+            "mip_abs_gap": ABSOLUTE_TOLERANCE / 2,
+            "mip_feasibility_tolerance": 1e-8,  # see `mio_rag.solvers.highs`
+        },
+        raise_exception_on_nonoptimal_result=False,
+        load_solutions=False,
     )
     condition, why = outcome.solution_status, outcome.termination_condition
     found = condition in (results.SolutionStatus.feasible, results.SolutionStatus.optimal)
@@ -147,30 +187,48 @@ def _solve_highs(model: Any, options: SolveOptions) -> _Claims:
 
 
 def _solve_classic(pyo: Any, model: Any, options: SolveOptions, backend: str) -> _Claims:
-    solver = pyo.SolverFactory(backend)
-    if solver is None or not solver.available(exception_flag=False):
-        raise SolverError(f"Pyomo finds no installed solver '{backend}': install it, or use solver='highs'")
     if backend.split("_")[0] not in _CLASSIC_OPTIONS:
-        raise SolverError(
-            f"the limits of Pyomo's solver '{backend}' are not known here: choose one of "
+        raise InputError(
+            f"how to pass limits to Pyomo's solver '{backend}' is not known here: choose one of "
             f"{', '.join(sorted(_CLASSIC_OPTIONS))}, or use solver='highs'"
         )
+    solver = pyo.SolverFactory(backend)
+    if solver is None or not solver.available(exception_flag=False):
+        raise InputError(f"Pyomo finds no installed solver '{backend}': install it, or use solver='highs'")
     names = _CLASSIC_OPTIONS[backend.split("_")[0]]
     values = (options.time_limit_seconds, options.relative_gap, options.threads, options.seed)
     for key, value in zip(names, values, strict=True):
         if key is not None and value is not None:
             solver.options[key] = value
-    outcome = solver.solve(model, load_solutions=False)
+    if backend == "glpk" and options.time_limit_seconds is not None:
+        solver.options["tmlim"] = max(1, math.ceil(options.time_limit_seconds))  # it takes whole seconds only
+    if backend == "cbc":
+        solver.options["timeMode"] = "elapsed"  # its limit is processor time otherwise
+    # Readers of these solvers' logs disagree on the sign of a maximisation's bound; a minimisation has one
+    # reading.
+    model.value.deactivate()
+    model.loss = pyo.Objective(expr=-model.value.expr, sense=pyo.minimize)
+    errors = require("pyomo.common.errors", "solvers", "solver='pyomo'")
+    try:
+        outcome = solver.solve(model, load_solutions=False)
+    except (errors.ApplicationError, ValueError) as error:
+        raise SolverError(f"'{backend}' failed behind Pyomo: {error}") from error
     kinds = pyo.TerminationCondition
     why = outcome.solver.termination_condition
     found = len(outcome.solution) > 0 and why != kinds.infeasible
     if found:
         model.solutions.load_from(outcome)
-    bound = outcome.problem.upper_bound  # of a maximisation
-    proven = why == kinds.optimal
-    value = float(pyo.value(model.value)) if found else None
-    known = float(bound) if bound is not None and math.isfinite(float(bound)) else (value if proven else None)
+    # "Optimal" means within the gap that was asked for: the objective is a bound only where that gap is 0.
+    proven = why == kinds.optimal and options.relative_gap == 0
+    lower = outcome.problem.lower_bound  # of the minimisation above
+    known = -float(lower) if lower is not None and math.isfinite(float(lower)) else None
+    if proven and found and known is None:
+        known = -float(pyo.value(model.loss))
+    stopped = why == kinds.maxTimeLimit or (why != kinds.optimal and found)
     return (
-        _values(model, pyo) if found else None, known, why in (kinds.infeasible, kinds.infeasibleOrUnbounded),
-        "time" if why == kinds.maxTimeLimit else None, "" if found else f"{backend} stopped with {why}",
+        _values(model, pyo) if found else None,
+        known,
+        why in (kinds.infeasible, kinds.infeasibleOrUnbounded),
+        "time" if stopped else None,
+        "" if found else f"{backend} stopped with {why}",
     )

@@ -1,7 +1,7 @@
 """One door to every solver: `solve(program, solver="auto", options=SolveOptions(...))`.
 
-Each back end declares what it can take; a program that it cannot take is refused before anything is built, with
-the name of a solver that can.
+Each back end declares what it can take; a program that it cannot take is refused before anything is built,
+with the name of a solver that can.
 """
 
 from __future__ import annotations
@@ -54,16 +54,23 @@ class SolverInfo:
         """Why it cannot take this program, or None."""
         free = int(program.free.size)
         if self.max_free is not None and free > self.max_free:
-            return f"{self.name} enumerates at most {self.max_free} free items, this program has {free}: use solver='highs'"
+            return (
+                f"{self.name} enumerates at most {self.max_free} free items, this program has {free}: "
+                "use solver='highs'"
+            )
         return None
 
 
 _EXACT = (
     SolverInfo("exhaustive", True, "enumeration of every selection", max_free=20),
     SolverInfo("highs", True, "HiGHS on Fortet/McCormick products", "highspy"),
-    SolverInfo("highs-glover", True, "HiGHS on Glover's form: smaller, better for dense penalties", "highspy"),
+    SolverInfo(
+        "highs-glover", True, "HiGHS on Glover's form: smaller, better for dense penalties", "highspy"
+    ),
     SolverInfo("cpsat", True, "OR-Tools CP-SAT", "ortools", "solvers"),
-    SolverInfo("pyomo", True, "HiGHS through Pyomo; pyomo:NAME for any solver Pyomo knows", "pyomo", "solvers"),
+    SolverInfo(
+        "pyomo", True, "HiGHS through Pyomo; pyomo:NAME for any solver Pyomo knows", "pyomo", "solvers"
+    ),
 )
 _HEURISTIC = (
     SolverInfo("topk", False, "best value first, fill the budget"),
@@ -87,8 +94,9 @@ def available_solvers() -> tuple[str, ...]:
 def resolve(program: SelectionProgram, solver: str = "auto") -> str:
     """The solver that `solver` stands for on this program.
 
-    "auto" enumerates up to 14 free items, takes Glover's form where more than a fifth of the pairs interact and
-    most of them are penalties (there it proved the optimum 2 to 5 times sooner), and McCormick's form otherwise.
+    "auto" enumerates up to 14 free items, takes Glover's form where more than a fifth of the pairs interact
+    and most of them are penalties (there it proved the optimum 2 to 5 times sooner), and McCormick's form
+    otherwise.
     """
     if solver != "auto":
         return solver
@@ -114,10 +122,14 @@ def check_name(solver: str) -> None:
         raise InputError(f"solver '{solver}' is unknown: choose one of {names}")
     if not info.available:
         target = f"mio-rag[{info.extra}]" if info.extra else "mio-rag"
-        raise MissingExtraError(f"solver '{solver}' needs the package '{info.module}': pip install \"{target}\"")
+        raise MissingExtraError(
+            f"solver '{solver}' needs the package '{info.module}': pip install \"{target}\""
+        )
 
 
-def solve(program: SelectionProgram, solver: str = "auto", options: SolveOptions | None = None) -> SolveResult:
+def solve(
+    program: SelectionProgram, solver: str = "auto", options: SolveOptions | None = None
+) -> SolveResult:
     """Solve a selection program.
 
     Parameters

@@ -1,8 +1,8 @@
 """What a solver is asked, and what it answers.
 
-A result always says three things apart: what was found (`x`, `objective`), what was proven (`bound`, `gap`) and
-why the solver stopped (`status`, `limit`). Objective and feasibility are recomputed from `x` in float64 by
-`conclude`, whatever the back end claimed.
+A result always says three things apart: what was found (`x`, `objective`), what was proven (`bound`, `gap`)
+and why the solver stopped (`status`, `limit`). Objective and feasibility are recomputed from `x` in float64
+by `conclude`, whatever the back end claimed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import SelectionProgram
+from mio_rag.solvers.bounds import upper_bound
 
 __all__ = ["ABSOLUTE_TOLERANCE", "SolveOptions", "SolveResult", "Status", "conclude", "relative_gap"]
 
 #: bound - objective at or below max(ABSOLUTE_TOLERANCE, relative_gap * |objective|) counts as proven optimal.
 ABSOLUTE_TOLERANCE = 1e-6
+#: No relative gap below this one is resolved: floating-point solvers cannot prove 10^9 to within 10^-6.
+SMALLEST_RELATIVE_GAP = 1e-9
 
 
 class Status(StrEnum):
@@ -44,7 +47,7 @@ class SolveOptions:
         Wall time, > 0; None for no limit. At the limit the best selection comes back with a certified gap.
     relative_gap : float
         Stop once bound - objective <= max(1e-6, relative_gap * |objective|). 0 asks for the exact optimum
-        within 1e-6.
+        within 1e-6, or within 1e-9 of its size where that is more.
     threads : int
         >= 1. One by default: many small programs are better solved side by side.
     seed : int
@@ -68,16 +71,16 @@ class SolveOptions:
             problems.append(f"time_limit_seconds={limit!r} must be > 0, or None for no limit")
         if not (0 <= self.relative_gap < math.inf):
             problems.append(f"relative_gap={self.relative_gap!r} must be >= 0 and finite")
-        if self.threads < 1:
-            problems.append(f"threads={self.threads!r} must be >= 1")
-        if not 0 <= self.seed < 2**31:
-            problems.append(f"seed={self.seed!r} must be between 0 and 2^31 - 1")
+        if not self.threads >= 1 or self.threads != int(self.threads):
+            problems.append(f"threads={self.threads!r} must be a whole number >= 1")
+        if not 0 <= self.seed < 2**31 or self.seed != int(self.seed):
+            problems.append(f"seed={self.seed!r} must be a whole number between 0 and 2^31 - 1")
         if problems:
             raise InputError(problems)
 
     def tolerance(self, objective: float) -> float:
         """Largest bound - objective that counts as optimal."""
-        return max(ABSOLUTE_TOLERANCE, self.relative_gap * abs(objective))
+        return max(ABSOLUTE_TOLERANCE, max(self.relative_gap, SMALLEST_RELATIVE_GAP) * abs(objective))
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +171,7 @@ def conclude(
     x: NDArray[Any] | None,
     bound: float | None,
     proven_infeasible: bool = False,
+    broken: bool = False,
     limit: str | None = None,
     wall_seconds: float = 0.0,
     nodes: int | None = None,
@@ -183,31 +187,60 @@ def conclude(
     bound : float or None
         Its upper bound; None or infinite when it proved nothing.
     proven_infeasible : bool
-        Whether the back end proved that nothing is feasible. Ignored (as an error) if it also returned x.
+        Whether the back end proved that nothing is feasible. A contradiction if it also returned a feasible
+        x.
+
+    broken : bool
+        Whether the back end failed rather than stopped: without a selection, that is an error.
+
+    Notes
+    -----
+    A back end that a limit stopped early may have proven little or nothing; then the bound of
+    `mio_rag.solvers.bounds.upper_bound` stands in where it is lower.
     """
     common: dict[str, Any] = {
-        "solver": solver, "limit": limit, "wall_seconds": wall_seconds, "nodes": nodes, "version": version,
+        "solver": solver,
+        "limit": limit,
+        "wall_seconds": wall_seconds,
+        "nodes": nodes,
+        "version": version,
     }
     known = None if bound is None or not math.isfinite(bound) else float(bound)
+    if limit is not None:
+        simple = upper_bound(program)
+        if math.isfinite(simple):
+            known = simple if known is None else min(known, simple)
     if x is None:
         if proven_infeasible:
             return SolveResult(
                 Status.INFEASIBLE, message=message or "no selection satisfies the constraints", **common
             )
+        status = Status.ERROR if broken else Status.NO_SOLUTION
         return SolveResult(
-            Status.NO_SOLUTION, bound=known, message=message or "no feasible selection was found", **common
+            status, bound=known, message=message or "no feasible selection was found", **common
         )
     decision = (np.asarray(x) > 0.5).astype(np.int8)
-    broken = program.violations(decision)
-    if broken:
+    violations = program.violations(decision)
+    if violations:
         return SolveResult(
-            Status.ERROR, message=f"{solver} returned a selection that breaks: {'; '.join(broken)}", **common
+            Status.ERROR,
+            message=f"{solver} returned a selection that breaks: {'; '.join(violations)}",
+            **common,
         )
     objective = program.objective(decision)
+    if proven_infeasible:
+        return SolveResult(
+            Status.ERROR,
+            x=decision,
+            objective=objective,
+            message=f"{solver} claims infeasibility, but returned a selection that satisfies everything",
+            **common,
+        )
     if known is None:
         return SolveResult(Status.FEASIBLE, x=decision, objective=objective, message=message, **common)
     tolerance = options.tolerance(objective)
-    # A back end works to 1e-6 feasibility and may report a bound that far below what it found; more is a contradiction.
+    # A back end works to 1e-6 feasibility and may report a bound that far below what it found; more is a
+    # contradiction.
     if known < objective - 1e-5 * max(1.0, abs(objective)):
         return SolveResult(
             Status.ERROR,
@@ -219,6 +252,11 @@ def conclude(
     known = max(known, objective)
     status = Status.OPTIMAL if known - objective <= tolerance else Status.FEASIBLE
     return SolveResult(
-        status, x=decision, objective=objective, bound=known, gap=relative_gap(objective, known),
-        message=message, **{**common, "limit": None if status is Status.OPTIMAL else limit},
+        status,
+        x=decision,
+        objective=objective,
+        bound=known,
+        gap=relative_gap(objective, known),
+        message=message,
+        **{**common, "limit": None if status is Status.OPTIMAL else limit},
     )

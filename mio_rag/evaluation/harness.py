@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import platform
 import time
@@ -24,12 +25,12 @@ from mio_rag.context import RegexCounter
 from mio_rag.datasets import Dataset
 from mio_rag.errors import DataError, GenerationError, InputError, MioRagError
 from mio_rag.evaluation.ledger import Ledger, write_atomically
-from mio_rag.evaluation.measures import answer_measures, selection_measures
+from mio_rag.evaluation.measures import answer_measures, failed_measures, selection_measures
 from mio_rag.evaluation.methods import Method, make_methods
 from mio_rag.evaluation.summary import compare_rows, summarize
 from mio_rag.generation import Generator, Prompt, build_prompt
 from mio_rag.retrieval.index import CorpusIndex
-from mio_rag.retrieval.retriever import Mode, Retriever
+from mio_rag.retrieval.retriever import Mode, Retriever, pool_problems
 from mio_rag.selector import Selector
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.types import Answer, Candidates, Question, Selection
@@ -81,13 +82,18 @@ class EvaluationSettings:
         problems = []
         if not self.budgets:
             problems.append("no token budget is given")
-        problems += [f"budget_tokens={b!r} must be a whole number >= 1" for b in self.budgets if int(b) != b or b < 1]
+        problems += [
+            f"budget_tokens={b!r} must be a whole number >= 1" for b in self.budgets if int(b) != b or b < 1
+        ]
         if len(set(self.budgets)) < len(self.budgets):
             problems.append("a token budget is listed twice")
         if self.limit is not None and self.limit < 1:
             problems.append(f"limit={self.limit} must be >= 1")
         if self.max_tokens < 1:
             problems.append(f"max_tokens={self.max_tokens} must be >= 1")
+        if not 0 <= self.seed < 2**31:
+            problems.append(f"seed={self.seed} must be between 0 and 2^31 - 1")
+        problems += pool_problems(self.pool, self.mode)
         if self.baseline is not None and self.baseline not in self.methods:
             problems.append(f"baseline '{self.baseline}' is not among the methods {', '.join(self.methods)}")
         try:
@@ -148,19 +154,23 @@ def evaluate(
     questions = dataset.questions[: settings.limit]
     if not questions:
         raise DataError(f"'{dataset.name}' has no questions to evaluate: it needs questions.jsonl[.gz]")
-    missing = {p.id for p in dataset.passages} ^ {p.id for p in index.passages}
-    if missing:
+    # Ids alone do not tell: many corpora number their passages from 0.
+    differing = {p.id for p in set(dataset.passages) ^ set(index.passages)}
+    if differing:
         raise InputError(
-            f"the index does not hold the corpus of '{dataset.name}' ({len(missing)} passages differ, "
-            f"for instance '{min(missing)}'): build it from the same data"
+            f"the index does not hold the corpus of '{dataset.name}' ({len(differing)} passages differ, "
+            f"for instance '{min(differing)}'): build it from the same data"
         )
     run = _run_record(dataset, index, generator, settings, len(questions))
     ledger = _open(folder, run, resume)
     done = {Ledger.key(row) for row in ledger.rows}
     methods = make_methods(list(settings.methods), settings.selector, settings.mmr_lambda)
     pairs = [(method, int(budget)) for method in methods for budget in settings.budgets]
-    road = _Road(Retriever(index, pool=settings.pool, mode=settings.mode, counter=generator or RegexCounter()),
-                 generator, settings.max_tokens)
+    road = _Road(
+        Retriever(index, pool=settings.pool, mode=settings.mode, counter=generator or RegexCounter()),
+        generator,
+        settings.max_tokens,
+    )
     started = time.perf_counter()
     failing = 0
     for first in range(0, len(questions), _CHUNK):
@@ -168,7 +178,7 @@ def evaluate(
         open_pairs = {q.id: [p for p in pairs if (q.id, p[0].name, p[1]) not in done] for q in chunk}
         for rows in road.rows([q for q in chunk if open_pairs[q.id]], open_pairs):
             ledger.append(rows)
-            failing = failing + 1 if all(row["error"] for row in rows) else 0
+            failing = failing + 1 if _stuck(rows, len(pairs)) else 0
             if failing >= _ABORT_AFTER:
                 raise GenerationError(
                     f"{failing} questions in a row failed, the last with: {rows[-1]['error']}. What is finished is kept in "
@@ -176,8 +186,9 @@ def evaluate(
                 )
         if progress:
             progress(len(chunk), f"{min(first + _CHUNK, len(questions))} of {len(questions)} questions")
-    wanted = {(q.id, m.name, b) for q in questions for m, b in pairs}
-    rows = [row for row in ledger.rows if Ledger.key(row) in wanted]
+    # In the order of an uninterrupted run: the resampling of the intervals goes by position.
+    by_key = {Ledger.key(row): row for row in ledger.rows}
+    rows = [by_key[q.id, method.name, budget] for q in questions for method, budget in pairs]
     ledger.rows = rows
     run |= {"finished": _now(), "seconds": time.perf_counter() - started}
     summary = summarize(rows, settings.seed)
@@ -188,16 +199,43 @@ def evaluate(
     return EvaluationResult(folder, rows, summary, comparisons, run)
 
 
+def _stuck(rows: Sequence[dict[str, Any]], pairs: int) -> bool:
+    """Whether a question failed altogether, for a cause that may befall the next one.
+
+    Where some of its rows are there already, unusable input (a budget below every passage) is the cause of these alone.
+    """
+    return all(row["error"] and (len(rows) == pairs or row["error_kind"] != "InputError") for row in rows)
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _run_record(
-    dataset: Dataset, index: CorpusIndex, generator: Generator | None, settings: EvaluationSettings, questions: int
+    dataset: Dataset,
+    index: CorpusIndex,
+    generator: Generator | None,
+    settings: EvaluationSettings,
+    questions: int,
 ) -> dict[str, Any]:
     selector = dataclasses.asdict(settings.selector)
-    packages = ("mio-rag", "numpy", "scipy", "highspy", "ortools", "faiss-cpu", "bm25s", "sentence-transformers",
-                "transformers", "torch", "xllamacpp", "ir-measures", "rouge-score")
+    if selector["options"]["time_limit_seconds"] == math.inf:  # JSON has no infinity
+        selector["options"]["time_limit_seconds"] = None
+    packages = (
+        "mio-rag",
+        "numpy",
+        "scipy",
+        "highspy",
+        "ortools",
+        "faiss-cpu",
+        "bm25s",
+        "sentence-transformers",
+        "transformers",
+        "torch",
+        "xllamacpp",
+        "ir-measures",
+        "rouge-score",
+    )
     versions = {"python": platform.python_version()}
     for package in packages:
         try:
@@ -229,17 +267,26 @@ def _run_record(
 _IDENTITY = ("data_sha256", "generator", "embedder_fingerprint", "pool", "mode", "seed", "settings")
 
 
-def _open(folder: Path, run: dict[str, Any], resume: bool) -> Ledger:
-    record = folder / "run.json"
+def check_folder(folder: Path, resume: bool = False) -> None:
+    """Raise `InputError` if a run must not be written there: it holds something else, or a run not resumed."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"'{folder}' is a file: choose a folder")
     if folder.is_dir() and any(folder.iterdir()):
-        if not record.is_file():
+        if not (folder / "run.json").is_file():
             raise InputError(f"'{folder}' is not empty and holds no run: choose a new folder")
         if not resume:
             raise InputError(f"'{folder}' already holds a run: go on with --resume, or choose a new folder")
-        before = json.loads(record.read_text(encoding="utf-8"))
-        changed = [key for key in _IDENTITY if before.get(key) != json.loads(json.dumps(run[key]))]
+
+
+def _open(folder: Path, run: dict[str, Any], resume: bool) -> Ledger:
+    check_folder(folder, resume)
+    record = folder / "run.json"
+    if record.is_file():
+        try:
+            before = json.loads(record.read_text(encoding="utf-8"))
+            changed = [key for key in _IDENTITY if before.get(key) != json.loads(json.dumps(run[key]))]
+        except (OSError, ValueError, AttributeError) as error:
+            raise DataError(f"'{record}' cannot be read ({error}): choose a new folder") from error
         if changed:
             raise InputError(
                 f"the run in '{folder}' had another {', '.join(changed)}: its rows cannot be mixed with these; "
@@ -290,11 +337,11 @@ class _Road:
     def _select(self, question: Question, pairs: Sequence[tuple[Method, int]]) -> list[_Work]:
         start = time.perf_counter()
         candidates: Candidates | None = None
-        failure = ""
+        failure: MioRagError | None = None
         try:
             candidates = self.retriever.retrieve(question.text)
         except MioRagError as error:
-            failure = str(error)
+            failure = error
         retrieve = time.perf_counter() - start
         works = []
         for method, budget in pairs:
@@ -302,17 +349,21 @@ class _Road:
             work.seconds["retrieve"] = retrieve
             works.append(work)
             if candidates is None:
-                _fail(work, failure)
+                _fail(work, failure, answered=self.generator is not None)
                 continue
             start = time.perf_counter()
             try:
-                work.selection = method.select(candidates, self._allowed(question, budget), self.retriever.counter)
+                work.selection = method.select(
+                    candidates, self._allowed(question, budget), self.retriever.counter
+                )
                 work.prompt = build_prompt(question, work.selection.passages)
             except MioRagError as error:
-                _fail(work, str(error))
+                failure = error
             work.seconds["select"] = time.perf_counter() - start
             if work.selection is not None:
                 _describe(work, work.selection)
+            if work.prompt is None:
+                _fail(work, failure, answered=self.generator is not None)
         return works
 
     def _allowed(self, question: Question, budget: int) -> int:
@@ -321,7 +372,9 @@ class _Road:
             return budget
         window = self.generator.context_allowance(question, max_tokens=self.max_tokens)
         if window is not None and window < 1:
-            raise GenerationError(f"question '{question.id}' leaves no room for context in the window of {self.generator.name}")
+            raise GenerationError(
+                f"question '{question.id}' leaves no room for context in the window of {self.generator.name}"
+            )
         return budget if window is None else min(budget, window)
 
     def _generate(self, works: Sequence[_Work]) -> None:
@@ -329,8 +382,10 @@ class _Road:
         waiting = [work for work in works if work.prompt is not None and not work.row["error"]]
         prompts = {(w.prompt.system, w.prompt.user): w.prompt for w in waiting if w.prompt is not None}
         open_prompts = [p for p in prompts.values() if not p.question.choices]
-        answers: dict[tuple[str, str], Answer | GenerationError] = {}
-        generated = self.generator.generate_many(open_prompts, max_tokens=self.max_tokens) if open_prompts else []
+        answers: dict[tuple[str, str], Answer | MioRagError] = {}
+        generated = (
+            self.generator.generate_many(open_prompts, max_tokens=self.max_tokens) if open_prompts else []
+        )
         answers.update({(p.system, p.user): a for p, a in zip(open_prompts, generated, strict=True)})
         choices: dict[tuple[str, str], int] = {}
         for key, prompt in prompts.items():
@@ -340,8 +395,8 @@ class _Road:
             assert work.prompt is not None
             key = (work.prompt.system, work.prompt.user)
             answer = answers[key]
-            if isinstance(answer, GenerationError):
-                _fail(work, str(answer))
+            if isinstance(answer, MioRagError):
+                _fail(work, answer, answered=True)
                 continue
             work.seconds["generate"] = answer.latency_seconds
             work.row |= {
@@ -352,16 +407,16 @@ class _Road:
                 **answer_measures(work.question, answer.text, choices.get(key)),
             }
 
-    def _choose(self, prompt: Prompt) -> tuple[Answer | GenerationError, int]:
+    def _choose(self, prompt: Prompt) -> tuple[Answer | MioRagError, int]:
         assert self.generator is not None
         start = time.perf_counter()
         try:
             choice = self.generator.choose(prompt, prompt.question.choices)
-        except GenerationError as error:
+            seconds = time.perf_counter() - start
+            tokens = self.generator.prompt_tokens(prompt)
+        except MioRagError as error:  # the model failed, or the question has one choice, or a blank one
             return error, -1
-        seconds = time.perf_counter() - start
-        text = prompt.question.choices[choice]
-        return Answer(text, self.generator.prompt_tokens(prompt), 1, seconds, self.generator.name), choice
+        return Answer(prompt.question.choices[choice], tokens, 1, seconds, self.generator.name), choice
 
 
 def _blank(question: Question, method: str, budget: int) -> dict[str, Any]:
@@ -376,19 +431,14 @@ def _blank(question: Question, method: str, budget: int) -> dict[str, Any]:
         "retrieval_calls": 1,
         "lm_calls": 0,
         "error": None,
+        "error_kind": None,
     }
 
 
-def _fail(work: _Work, message: str) -> None:
-    """Mark a row as failed; it scores 0 wherever the question has a label, so that failing never pays."""
-    zeros: dict[str, float] = {}
-    if work.question.gold_ids:
-        zeros |= {"gold_recall": 0.0, "all_gold": 0.0}
-    if work.question.answers:
-        zeros |= {"exact_match": 0.0, "token_f1": 0.0, "rouge_l": 0.0}
-        if work.question.choices:
-            zeros["accuracy"] = 0.0
-    work.row |= {"status": "error", "error": message, **zeros}
+def _fail(work: _Work, error: MioRagError | None, *, answered: bool) -> None:
+    """Mark a row as failed; `answered`: whether a reader should have answered."""
+    zeros = failed_measures(work.question, selection=work.selection is None, answer=answered)
+    work.row |= {"status": "error", "error": str(error), "error_kind": type(error).__name__, **zeros}
 
 
 def _describe(work: _Work, selection: Selection) -> None:
@@ -412,17 +462,28 @@ def _describe(work: _Work, selection: Selection) -> None:
 def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]:
     chosen = set(selection.chosen)
     rest = [i for i in range(len(selection.candidates)) if i not in chosen]
-    gold = [i for i in rest if selection.candidates.ids[i] in question.gold_ids]  # what was missed is of interest
+    gold = [
+        i for i in rest if selection.candidates.ids[i] in question.gold_ids
+    ]  # what was missed is of interest
     best = sorted(rest, key=lambda i: -selection.decisions[i].value)[:_SHOWN_REST]
     shown = [*selection.chosen, *dict.fromkeys([*gold, *best])]
     rows = []
     for i in shown:
         decision, passage = selection.decisions[i], selection.candidates.passage(i)
         text = passage.text if len(passage.text) <= _EXCERPT else passage.text[: _EXCERPT - 1] + "\u2026"
-        rows.append({
-            "id": decision.id, "title": passage.title, "source": passage.source, "tokens": decision.tokens,
-            "relevance": decision.relevance, "value": decision.value, "selected": decision.selected,
-            "gold": decision.id in question.gold_ids, "reason": decision.reason,
-            "redundant_with": decision.redundant_with, "text": text,
-        })
+        rows.append(
+            {
+                "id": decision.id,
+                "title": passage.title,
+                "source": passage.source,
+                "tokens": decision.tokens,
+                "relevance": decision.relevance,
+                "value": decision.value,
+                "selected": decision.selected,
+                "gold": decision.id in question.gold_ids,
+                "reason": decision.reason,
+                "redundant_with": decision.redundant_with,
+                "text": text,
+            }
+        )
     return rows

@@ -13,15 +13,32 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import DataError, InputError, require
+from mio_rag.evaluation.measures import GENERATION_MEASURES, SELECTION_MEASURES
 
-__all__ = ["Key", "Ledger", "write_atomically"]
+__all__ = ["COLUMNS", "Key", "Ledger", "write_atomically"]
 
 Key = tuple[str, str, int]  # question_id, method, budget_tokens
 
-_TEXT = ("question_id", "question", "question_type", "method", "answer", "status", "solver", "error")
-_INTEGER = ("budget_tokens", "passages_selected", "pool_size", "tokens_used", "prompt_tokens", "completion_tokens",
-            "retrieval_calls", "lm_calls")
+_TEXT = ("question_id", "question", "question_type", "method", "answer", "status", "solver", "error", "error_kind")
+_INTEGER = (
+    "budget_tokens",
+    "passages_selected",
+    "pool_size",
+    "tokens_used",
+    "prompt_tokens",
+    "completion_tokens",
+    "retrieval_calls",
+    "lm_calls",
+)
 _LISTS = ("selected_ids", "gold_ids", "answers")
+
+#: Columns of every ledger, null where a run has no such value.
+COLUMNS = (
+    *("question_id", "method", "budget_tokens", "selected_ids", "tokens_used", "prompt_tokens", "completion_tokens"),
+    *("answer", "status", "objective", "bound", "gap", "solver", "solve_seconds", "error"),
+    *SELECTION_MEASURES,
+    *GENERATION_MEASURES,
+)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -39,6 +56,11 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise InputError(f"'{path}' could not be written: {error}") from error
+
+
+def _writable(text: str | None) -> str | None:
+    """With "?" for halves of surrogate pairs, which a generator may say and no file can hold."""
+    return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 class Ledger:
@@ -68,12 +90,13 @@ class Ledger:
             for number, line in enumerate(lines, start=1):
                 try:
                     row = json.loads(line)
-                except json.JSONDecodeError as error:
+                    key = self.key(row)
+                except (ValueError, TypeError, KeyError) as error:
                     if number == len(lines):  # the write that was cut short
                         continue
-                    raise DataError(f"{self._path}, line {number}: not valid JSON ({error.msg}); start a new run") from error
+                    raise DataError(f"{self._path}, line {number} is no row ({error}): start a new run") from error
                 if not row.get("error"):
-                    kept[self.key(row)] = row
+                    kept[key] = row
         self.rows = list(kept.values())
         write_atomically(self._path, "".join(json.dumps(row) + "\n" for row in self.rows))
         return len(self.rows)
@@ -93,20 +116,25 @@ class Ledger:
         """Write ``ledger.parquet`` with typed columns; undefined measures are null."""
         arrow: Any = require("pyarrow", "evaluation", "the ledger")
         parquet: Any = require("pyarrow.parquet", "evaluation", "the ledger")
-        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        names = list(dict.fromkeys([*COLUMNS, *(name for row in self.rows for name in row)]))
         columns = []
         for name in names:
             values = [row.get(name) for row in self.rows]
             if name == "decisions":
-                columns.append(arrow.array([json.dumps(v) if v is not None else None for v in values], arrow.string()))
+                columns.append(
+                    arrow.array([json.dumps(v) if v is not None else None for v in values], arrow.string())
+                )
                 continue
             kind = (
-                arrow.string() if name in _TEXT
-                else arrow.int64() if name in _INTEGER
-                else arrow.list_(arrow.string()) if name in _LISTS
+                arrow.string()
+                if name in _TEXT
+                else arrow.int64()
+                if name in _INTEGER
+                else arrow.list_(arrow.string())
+                if name in _LISTS
                 else arrow.float64()
             )
-            columns.append(arrow.array(values, kind))
+            columns.append(arrow.array([_writable(v) for v in values] if kind == arrow.string() else values, kind))
         path = self.folder / "ledger.parquet"
         partial = path.with_name(".ledger.parquet.partial")
         try:

@@ -29,12 +29,28 @@ import numpy as np
 from mio_rag.errors import require
 from mio_rag.types import Candidates, Question, Selection
 
-__all__ = ["GENERATION_MEASURES", "SELECTION_MEASURES", "answer_measures", "exact_match", "normalize_answer",
-           "selection_measures", "token_f1"]
+__all__ = [
+    "GENERATION_MEASURES",
+    "SELECTION_MEASURES",
+    "answer_measures",
+    "exact_match",
+    "failed_measures",
+    "normalize_answer",
+    "selection_measures",
+    "token_f1",
+]
 
 SELECTION_MEASURES = (
-    "gold_recall", "all_gold", "gold_precision", "reciprocal_rank", "ndcg", "pool_recall", "source_recall",
-    "answer_in_context", "diversity", "source_entropy",
+    "gold_recall",
+    "all_gold",
+    "gold_precision",
+    "reciprocal_rank",
+    "ndcg",
+    "pool_recall",
+    "source_recall",
+    "answer_in_context",
+    "diversity",
+    "source_entropy",
 )
 GENERATION_MEASURES = ("exact_match", "token_f1", "rouge_l", "accuracy")
 
@@ -58,7 +74,9 @@ def token_f1(prediction: str, answers: Sequence[str]) -> float:
 
     Where either side has no words, 1 if both have none and 0 otherwise.
     """
-    return max(_f1(normalize_answer(prediction).split(), normalize_answer(a).split()) for a in answers or ("",))
+    return max(
+        _f1(normalize_answer(prediction).split(), normalize_answer(a).split()) for a in answers or ("",)
+    )
 
 
 def _f1(given: list[str], gold: list[str]) -> float:
@@ -97,8 +115,41 @@ def answer_measures(question: Question, answer: str, choice: int | None = None) 
     if question.answers:
         measures["rouge_l"] = _rouge_l(answer, question.answers)
     if question.choices and question.answers and choice is not None:
-        measures["accuracy"] = exact_match(question.choices[choice], question.answers)
+        measures["accuracy"] = _chosen_right(question, choice)
     return measures
+
+
+def _chosen_right(question: Question, choice: int) -> float:
+    """1 if the chosen option is an accepted answer: word for word if one is, since "1.5" and "15" normalise alike."""
+    accepted = {a.strip() for a in question.answers}
+    right = [k for k, option in enumerate(question.choices) if option.strip() in accepted]
+    return float(choice in right) if right else exact_match(question.choices[choice], question.answers)
+
+
+def failed_measures(question: Question, *, selection: bool, answer: bool) -> dict[str, float]:
+    """Zeros for every measure that a success would have had, so that failing never pays.
+
+    Parameters
+    ----------
+    selection, answer : bool
+        Which of the two is missing: a selection that was made keeps its own measures, and without a reader there
+        are none of an answer.
+    """
+    names: list[str] = []
+    if answer and (question.answers or _is_unanswerable(question)):
+        names += ["exact_match", "token_f1"]
+    if answer and question.answers:
+        names.append("rouge_l")
+        if question.choices:
+            names.append("accuracy")
+    if selection:
+        if question.gold_ids:
+            names += ["gold_recall", "all_gold", "gold_precision", "pool_recall", "reciprocal_rank", "ndcg"]
+        if question.gold_sources:
+            names.append("source_recall")
+        if question.answers and not _yes_no(question):
+            names.append("answer_in_context")
+    return dict.fromkeys(names, 0.0)
 
 
 def selection_measures(question: Question, selection: Selection) -> dict[str, float | None]:

@@ -1,12 +1,12 @@
 """The compared methods: each one a way of deciding what is read, on the same pool under the same budget.
 
-    topk           cosine, best first, skipping what does not fit;  topk:K stops after K passages
-    bm25, fused    the same by BM25 score, by reciprocal rank fusion (also bm25:K, fused:K)
-    mmr            maximal marginal relevance
-    density        cosine per token
-    greedy         the program's marginal gains per token
-    local_search   greedy with add, drop and swap, on the program
-    exact          the program, to proven optimality (or a certified gap at the time limit)
+topk           cosine, best first, skipping what does not fit;  topk:K stops after K passages
+bm25, fused    the same by BM25 score, by reciprocal rank fusion (also bm25:K, fused:K)
+mmr            maximal marginal relevance
+density        cosine per token
+greedy         the program's marginal gains per token
+local_search   greedy with add, drop and swap, on the program
+exact          the program, to proven optimality (or a certified gap at the time limit)
 """
 
 from __future__ import annotations
@@ -71,15 +71,21 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
         problems.append(f"mmr_lambda={mmr_lambda!r} must be in (0, 1]")
     if not names:
         problems.append(f"no method is given: choose from {', '.join(METHODS)}, topk:K")
-    plain = dataclasses.replace(selector, redundancy_weight=0.0, passage_penalty=0.0, token_price=0.0, radius=0.0)
+    plain = dataclasses.replace(
+        selector, redundancy_weight=0.0, passage_penalty=0.0, token_price=0.0, radius=0.0
+    )
     methods = []
     for name in names:
         ranked = re.fullmatch(r"(topk|bm25|fused)(?::([1-9]\d*))?", name)
         if ranked:
             score = None if ranked[1] == "topk" else ranked[1]
-            most = int(ranked[2]) if ranked[2] else selector.max_passages
-            rank = dataclasses.replace(plain, solver="topk", max_passages=most)
-            methods.append(Method(name, rank, score))
+            given = (int(ranked[2]) if ranked[2] else None, selector.max_passages)
+            most = min((k for k in given if k is not None), default=None)
+            try:
+                rank = dataclasses.replace(plain, solver="topk", max_passages=most)
+                methods.append(Method(name, rank, score))
+            except InputError as error:  # K below min_passages
+                problems += [f"method '{name}': {p}" for p in error.problems]
         elif name == "mmr" and 0 < mmr_lambda <= 1:
             # lambda rel - (1 - lambda) max sim orders like rel - (1 - lambda) / lambda max sim
             weight = (1 - mmr_lambda) / mmr_lambda
@@ -91,7 +97,9 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
         elif name == "exact":
             methods.append(Method(name, selector))
         elif name != "mmr":
-            problems.append(f"method '{name}' is unknown: choose from {', '.join(METHODS)}, topk:K, bm25:K, fused:K")
+            problems.append(
+                f"method '{name}' is unknown: choose from {', '.join(METHODS)}, topk:K, bm25:K, fused:K"
+            )
     if problems:
         raise InputError(problems)
     return methods

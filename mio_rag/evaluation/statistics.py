@@ -22,11 +22,6 @@ RESAMPLES = 2000
 FloatArray = NDArray[np.float64]
 
 
-def _percentiles(samples: FloatArray) -> tuple[float, float]:
-    low, high = np.quantile(samples, [0.025, 0.975])
-    return float(low), float(high)
-
-
 def mean_interval(values: Sequence[float], seed: int = 0) -> dict[str, float]:
     """Mean with its 95 % bootstrap interval: {mean, low, high}. One value: the interval is that value."""
     data = np.asarray(values, dtype=np.float64)
@@ -34,17 +29,24 @@ def mean_interval(values: Sequence[float], seed: int = 0) -> dict[str, float]:
     if data.size < 2 or np.all(data == data[0]):
         return {"mean": mean, "low": mean, "high": mean}
     outcome = stats.bootstrap(
-        (data,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(seed), vectorized=True
+        (data,),
+        np.mean,
+        n_resamples=RESAMPLES,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+        vectorized=True,
     )
     interval = outcome.confidence_interval
     return {"mean": mean, "low": float(interval.low), "high": float(interval.high)}
 
 
-def ratio_interval(numerator: Sequence[float], denominator: Sequence[float], seed: int = 0) -> dict[str, float] | None:
+def ratio_interval(
+    numerator: Sequence[float], denominator: Sequence[float], seed: int = 0
+) -> dict[str, float] | None:
     """Ratio of the sums over the same questions, with its interval; None when the denominator sums to 0.
 
-    Tokens per correct answer is such a ratio: tokens of all questions over the number answered correctly. A resample
-    without a correct answer makes the upper end infinite, which is reported as the largest finite resample.
+    Tokens per correct answer is such a ratio: tokens of all questions over the number answered correctly. Where
+    resamples without a correct answer make the upper end infinite, it is given as the largest finite resample.
     """
     top, bottom = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
     if bottom.sum() <= 0:
@@ -52,9 +54,13 @@ def ratio_interval(numerator: Sequence[float], denominator: Sequence[float], see
     rng = np.random.default_rng(seed)
     rows = rng.integers(0, top.size, size=(RESAMPLES, top.size))
     sums = bottom[rows].sum(axis=1)
-    ratios = top[rows].sum(axis=1)[sums > 0] / sums[sums > 0]
-    low, high = _percentiles(ratios)
-    return {"mean": float(top.sum() / bottom.sum()), "low": low, "high": high}
+    ratios = np.full(RESAMPLES, np.inf)
+    np.divide(top[rows].sum(axis=1), sums, out=ratios, where=sums > 0)
+    # Both ends are resamples, not interpolated: between a number and infinity there is nothing to interpolate.
+    low, high = np.quantile(ratios, [0.025, 0.975], method="inverted_cdf")
+    largest = ratios[np.isfinite(ratios)].max()
+    mean = float(top.sum() / bottom.sum())
+    return {"mean": mean, "low": float(min(low, largest)), "high": float(min(high, largest))}
 
 
 def compare(
@@ -86,11 +92,19 @@ def compare(
                 continue
             difference = np.array([by_question[q] - other[q] for q in shared])
             interval = mean_interval(difference.tolist(), seed)
-            rows.append({
-                "method": method, "baseline": baseline, "budget_tokens": budget, "measure": measure, "n": len(shared),
-                "difference": interval["mean"], "low": interval["low"], "high": interval["high"],
-                "p_value": _sign_flip(difference, seed),
-            })
+            rows.append(
+                {
+                    "method": method,
+                    "baseline": baseline,
+                    "budget_tokens": budget,
+                    "measure": measure,
+                    "n": len(shared),
+                    "difference": interval["mean"],
+                    "low": interval["low"],
+                    "high": interval["high"],
+                    "p_value": _sign_flip(difference, seed),
+                }
+            )
     if rows:
         corrected = stats.false_discovery_control([r["p_value"] for r in rows], method="bh")
         for row, q in zip(rows, corrected, strict=True):
@@ -104,7 +118,13 @@ def _sign_flip(difference: FloatArray, seed: int) -> float:
     if moved.size < 2:  # nothing moved, or one question did: both signs are equally extreme
         return 1.0
     outcome = stats.permutation_test(
-        (moved,), np.sum, permutation_type="samples", vectorized=True, n_resamples=4999, alternative="two-sided",
+        (moved,),
+        np.sum,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=4999,
+        batch=max(1, 10**7 // moved.size),  # bounds the memory
+        alternative="two-sided",
         rng=np.random.default_rng(seed),
     )
     p = float(outcome.pvalue)

@@ -5,17 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from mio_rag.evaluation.measures import GENERATION_MEASURES, SELECTION_MEASURES
 from mio_rag.evaluation.statistics import compare, mean_interval, ratio_interval
 
 __all__ = ["SUMMARY_MEASURES", "compare_rows", "summarize"]
 
-_COSTS = ("tokens_used", "passages_selected", "prompt_tokens", "completion_tokens", "gap", "solve_seconds",
-          "retrieve_seconds", "select_seconds", "generate_seconds", "total_seconds", "retrieval_calls", "lm_calls")
+_COSTS = (
+    "tokens_used",
+    "passages_selected",
+    "prompt_tokens",
+    "completion_tokens",
+    "gap",
+    "solve_seconds",
+    "retrieve_seconds",
+    "select_seconds",
+    "generate_seconds",
+    "total_seconds",
+    "retrieval_calls",
+    "lm_calls",
+)
 SUMMARY_MEASURES = SELECTION_MEASURES + GENERATION_MEASURES + _COSTS
-_COMPARED = ("gold_recall", "all_gold", "exact_match", "token_f1", "rouge_l", "accuracy", "tokens_used", "diversity")
+_COMPARED = (
+    "gold_recall",
+    "all_gold",
+    "exact_match",
+    "token_f1",
+    "rouge_l",
+    "accuracy",
+    "tokens_used",
+    "diversity",
+)
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -32,7 +51,7 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
 
     ``n`` counts every question, failed ones included: they score 0 where the measure is defined for the question. A
     measure that no question defines is left out. ``tokens_per_correct`` is prompt and completion tokens of all
-    questions over the number answered exactly right (or, for multiple choice, right).
+    questions with an accepted answer over the number answered exactly right (or, for multiple choice, right).
     """
     entries = []
     for (method, budget), group in _groups(rows).items():
@@ -48,13 +67,20 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
             values = [float(row[measure]) for row in group if row.get(measure) is not None]
             if values:
                 entry[measure] = mean_interval(values, seed)
-        right = "accuracy" if any(row.get("accuracy") is not None for row in group) else "exact_match"
-        asked = [row for row in group if row.get(right) is not None]
+        asked = [row for row in group if _right(row) is not None]
         if asked and any(row.get("prompt_tokens") for row in asked):
-            tokens = [float((row.get("prompt_tokens") or 0) + (row.get("completion_tokens") or 0)) for row in asked]
-            entry["tokens_per_correct"] = ratio_interval(tokens, [float(row[right]) for row in asked], seed)
+            tokens = [
+                float((row.get("prompt_tokens") or 0) + (row.get("completion_tokens") or 0)) for row in asked
+            ]
+            entry["tokens_per_correct"] = ratio_interval(tokens, [float(_right(row) or 0.0) for row in asked], seed)
         entries.append(entry)
     return entries
+
+
+def _right(row: Mapping[str, Any]) -> float | None:
+    """Whether the answer is right: of a choice its accuracy, otherwise its exact match."""
+    value: float | None = row.get("exact_match") if row.get("accuracy") is None else row["accuracy"]
+    return value
 
 
 def compare_rows(rows: Rows, baseline: str, seed: int = 0) -> list[dict[str, Any]]:
@@ -63,14 +89,12 @@ def compare_rows(rows: Rows, baseline: str, seed: int = 0) -> list[dict[str, Any
         key: {
             measure: found
             for measure in _COMPARED
-            if (found := {row["question_id"]: float(row[measure]) for row in group if row.get(measure) is not None})
+            if (
+                found := {
+                    row["question_id"]: float(row[measure]) for row in group if row.get(measure) is not None
+                }
+            )
         }
         for key, group in _groups(rows).items()
     }
     return compare(values, baseline, seed)
-
-
-def percentile(rows: Rows, column: str, q: float) -> float | None:
-    """The q-th percentile (0 to 100) of a column, over rows that have it."""
-    values = [float(row[column]) for row in rows if row.get(column) is not None]
-    return float(np.percentile(values, q)) if values else None

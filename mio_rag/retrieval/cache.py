@@ -44,7 +44,9 @@ class EmbeddingCache:
     def _connect(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self.path, timeout=30)
-        connection.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID"
+        )
         return connection
 
     def get(self, fingerprint: str, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
@@ -59,7 +61,7 @@ class EmbeddingCache:
                     marks = ",".join("?" * len(part))
                     rows = connection.execute(f"SELECT key, vector FROM vectors WHERE key IN ({marks})", part)
                     found.update({by_key[k]: np.frombuffer(v, dtype=np.float32) for k, v in rows})
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, ValueError, TypeError) as error:  # the last two: damaged vectors
             self._warn("read", error)
         return found
 
@@ -73,4 +75,6 @@ class EmbeddingCache:
             self._warn("written", error)
 
     def _warn(self, what: str, error: Exception) -> None:
-        warnings.warn(f"the embedding cache {self.path} cannot be {what} ({error}): embedding without it", stacklevel=3)
+        warnings.warn(
+            f"the embedding cache {self.path} cannot be {what} ({error}): embedding without it", stacklevel=3
+        )

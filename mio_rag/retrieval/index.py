@@ -1,6 +1,6 @@
 """A corpus that can be searched: FAISS vectors, BM25, texts and metadata in one folder.
 
-    manifest.json     format, version, embedder, counts, and the sha256 of every other file
+    manifest.json     format, version, embedder, counts, the sha256 of every other file, and its own
     passages.jsonl    {"id", "title", "text", "source"}, in row order
     dense.faiss       inner-product index over unit vectors (exact)
     bm25/             the lexical index of bm25s
@@ -61,7 +61,11 @@ class CorpusIndex:
 
     @classmethod
     def build(
-        cls, passages: Sequence[Passage], embedder: Embedder | str, name: str = "corpus", progress: Progress | None = None
+        cls,
+        passages: Sequence[Passage],
+        embedder: Embedder | str,
+        name: str = "corpus",
+        progress: Progress | None = None,
     ) -> CorpusIndex:
         """Index passages.
 
@@ -90,10 +94,14 @@ class CorpusIndex:
         embedder.fit(texts)
         vectors = np.ascontiguousarray(embedder.encode(texts, progress), dtype=np.float32)
         if vectors.ndim != 2 or vectors.shape[0] != len(texts):
-            raise InputError(f"embedder '{embedder.name}' returned shape {vectors.shape}, expected ({len(texts)}, d)")
+            raise InputError(
+                f"embedder '{embedder.name}' returned shape {vectors.shape}, expected ({len(texts)}, d)"
+            )
         if not np.all(np.isfinite(vectors)):
             row = int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
-            raise InputError(f"embedder '{embedder.name}' returned NaN or infinity for passage '{checked[row].id}'")
+            raise InputError(
+                f"embedder '{embedder.name}' returned NaN or infinity for passage '{checked[row].id}'"
+            )
         faiss = require("faiss", "retrieval", "dense retrieval")
         dense = faiss.IndexFlatIP(vectors.shape[1])
         dense.add(vectors)
@@ -117,9 +125,13 @@ class CorpusIndex:
             return np.zeros((0, self.dimensions), dtype=np.float32)
         return np.asarray(self._dense.reconstruct_batch(np.asarray(rows, dtype=np.int64)), dtype=np.float32)
 
-    def search_dense(self, query: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def search_dense(
+        self, query: NDArray[np.float32], k: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The k rows of largest inner product with a query vector, best first, and those products."""
-        scores, rows = self._dense.search(np.ascontiguousarray(query[None, :], dtype=np.float32), min(k, len(self)))
+        scores, rows = self._dense.search(
+            np.ascontiguousarray(query[None, :], dtype=np.float32), min(k, len(self))
+        )
         return rows[0].astype(np.int64), scores[0].astype(np.float64)
 
     def search_bm25(self, question: str, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -143,9 +155,7 @@ class CorpusIndex:
             If the folder exists and is not to be, or cannot be, replaced.
         """
         target = Path(folder)
-        if target.exists() and not (overwrite and is_index(target)):
-            hint = "pass overwrite (--overwrite) to replace it" if is_index(target) else "choose another path"
-            raise InputError(f"'{target}' exists already: {hint}")
+        check_target(target, overwrite)
         faiss = require("faiss", "retrieval", "dense retrieval")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -156,8 +166,9 @@ class CorpusIndex:
             with (work / "passages.jsonl").open("w", encoding="utf-8") as lines:
                 for p in self.passages:
                     row = {"id": p.id, "title": p.title, "text": p.text, "source": p.source}
-                    lines.write(json.dumps(row, ensure_ascii=False) + "\n")
-            faiss.write_index(self._dense, str(work / "dense.faiss"))
+                    lines.write(json.dumps(row) + "\n")
+            # Through Python: faiss's own writer does not notice when the end of the file meets a full disk.
+            (work / "dense.faiss").write_bytes(faiss.serialize_index(self._dense).tobytes())
             self._bm25.save(str(work / "bm25"), show_progress=False)
             self.embedder.save(work)
             files = sorted(p for p in work.rglob("*") if p.is_file())
@@ -171,10 +182,11 @@ class CorpusIndex:
                 "dimensions": self.dimensions,
                 "sha256": {p.relative_to(work).as_posix(): _sha256(p) for p in files},
             }
+            manifest["checksum"] = _manifest_checksum(manifest)
             (work / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
             os.chmod(work, 0o755)  # mkdtemp makes private folders
             _replace(work, target)
-        except (OSError, RuntimeError) as error:  # faiss reports a full disk as RuntimeError
+        except OSError as error:
             raise InputError(f"the index could not be written to '{target}': {error}") from error
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -201,7 +213,9 @@ class CorpusIndex:
             with (path / "passages.jsonl").open(encoding="utf-8") as lines:
                 passages = tuple(Passage(**json.loads(line)) for line in lines)
             dense = faiss.read_index(str(path / "dense.faiss"))
-            bm25 = require("bm25s", "retrieval", "BM25 retrieval").BM25.load(str(path / "bm25"), show_progress=False)
+            bm25 = require("bm25s", "retrieval", "BM25 retrieval").BM25.load(
+                str(path / "bm25"), show_progress=False
+            )
         except (OSError, RuntimeError, ValueError, TypeError, KeyError, InputError) as error:
             raise IndexFormatError(f"the index '{path}' cannot be read ({error}): build it again") from error
         if not len(passages) == dense.ntotal == manifest["passages"] or dense.d != manifest["dimensions"]:
@@ -221,9 +235,19 @@ class CorpusIndex:
 def is_index(folder: Path) -> bool:
     """Whether a folder claims to be an index of this format (of any version)."""
     try:
-        return bool(json.loads((folder / "manifest.json").read_text(encoding="utf-8")).get("format") == FORMAT)
+        return bool(
+            json.loads((folder / "manifest.json").read_text(encoding="utf-8")).get("format") == FORMAT
+        )
     except (OSError, ValueError, AttributeError):
         return False
+
+
+def check_target(target: Path, overwrite: bool = False) -> None:
+    """Raise `InputError` if an index must not be written there."""
+    if not target.exists() or (overwrite and is_index(target)):
+        return
+    hint = "pass overwrite (--overwrite) to replace it" if is_index(target) else "choose another path"
+    raise InputError(f"'{target}' exists already: {hint}")
 
 
 def _replace(work: Path, target: Path) -> None:
@@ -246,9 +270,16 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _manifest_checksum(manifest: dict[str, Any]) -> str:
+    content = {key: value for key, value in manifest.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def _checked_manifest(path: Path) -> dict[str, Any]:
     if not path.is_dir():
-        raise IndexFormatError(f"'{path}' is not an index: no such folder; build one with `mio-rag index DATA --out {path}`")
+        raise IndexFormatError(
+            f"'{path}' is not an index: no such folder; build one with `mio-rag index DATA --out {path}`"
+        )
     if not is_index(path):
         raise IndexFormatError(
             f"'{path}' is not a mio-rag index (no manifest.json of this format): build one with `mio-rag index`"
@@ -258,9 +289,10 @@ def _checked_manifest(path: Path) -> dict[str, Any]:
         raise IndexFormatError(
             f"the index '{path}' has format version {manifest.get('version')}, this release reads {VERSION}: build it again"
         )
-    missing = {"name", "embedder", "fingerprint", "passages", "dimensions", "sha256"} - set(manifest)
-    if missing:
-        raise IndexFormatError(f"the manifest of '{path}' lacks {', '.join(sorted(missing))}: build the index again")
+    if manifest.get("checksum") != _manifest_checksum(manifest):
+        raise IndexFormatError(
+            f"'{path / 'manifest.json'}' is damaged (its checksum does not match): build the index again"
+        )
     damaged = []
     for relative, digest in manifest["sha256"].items():
         file = path / relative

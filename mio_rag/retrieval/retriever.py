@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
+from mio_rag.datasets import is_text
 from mio_rag.errors import InputError
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.types import Candidates
@@ -37,6 +38,16 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]], k: int = 60) -> di
     return scores
 
 
+def pool_problems(pool: int, mode: str) -> list[str]:
+    """What is wrong with these settings of a `Retriever`."""
+    problems = []
+    if pool < 1:
+        problems.append(f"pool={pool} must be >= 1")
+    if mode not in get_args(Mode):
+        problems.append(f"retrieval mode '{mode}' is unknown: choose fused, dense or bm25")
+    return problems
+
+
 class Retriever:
     """Finds the pool that selection chooses from.
 
@@ -54,11 +65,7 @@ class Retriever:
     def __init__(
         self, index: CorpusIndex, *, pool: int = 50, mode: Mode = "fused", counter: TokenCounter | None = None
     ) -> None:
-        problems = []
-        if pool < 1:
-            problems.append(f"pool={pool} must be >= 1")
-        if mode not in get_args(Mode):
-            problems.append(f"retrieval mode '{mode}' is unknown: choose fused, dense or bm25")
+        problems = pool_problems(pool, mode)
         if problems:
             raise InputError(problems)
         self.index, self.pool, self.mode = index, pool, mode
@@ -73,10 +80,15 @@ class Retriever:
         """
         if not question.strip():
             raise InputError("the question is empty")
+        if not is_text(question):
+            raise InputError("the question holds bytes that are no text: give it in UTF-8")
         query = self.index.embedder.encode([question])[0]
         depth = min(len(self.index), max(4 * self.pool, 100))
         dense_rows, _ = self.index.search_dense(query, depth)
-        bm25_rows, bm25_scores = self.index.search_bm25(question, depth)
+        bm25_rows, bm25_scores = self.index.search_bm25(question, len(self.index))
+        lexical = np.zeros(len(self.index))
+        lexical[bm25_rows] = bm25_scores
+        bm25_rows = bm25_rows[:depth]
         fused = reciprocal_rank_fusion([dense_rows.tolist(), bm25_rows.tolist()])
         if self.mode == "fused":
             ranking = sorted(fused, key=lambda row: (-fused[row], row))
@@ -85,7 +97,6 @@ class Retriever:
         rows = ranking[: self.pool]
         embeddings = self.index.embeddings(rows)
         cosine = (embeddings @ query).astype(np.float64)
-        lexical = dict(zip(bm25_rows.tolist(), bm25_scores.tolist(), strict=True))
         passages = [self.index.passages[r] for r in rows]
         return Candidates(
             ids=[p.id for p in passages],
@@ -98,7 +109,7 @@ class Retriever:
             sources=[p.source for p in passages],
             scores={
                 "dense": cosine,
-                "bm25": np.array([lexical.get(r, 0.0) for r in rows]),
+                "bm25": lexical[rows],
                 "fused": np.array([fused.get(r, 0.0) for r in rows]),
             },
         )

@@ -1,0 +1,113 @@
+"""Does every solver tell the truth? Random programs against exhaustive enumeration.
+
+An exact back end must find what enumeration finds: the same status, the same objective to within the
+tolerance that it states, and a proof of it. A heuristic may find less, but its selection must be feasible,
+its bound must hold, and it must not claim an optimum or an infeasibility that enumeration refutes.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.programs import random_program
+from mio_rag.formulations import SelectionProgram
+from mio_rag.solvers import SolveOptions, SolveResult, Status, solve, solvers
+
+__all__ = ["ORACLE", "disagreement", "run"]
+
+ORACLE = "exhaustive"
+
+
+def disagreement(
+    program: SelectionProgram, truth: SolveResult, claim: SolveResult, exact: bool
+) -> str | None:
+    """What is wrong with a solver's claim, given the truth; None when it holds."""
+    if claim.status is Status.ERROR:
+        return f"error: {claim.message}"
+    if truth.objective is None:
+        if claim.x is not None:
+            return "a selection for a program that admits none"
+        return "infeasibility not proven" if exact and claim.status is not Status.INFEASIBLE else None
+    if claim.status is Status.INFEASIBLE:
+        return "infeasibility of a program that admits a selection"
+    tolerance = SolveOptions().tolerance(truth.objective)
+    if claim.bound is not None and claim.bound < truth.objective - tolerance:
+        return f"bound {claim.bound:.9g} below the optimum {truth.objective:.9g}"
+    if claim.x is not None and program.violations(claim.x):
+        return f"an infeasible selection: {program.violations(claim.x)[0]}"
+    if claim.objective is not None and claim.objective > truth.objective + tolerance:
+        return f"objective {claim.objective:.9g} above the optimum {truth.objective:.9g}"
+    short = claim.objective is None or claim.objective < truth.objective - tolerance
+    if short and (exact or claim.status is Status.OPTIMAL):
+        return f"objective {claim.objective} below the optimum {truth.objective:.9g}"
+    return f"optimum not proven: {claim.certificate()}" if exact and not claim.is_optimal else None
+
+
+def run(
+    programs: int, seed: int, n_max: int = 10, progress: Callable[[int], None] | None = None
+) -> dict[str, Any]:
+    """Compare all installed solvers on `programs` random programs.
+
+    Returns
+    -------
+    dict
+        Plain data for JSON: what was compared, every disagreement (none, if all is well), the largest
+        difference of an exact objective from the optimum, and per solver the median milliseconds and how many
+        optima were proven.
+    """
+    rng = np.random.default_rng(seed)
+    names = [info for info in solvers() if info.available and info.name != ORACLE]
+    seconds: dict[str, list[float]] = {name: [] for name in (ORACLE, *(info.name for info in names))}
+    optimal: Counter[str] = Counter()
+    statuses: Counter[str] = Counter()
+    versions: dict[str, str] = {}
+    disagreements: list[dict[str, Any]] = []
+    largest = 0.0
+    for k in range(programs):
+        program = random_program(rng, n_max)
+        truth = solve(program, ORACLE)
+        statuses[truth.status.value] += 1
+        seconds[ORACLE].append(truth.wall_seconds)
+        for info in names:
+            claim = solve(program, info.name)
+            seconds[info.name].append(claim.wall_seconds)
+            versions[info.name] = claim.version
+            optimal[info.name] += claim.is_optimal
+            if info.exact and claim.objective is not None and truth.objective is not None:
+                largest = max(largest, abs(claim.objective - truth.objective))
+            wrong = disagreement(program, truth, claim, info.exact)
+            if wrong is not None:
+                disagreements.append(
+                    {"program": k, "solver": info.name, "wrong": wrong, "data": program.to_dict()}
+                )
+        if progress is not None:
+            progress(k + 1)
+    return {
+        "benchmark": "conformance",
+        "programs": programs,
+        "seed": seed,
+        "n_max": n_max,
+        "oracle": ORACLE,
+        "truth": dict(statuses),
+        "comparisons": programs * len(names),
+        "disagreements": disagreements,
+        "largest_difference": largest,
+        "median_milliseconds": {s: 1e3 * float(np.median(t)) for s, t in seconds.items()},
+        "proven_optimal": {info.name: optimal[info.name] for info in names},
+        "versions": {"python": platform.python_version(), "numpy": np.__version__, **versions},
+        "machine": {"system": platform.system(), "processor": platform.machine()},
+        "command": f"python -m benchmarks conformance --programs {programs} --seed {seed}",
+    }
+
+
+def show_progress(done: int, total: int) -> None:
+    """One line on standard error, rewritten in place."""
+    if done == total or done % 25 == 0:
+        end = "\n" if done == total else ""
+        print(f"\r{done} of {total} programs", end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Evaluation: measures, compared methods, the harness with its ledger, paired statistics, the report."""

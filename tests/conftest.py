@@ -1,0 +1,62 @@
+"""Fixtures for all tests: a cache of their own, a small corpus, and the bundled set behind an index without a model."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mio_rag.datasets import Dataset, load_dataset
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.types import Passage, Question
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Embeddings made by tests go to a folder of their own, also in subprocesses."""
+    before = os.environ.get("MIO_RAG_CACHE")
+    folder = tmp_path_factory.mktemp("cache")
+    os.environ["MIO_RAG_CACHE"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["MIO_RAG_CACHE"]
+    else:
+        os.environ["MIO_RAG_CACHE"] = before
+
+
+@pytest.fixture(scope="session")
+def demo() -> Dataset:
+    """The bundled set."""
+    return load_dataset("demo")
+
+
+@pytest.fixture(scope="session")
+def demo_index(demo: Dataset) -> CorpusIndex:
+    """The bundled set, indexed without a model."""
+    return CorpusIndex.build(demo.passages, "tfidf", demo.name)
+
+
+@pytest.fixture(scope="session")
+def rivers() -> Dataset:
+    """Six passages and four questions; evidence is known, the last question has none."""
+    passages = (
+        Passage("r0", "The Arno rises on Mount Falterona and flows through Florence.", "Arno", "atlas"),
+        Passage("r1", "The Arno is 241 kilometres long.", "Arno", "almanac"),
+        Passage("r2", "The Arno runs through Florence after it rises on Mount Falterona.", "Arno", "guide"),
+        Passage("r3", "The Tiber is 406 kilometres long and flows through Rome.", "Tiber", "atlas"),
+        Passage("r4", "The Po is the longest river of Italy.", "Po", "atlas"),
+        Passage("r5", "Bread is baked from flour, water and yeast.", "Bread", "kitchen"),
+    )
+    questions = (
+        Question("a", "On which mountain does the Arno rise?", ("Mount Falterona",), ("r0",)),
+        Question("b", "How long is the Tiber?", ("406 kilometres",), ("r3",)),
+        Question("c", "Which river is longer, the Arno or the Tiber?", ("Tiber", "the Tiber river"), ("r1", "r3")),
+        Question("d", "What is bread baked from?", ("flour",)),
+    )
+    return Dataset("rivers", passages, questions)
+
+
+@pytest.fixture(scope="session")
+def river_index(rivers: Dataset) -> CorpusIndex:
+    """The rivers, indexed without a model."""
+    return CorpusIndex.build(rivers.passages, "tfidf", rivers.name)

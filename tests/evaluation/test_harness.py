@@ -1,0 +1,396 @@
+"""The harness: rows that add up, failures that count, runs that resume, settings that are refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from mio_rag.context import RegexCounter, render_context
+from mio_rag.datasets import Dataset
+from mio_rag.errors import DataError, GenerationError, InputError
+from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings, evaluate
+from mio_rag.evaluation.summary import SUMMARY_MEASURES, compare_rows, summarize
+from mio_rag.generation import ExtractiveGenerator, Generator, Prompt, ScriptedGenerator
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.selector import Selector
+from mio_rag.solvers.result import SolveOptions
+from mio_rag.types import Passage, Question
+
+PROMISED = {
+    "question_id", "method", "budget_tokens", "selected_ids", "tokens_used", "prompt_tokens", "gold_recall",
+    "all_gold", "exact_match", "token_f1", "status", "gap", "solve_seconds",
+}  # fmt: skip
+SCRIPT = {"a": "Mount Falterona", "b": "406 kilometres", "c": "The Tiber", "d": "sand"}
+#: Enough for one or two of the river passages, or for all of them.
+SETTINGS = EvaluationSettings(methods=("topk", "mmr", "exact"), budgets=(30, 120))
+
+
+def run(data: Dataset, index: CorpusIndex, generator: Generator | None, out: Path, **changes: Any) -> EvaluationResult:
+    resume = changes.pop("resume", False)
+    return evaluate(data, index, generator, replace(SETTINGS, **changes), out, resume=resume)
+
+
+def ledger(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(folder / "ledger.parquet").to_pylist()
+    return rows
+
+
+def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if not k.endswith("_seconds")} for row in rows]
+
+
+def check_rows(result: EvaluationResult, data: Dataset, counter: RegexCounter) -> None:
+    """What holds in every run."""
+    passages = {p.id: p for p in data.passages}
+    assert result.rows
+    for row in result.rows:
+        block = render_context(passages[i] for i in row["selected_ids"])
+        assert row["tokens_used"] == (counter.count([block])[0] if block else 0) <= row["budget_tokens"]
+        question = next(q for q in data.questions if q.id == row["question_id"])
+        if question.gold_ids:
+            found = set(row["selected_ids"]) & set(question.gold_ids)
+            assert row["gold_recall"] == len(found) / len(set(question.gold_ids))
+            assert row["all_gold"] == (found == set(question.gold_ids))
+
+
+def test_every_question_method_and_budget_is_a_row(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    generator = ScriptedGenerator(SCRIPT)
+    result = run(rivers, river_index, generator, tmp_path / "run")
+    keys = [(r["question_id"], r["method"], r["budget_tokens"]) for r in result.rows]
+    assert keys == [(q, m, b) for q in "abcd" for m in ("topk", "mmr", "exact") for b in (30, 120)]
+    check_rows(result, rivers, RegexCounter())
+    exact_match = {row["question_id"]: row["exact_match"] for row in result.rows}
+    assert exact_match == {"a": 1, "b": 1, "c": 1, "d": 0}
+    assert {row["gold_recall"] for row in result.rows if row["question_id"] == "d"} == {None}
+    assert all(row["completion_tokens"] == RegexCounter().count([row["answer"]])[0] for row in result.rows)
+    # An identical prompt is generated once.
+    shown = [(p.system, p.user) for p in generator.prompts]
+    assert len(shown) == len(set(shown)) < len(keys)
+    told = {(p.question.id, tuple(x.id for x in p.passages)): generator.prompt_tokens(p) for p in generator.prompts}
+    assert [r["prompt_tokens"] for r in result.rows] == [told[r["question_id"], tuple(r["selected_ids"])] for r in result.rows]
+
+
+def test_files_agree_with_each_other(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
+    result = run(rivers, river_index, ScriptedGenerator(SCRIPT), tmp_path)
+    rows = ledger(tmp_path)
+    assert set(rows[0]) >= PROMISED
+    decisions = [json.loads(row.pop("decisions")) for row in rows]
+    assert decisions == [row["decisions"] for row in result.rows]
+    assert rows == [{name: row.get(name) for name in rows[0]} for row in result.rows]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary == summarize(rows)
+    assert json.loads((tmp_path / "comparisons.json").read_text()) == compare_rows(rows, "topk")
+    for entry in summary:
+        group = [r for r in rows if (r["method"], r["budget_tokens"]) == (entry["method"], entry["budget_tokens"])]
+        assert entry["n"] == len(group) == 4
+        for measure in SUMMARY_MEASURES:
+            values = [row[measure] for row in group if row.get(measure) is not None]
+            assert (measure in entry) == bool(values)
+            if values:
+                assert entry[measure]["mean"] == pytest.approx(np.mean(values))
+        tokens = sum(row["prompt_tokens"] + row["completion_tokens"] for row in group)
+        assert entry["tokens_per_correct"]["mean"] == pytest.approx(tokens / sum(row["exact_match"] for row in group))
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record["data_sha256"] == rivers.content_hash()
+    assert (record["questions"], record["passages"], record["embedder"], record["generator"]) == (4, 6, "tfidf", "scripted")
+
+
+def test_extractive_reader_on_the_bundled_set(demo: Dataset, demo_index: CorpusIndex, tmp_path: Path) -> None:
+    with ExtractiveGenerator() as reader:
+        result = run(demo, demo_index, reader, tmp_path, budgets=(110, 220), pool=12, limit=5)
+    check_rows(result, demo, RegexCounter())
+    assert not any(row["error"] for row in result.rows)
+    objective = {(r["question_id"], r["method"], r["budget_tokens"]): r for r in result.rows}
+    for question in demo.questions[:5]:
+        small, large = (objective[question.id, "exact", b] for b in (110, 220))
+        assert small["status"] == large["status"] == "optimal"
+        assert large["objective"] >= small["objective"] - 1e-6
+
+
+def failing(*ids: str) -> ScriptedGenerator:
+    def answer(prompt: Prompt) -> str:
+        if prompt.question.id in ids:
+            raise GenerationError("the model fell over")
+        return SCRIPT.get(prompt.question.id, "x")
+
+    return ScriptedGenerator(answer)
+
+
+def test_a_failed_answer_scores_zero_and_keeps_its_selection(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    fine = run(rivers, river_index, ScriptedGenerator(SCRIPT), tmp_path / "fine")
+    result = run(rivers, river_index, failing("b"), tmp_path / "broken")
+    for good, row in zip(fine.rows, result.rows, strict=True):
+        if row["question_id"] != "b":
+            assert row["error"] is None
+            continue
+        assert (row["status"], row["error"]) == ("error", "the model fell over")
+        assert row["exact_match"] == row["token_f1"] == row["rouge_l"] == 0
+        for kept in ("gold_recall", "ndcg", "selected_ids", "tokens_used"):
+            assert row[kept] == good[kept]
+    for before, after in zip(fine.summary, result.summary, strict=True):
+        assert (after["n"], after["failed"], before["failed"]) == (4, 1, 0)
+        assert after["exact_match"]["mean"] == pytest.approx(before["exact_match"]["mean"] - 1 / 4)
+        assert after["gold_recall"] == before["gold_recall"]
+
+
+def unfindable(rivers: Dataset) -> Dataset:
+    """With a question that shares no word with the corpus: BM25 finds nothing to choose from."""
+    lost = Question("lost", "Xylophone quagga?", ("Po",), ("r4",), gold_sources=("atlas",))
+    return Dataset("rivers", rivers.passages, (lost, *rivers.questions))
+
+
+def test_a_question_without_a_pool_scores_zero_everywhere(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    data = unfindable(rivers)
+    result = run(data, river_index, ScriptedGenerator(SCRIPT), tmp_path / "read", mode="bm25")
+    lost = [row for row in result.rows if row["question_id"] == "lost"]
+    assert len(lost) == 6
+    zeros = ("gold_recall", "all_gold", "gold_precision", "pool_recall", "reciprocal_rank", "ndcg", "source_recall",
+             "answer_in_context", "exact_match", "token_f1", "rouge_l")  # fmt: skip
+    for row in lost:
+        assert row["error"]
+        assert {row[name] for name in zeros} == {0.0}
+    assert all(entry["failed"] == 1 for entry in result.summary)
+    assert {entry["gold_recall"]["mean"] < 1 for entry in result.summary} == {True}
+
+    alone = run(data, river_index, None, tmp_path / "selection alone", mode="bm25")
+    assert not {"exact_match", "token_f1", "rouge_l"} & set().union(*alone.summary)
+    assert {row["exact_match"] for row in ledger(tmp_path / "selection alone")} == {None}
+
+
+class Crash(Exception):
+    """Something that nobody planned for."""
+
+
+def crashing(on: str) -> ScriptedGenerator:
+    def answer(prompt: Prompt) -> str:
+        if prompt.question.id == on:
+            raise Crash
+        return f"answer to {prompt.question.id}"
+
+    return ScriptedGenerator(answer)
+
+
+def test_an_interrupted_run_resumes_to_the_same_rows(
+    demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
+) -> None:
+    few = {"budgets": (150,), "pool": 12, "limit": 10}
+    whole = run(demo, demo_index, crashing("none"), tmp_path / "whole", **few)
+    with pytest.raises(Crash):
+        run(demo, demo_index, crashing(demo.questions[6].id), tmp_path / "cut", **few)
+    written = (tmp_path / "cut" / "rows.jsonl").read_text().splitlines()
+    assert len(written) == 12  # four questions, three methods
+    (tmp_path / "cut" / "rows.jsonl").write_text("\n".join(written)[:-40])  # and the last line half written
+    with pytest.raises(InputError, match="--resume"):
+        run(demo, demo_index, crashing("none"), tmp_path / "cut", **few)
+    again = crashing("none")
+    resumed = run(demo, demo_index, again, tmp_path / "cut", resume=True, **few)
+    assert timeless(resumed.rows) == timeless(whole.rows)
+    assert timeless(ledger(tmp_path / "cut")) == timeless(ledger(tmp_path / "whole"))
+    assert timeless(resumed.summary) == timeless(whole.summary)
+    assert resumed.comparisons == whole.comparisons
+    asked = {prompt.question.id for prompt in again.prompts}
+    assert not asked & {q.id for q in demo.questions[:3]}
+    # A finished run has nothing left to do.
+    idle = crashing("none")
+    third = run(demo, demo_index, idle, tmp_path / "cut", resume=True, **few)
+    assert timeless(third.rows) == timeless(whole.rows)
+    assert idle.prompts == []
+
+
+def test_failed_rows_are_tried_again_and_take_their_place(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    whole = run(rivers, river_index, failing(), tmp_path / "whole")
+    run(rivers, river_index, failing("a", "c"), tmp_path / "patchy")
+    mended = run(rivers, river_index, failing(), tmp_path / "patchy", resume=True)
+    assert timeless(mended.rows) == timeless(whole.rows)
+    assert timeless(mended.summary) == timeless(whole.summary)  # intervals included: the order is the same
+
+
+def test_more_methods_and_budgets_may_join_a_run(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
+    run(rivers, river_index, failing(), tmp_path / "grown", methods=("topk",), budgets=(30,), limit=2)
+    grown = run(rivers, river_index, failing(), tmp_path / "grown", resume=True)
+    whole = run(rivers, river_index, failing(), tmp_path / "whole")
+    assert timeless(grown.rows) == timeless(whole.rows)
+    fewer = run(rivers, river_index, failing(), tmp_path / "grown", resume=True, methods=("exact",), budgets=(30,))
+    assert {(r["method"], r["budget_tokens"]) for r in ledger(tmp_path / "grown")} == {("exact", 30)}
+    assert len(fewer.rows) == 4
+
+
+def test_a_damaged_ledger_is_refused(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
+    run(rivers, river_index, failing(), tmp_path)
+    lines = (tmp_path / "rows.jsonl").read_text().splitlines()
+    for damage in ("{cut", "[1, 2]", "{}"):
+        (tmp_path / "rows.jsonl").write_text("\n".join([*lines[:3], damage, *lines[4:]]))
+        with pytest.raises(DataError, match="line 4 is no row"):
+            run(rivers, river_index, failing(), tmp_path, resume=True)
+    (tmp_path / "run.json").write_text("{cut")
+    with pytest.raises(DataError, match=r"run\.json' cannot be read"):
+        run(rivers, river_index, failing(), tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"pool": 3}, "pool"),
+        ({"mode": "dense"}, "mode"),
+        ({"seed": 4}, "seed"),
+        ({"max_tokens": 8}, "settings"),
+        ({"mmr_lambda": 0.5}, "settings"),
+        ({"selector": Selector(redundancy_weight=0.5)}, "settings"),
+    ],
+)
+def test_other_settings_cannot_join_a_run(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    run(rivers, river_index, failing(), tmp_path, limit=1)
+    before = (tmp_path / "rows.jsonl").read_bytes()
+    with pytest.raises(InputError, match=f"had another {named}:"):
+        run(rivers, river_index, failing(), tmp_path, limit=1, resume=True, **changes)
+    assert (tmp_path / "rows.jsonl").read_bytes() == before
+
+
+def test_other_data_readers_and_embedders_cannot_join_a_run(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    run(rivers, river_index, failing(), tmp_path, limit=1)
+    relabelled = Dataset("rivers", rivers.passages, (replace(rivers.questions[0], gold_sources=("atlas",)),))
+    with pytest.raises(InputError, match="another data_sha256"):
+        run(relabelled, river_index, failing(), tmp_path, resume=True)
+    with pytest.raises(InputError, match="another generator"):
+        run(rivers, river_index, ExtractiveGenerator(), tmp_path, limit=1, resume=True)
+    from mio_rag.retrieval import TfidfEmbedder
+
+    other = CorpusIndex.build(rivers.passages, TfidfEmbedder(dimensions=2))
+    with pytest.raises(InputError, match="another embedder_fingerprint"):
+        run(rivers, other, failing(), tmp_path, limit=1, resume=True)
+
+
+def test_foreign_folders_are_left_alone(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for out, resume in ((tmp_path, False), (tmp_path, True), (tmp_path / "thesis.txt", False)):
+        with pytest.raises(InputError, match="choose a"):
+            run(rivers, river_index, None, out, resume=resume)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_an_index_of_another_corpus_is_refused(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
+    reworded = (replace(rivers.passages[0], text="The Arno rises elsewhere."), *rivers.passages[1:])
+    with pytest.raises(InputError, match=r"1 passages differ, for instance 'r0'"):
+        run(Dataset("rivers", reworded, rivers.questions), river_index, None, tmp_path / "a")
+    with pytest.raises(InputError, match="passages differ"):
+        run(Dataset("rivers", rivers.passages[:4], rivers.questions), river_index, None, tmp_path / "b")
+    with pytest.raises(DataError, match="no questions"):
+        run(Dataset("rivers", rivers.passages, ()), river_index, None, tmp_path / "c")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_five_failures_in_a_row_stop_the_run_and_keep_its_rows(
+    demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
+) -> None:
+    few = {"methods": ("topk", "mmr"), "budgets": (150,), "pool": 8, "limit": 12}
+    ids = [q.id for q in demo.questions]
+    with pytest.raises(GenerationError, match=r"5 questions in a row.*fell over.*--resume"):
+        run(demo, demo_index, failing(*ids[2:]), tmp_path, **few)
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [r["question_id"] for r in rows] == [i for i in ids[:7] for _ in "ab"]
+    assert [bool(r["error"]) for r in rows] == [False] * 4 + [True] * 10
+    # Four failures, a success, four failures: no reason to stop.
+    patchy = run(demo, demo_index, failing(*ids[2:6], *ids[7:11]), tmp_path, resume=True, **few)
+    assert [entry["failed"] for entry in patchy.summary] == [8, 8]
+
+
+def test_multiple_choice(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
+    questions = (
+        Question("right", "Which river is longer?", ("15",), ("r3",), choices=("1.5", "15", "C++")),
+        Question("wrong", "Which language is it?", ("C#",), ("r3",), choices=("C", "C++", "C#")),
+        Question("single", "Which river flows through Rome?", ("Po",), ("r3",), choices=("Po",)),
+        Question("blank", "Which river is in Rome?", ("Po",), ("r3",), choices=("Po", " ")),
+        Question("mute", "Which river is shorter?", ("Po",), ("r3",), choices=("Po", "Arno")),
+    )
+    data = Dataset("choices", rivers.passages, questions)
+    generator = ScriptedGenerator({"right": "B", "wrong": "A", "mute": "I will not say"})
+    result = run(data, river_index, generator, tmp_path, methods=("topk",), budgets=(60,))
+    seen = {row["question_id"]: (row["accuracy"], row["error"] is None) for row in result.rows}
+    assert seen == {
+        "right": (1.0, True), "wrong": (0.0, True), "single": (0.0, False), "blank": (0.0, False), "mute": (0.0, False),
+    }  # fmt: skip
+    assert [row["answer"] for row in result.rows[:2]] == ["15", "C"]
+    (entry,) = result.summary
+    assert entry["accuracy"]["mean"] == pytest.approx(1 / 5)
+    assert entry["failed"] == 3
+
+
+def test_a_window_smaller_than_the_budget_binds(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
+    plan: dict[str, Any] = {"methods": ("topk",), "budgets": (120,), "max_tokens": 10}
+    unbound = run(rivers, river_index, ScriptedGenerator(SCRIPT), tmp_path / "free", **plan)
+    window = min(row["prompt_tokens"] for row in unbound.rows) + 10 - 20
+    bound = run(rivers, river_index, ScriptedGenerator(SCRIPT, window=window), tmp_path / "bound", **plan)
+    for before, row in zip(unbound.rows, bound.rows, strict=True):
+        assert row["error"] is None
+        assert row["prompt_tokens"] + 10 <= window
+        assert row["budget_tokens"] == 120
+        assert 0 < row["tokens_used"] < before["tokens_used"]
+    tight = run(rivers, river_index, ScriptedGenerator(SCRIPT, window=30), tmp_path / "tight", **plan)
+    assert all("window of scripted" in row["error"] for row in tight.rows)
+
+
+def test_a_budget_below_every_passage_fails_its_own_rows_and_no_other(
+    demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
+) -> None:
+    few = {"methods": ("topk",), "budgets": (2, 150), "pool": 8, "limit": 6}
+    first = run(demo, demo_index, None, tmp_path / "both", **few)
+    again = run(demo, demo_index, None, tmp_path / "both", resume=True, **few)
+    for result in (first, again):
+        assert [row["error"] is not None for row in result.rows] == [True, False] * 6
+        assert "budget_tokens=2 is below the shortest passage" in result.rows[0]["error"]
+        assert [entry["failed"] for entry in result.summary] == [6, 0]
+    with pytest.raises(GenerationError, match="below the shortest passage"):
+        run(demo, demo_index, None, tmp_path / "one", **(few | {"budgets": (2,)}))
+
+
+def test_answers_no_file_can_hold(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
+    strange = "half \ud83d of a pair, a nul \x00 and a line\u2028separator"
+    generator = ScriptedGenerator(dict.fromkeys("abcd", strange))
+    result = run(rivers, river_index, generator, tmp_path, methods=("topk",), budgets=(60,))
+    assert {row["answer"] for row in ledger(tmp_path)} == {strange.replace("\ud83d", "?")}
+    again = run(rivers, river_index, ScriptedGenerator({}), tmp_path, methods=("topk",), budgets=(60,), resume=True)
+    assert again.rows == result.rows
+
+
+def test_records_are_strict_json(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    selector = Selector(options=SolveOptions(time_limit_seconds=float("inf")), max_per_source={"atlas": 1})
+    run(rivers, river_index, None, tmp_path, selector=selector, methods=("exact",), budgets=(60,))
+    for path in tmp_path.glob("*.json"):
+        json.loads(path.read_text(), parse_constant=refuse)
+    run(rivers, river_index, None, tmp_path, selector=selector, methods=("exact",), budgets=(60,), resume=True)
+
+
+def test_every_problem_of_the_settings_is_listed() -> None:
+    with pytest.raises(InputError) as raised:
+        EvaluationSettings(
+            methods=("topk", "nonsense"), budgets=(0, 5, 5), baseline="mmr", pool=0, mode="sparse",  # type: ignore[arg-type]
+            limit=0, max_tokens=0, seed=-1, mmr_lambda=0,
+        )  # fmt: skip
+    assert len(raised.value.problems) == 10
+    assert EvaluationSettings(methods=("exact", "mmr")).reference == "exact"
+    assert EvaluationSettings(methods=("exact", "topk")).reference == "topk"
+
+
+def test_passages_that_differ_only_in_title_are_told_apart(rivers: Dataset, tmp_path: Path) -> None:
+    index = CorpusIndex.build([Passage(p.id, p.text, "", p.source) for p in rivers.passages], "tfidf")
+    with pytest.raises(InputError, match="6 passages differ"):
+        run(rivers, index, None, tmp_path / "run")

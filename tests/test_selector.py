@@ -1,0 +1,378 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mio_rag.context import render_context
+from mio_rag.errors import InputError
+from mio_rag.selector import Selector, select
+from mio_rag.solvers import Status
+from mio_rag.types import Candidates
+
+PLAIN = Selector(redundancy_weight=0, passage_penalty=0)
+
+
+def pool(n: int = 12, seed: int = 0, **changes) -> Candidates:
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(n, 6)) + 0.7
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    query = rng.normal(size=6) + 0.7
+    query /= np.linalg.norm(query)
+    fields = {
+        "ids": [f"p{k}" for k in range(n)],
+        "texts": [f"passage number {k}" for k in range(n)],
+        "relevance": vectors @ query,
+        "tokens": rng.integers(5, 40, n),
+        "embeddings": vectors,
+        "query_embedding": query,
+        "sources": [f"doc{k % 3}" for k in range(n)],
+    }
+    return Candidates(**{**fields, **changes})
+
+
+def simple(relevance: Sequence[float], tokens: Sequence[int], **changes) -> Candidates:
+    n = len(relevance)
+    return Candidates([f"p{k}" for k in range(n)], ["text"] * n, relevance, tokens, **changes)
+
+
+class Whole:
+    """Counts a block higher than its parts: `each` tokens a passage, and `extra` for every join."""
+
+    name = "whole"
+
+    def __init__(self, each: int, extra: int) -> None:
+        self.each, self.extra = each, extra
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        passages = [text.count("passage number") for text in texts]
+        return [self.each * k + self.extra * max(0, k - 1) for k in passages]
+
+
+@pytest.mark.parametrize("budget", [10, 25, 40, 100])
+@pytest.mark.parametrize("extra", [0, 1, 7, 50])
+def test_the_assembled_block_never_exceeds_the_budget(budget: int, extra: int) -> None:
+    counter = Whole(10, extra)
+    chosen = PLAIN.select(pool(tokens=[10] * 12), budget, counter)
+    block = render_context(chosen.passages)
+    assert chosen.tokens_used == counter.count([block])[0] <= budget
+    # one passage always fits, and as many as the counter admits
+    assert len(chosen.chosen) == max(k for k in range(1, 13) if 10 * k + extra * (k - 1) <= budget)
+
+
+def test_without_a_counter_the_parts_are_summed() -> None:
+    chosen = PLAIN.select(pool(), 100)
+    assert chosen.tokens_used == sum(chosen.candidates.tokens[list(chosen.chosen)]) <= 100
+
+
+def test_what_is_asked_for_may_not_fit_as_a_block() -> None:
+    both = Selector(redundancy_weight=0, must_include=["p0", "p1"])
+    chosen = both.select(pool(tokens=[10] * 12), 20, Whole(10, 5))
+    assert chosen.result.status is Status.INFEASIBLE
+    assert chosen.chosen == ()
+    assert chosen.tokens_used == 0
+    assert "within" in chosen.result.message
+    assert "of 20" in chosen.result.message
+
+
+def test_best_first_in_the_prompt() -> None:
+    chosen = PLAIN.select(simple([0.2, 0.9, 0.5, 0.9], [1, 1, 1, 1]), 3)
+    assert chosen.ids == ("p1", "p3", "p2")
+
+
+def test_counts_sources_and_wishes() -> None:
+    base = pool()
+    assert len(Selector(max_passages=2).select(base, 400).chosen) == 2
+    assert len(Selector(min_passages=9, passage_penalty=5).select(base, 400).chosen) == 9
+    capped = Selector(redundancy_weight=0, passage_penalty=0, max_per_source={"doc1": 1, "elsewhere": 0})
+    sources = [base.sources[i] for i in capped.select(base, 400).chosen]
+    assert sources.count("doc1") == 1
+    assert sources.count("doc0") > 1
+    worst, best = f"p{int(np.argmin(base.relevance))}", f"p{int(np.argmax(base.relevance))}"
+    wished = Selector(must_include=[worst], must_exclude=[best]).select(base, 90)
+    assert worst in wished.ids
+    assert best not in wished.ids
+
+
+@pytest.mark.parametrize(
+    ("selector", "message"),
+    [
+        (Selector(must_include=["p0", "p1"]), "'p0' in; 'p1' in"),
+        (Selector(min_passages=2, max_per_source=0), "at least 2 passages; at most 0 from source 's'"),
+    ],
+)
+def test_infeasible_wishes_are_a_result(selector: Selector, message: str) -> None:
+    chosen = selector.select(simple([0.5, 0.4], [8, 9], embeddings=np.eye(2), sources=["s", "s"]), 10)
+    assert chosen.result.status is Status.INFEASIBLE
+    assert chosen.chosen == ()
+    assert chosen.tokens_used == 0
+    assert message in chosen.explain()
+    assert all(not d.selected for d in chosen.decisions)
+
+
+def test_a_budget_below_the_shortest_passage_names_both_numbers() -> None:
+    with pytest.raises(InputError, match=r"budget_tokens=300 is below the shortest passage \(412 tokens\)"):
+        PLAIN.select(simple([0.5, 0.4], [412, 500]), 300)
+
+
+@pytest.mark.parametrize("budget", [1.5, "9", True, float("nan"), -3, None])
+def test_other_budgets_are_refused(budget) -> None:
+    with pytest.raises(InputError, match="budget_tokens"):
+        PLAIN.select(simple([0.5], [4]), budget)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"redundancy_weight": -1}, "redundancy_weight=-1 must be a finite number >= 0"),
+        ({"radius": float("inf")}, "radius=inf"),
+        ({"token_price": "1"}, "token_price='1'"),
+        ({"norm": "l3"}, "norm='l3' is unknown"),
+        ({"must_include": "p1"}, "must_include='p1' is a string"),
+        ({"must_include": ["a"], "must_exclude": ["a"]}, "'a' is in both"),
+        ({"min_passages": 2.5}, "min_passages=2.5"),
+        ({"max_per_source": {"x": -1}}, "max_per_source=-1"),
+        ({"min_passages": 3, "max_passages": 2}, "min_passages=3 is above max_passages=2"),
+    ],
+)
+def test_settings_are_checked(arguments, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Selector(**arguments)
+
+
+def test_what_the_pool_lacks_is_named() -> None:
+    bare = simple([0.5], [4])
+    for selector, message in (
+        (Selector(), "redundancy_weight=0.1 needs embeddings"),
+        (Selector(redundancy_weight=0, max_per_source=1), "max_per_source needs candidates with sources"),
+        (Selector(redundancy_weight=0, radius=0.1), "radius > 0 needs embeddings and query_embedding"),
+        (Selector(redundancy_weight=0, must_include=["x"]), "'x', which is not among the 1 candidates"),
+        (Selector(redundancy_weight=0, solver="best"), "solver 'best' is unknown"),
+    ):
+        with pytest.raises(InputError, match=message):
+            selector.select(bare, 9)
+    with pytest.raises(InputError, match="no candidates"):
+        Selector().select(Candidates([], [], [], []), 9)
+
+
+def test_the_radius_of_the_candidates_takes_precedence() -> None:
+    base = pool()
+    own = pool(radius=0.2)
+    robust = Selector(radius=0.2).program(base, 90)
+    assert np.array_equal(Selector(radius=0.7).program(own, 90).linear, robust.linear)
+    assert np.all(robust.linear < Selector().program(base, 90).linear)
+    assert np.array_equal(
+        Selector(radius=0.7).program(pool(radius=0), 90).linear, Selector().program(base, 90).linear
+    )
+
+
+# --- explanations
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("solver", ["auto", "topk"])
+def test_decisions_agree_with_recomputed_values(seed: int, solver: str) -> None:
+    chosen = Selector(redundancy_weight=0.4, max_per_source=2, solver=solver).select(pool(seed=seed), 90)
+    program, x = chosen.program, chosen.result.x
+    for i, decision in enumerate(chosen.decisions):
+        without, beside = x.copy(), x.copy()
+        without[i], beside[i] = 0, 1
+        value = program.objective(beside) - program.objective(without)
+        assert decision.value == pytest.approx(value, abs=1e-12)
+        assert decision.selected == bool(x[i])
+        if decision.selected or "would add" in decision.reason or "worth" in decision.reason:
+            assert f"{value:+.3f}" in decision.reason or "tolerance" in decision.reason
+        if "tokens and" in decision.reason:
+            assert program.cost(beside) > program.budget
+        if "is full" in decision.reason:
+            assert any("row" in broken for broken in program.violations(beside))
+        if "in place of" in decision.reason:
+            rival = decision.reason.split("in place of '")[1].split("'")[0]
+            swapped = beside.copy()
+            swapped[chosen.candidates.ids.index(rival)] = 0
+            assert program.violations(swapped) == []
+            change = program.objective(swapped) - program.objective(x)
+            assert f"{change:+.3f}" in decision.reason
+            assert solver == "topk" or change <= 1e-6
+        if decision.redundant_with is not None:
+            j = chosen.candidates.ids.index(decision.redundant_with)
+            assert x[j]
+            assert program.pairwise[i, j] == max(program.pairwise[i, k] for k in np.flatnonzero(x) if k != i)
+
+
+def reasons(selector: Selector, candidates: Candidates, budget: int) -> dict[str, str]:
+    return {d.id: d.reason for d in selector.select(candidates, budget).decisions}
+
+
+def test_reasons_by_hand() -> None:
+    embeddings = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.6, 0.8]]
+    candidates = simple([0.9, 0.5, 0.8, 0.01, 0.7], [5, 5, 5, 5, 50], embeddings=embeddings)
+    why = reasons(Selector(redundancy_weight=0.8, passage_penalty=0.05, must_exclude=[]), candidates, 20)
+    assert why["p0"] == "relevance 0.900, adds +0.850"
+    assert why["p1"] == "would add -0.350: overlaps with what is chosen, most with 'p0' (similarity 1.00)"
+    assert why["p3"] == "relevance 0.010 does not pay for penalties and uncertainty (-0.040)"
+    assert why["p4"] == "its 50 tokens exceed the whole budget of 20"
+    why = reasons(
+        Selector(redundancy_weight=0, must_exclude=["p0"], must_include=["p3"], max_passages=2),
+        candidates,
+        20,
+    )
+    assert why["p0"] == "asked not to be used (must exclude)"
+    assert why["p3"].startswith("asked for (must include); relevance 0.010")
+    assert why["p1"] == "worth +0.480, but 'at most 2 passages' is full"
+    why = reasons(PLAIN, candidates, 10)
+    assert why["p1"].startswith(
+        "worth +0.500, but needs 5 tokens and 0 are left; in place of 'p2' it would change"
+    )
+    assert why["p1"].endswith("-0.300")
+    why = reasons(Selector(redundancy_weight=0, passage_penalty=0.6, min_passages=3), candidates, 20)
+    assert why["p1"] == "relevance 0.500, adds -0.100, which 'at least 3 passages' requires"
+
+
+def test_an_item_that_pays_only_in_company_is_not_called_worthless() -> None:
+    """p1 is worth -0.02 alone and +0.78 beside p0, for which there is no room."""
+    candidates = simple([0.9, 0.0], [5, 5], embeddings=[[1.0, 0.0], [-0.8, 0.6]])
+    chosen = Selector(redundancy_weight=1.0, passage_penalty=0.02).select(candidates, 9)
+    assert chosen.ids == ("p0",)
+    assert chosen.decisions[1].reason.startswith("worth +0.780, but needs 5 tokens and 4 are left")
+
+
+def test_an_exchange_that_a_row_forbids_is_not_proposed() -> None:
+    """p2 would be better than p1, but its source is full once p0 stays."""
+    candidates = simple([0.9, 0.3, 0.8], [5, 4, 5], sources=["s", "t", "s"])
+    why = reasons(Selector(redundancy_weight=0, passage_penalty=0, max_per_source=1), candidates, 9)
+    assert why["p2"] == "worth +0.800, but 'at most 1 from source 's'' is full"
+    low = simple([0.9, 0.1, 0.8], [5, 5, 6], sources=["s", "t", "t"])
+    keep = Selector(redundancy_weight=0, passage_penalty=0, must_include=["p0", "p1"])
+    assert "no single passage could make room" in reasons(keep, low, 11)["p2"]
+
+
+def test_explain_and_to_dict_list_every_candidate_once() -> None:
+    chosen = Selector().select(pool(), 80)
+    lines = chosen.explain().splitlines()
+    assert lines[0] == f"{len(chosen.chosen)} of 12 passages, {chosen.tokens_used} of 80 tokens"
+    assert lines[1].startswith("optimal: objective")
+    assert len(lines) == 2 + 12
+    data = chosen.to_dict()
+    assert [p["id"] for p in data["passages"]][: len(chosen.ids)] == list(chosen.ids) == data["selected_ids"]
+    assert sorted(p["id"] for p in data["passages"]) == sorted(chosen.candidates.ids)
+    assert data["bound"] >= data["objective"]
+
+
+# --- the plain door
+
+
+def test_select_with_scores_only() -> None:
+    texts = ["a b c", "d e", "f"]
+    chosen = select(
+        "who?", texts, scores=[0.9, 0.8, 0.1], budget_tokens=4, redundancy_weight=0, passage_penalty=0
+    )
+    assert chosen.ids == ("0", "2")
+    assert chosen.texts == ("a b c", "f")
+    assert chosen.result.is_optimal
+    with pytest.raises(InputError, match="redundancy_weight=0.1 needs embeddings"):
+        select("who?", texts, scores=[0.9, 0.8, 0.1], budget_tokens=4)
+
+
+def test_select_with_embeddings_scales_them_to_unit_length() -> None:
+    texts, vectors = ["one", "two", "three"], np.array([[10.0, 0], [0.1, 0], [0, 3]])
+    chosen = select(
+        "q",
+        texts,
+        embeddings=vectors,
+        query_embedding=[5.0, 5.0],
+        tokens=[1, 1, 1],
+        budget_tokens=2,
+        redundancy_weight=1,
+    )
+    assert chosen.candidates.relevance == pytest.approx([0.5**0.5] * 3)
+    assert chosen.program.pairwise[0, 1] == pytest.approx(1.0)
+    assert "2" in chosen.ids  # the duplicates 0 and 1 are not taken together
+    assert len(chosen.ids) == 2
+
+
+def test_select_starts_from_a_selector_and_overrides_it() -> None:
+    base = Selector(redundancy_weight=0, passage_penalty=0, max_passages=1)
+    texts = ["a", "b", "c"]
+    assert len(select("q", texts, scores=[3, 2, 1], budget_tokens=9, selector=base).ids) == 1
+    assert len(select("q", texts, scores=[3, 2, 1], budget_tokens=9, selector=base, max_passages=2).ids) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "relevance is unknown: give scores="),
+        ({"embeddings": np.eye(2)}, "relevance is unknown"),
+        ({"scores": [1.0]}, r"relevance has shape \(1,\), expected \(2,\)"),
+        ({"scores": [1.0, 2.0], "tokens": [1]}, r"tokens has shape \(1,\)"),
+        ({"scores": [1.0, 2.0], "ids": ["x"]}, "expected 1"),
+        ({"scores": [1.0, 2.0], "titles": ["x"]}, "titles has 1 entries"),
+        ({"embeddings": np.eye(3), "query_embedding": [1, 0, 0]}, r"embeddings has shape \(3, 3\)"),
+        ({"embeddings": np.eye(2), "query_embedding": [1, 0, 0]}, "has 3 dimensions, the passages 2"),
+        ({"embeddings": [1.0, 2.0], "query_embedding": [1.0]}, r"embeddings has shape \(2,\)"),
+        (
+            {"embeddings": [[1.0, 2.0], [1.0]], "query_embedding": [1.0]},
+            "embeddings is not an array of numbers",
+        ),
+        ({"embeddings": 5.0, "query_embedding": [1.0]}, "embeddings has shape"),
+    ],
+)
+def test_select_refuses_what_does_not_fit(arguments, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        select("q", ["one", "two"], budget_tokens=9, **arguments)
+
+
+# --- properties
+
+POOLS = st.builds(pool, st.integers(2, 9), st.integers(0, 10**6))
+
+
+@given(POOLS, st.integers(40, 120), st.integers(0, 60), st.sampled_from([0.0, 0.3, 1.0]))
+@settings(max_examples=60, deadline=None)
+def test_value_grows_with_the_budget(candidates: Candidates, budget: int, more: int, weight: float) -> None:
+    selector = Selector(redundancy_weight=weight)
+    small, large = selector.select(candidates, budget), selector.select(candidates, budget + more)
+    assert small.result.objective <= large.result.objective + 1e-9
+    for chosen, limit in ((small, budget), (large, budget + more)):
+        assert chosen.tokens_used <= limit
+        assert chosen.result.bound >= chosen.result.objective
+
+
+@given(
+    POOLS,
+    st.randoms(use_true_random=False),
+    st.sampled_from(["exhaustive", "highs", "highs-glover", "cpsat"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_order_of_the_candidates_does_not_matter(candidates: Candidates, random, solver: str) -> None:
+    order = list(range(len(candidates)))
+    random.shuffle(order)
+    shuffled = Candidates(
+        ids=[candidates.ids[i] for i in order],
+        texts=[candidates.texts[i] for i in order],
+        relevance=candidates.relevance[order],
+        tokens=candidates.tokens[order],
+        embeddings=candidates.embeddings[order],
+        query_embedding=candidates.query_embedding,
+    )
+    selector = Selector(redundancy_weight=0.5, radius=0.05, solver=solver)
+    first, second = selector.select(candidates, 60), selector.select(shuffled, 60)
+    assert first.result.objective == pytest.approx(second.result.objective, abs=1e-6)
+
+
+@given(POOLS, st.floats(0, 0.5), st.sampled_from(["l2", "l1", "linf"]))
+@settings(max_examples=40, deadline=None)
+def test_robust_is_never_above_nominal(candidates: Candidates, radius: float, norm: str) -> None:
+    nominal = Selector(redundancy_weight=0.4).select(candidates, 60).result.objective
+    robust = Selector(redundancy_weight=0.4, radius=radius, norm=norm).select(candidates, 60).result.objective
+    assert robust <= nominal + 1e-9
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=12, unique=True), st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_equal_costs_without_redundancy_are_top_k(scores: list[int], k: int) -> None:
+    chosen = PLAIN.select(simple([s / 10**6 for s in scores], [7] * len(scores)), 7 * k)
+    assert [scores[i] for i in chosen.chosen] == sorted(scores, reverse=True)[:k]

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from mio_rag.errors import InputError
+from mio_rag.types import Candidates, Passage, Question
+
+GOOD = {"ids": ["a", "b"], "texts": ["first", "second"], "relevance": [0.5, 0.1], "tokens": [3, 4]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ids": ["a", "a"]}, r"ids repeat \(a\)"),
+        ({"texts": ["first"]}, "texts has 1 entries, expected 2"),
+        ({"texts": ["first", " "]}, r"passages without text \(b\)"),
+        ({"titles": ["x"]}, "titles has 1 entries"),
+        ({"relevance": [0.5, math.nan]}, r"relevance\[1\] is nan"),
+        ({"relevance": [0.5, "high"]}, "relevance is not a numeric vector"),
+        ({"relevance": [[0.5, 0.1]]}, r"relevance has shape \(1, 2\), expected \(2,\)"),
+        ({"tokens": [3, 0]}, "tokens must be whole numbers >= 1"),
+        ({"tokens": [3, 1.5]}, "tokens must be whole numbers >= 1"),
+        ({"embeddings": [[1.0, 0.0]]}, r"embeddings has shape \(1, 2\), expected \(2, d\)"),
+        ({"embeddings": [1.0, 0.0]}, r"embeddings has shape \(2,\)"),
+        ({"embeddings": [[1.0, 0.0], [1.0]]}, "embeddings is not an array of numbers"),
+        ({"embeddings": [[1.0], [math.inf]]}, r"embeddings row 1 \(passage 'b'\) holds NaN or infinity"),
+        ({"query_embedding": [[1.0]]}, r"query_embedding has shape \(1, 1\)"),
+        ({"query_embedding": "who?"}, "query_embedding is not an array of numbers"),
+        ({"embeddings": [[1.0], [1.0]], "query_embedding": [1.0, 2.0]}, "has 2 dimensions, the passages 1"),
+        ({"radius": -0.1}, "radius must be >= 0"),
+        ({"radius": [0.1]}, r"radius has shape \(1,\)"),
+        ({"radius": "wide"}, "radius is not a numeric vector"),
+        ({"scores": {"bm25": [1.0]}}, r"scores\['bm25'\] has shape \(1,\)"),
+    ],
+)
+def test_each_defect_has_its_message(changes: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        Candidates(**{**GOOD, **changes})
+    assert len(caught.value.problems) == 1
+
+
+def test_all_defects_are_reported_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        Candidates(
+            ids=["a", "a"],
+            texts=["x"],
+            relevance=[math.inf, 1],
+            tokens=[0, 1],
+            embeddings=np.zeros((3, 2)),
+            radius=-1,
+        )
+    assert len(caught.value.problems) == 6
+
+
+def test_candidates_are_read_only_arrays() -> None:
+    pool = Candidates(
+        **GOOD, embeddings=[[1, 0], [0, 1]], query_embedding=[1, 0], radius=0.2, sources=["s", "t"]
+    )
+    assert len(pool) == 2
+    assert (pool.tokens.dtype, pool.embeddings.dtype) == (np.int64, np.float32)
+    assert pool.radius.tolist() == [0.2, 0.2]
+    assert pool.passage(1) == Passage("b", "second", source="t")
+    for array in (pool.relevance, pool.tokens, pool.embeddings, pool.radius):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 9
+
+
+def test_the_callers_arrays_are_not_shared() -> None:
+    relevance = np.array([0.5, 0.1])
+    pool = Candidates(**{**GOOD, "relevance": relevance})
+    relevance[0] = 9.0
+    assert pool.relevance[0] == 0.5
+
+
+def test_an_empty_pool_is_a_pool() -> None:
+    assert len(Candidates([], [], [], [], embeddings=np.zeros((0, 4)))) == 0
+
+
+def test_passages_and_questions_need_text() -> None:
+    with pytest.raises(InputError, match="empty id"):
+        Passage("", "text")
+    with pytest.raises(InputError, match="passage 'p' has no text"):
+        Passage("p", " \n")
+    with pytest.raises(InputError, match="question 'q' is empty"):
+        Question("q", "")
