@@ -82,7 +82,7 @@ SolverName = Annotated[
     str,
     typer.Option(
         "--solver",
-        help="auto, exhaustive, highs, highs-glover, cpsat, pyomo[:NAME], "
+        help="auto, branch_and_bound, exhaustive, highs, highs-glover, cpsat, pyomo[:NAME], "
         "or a heuristic: topk, density, greedy, mmr, local_search.",
     ),
 ]
@@ -568,6 +568,19 @@ def solve(
         output.json({**result.to_dict(), "selected": selected, "tokens_used": used})
     else:
         print_result(output.console, result, used)
+
+
+@app.command()
+def warmup(json_output: Json = False) -> None:
+    """Compile the exact kernel ahead of its first use (once for this machine)."""
+    from mio_rag.solvers.branch_and_bound import warmup as compile_kernel
+
+    output = _output(json_output)
+    seconds = compile_kernel()
+    if json_output:
+        output.json({"seconds": seconds})
+    else:
+        output.console.print(f"the exact kernel is ready ({seconds:.1f} s)")
 
 
 def _read(source: str) -> str:

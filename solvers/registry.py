@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mio_rag.errors import InputError, MissingExtraError
 from mio_rag.solvers.result import SolveOptions, SolveResult
 
@@ -62,6 +60,7 @@ class SolverInfo:
 
 
 _EXACT = (
+    SolverInfo("branch_and_bound", True, "our own kernel: milliseconds for dense programs", "numba"),
     SolverInfo("exhaustive", True, "enumeration of every selection", max_free=20),
     SolverInfo("highs", True, "HiGHS on Fortet/McCormick products", "highspy"),
     SolverInfo(
@@ -94,17 +93,11 @@ def available_solvers() -> tuple[str, ...]:
 def resolve(program: SelectionProgram, solver: str = "auto") -> str:
     """The solver that `solver` stands for on this program.
 
-    "auto" enumerates up to 14 free items, takes Glover's form where more than a fifth of the pairs interact
-    and most of them are penalties (there it proved the optimum 2 to 5 times sooner), and McCormick's form
-    otherwise.
+    "auto" enumerates up to 12 free items, which needs no compiled code, and takes the kernel above.
     """
     if solver != "auto":
         return solver
-    free = program.free
-    if free.size <= 14:
-        return "exhaustive"
-    pairs = program.pairwise[np.ix_(free, free)]
-    return "highs-glover" if int((pairs > 0).sum()) > 0.2 * pairs.size else "highs"
+    return "exhaustive" if program.free.size <= 12 else "branch_and_bound"
 
 
 def _by_name(name: str) -> SolverInfo | None:
@@ -168,6 +161,10 @@ def _load(name: str) -> _Solve:
         from mio_rag.solvers import exhaustive
 
         return exhaustive.solve
+    if name == "branch_and_bound":
+        from mio_rag.solvers import branch_and_bound
+
+        return branch_and_bound.solve
     if name in ("highs", "highs-glover"):
         from mio_rag.solvers import highs
 

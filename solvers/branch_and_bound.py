@@ -1,0 +1,310 @@
+"""The exact kernel: branch and bound on a concave relaxation, for any selection program.
+
+General solvers linearize the products x_i x_j, and the linear relaxation of "similar passages penalize each
+other" is useless: at x = 1/2 every penalty vanishes. Here the relaxation stays quadratic. With a diagonal D
+that makes A + diag(D) positive semidefinite, x^2 = x turns the objective into a concave one; its maximum
+over the knapsack polytope is cheap to bound from any point (see `kernel`). The steps are
+
+1. presolve: fixed items folded in, items that do not fit or cannot gain removed, rows that cannot bind
+   removed;
+2. an incumbent from greedy starts and local search;
+3. the root: row multipliers by subgradient steps, the relaxation, fixing by reduced costs;
+4. depth-first search, including first, with propagation of the rows and fixing at every node;
+5. where that is not over quickly, a better diagonal (largest sum of x_i (1 - x_i) delta_i with A + diag(D)
+   - diag(delta) positive semidefinite: the idea of quadratic convex reformulation), and the search starts
+   again from the better root.
+
+The search can stop after any node: the bound is then the largest over the open nodes and everything that
+was pruned.
+
+Sources: Billionnet, Elloumi and Plateau (2009) for the reformulation; Caprara, Pisinger and Toth (1999) for
+the quadratic knapsack; the relaxation is solved by pair exchange as in sequential minimal optimization
+(Platt, 1998).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from mio_rag.formulations.program import SelectionProgram
+from mio_rag.solvers import kernel, kernel_start
+from mio_rag.solvers.presolve import Problem, presolve
+from mio_rag.solvers.relaxation import Incumbent, Root, better_diagonal, relax_root, target, uniform_diagonal
+from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, conclude
+
+__all__ = ["solve", "warmup"]
+
+
+_SLICE_SECONDS = 0.004  # between looks at the clock
+_QUICK_NODES = 150  # before the better diagonal is worth its cost
+_LARGEST_REFORMULATION = 260  # items; the better diagonal costs a few matrix inversions
+_LARGEST_TABLE = 50_000_000  # cells of the dynamic program
+_STEPS = 60  # pair exchanges a node
+_controller: ThreadpoolController | None = None
+
+
+def solve(program: SelectionProgram, options: SolveOptions, max_nodes: int | None = None) -> SolveResult:
+    """Solve to proven optimality, or to a certified gap at a limit.
+
+    Parameters
+    ----------
+    max_nodes : int, optional
+        Stop after so many nodes; the result then says ``limit="nodes"``.
+
+    Notes
+    -----
+    Deterministic: neither seed nor thread count changes the search. One BLAS thread is used throughout.
+    """
+    global _controller
+    start = time.perf_counter()
+    if _controller is None:
+        _controller = ThreadpoolController()
+    with _compilation_note(), _controller.limit(limits=1, user_api="blas"):
+        return _solve(program, options, max_nodes, start)
+
+
+def warmup() -> float:
+    """Compile the kernel ahead of its first use.
+
+    Returns the seconds that took, well under one when it was cached.
+    """
+    start = time.perf_counter()
+    penalties = np.array([[0, 0.1, 0.2], [0.1, 0, 0.3], [0.2, 0.3, 0]])
+    values, costs = np.array([1.0, 1.1, 1.2]), np.array([1.0, 2.0, 3.0])
+    for pairwise in (penalties, np.zeros((3, 3))):
+        solve(SelectionProgram(values, pairwise, costs, 4), SolveOptions())
+    return time.perf_counter() - start
+
+
+_compiled = threading.Event()
+
+
+@contextmanager
+def _compilation_note() -> Iterator[None]:
+    """Tell a person why the very first solve takes seconds."""
+    if _compiled.is_set():
+        yield
+        return
+    text = "mio-rag: compiling the exact kernel, once (about 12 s; `mio-rag warmup` does it ahead)\n"
+    note = threading.Timer(1.5, lambda: sys.stderr.write(text))
+    note.daemon = True
+    note.start()
+    try:
+        yield
+        _compiled.set()
+    finally:
+        note.cancel()
+
+
+def _solve(
+    program: SelectionProgram, options: SolveOptions, max_nodes: int | None, start: float
+) -> SolveResult:
+    deadline = math.inf if options.time_limit_seconds is None else start + options.time_limit_seconds
+
+    def finish(
+        best: Incumbent, bound: float, limit: str | None, nodes: int, infeasible: bool = False
+    ) -> SolveResult:
+        known = problem.base + max(bound, best.value) * problem.scale if problem is not None else math.inf
+        return conclude(
+            program,
+            options,
+            "branch_and_bound",
+            x=best.x,
+            bound=known,
+            proven_infeasible=infeasible,
+            limit=limit,
+            wall_seconds=time.perf_counter() - start,
+            nodes=nodes,
+            version=kernel.VERSION,
+        )
+
+    problem = presolve(program)
+    best = Incumbent(-math.inf, None)
+    if problem is None:
+        return finish(best, math.inf, None, 0, infeasible=True)
+    if problem.m == 0:
+        feasible = bool(np.all(problem.w >= 0))
+        x = _fixed_in(program) if feasible else None
+        return finish(Incumbent(0.0 if feasible else -math.inf, x), 0.0, None, 0, infeasible=not feasible)
+    linear = _linear_optimum(problem)
+    if linear is not None:
+        x = _fixed_in(program)
+        x[problem.items[linear > 0]] = 1
+        value = problem.value(linear)
+        return finish(Incumbent(value, x), value, None, 0)
+    best = _incumbent(program, problem, deadline)
+    tolerance = max(ABSOLUTE_TOLERANCE / 2 / problem.scale, 1e-13 * problem.m)
+    diagonal = uniform_diagonal(problem.A)
+    root = relax_root(
+        Root(problem, diagonal, np.zeros(problem.w.size), np.zeros(problem.m), math.inf, -math.inf),
+        best,
+        tolerance,
+        options,
+    )
+    improvable = 3 <= root.problem.m <= _LARGEST_REFORMULATION and bool(np.any(root.problem.A))
+    allowed = math.inf if max_nodes is None else max_nodes
+    search = _Search(program, root, best, tolerance, options.relative_gap)
+    stopped = search.run(deadline, min(allowed, _QUICK_NODES) if improvable else allowed)
+    spent = 0
+    if stopped == "nodes" and search.nodes < allowed:
+        better = _reformulated(root, best, tolerance, options, deadline)
+        if better is not None:
+            spent = search.nodes
+            better.bound = min(better.bound, search.bound)
+            search = _Search(program, better, best, tolerance, options.relative_gap)
+        stopped = search.run(deadline, allowed - spent)
+    infeasible = stopped is None and best.x is None
+    return finish(best, search.bound, stopped, spent + search.nodes, infeasible=infeasible)
+
+
+def _reformulated(
+    root: Root, best: Incumbent, tolerance: float, options: SolveOptions, deadline: float
+) -> Root | None:
+    """The root with a better diagonal, in at most two rounds; None where that does not lower its bound."""
+    found: Root | None = None
+    for _ in range(2):
+        current = found or root
+        diagonal = better_diagonal(current)
+        if diagonal is None or time.perf_counter() > deadline:
+            break
+        tried = relax_root(replace(current, D=diagonal, bound=math.inf), best, tolerance, options)
+        if tried.bound >= current.bound:
+            break
+        found = tried
+        if found.problem.m < 3 or found.bound <= target(found.problem, best, tolerance, options):
+            break
+    return found
+
+
+def _fixed_in(program: SelectionProgram) -> NDArray[np.int8]:
+    """The 0/1 vector of what is fixed to be in."""
+    assert program.fixed is not None
+    return np.asarray(program.fixed == 1, dtype=np.int8)
+
+
+def _incumbent(program: SelectionProgram, problem: Problem, deadline: float) -> Incumbent:
+    """A good selection, where one is found quickly."""
+    full = _fixed_in(program)
+    if problem.w.size == 0:
+        value, x = kernel_start.incumbent(problem.p, problem.A, problem.c, problem.room, 8)
+        full[problem.items[x > 0]] = 1
+        return Incumbent(float(value), full)
+    from mio_rag.solvers.heuristics import HEURISTICS
+
+    chosen = HEURISTICS["local_search"](program, deadline)
+    x = chosen[problem.items].astype(np.int8)
+    if program.violations(chosen) or not problem.feasible(x):
+        return Incumbent(-math.inf, None)
+    full[problem.items[x > 0]] = 1
+    return Incumbent(problem.value(x), full) if not program.violations(full) else Incumbent(-math.inf, None)
+
+
+def _linear_optimum(problem: Problem) -> NDArray[np.int8] | None:
+    """Without interactions and rows, and with whole costs, a dynamic program over tokens; None otherwise."""
+    whole = np.all(problem.c == np.floor(problem.c))
+    if problem.w.size or np.any(problem.A) or not whole or problem.m * problem.room > _LARGEST_TABLE:
+        return None
+    x: NDArray[np.int8] = kernel_start.knapsack(problem.p, problem.c.astype(np.int64), int(problem.room))
+    return x
+
+
+class _Search:
+    """The depth-first search as arrays that `kernel.search` works on, a slice of nodes at a time."""
+
+    def __init__(
+        self, program: SelectionProgram, root: Root, best: Incumbent, tolerance: float, relative_gap: float
+    ) -> None:
+        problem = root.problem
+        m, rows = problem.m, problem.w.size
+        depth = m + 2
+        self.program, self.problem, self.best_known = program, problem, best
+        self.root_bound = root.bound
+        shift = problem.W.T @ root.lam if rows else np.zeros(m)
+        ids, P = np.zeros((depth, m), dtype=np.int64), np.zeros((depth, m))
+        X, GX = np.zeros((depth, m)), np.zeros((depth, m))
+        size, count = np.zeros(depth, dtype=np.int64), np.zeros(depth, dtype=np.int64)
+        room, base, lag = np.zeros(depth), np.zeros(depth), np.zeros(depth)
+        activity, chosen = np.zeros((depth, max(rows, 1))), np.zeros((depth, m), dtype=np.int64)
+        self._bound = np.full(depth, np.inf)
+        G = problem.A + np.diag(root.D)
+        ids[0], P[0], X[0], GX[0] = np.arange(m), problem.p - shift, root.x, G @ root.x
+        size[0], room[0], lag[0], self._bound[0] = m, problem.room, float(root.lam @ problem.w), root.bound
+        self._best = np.zeros(m, dtype=np.int8)
+        self._numbers = np.zeros(8)
+        self._numbers[kernel.INCUMBENT] = best.value
+        self._numbers[kernel.TOLERANCE] = tolerance
+        self._numbers[kernel.PRUNED] = root.dropped
+        self._numbers[kernel.STEPS] = _STEPS
+        self._numbers[kernel.RELATIVE_GAP] = relative_gap
+        self._numbers[kernel.OFFSET] = problem.base / problem.scale
+        self._arrays = (
+            problem.A,
+            G,
+            problem.c,
+            problem.cr,
+            problem.extra,
+            problem.W,
+            problem.w,
+            shift,
+            problem.harmless,
+            ids,
+            P,
+            X,
+            GX,
+            size,
+            room,
+            base,
+            lag,
+            activity,
+            chosen,
+            count,
+            self._bound,
+            self._best,
+            self._numbers,
+        )
+
+    @property
+    def nodes(self) -> int:
+        """Nodes so far."""
+        return int(self._numbers[kernel.NODES])
+
+    @property
+    def bound(self) -> float:
+        """Proven upper bound: over what was pruned and what is open, and never above the root's."""
+        depth = int(self._numbers[kernel.DEPTH])
+        reach = float(max(self._numbers[kernel.PRUNED], self._numbers[kernel.INCUMBENT]))
+        if depth >= 0:
+            reach = max(reach, float(self._bound[: depth + 1].max()))
+        return max(min(reach, self.root_bound), float(self._numbers[kernel.INCUMBENT]))
+
+    def run(self, deadline: float, allowed: float) -> str | None:
+        """Search until it is over (None) or a limit is hit ("time", "nodes").
+
+        Improves the incumbent in place.
+        """
+        before = float(self._numbers[kernel.INCUMBENT])
+        step = 32
+        stopped: str | None = None
+        while self._numbers[kernel.DEPTH] >= 0:
+            now = time.perf_counter()
+            if now >= deadline or self.nodes >= allowed:
+                stopped = "time" if now >= deadline else "nodes"
+                break
+            kernel.search(*self._arrays, int(min(step, allowed - self.nodes)))
+            took = time.perf_counter() - now
+            step = int(min(1e6, max(8, step * min(4.0, _SLICE_SECONDS / max(took, 1e-6)))))
+        if self._numbers[kernel.INCUMBENT] > before:
+            x = _fixed_in(self.program)
+            x[self.problem.items[self._best > 0]] = 1
+            self.best_known.value, self.best_known.x = float(self._numbers[kernel.INCUMBENT]), x
+        return stopped

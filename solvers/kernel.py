@@ -1,0 +1,450 @@
+"""The compiled part of the exact kernel: incumbent, concave relaxation and depth-first search.
+
+Everything works on dense float64 arrays of the items that are left after presolve, and on the form
+
+    maximise  p.x - 1/2 x'A x      subject to  c.x <= room,  W x <= w,  x in {0, 1}^m
+
+with A symmetric, zero diagonal, any signs. The state of the search lives in arrays that the caller owns, so
+that it can be stopped after any number of nodes, asked for its bound, and resumed.
+
+**Relaxation.** With a diagonal D that makes G = A + diag(D) positive semidefinite, x^2 = x turns the
+objective into the concave  (p + D/2).x - 1/2 x'G x.  Over {0 <= x <= 1, c.x <= b} any point x with gradient
+h = q - G x and any mu >= 0 give
+
+    value of every feasible y  <=  base + 1/2 x'G x + mu b + sum_i max(0, h_i - mu c_i),
+
+so the solver of the relaxation may stop anywhere. Rows enter through multipliers lam >= 0: p <- p - W'lam,
+base <- base + lam.w.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BitArray = NDArray[np.int8]
+BoolArray = NDArray[np.bool_]
+
+VERSION = f"numba {nb.__version__}"
+#: Places in the array `numbers` of `search`.
+INCUMBENT, TOLERANCE, DEPTH, NODES, PRUNED, STEPS, RELATIVE_GAP, OFFSET = range(8)
+
+_FAST = {"cache": True, "nogil": True, "fastmath": False}
+
+
+@nb.njit(**_FAST)
+def relax(
+    q: FloatArray,
+    G: FloatArray,
+    ids: IntArray,
+    c: FloatArray,
+    b: float,
+    x: FloatArray,
+    g: FloatArray,
+    m: int,
+    steps: int,
+    stop: float,
+    base: float,
+    tol: float,
+) -> tuple[float, float]:
+    """Pair-exchange ascent on the concave relaxation, with the unused budget as one more item.
+
+    x (feasible) and g = G x are improved in place. Returns (bound, mu, bound at the final x with its mu).
+    """
+    used = 0.0
+    for i in range(m):
+        used += c[i] * x[i]
+    best = np.inf
+    best_mu = 0.0
+    k = 0
+    last = np.inf
+    while True:
+        up_ratio = 0.0
+        up = -1
+        down_ratio = np.inf
+        down = -2
+        if b - used > 1e-9:
+            down_ratio = 0.0
+            down = -1
+        for i in range(m):
+            ratio = (q[i] - g[i]) / c[i]
+            if x[i] < 1.0 - 1e-12 and ratio > up_ratio:
+                up_ratio = ratio
+                up = i
+            if x[i] > 1e-12 and ratio < down_ratio:
+                down_ratio = ratio
+                down = i
+        done = up_ratio - down_ratio <= tol or down == -2 or k >= steps
+        if k % 8 == 0 or done:
+            mu = max(0.0, 0.5 * (up_ratio + min(down_ratio, up_ratio)))
+            curvature = 0.0
+            excess = 0.0
+            for i in range(m):
+                curvature += x[i] * g[i]
+                h = q[i] - g[i] - mu * c[i]
+                if h > 0:
+                    excess += h
+            last = base + 0.5 * curvature + mu * b + excess
+            if last < best:
+                best = last
+                best_mu = mu
+            if done or last <= stop:
+                return best, best_mu
+        k += 1
+        if up >= 0 and down >= 0:
+            cu, cd = c[up], c[down]
+            iu, jd = ids[up], ids[down]
+            bend = G[iu, iu] / (cu * cu) + G[jd, jd] / (cd * cd) - 2 * G[iu, jd] / (cu * cd)
+            t = (up_ratio - down_ratio) / bend if bend > 1e-15 else np.inf
+            t = min(t, (1.0 - x[up]) * cu, x[down] * cd)
+            a = t / cu
+            d = t / cd
+            x[up] = min(1.0, x[up] + a)
+            x[down] = max(0.0, x[down] - d)
+            for r in range(m):
+                s = ids[r]
+                g[r] += a * G[iu, s] - d * G[jd, s]
+        elif up >= 0:
+            iu = ids[up]
+            t = up_ratio * c[up] * c[up] / G[iu, iu] if G[iu, iu] > 1e-15 else np.inf
+            t = min(t, (1.0 - x[up]) * c[up], b - used)
+            a = t / c[up]
+            x[up] = min(1.0, x[up] + a)
+            used += t
+            for r in range(m):
+                g[r] += a * G[iu, ids[r]]
+        else:
+            jd = ids[down]
+            t = -down_ratio * c[down] * c[down] / G[jd, jd] if G[jd, jd] > 1e-15 else np.inf
+            t = min(t, x[down] * c[down])
+            d = t / c[down]
+            x[down] = max(0.0, x[down] - d)
+            used -= t
+            for r in range(m):
+                g[r] -= d * G[jd, ids[r]]
+
+
+@nb.njit(**_FAST)
+def _remove(ids: IntArray, P: FloatArray, x: FloatArray, g: FloatArray, G: FloatArray, m: int, t: int) -> int:
+    """Take item t out of a node's list (its x goes to 0); returns the new length."""
+    if x[t] != 0.0:
+        i = ids[t]
+        for u in range(m):
+            g[u] -= x[t] * G[i, ids[u]]
+    m -= 1
+    ids[t] = ids[m]
+    P[t] = P[m]
+    x[t] = x[m]
+    g[t] = g[m]
+    return m
+
+
+@nb.njit(**_FAST)
+def _rows_hold(activity: FloatArray, W: FloatArray, w: FloatArray, i: int) -> bool:
+    """Whether all rows hold after adding item i (-1: as they are)."""
+    for r in range(w.size):
+        a = activity[r]
+        if i >= 0:
+            a += W[r, i]
+        if a > w[r]:
+            return False
+    return True
+
+
+@nb.njit(**_FAST)
+def _propagate(
+    W: FloatArray,
+    w: FloatArray,
+    activity: FloatArray,
+    ids: IntArray,
+    P: FloatArray,
+    x: FloatArray,
+    g: FloatArray,
+    G: FloatArray,
+    m: int,
+) -> tuple[int, int, bool]:
+    """Drop what the rows forbid; find one item that they demand.
+
+    Returns (new length, item that must be in or -1, whether the rows cannot hold any more).
+    """
+    force = -1
+    for r in range(w.size):
+        low = activity[r]  # the least that this row's left-hand side can become
+        for t in range(m):
+            if W[r, ids[t]] < 0:
+                low += W[r, ids[t]]
+        if low > w[r]:
+            return m, force, True
+        t = 0
+        while t < m:
+            v = W[r, ids[t]]
+            if v > 0 and low + v > w[r]:
+                m = _remove(ids, P, x, g, G, m, t)
+                continue
+            if v < 0 and low - v > w[r]:
+                force = ids[t]
+            t += 1
+    return m, force, False
+
+
+@nb.njit(**_FAST)
+def _drop_useless(
+    A: FloatArray,
+    c: FloatArray,
+    shift: FloatArray,
+    harmless: BoolArray,
+    room: float,
+    ids: IntArray,
+    P: FloatArray,
+    x: FloatArray,
+    g: FloatArray,
+    G: FloatArray,
+    m: int,
+    force: int,
+) -> tuple[int, bool]:
+    """Drop items that do not fit, and harmless ones that gain nothing even with all their benefits.
+
+    Returns (new length, whether an item was dropped that must be in).
+    """
+    t = 0
+    while t < m:
+        i = ids[t]
+        bad = c[i] > room
+        if not bad and harmless[i] and P[t] + shift[i] <= 0:
+            v = P[t] + shift[i]
+            for u in range(m):
+                a = A[i, ids[u]]
+                if a < 0:
+                    v -= a
+            bad = v <= 0
+        if bad:
+            if i == force:
+                return m, True
+            m = _remove(ids, P, x, g, G, m, t)
+        else:
+            t += 1
+    return m, False
+
+
+@nb.njit(**_FAST)
+def _record(
+    numbers: FloatArray, best: BitArray, chosen: IntArray, count: int, value: float, item: int
+) -> None:
+    """Take a node's selection (and one more item, if >= 0) as the incumbent."""
+    numbers[INCUMBENT] = value
+    best[:] = 0
+    for t in range(count):
+        best[chosen[t]] = 1
+    if item >= 0:
+        best[item] = 1
+
+
+@nb.njit(**_FAST)
+def _best_single(
+    c: FloatArray,
+    W: FloatArray,
+    w: FloatArray,
+    shift: FloatArray,
+    activity: FloatArray,
+    ids: IntArray,
+    P: FloatArray,
+    m: int,
+) -> tuple[int, float, float]:
+    """The best item that may be added alone (-1: none), its gain, and the two smallest costs."""
+    top = -np.inf
+    single = -1
+    least = np.inf
+    second = np.inf
+    for t in range(m):
+        i = ids[t]
+        if c[i] < least:
+            second = least
+            least = c[i]
+        elif c[i] < second:
+            second = c[i]
+        if P[t] + shift[i] > top and _rows_hold(activity, W, w, i):
+            top = P[t] + shift[i]
+            single = i
+    return single, top, least + second
+
+
+@nb.njit(**_FAST)
+def _fix(
+    G: FloatArray,
+    h: FloatArray,
+    here: float,
+    stop: float,
+    numbers: FloatArray,
+    ids: IntArray,
+    P: FloatArray,
+    x: FloatArray,
+    g: FloatArray,
+    m: int,
+    force: int,
+) -> tuple[int, int, int, bool]:
+    """Fix by reduced costs h: drop what pushes the bound `here` below `stop`, find one item to keep.
+
+    Returns (new length, position of an item to take in or -1, items dropped, whether an item was dropped
+    that must be in).
+    """
+    dropped = 0
+    for t in range(m - 1, -1, -1):
+        if h[t] < 0 and here + h[t] <= stop:
+            if ids[t] == force:
+                return m, -1, dropped, True
+            numbers[PRUNED] = max(numbers[PRUNED], here + h[t])
+            m = _remove(ids, P, x, g, G, m, t)
+            h[t] = h[m]
+            dropped += 1
+    for t in range(m):
+        if force >= 0:
+            if ids[t] == force:
+                return m, t, dropped, False
+        elif h[t] > 0 and here - h[t] <= stop:
+            numbers[PRUNED] = max(numbers[PRUNED], here - h[t])
+            return m, t, dropped, False
+    return m, -1, dropped, False
+
+
+@nb.njit(**_FAST)
+def search(
+    A: FloatArray,
+    G: FloatArray,
+    c: FloatArray,
+    cr: FloatArray,
+    extra: float,
+    W: FloatArray,
+    w: FloatArray,
+    shift: FloatArray,
+    harmless: BoolArray,
+    ids: IntArray,
+    P: FloatArray,
+    X: FloatArray,
+    GX: FloatArray,
+    size: IntArray,
+    room: FloatArray,
+    base: FloatArray,
+    lag: FloatArray,
+    activity: FloatArray,
+    chosen: IntArray,
+    count: IntArray,
+    bound: FloatArray,
+    best: BitArray,
+    numbers: FloatArray,
+    max_nodes: int,
+) -> None:
+    """Depth-first search, include branch first, for at most `max_nodes` more nodes.
+
+    The arrays hold one row per depth: the open items `ids` with their marginal values `P` (multipliers
+    subtracted), the relaxed point X and G X, and the state of what is chosen. The exclude branch of a node
+    is the node itself without the item, so a depth is done when its list is pruned. Indices of `numbers`
+    are the constants at the top of this file.
+    """
+    n = c.size
+    q = np.empty(n)
+    cc = np.empty(n)
+    h = np.empty(n)
+    limit = numbers[NODES] + max_nodes
+    d = int(numbers[DEPTH])
+    while d >= 0 and numbers[NODES] < limit:
+        numbers[NODES] += 1
+        m = size[d]
+        ids_, p, x, g = ids[d], P[d], X[d], GX[d]
+        pruned = False
+        while True:
+            m, force, pruned = _propagate(W, w, activity[d], ids_, p, x, g, G, m)
+            if pruned:
+                break
+            m, pruned = _drop_useless(A, c, shift, harmless, room[d], ids_, p, x, g, G, m, force)
+            if pruned:
+                break
+            if base[d] > numbers[INCUMBENT] and _rows_hold(activity[d], W, w, -1):
+                _record(numbers, best, chosen[d], count[d], base[d], -1)
+            single, gain, two = _best_single(c, W, w, shift, activity[d], ids_, p, m)
+            if single >= 0 and base[d] + gain > numbers[INCUMBENT]:
+                _record(numbers, best, chosen[d], count[d], base[d] + gain, single)
+            if m <= 1 or two > room[d]:
+                pruned = True  # no two of them fit, and the best single one has been tried
+                break
+            b = room[d] + extra
+            used = 0.0
+            for t in range(m):
+                i = ids_[t]
+                cc[t] = cr[i]
+                q[t] = p[t] + 0.5 * G[i, i]
+                used += cr[i] * x[t]
+            if used > b:
+                for t in range(m):
+                    x[t] *= b / used
+                    g[t] *= b / used
+            stop = -np.inf
+            if numbers[INCUMBENT] > -np.inf:
+                value = abs(numbers[OFFSET] + numbers[INCUMBENT])
+                stop = numbers[INCUMBENT] + max(numbers[TOLERANCE], numbers[RELATIVE_GAP] * value)
+            ub, mu = relax(q, G, ids_, cc, b, x, g, m, int(numbers[STEPS]), stop, lag[d], 1e-7)
+            bound[d] = min(bound[d], ub)
+            if bound[d] <= stop:
+                numbers[PRUNED] = max(numbers[PRUNED], bound[d])
+                pruned = True
+                break
+            here = lag[d] + mu * b  # the bound at the point where the relaxation stopped
+            for t in range(m):
+                h[t] = q[t] - g[t] - mu * cc[t]
+                here += 0.5 * x[t] * g[t] + max(0.0, h[t])
+            before = m
+            m, take, dropped, pruned = _fix(G, h, here, stop, numbers, ids_, p, x, g, m, force)
+            if pruned:
+                break
+            if take >= 0:
+                i = ids_[take]
+                gain = p[take]
+                m = _remove(ids_, p, x, g, G, m, take)
+                for u in range(m):
+                    p[u] -= A[i, ids_[u]]
+                base[d] += gain + shift[i]
+                lag[d] += gain
+                room[d] -= c[i]
+                for r in range(w.size):
+                    activity[d, r] += W[r, i]
+                chosen[d, count[d]] = i
+                count[d] += 1
+                continue
+            if dropped * 4 <= before:
+                break
+        if pruned:
+            d -= 1
+            continue
+        # Branch on the item that the relaxation is least sure about, weighted by its size.
+        at = 0
+        score = -1.0
+        for t in range(m):
+            s = x[t] * (1.0 - x[t]) * cr[ids_[t]] + 1e-9 * x[t]
+            if s > score:
+                score = s
+                at = t
+        i = ids_[at]
+        gain = p[at]
+        m = _remove(ids_, p, x, g, G, m, at)
+        size[d] = m
+        e = d + 1
+        for t in range(m):
+            ids[e, t] = ids_[t]
+            P[e, t] = p[t] - A[i, ids_[t]]
+            X[e, t] = x[t]
+            GX[e, t] = g[t]
+        size[e] = m
+        room[e] = room[d] - c[i]
+        base[e] = base[d] + gain + shift[i]
+        lag[e] = lag[d] + gain
+        bound[e] = bound[d]
+        for r in range(w.size):
+            activity[e, r] = activity[d, r] + W[r, i]
+        for t in range(count[d]):
+            chosen[e, t] = chosen[d, t]
+        chosen[e, count[d]] = i
+        count[e] = count[d] + 1
+        d = e
+    numbers[DEPTH] = d

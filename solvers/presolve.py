@@ -1,0 +1,115 @@
+"""Presolve: a selection program -> the part of it that needs a search."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.formulations.program import FEASIBILITY_TOLERANCE, SelectionProgram
+
+__all__ = ["Problem", "presolve"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """max p.x - 1/2 x'A x over the m items that are left, scaled to entries of about 1.
+
+    `items` are their indices in the program; `cr` and `extra` are costs and additional room of the
+    relaxation, in which no cost may be zero; the rows are W x <= w; a `harmless` item can be left out
+    without breaking a row.
+    """
+
+    items: IntArray
+    p: FloatArray
+    A: FloatArray
+    c: FloatArray
+    cr: FloatArray
+    W: FloatArray
+    w: FloatArray
+    harmless: NDArray[np.bool_]
+    room: float
+    extra: float
+    base: float
+    scale: float
+
+    @property
+    def m(self) -> int:
+        return int(self.p.size)
+
+    def keep(self, k: IntArray) -> Problem:
+        """The problem of some of the items, the others left out."""
+        return replace(
+            self,
+            items=self.items[k],
+            p=self.p[k],
+            A=np.ascontiguousarray(self.A[np.ix_(k, k)]),
+            c=self.c[k],
+            cr=self.cr[k],
+            W=np.ascontiguousarray(self.W[:, k]),
+            harmless=self.harmless[k],
+        )
+
+    def feasible(self, x: NDArray[np.int8]) -> bool:
+        return bool(float(self.c @ x) <= self.room and np.all(self.W @ x <= self.w))
+
+    def value(self, x: NDArray[np.int8]) -> float:
+        return float(self.p @ x - 0.5 * (x @ self.A @ x))
+
+
+def presolve(program: SelectionProgram) -> Problem | None:
+    """Fold in what is fixed, drop what cannot be chosen.
+
+    None where the fixed items alone break the budget.
+    """
+    assert program.fixed is not None
+    inside, free = np.flatnonzero(program.fixed == 1), program.free
+    room = (
+        program.budget
+        + FEASIBILITY_TOLERANCE * max(1.0, abs(program.budget))
+        - float(program.costs[inside].sum())
+    )
+    if room < 0:
+        return None
+    rows, limits = [], []
+    for row in program.rows:
+        for sign, bound in ((1.0, row.upper), (-1.0, -row.lower)):
+            if math.isfinite(bound):
+                slack = FEASIBILITY_TOLERANCE * max(1.0, abs(bound))
+                rows.append(sign * row.coefficients[free])
+                limits.append(bound + slack - sign * float(row.coefficients[inside].sum()))
+    W, w = np.array(rows).reshape(len(rows), free.size), np.array(limits, dtype=np.float64)
+    base = float(program.linear[inside].sum() - 0.5 * program.pairwise[np.ix_(inside, inside)].sum())
+    p = program.linear[free] - program.pairwise[np.ix_(free, inside)].sum(axis=1)
+    A = program.pairwise[np.ix_(free, free)]
+    harmless = np.asarray(~(W < 0).any(axis=0))  # without rows: all
+    hopeless = harmless & (p + np.maximum(0.0, -A).sum(axis=1) <= 0)
+    k = np.flatnonzero((program.costs[free] <= room) & ~hopeless)
+    if rows:
+        binding = np.maximum(W[:, k], 0).sum(axis=1) > w
+        W, w = W[binding], w[binding]
+    scale = max(float(np.abs(p[k]).max(initial=0.0)), float(np.abs(A[np.ix_(k, k)]).max(initial=0.0))) or 1.0
+    c = program.costs[free].astype(np.float64)
+    largest = float(c[k].max(initial=0.0))
+    tiny = max(1e-3 * largest, 1e-6) if largest > 0 else 1.0
+    zero = c[k] <= 0
+    problem = Problem(
+        free,
+        p / scale,
+        A / scale,
+        c,
+        np.where(c > 0, c, tiny),
+        W,
+        w,
+        harmless,
+        room,
+        tiny * float(zero.sum()),
+        base,
+        scale,
+    )
+    return problem.keep(k)
