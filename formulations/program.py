@@ -260,11 +260,13 @@ class SelectionProgram:
         broken: list[str] = []
         cost = self.cost(x)
         if cost - self.budget > feasibility_tolerance(self.budget):
-            broken.append(f"cost {cost:g} exceeds the budget of {self.budget:g}")
+            broken.append(f"cost {cost:.10g} exceeds the budget of {self.budget:.10g}")
         for row in self.rows:
             activity = float(row.coefficients[chosen].sum())
             if row.violation(activity) > 0:
-                broken.append(f"row '{row.name}': {activity:g} is outside [{row.lower:g}, {row.upper:g}]")
+                broken.append(
+                    f"row '{row.name}': {activity:.10g} is outside [{row.lower:.10g}, {row.upper:.10g}]"
+                )
         wrong = np.flatnonzero((self.fixed >= 0) & (chosen != (self.fixed == 1)))
         broken.extend(f"item {int(i)} is fixed to {int(self.fixed[i])}" for i in wrong)
         return broken

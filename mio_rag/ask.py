@@ -45,8 +45,10 @@ def ask(
     allowed = budget_tokens if window is None else min(budget_tokens, window)
     if allowed < 1:
         raise InputError(
-            f"the window of {generator.name} leaves {window} tokens for context beside this question and an answer of "
-            f"{max_tokens} tokens: shorten the question, lower max_tokens, or use a model with a larger window"
+            f"the window of {generator.name} leaves {window} tokens for context beside this question and "
+            "an answer of "
+            f"{max_tokens} tokens: shorten the question, lower max_tokens, or use a model with a larger "
+            "window"
         )
     candidates = Retriever(index, pool=pool, mode=mode, counter=generator).retrieve(asked.text)
     selection = (selector or Selector()).select(candidates, allowed, generator)

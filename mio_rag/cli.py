@@ -272,7 +272,8 @@ def select(
 ) -> None:
     """Choose passages for a question, with reasons and the proof.
 
-    Tokens are counted by an approximation here, since no model reads the passages; `ask` counts as its model does.
+    Tokens are counted by an approximation here, since no model reads the passages; `ask` counts as its model
+    does.
     """
     from mio_rag.console import collect, print_selection
     from mio_rag.retrieval import Retriever
@@ -471,14 +472,37 @@ def evaluate(
 
     def settings() -> EvaluationSettings:
         chosen, budgets, _ = collect(
-            lambda: _selector(redundancy, passage_penalty, token_price, radius, norm, max_per_source, min_passages,
-                              max_passages, None, None, solver, time_limit, relative_gap, threads, seed),
+            lambda: _selector(
+                redundancy,
+                passage_penalty,
+                token_price,
+                radius,
+                norm,
+                max_per_source,
+                min_passages,
+                max_passages,
+                None,
+                None,
+                solver,
+                time_limit,
+                relative_gap,
+                threads,
+                seed,
+            ),
             lambda: _budgets(budget_tokens),
             lambda: make_methods(list(names), Selector(), mmr_lambda),
         )
         return EvaluationSettings(
-            methods=names, budgets=budgets, baseline=baseline, selector=chosen, mmr_lambda=mmr_lambda, pool=pool,
-            mode=cast("Mode", retrieval), limit=limit, max_tokens=max_tokens, seed=seed,
+            methods=names,
+            budgets=budgets,
+            baseline=baseline,
+            selector=chosen,
+            mmr_lambda=mmr_lambda,
+            pool=pool,
+            mode=cast("Mode", retrieval),
+            limit=limit,
+            max_tokens=max_tokens,
+            seed=seed,
         )
 
     def one_index() -> None:
@@ -506,7 +530,8 @@ def evaluate(
         return
     run = result.run
     output.console.print(
-        f"{run['dataset']}: {run['questions']} questions, {run['passages']} passages, embedder {run['embedder']}, "
+        f"{run['dataset']}: {run['questions']} questions, {run['passages']} passages, embedder "
+        f"{run['embedder']}, "
         f"reader {run['generator'] or 'none'}, pool {run['pool']}, {run['seconds']:.0f} s\n",
         markup=False,
     )

@@ -28,8 +28,8 @@ errors = Console(stderr=True, highlight=False)
 class Output:
     """Where a command's result goes.
 
-    With `as_json`, exactly one JSON object is written to stdout. Native libraries write to file descriptor 1 whenever
-    they like, so that descriptor is pointed at stderr until the object is printed.
+    With `as_json`, exactly one JSON object is written to stdout. Native libraries write to file descriptor 1
+    whenever they like, so that descriptor is pointed at stderr until the object is printed.
     """
 
     def __init__(self, as_json: bool) -> None:
@@ -90,14 +90,16 @@ def collect(*steps: Callable[[], Any]) -> list[Any]:
         With the problems of every step that failed on its input.
     """
     results: list[Any] = []
-    problems: list[str] = []
+    failures: list[InputError] = []
     for step in steps:
         try:
             results.append(step())
         except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(list(dict.fromkeys(problems)))
+            failures.append(error)
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise InputError(list(dict.fromkeys(p for error in failures for p in error.problems)))
     return results
 
 
@@ -154,7 +156,8 @@ def print_selection(console: Console, selection: Selection, show_rest: int = 8) 
     if len(rest) > show_rest:
         console.print(f"[dim]  and {len(rest) - show_rest} more left out[/]")
     console.print(
-        f"[bold]{len(chosen)} passages, {selection.tokens_used} of {selection.budget_tokens} tokens[/] \u2014 "
+        f"[bold]{len(chosen)} passages, {selection.tokens_used} of {selection.budget_tokens} tokens[/] "
+        "\u2014 "
         f"{escape(selection.result.certificate())}"
     )
 

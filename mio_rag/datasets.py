@@ -2,7 +2,7 @@
 
 Layout: a folder with
 
-    corpus.jsonl[.gz]      {"id", "text", "title"?, "source"?}                                     one object a line
+    corpus.jsonl[.gz]      one object a line: {"id", "text", "title"?, "source"?}
     questions.jsonl[.gz]   {"id", "question", "answers"?, "gold_ids"?, "gold_sources"?, "choices"?, "type"?}
 
 `load_dataset` also takes ``"demo"`` (bundled), a folder of .txt, .md and .pdf files (no questions), and
@@ -68,10 +68,13 @@ class Dataset:
             problems += [
                 f"{what} id '{i}' occurs more than once: ids must be unique" for i in repeated[:_SHOWN]
             ]
-        broken = [f"passage '{p.id}'" for p in self.passages if not is_text(p.id, p.title, p.text, p.source)]
-        broken += [f"question '{q.id}'" for q in self.questions if not is_text(q.id, q.text, *q.answers, *q.choices)]
+        broken = [f"passage {p.id!a}" for p in self.passages if not is_text(p.id, p.title, p.text, p.source)]
+        broken += [
+            f"question {q.id!a}" for q in self.questions if not is_text(q.id, q.text, *q.answers, *q.choices)
+        ]
         problems += [
-            f"{what!a} holds half of a surrogate pair, which is no character: mend its text" for what in broken[:_SHOWN]
+            f"{what} holds half of a surrogate pair, which is no character: mend its text"
+            for what in broken[:_SHOWN]
         ]
         known = {p.id for p in self.passages}
         unknown = [(q.id, g) for q in self.questions for g in q.gold_ids if g not in known]
@@ -133,7 +136,8 @@ def load_dataset(source: str | Path) -> Dataset:
     folder = Path(source)
     if not folder.is_dir():
         raise DataError(
-            f"'{source}' is not a folder: give a folder with corpus.jsonl[.gz], a folder of .txt/.md/.pdf files, "
+            f"'{source}' is not a folder: give a folder with corpus.jsonl[.gz], a folder of .txt/.md/.pdf "
+            "files, "
             "'demo', or 'hf:NAME'"
         )
     if _find(folder, "corpus") is not None:
@@ -224,7 +228,7 @@ def _question(row: Mapping[str, Any]) -> Question:
     )
 
 
-# --- folders of documents -------------------------------------------------------------------------------------
+# --- folders of documents --------------------------------------------------------------------------------
 
 
 def chunk_text(text: str, max_words: int = 120, overlap_sentences: int = 0) -> list[str]:
@@ -271,7 +275,8 @@ def chunk_text(text: str, max_words: int = 120, overlap_sentences: int = 0) -> l
 def load_folder(folder: str | Path, max_words: int = 120) -> Dataset:
     """A corpus from the .txt, .md and .pdf files below a folder, in chunks of whole sentences.
 
-    Ids are "relative/path#k" (PDF: "relative/path#page.k"), titles the file names, sources the relative paths.
+    Ids are "relative/path#k" (PDF: "relative/path#page.k"), titles the file names, sources the relative
+    paths.
 
     Raises
     ------
@@ -320,7 +325,7 @@ def _pages(path: Path) -> list[tuple[str, str]]:
     return [(f"{k}.", text.encode("utf-8", "replace").decode()) for k, text in enumerate(texts, start=1)]
 
 
-# --- named public data sets -----------------------------------------------------------------------------------
+# --- named public data sets ------------------------------------------------------------------------------
 
 #: name -> (repository, corpus configuration and split or None, questions configuration and split)
 NAMED_DATASETS: dict[str, tuple[str, tuple[str, str] | None, tuple[str | None, str]]] = {
@@ -346,7 +351,8 @@ def load_named(name: str, limit: int | None = None) -> Dataset:
     Parameters
     ----------
     limit : int, optional
-        Only the first so many questions (for sets that bring their own paragraphs, also only those paragraphs).
+        Only the first so many questions (for sets that bring their own paragraphs, also only those
+        paragraphs).
     """
     if name not in NAMED_DATASETS:
         raise DataError(f"data set 'hf:{name}' is unknown: choose one of {', '.join(NAMED_DATASETS)}")

@@ -56,7 +56,8 @@ def run_demo(console: Console, out: Path, embedder: str, generator_spec: str) ->
             result = evaluate_and_report(dataset, index, generator, settings, out, progress=advance)
     console.print(
         f"\n[bold]{len(dataset.questions)} questions over {len(dataset.passages)} passages[/]   "
-        f"[dim]embedder {index.embedder.name}, reader {generator.name}, pool {settings.pool}; means, intervals are in the report[/]\n"
+        f"[dim]embedder {index.embedder.name}, reader {generator.name}, pool {settings.pool}; means, "
+        "intervals are in the report[/]\n"
     )
     print_summary(console, result.summary)
     console.print(f"\nreport: {result.folder / 'report.html'}", markup=False, soft_wrap=True)

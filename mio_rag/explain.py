@@ -80,7 +80,7 @@ def _why_out(
         }.get(result.status, "there is no selection")
     cost = float(program.costs[i])
     if cost > program.budget:
-        return f"its {cost:g} tokens exceed the whole budget of {program.budget:g}"
+        return f"its {cost:.10g} tokens exceed the whole budget of {program.budget:.10g}"
     alone, gain = float(program.linear[i]), float(value[i])
     if gain <= 1e-9:  # an item worth nothing alone may still gain beside the chosen ones
         if alone <= 0:
@@ -96,7 +96,7 @@ def _why_out(
     left = program.budget - program.cost(result.x)
     if cost > left + 1e-9:
         swap = _best_swap(candidates, program, i, value, chosen)
-        return f"worth {gain:+.3f}, but needs {cost:g} tokens and {max(left, 0):g} are left; {swap}"
+        return f"worth {gain:+.3f}, but needs {cost:.10g} tokens and {max(left, 0):.10g} are left; {swap}"
     if result.status is Status.OPTIMAL:
         return f"would add {gain:+.3g}, within the tolerance of the proof"
     return f"would add {gain:+.3f} and fits: '{result.solver}' did not take it (it proves no optimum)"

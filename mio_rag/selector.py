@@ -214,8 +214,9 @@ class Selector:
                 used = counter.count([render_context(candidates.passage(i) for i in chosen)])[0]
             if used <= budget_tokens:
                 break
-            # In proportion, hence by one token at least and never below what a smaller selection may need.
-            allowed = summed * int(budget_tokens) // used
+            # In proportion, but by no more than one passage: what is asked for must not drop out with it.
+            optional = [int(candidates.tokens[i]) for i in chosen if i in program.free]
+            allowed = max(summed * int(budget_tokens) // used, summed - max(optional, default=summed))
         if result.status is Status.INFEASIBLE and allowed < budget_tokens:
             result = replace(
                 result,
@@ -307,10 +308,8 @@ def select(
         vectors: NDArray[np.float32] | None = model.encode(list(texts))
         query_vector: NDArray[np.float32] | None = model.encode([query])[0]
     else:
-        vectors = None if embeddings is None else _unit_rows(np.asarray(embeddings, dtype=np.float32))
-        query_vector = (
-            None if query_embedding is None else _unit_rows(np.asarray(query_embedding, dtype=np.float32))
-        )
+        vectors = None if embeddings is None else _unit_rows("embeddings", embeddings)
+        query_vector = None if query_embedding is None else _unit_rows("query_embedding", query_embedding)
     if scores is None:
         if vectors is None or query_vector is None:
             raise InputError(
@@ -359,6 +358,12 @@ def select(
     return settings.select(pool, budget_tokens)
 
 
-def _unit_rows(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+def _unit_rows(name: str, vectors: ArrayLike) -> NDArray[np.float32]:
+    try:
+        matrix = np.asarray(vectors, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is not an array of numbers ({error})") from error
+    if matrix.ndim == 0:
+        raise InputError(f"{name} has shape (), expected one vector or one row per text")
     norms = np.linalg.norm(matrix, axis=-1, keepdims=True)
     return np.asarray(np.where(norms > 0, matrix / np.where(norms > 0, norms, 1), matrix), dtype=np.float32)

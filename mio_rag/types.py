@@ -309,7 +309,7 @@ class Selection:
             result.certificate(),
         ]
         if result.x is None:  # there is nothing to say about single passages
-            asked = [f"at most {self.program.budget:g} tokens", *(row.name for row in self.program.rows)]
+            asked = [f"at most {self.program.budget:.10g} tokens", *(row.name for row in self.program.rows)]
             ids = zip(self.candidates.ids, self.program.fixed, strict=True)
             asked += [f"'{i}' in" for i, value in ids if value == 1]
             return "\n".join([*lines, "asked for, together: " + "; ".join(asked)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations.program import FEASIBILITY_TOLERANCE, SelectionProgram
+from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
 
 __all__ = ["Problem", "presolve"]
 
@@ -40,6 +40,7 @@ class Problem:
 
     @property
     def m(self) -> int:
+        """Number of items left."""
         return int(self.p.size)
 
     def keep(self, k: IntArray) -> Problem:
@@ -56,9 +57,11 @@ class Problem:
         )
 
     def feasible(self, x: NDArray[np.int8]) -> bool:
+        """Whether a 0/1 vector of the items keeps room and rows."""
         return bool(float(self.c @ x) <= self.room and np.all(self.W @ x <= self.w))
 
     def value(self, x: NDArray[np.int8]) -> float:
+        """Scaled objective of a 0/1 vector of the items, without `base`."""
         return float(self.p @ x - 0.5 * (x @ self.A @ x))
 
 
@@ -69,18 +72,14 @@ def presolve(program: SelectionProgram) -> Problem | None:
     """
     assert program.fixed is not None
     inside, free = np.flatnonzero(program.fixed == 1), program.free
-    room = (
-        program.budget
-        + FEASIBILITY_TOLERANCE * max(1.0, abs(program.budget))
-        - float(program.costs[inside].sum())
-    )
+    room = program.budget + float(feasibility_tolerance(program.budget)) - float(program.costs[inside].sum())
     if room < 0:
         return None
     rows, limits = [], []
     for row in program.rows:
         for sign, bound in ((1.0, row.upper), (-1.0, -row.lower)):
             if math.isfinite(bound):
-                slack = FEASIBILITY_TOLERANCE * max(1.0, abs(bound))
+                slack = float(feasibility_tolerance(bound))
                 rows.append(sign * row.coefficients[free])
                 limits.append(bound + slack - sign * float(row.coefficients[inside].sum()))
     W, w = np.array(rows).reshape(len(rows), free.size), np.array(limits, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: a cache of their own, a small corpus, and the bundled set behind an index without a model."""
+"""Fixtures for all tests: a cache of their own, a small corpus, the bundled set; indexes without a model."""
 
 import os
 from collections.abc import Iterator
@@ -50,7 +50,9 @@ def rivers() -> Dataset:
     questions = (
         Question("a", "On which mountain does the Arno rise?", ("Mount Falterona",), ("r0",)),
         Question("b", "How long is the Tiber?", ("406 kilometres",), ("r3",)),
-        Question("c", "Which river is longer, the Arno or the Tiber?", ("Tiber", "the Tiber river"), ("r1", "r3")),
+        Question(
+            "c", "Which river is longer, the Arno or the Tiber?", ("Tiber", "the Tiber river"), ("r1", "r3")
+        ),
         Question("d", "What is bread baked from?", ("flour",)),
     )
     return Dataset("rivers", passages, questions)

@@ -1,4 +1,4 @@
-"""The layout on disk, folders of documents, the bundled set, and the public sets in their published formats."""
+"""The layout on disk, folders of documents, the bundled set, the public sets in their published formats."""
 
 import gzip
 import json
@@ -117,9 +117,16 @@ def test_nothing_to_read(tmp_path: Path) -> None:
 def test_damaged_archives(tmp_path: Path) -> None:
     write(tmp_path, "corpus.jsonl.gz", [{"id": str(k), "text": f"text {k * 7919}"} for k in range(500)])
     whole = (tmp_path / "corpus.jsonl.gz").read_bytes()
-    flipped = bytearray(whole)
-    flipped[len(whole) // 2] ^= 0xFF
-    for damaged in (whole[: len(whole) // 2], bytes(flipped), b"no archive"):
+    flipped = []
+    for position in (
+        10,
+        12,
+        len(whole) // 2,
+        len(whole) - 6,
+    ):  # header of the block, its content, the checksum
+        flipped.append(bytearray(whole))
+        flipped[-1][position] ^= 0xFF
+    for damaged in (whole[: len(whole) // 2], *flipped, b"no archive"):
         (tmp_path / "corpus.jsonl.gz").write_bytes(damaged)
         with pytest.raises(DataError, match=r"corpus\.jsonl\.gz"):
             load_dataset(tmp_path)
@@ -161,7 +168,7 @@ def test_bundled_set(demo: Dataset) -> None:
     assert len({p.source for p in demo.passages}) > 2
 
 
-# --- folders of documents -------------------------------------------------------------------------------------
+# --- folders of documents --------------------------------------------------------------------------------
 
 
 def pdf(*pages: str) -> bytes:
@@ -176,7 +183,8 @@ def pdf(*pages: str) -> bytes:
         stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
         resources = "<< /Font << /F1 3 0 R >> >>"
         objects += [
-            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {5 + 2 * k} 0 R /Resources {resources} >>",
+            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {5 + 2 * k} 0 R "
+            f"/Resources {resources} >>",
             f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
         ]
     out, offsets = b"%PDF-1.4\n", []
@@ -225,13 +233,14 @@ def test_a_cut_pdf_never_breaks_the_reader(tmp_path: Path, cut: int) -> None:
     try:
         texts = {p.text for p in load_folder(tmp_path).passages}
     except DataError as error:
-        assert "cut.pdf" in str(error) or "holds no text" in str(error)
-    else:
-        assert texts <= {"The Tiber flows through Rome.", "It is long."}
+        texts = set()
+        said = str(error)
+    assert texts <= {"The Tiber flows through Rome.", "It is long."}
+    assert texts or "cut.pdf" in said or "holds no text" in said
 
 
 PROSE = (
-    "Dr. Smith crossed the Po at 3.5 km/h on 1 Jan. 1901. He was late! Why? Nobody knows, e.g. his wife didn't.\n\n"
+    "Dr. Smith crossed the Po at 3.5 km/h on 1 Jan. 1901. He was late! Why? Nobody knows, e.g. he didn't.\n\n"
     "AT&T v. Smith & Co. (1987) was decided... Prices rose \u26a0 by 2.5 %. "
     "See http://x.org/a?q=1. \u266c \u222f Signs & wonders \u2302 remain. " + "word " * 45 + "end."
 )
@@ -255,7 +264,7 @@ def test_chunks_keep_sentences_whole_and_overlap() -> None:
         chunk_text("x", 0)
 
 
-# --- public sets in their published formats, read by the `datasets` package -----------------------------------
+# --- public sets in their published formats, read by the `datasets` package ------------------------------
 
 NQ_TOKENS = ["<P>", "The", "Po", "is", "long", ".", "</P>", "<P>", "Other", "</P>"]
 
@@ -269,7 +278,8 @@ def natural(number: str, start: int, shorts: list[str], verdict: int) -> dict[st
         },
         "question": {"text": f"question {number}", "tokens": ["question"]},
         "annotations": {
-            "id": ["1"], "long_answer": [long_answer], "short_answers": [{"text": shorts}], "yes_no_answer": [verdict],
+            "id": ["1"], "long_answer": [long_answer], "short_answers": [{"text": shorts}],
+            "yes_no_answer": [verdict],
         },
     }  # fmt: skip
 
@@ -306,7 +316,7 @@ PUBLISHED: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     ),
     "rag-mini-bioasq": (
         [{"id": 97, "passage": "A gene."}, {"id": 98, "passage": "nan"}, {"id": 99, "passage": "A protein."}],
-        [{"id": 3, "question": "What binds?", "answer": "It.", "relevant_passage_ids": "[97, 98, 99, 12345]"}],
+        [{"id": 3, "question": "What binds?", "answer": "It.", "relevant_passage_ids": "[97, 98, 99, 12]"}],
     ),
 }  # fmt: skip
 

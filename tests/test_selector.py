@@ -273,7 +273,7 @@ def test_select_with_scores_only() -> None:
     assert chosen.ids == ("0", "2")
     assert chosen.texts == ("a b c", "f")
     assert chosen.result.is_optimal
-    with pytest.raises(InputError, match="redundancy_weight=0.1 needs embeddings"):
+    with pytest.raises(InputError, match=r"redundancy_weight=0\.1 needs embeddings"):
         select("who?", texts, scores=[0.9, 0.8, 0.1], budget_tokens=4)
 
 

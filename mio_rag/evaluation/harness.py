@@ -2,8 +2,8 @@
 
     data set -> retriever -> candidates -> method -> prompt -> generator -> scores -> ledger -> report
 
-Only the decision differs between methods. Retrieval is done once a question and charged to each; identical prompts
-are generated once (generators are deterministic at temperature 0) and charged to each.
+Only the decision differs between methods. Retrieval is done once a question and charged to each; identical
+prompts are generated once (generators are deterministic at temperature 0) and charged to each.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def evaluate(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> EvaluationResult:
-    """Run every method on every question, and write ledger.parquet, summary.json, comparisons.json and run.json.
+    """Run every method on every question; write ledger.parquet, summary.json, comparisons.json, run.json.
 
     Parameters
     ----------
@@ -181,7 +181,8 @@ def evaluate(
             failing = failing + 1 if _stuck(rows, len(pairs)) else 0
             if failing >= _ABORT_AFTER:
                 raise GenerationError(
-                    f"{failing} questions in a row failed, the last with: {rows[-1]['error']}. What is finished is kept in "
+                    f"{failing} questions in a row failed, the last with: {rows[-1]['error']}. What is "
+                    "finished is kept in "
                     f"'{folder}': mend the cause and go on with resume (--resume)"
                 )
         if progress:
@@ -202,7 +203,8 @@ def evaluate(
 def _stuck(rows: Sequence[dict[str, Any]], pairs: int) -> bool:
     """Whether a question failed altogether, for a cause that may befall the next one.
 
-    Where some of its rows are there already, unusable input (a budget below every passage) is the cause of these alone.
+    Where some of its rows are there already, unusable input (a budget below every passage) is the cause of
+    these alone.
     """
     return all(row["error"] and (len(rows) == pairs or row["error_kind"] != "InputError") for row in rows)
 
@@ -268,7 +270,7 @@ _IDENTITY = ("data_sha256", "generator", "embedder_fingerprint", "pool", "mode",
 
 
 def check_folder(folder: Path, resume: bool = False) -> None:
-    """Raise `InputError` if a run must not be written there: it holds something else, or a run not resumed."""
+    """Raise `InputError` if a run must not be written there: it holds something else."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"'{folder}' is a file: choose a folder")
     if folder.is_dir() and any(folder.iterdir()):
@@ -289,7 +291,8 @@ def _open(folder: Path, run: dict[str, Any], resume: bool) -> Ledger:
             raise DataError(f"'{record}' cannot be read ({error}): choose a new folder") from error
         if changed:
             raise InputError(
-                f"the run in '{folder}' had another {', '.join(changed)}: its rows cannot be mixed with these; "
+                f"the run in '{folder}' had another {', '.join(changed)}: its rows cannot be mixed with "
+                "these; "
                 "use the same settings, or a new folder"
             )
     try:

@@ -1,7 +1,7 @@
 """The ledger: one row for every question, method and budget, on disk as soon as it is known.
 
-While a run goes on, rows are appended to ``rows.jsonl``; at the end they are written to ``ledger.parquet``. A row cut
-short by a crash is dropped on resume, and so are failed rows, which are then tried again.
+While a run goes on, rows are appended to ``rows.jsonl``; at the end they are written to ``ledger.parquet``.
+A row cut short by a crash is dropped on resume, and so are failed rows, which are then tried again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ __all__ = ["COLUMNS", "Key", "Ledger", "write_atomically"]
 
 Key = tuple[str, str, int]  # question_id, method, budget_tokens
 
-_TEXT = ("question_id", "question", "question_type", "method", "answer", "status", "solver", "error", "error_kind")
+_TEXT = (
+    "question_id",
+    "question",
+    "question_type",
+    "method",
+    "answer",
+    "status",
+    "solver",
+    "error",
+    "error_kind",
+)
 _INTEGER = (
     "budget_tokens",
     "passages_selected",
@@ -34,7 +44,15 @@ _LISTS = ("selected_ids", "gold_ids", "answers")
 
 #: Columns of every ledger, null where a run has no such value.
 COLUMNS = (
-    *("question_id", "method", "budget_tokens", "selected_ids", "tokens_used", "prompt_tokens", "completion_tokens"),
+    *(
+        "question_id",
+        "method",
+        "budget_tokens",
+        "selected_ids",
+        "tokens_used",
+        "prompt_tokens",
+        "completion_tokens",
+    ),
     *("answer", "status", "objective", "bound", "gap", "solver", "solve_seconds", "error"),
     *SELECTION_MEASURES,
     *GENERATION_MEASURES,
@@ -94,7 +112,9 @@ class Ledger:
                 except (ValueError, TypeError, KeyError) as error:
                     if number == len(lines):  # the write that was cut short
                         continue
-                    raise DataError(f"{self._path}, line {number} is no row ({error}): start a new run") from error
+                    raise DataError(
+                        f"{self._path}, line {number} is no row ({error}): start a new run"
+                    ) from error
                 if not row.get("error"):
                     kept[key] = row
         self.rows = list(kept.values())
@@ -134,7 +154,9 @@ class Ledger:
                 if name in _LISTS
                 else arrow.float64()
             )
-            columns.append(arrow.array([_writable(v) for v in values] if kind == arrow.string() else values, kind))
+            columns.append(
+                arrow.array([_writable(v) for v in values] if kind == arrow.string() else values, kind)
+            )
         path = self.folder / "ledger.parquet"
         partial = path.with_name(".ledger.parquet.partial")
         try:

@@ -1,7 +1,7 @@
 """Measures of a selection, an answer and their cost.
 
-Every measure is a number for one question, or None where it is undefined (no gold labels, no answer given, ...).
-Larger is better except for tokens and seconds. Names are the columns of the ledger and the keys of the summary.
+Every measure is a number for one question, or None where it is undefined (no gold labels, no answer, ...).
+Larger is better except for tokens and seconds. Names are the columns of the ledger and keys of the summary.
 
     exact_match, token_f1   SQuAD normalisation, best over the accepted answers (Rajpurkar et al., 2016, 2018)
     rouge_l                 F-measure of the longest common subsequence (rouge-score)
@@ -120,7 +120,10 @@ def answer_measures(question: Question, answer: str, choice: int | None = None) 
 
 
 def _chosen_right(question: Question, choice: int) -> float:
-    """1 if the chosen option is an accepted answer: word for word if one is, since "1.5" and "15" normalise alike."""
+    """1 if the chosen option is an accepted answer.
+
+    Word for word if any option is one, since "1.5" and "15" are alike once normalised.
+    """
     accepted = {a.strip() for a in question.answers}
     right = [k for k, option in enumerate(question.choices) if option.strip() in accepted]
     return float(choice in right) if right else exact_match(question.choices[choice], question.answers)
@@ -132,8 +135,8 @@ def failed_measures(question: Question, *, selection: bool, answer: bool) -> dic
     Parameters
     ----------
     selection, answer : bool
-        Which of the two is missing: a selection that was made keeps its own measures, and without a reader there
-        are none of an answer.
+        Which of the two is missing: a selection that was made keeps its own measures, and without a reader
+        there are none of an answer.
     """
     names: list[str] = []
     if answer and (question.answers or _is_unanswerable(question)):

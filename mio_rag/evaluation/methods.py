@@ -56,8 +56,8 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
     Parameters
     ----------
     selector : Selector
-        Settings of the program for "exact", "greedy" and "local_search"; its solver is used by "exact" alone. Its
-        count, source and id constraints bind every method.
+        Settings of the program for "exact", "greedy" and "local_search"; its solver is used by "exact"
+        alone. Its count, source and id constraints bind every method.
     mmr_lambda : float
         In (0, 1]: weight of relevance against redundancy in "mmr". 1 is top-k.
 

@@ -45,8 +45,9 @@ def ratio_interval(
 ) -> dict[str, float] | None:
     """Ratio of the sums over the same questions, with its interval; None when the denominator sums to 0.
 
-    Tokens per correct answer is such a ratio: tokens of all questions over the number answered correctly. Where
-    resamples without a correct answer make the upper end infinite, it is given as the largest finite resample.
+    Tokens per correct answer is such a ratio: tokens of all questions over the number answered correctly.
+    Where resamples without a correct answer make the upper end infinite, it is given as the largest finite
+    resample.
     """
     top, bottom = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
     if bottom.sum() <= 0:
@@ -56,7 +57,7 @@ def ratio_interval(
     sums = bottom[rows].sum(axis=1)
     ratios = np.full(RESAMPLES, np.inf)
     np.divide(top[rows].sum(axis=1), sums, out=ratios, where=sums > 0)
-    # Both ends are resamples, not interpolated: between a number and infinity there is nothing to interpolate.
+    # Both ends are resamples: between a number and infinity there is nothing to interpolate.
     low, high = np.quantile(ratios, [0.025, 0.975], method="inverted_cdf")
     largest = ratios[np.isfinite(ratios)].max()
     mean = float(top.sum() / bottom.sum())
@@ -77,8 +78,8 @@ def compare(
     Returns
     -------
     list of dict
-        method, baseline, budget_tokens, measure, n (questions with both values), difference (mean), low, high,
-        p_value (two-sided), q_value (corrected over all rows of this list).
+        method, baseline, budget_tokens, measure, n (questions with both values), difference (mean), low,
+        high, p_value (two-sided), q_value (corrected over all rows of this list).
     """
     rows: list[dict[str, Any]] = []
     for (method, budget), measures in values.items():
@@ -113,7 +114,7 @@ def compare(
 
 
 def _sign_flip(difference: FloatArray, seed: int) -> float:
-    """Two-sided p-value of a mean difference of zero, by flipping signs; zero differences carry no information."""
+    """Two-sided p-value of a mean difference of zero, by flipping signs; zeros carry no information."""
     moved = difference[difference != 0]
     if moved.size < 2:  # nothing moved, or one question did: both signs are equally extreme
         return 1.0

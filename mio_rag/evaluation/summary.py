@@ -47,11 +47,14 @@ def _groups(rows: Rows) -> dict[tuple[str, int], list[Mapping[str, Any]]]:
 
 
 def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
-    """One entry per method and budget: {method, budget_tokens, n, failed, optimal_share, <measure>: {mean, low, high}}.
+    """One entry per method and budget.
 
-    ``n`` counts every question, failed ones included: they score 0 where the measure is defined for the question. A
-    measure that no question defines is left out. ``tokens_per_correct`` is prompt and completion tokens of all
-    questions with an accepted answer over the number answered exactly right (or, for multiple choice, right).
+    {method, budget_tokens, n, failed, optimal_share, tokens_per_correct, <measure>: {mean, low, high}}
+
+    ``n`` counts every question, failed ones included: they score 0 where the measure is defined for the
+    question. A measure that no question defines is left out. ``tokens_per_correct`` is prompt and completion
+    tokens of all questions with an accepted answer over the number answered exactly right (or, for multiple
+    choice, right).
     """
     entries = []
     for (method, budget), group in _groups(rows).items():
@@ -72,7 +75,9 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
             tokens = [
                 float((row.get("prompt_tokens") or 0) + (row.get("completion_tokens") or 0)) for row in asked
             ]
-            entry["tokens_per_correct"] = ratio_interval(tokens, [float(_right(row) or 0.0) for row in asked], seed)
+            entry["tokens_per_correct"] = ratio_interval(
+                tokens, [float(_right(row) or 0.0) for row in asked], seed
+            )
         entries.append(entry)
     return entries
 

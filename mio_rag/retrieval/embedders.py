@@ -95,18 +95,21 @@ class SentenceTransformerEmbedder:
     def __init__(
         self, model: str, *, name: str | None = None, cache: bool = True, batch_size: int = 32
     ) -> None:
+        local = Path(model).is_dir()
+        if not local and (model.startswith((".", "~", "/")) or model.count("/") > 1):
+            raise InputError(
+                f"embedder '{model}' is no folder: give the folder of a sentence-transformers model"
+            )
         library = require("sentence_transformers", "retrieval", f"embedder '{name or model}'")
         transformers_logging = require("transformers", "retrieval", "embedding").utils.logging
         transformers_logging.disable_progress_bar()
-        local = Path(model).is_dir()
-        if not local and (model.startswith((".", "~", "/")) or model.count("/") > 1):
-            raise InputError(f"embedder '{model}' is no folder: give the folder of a sentence-transformers model")
         logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
         try:
             self._model = library.SentenceTransformer(model, device="cpu", local_files_only=local)
         except Exception as error:  # the library raises OSError, ValueError and hub errors alike
+            reason = next(iter(str(error)[:200].splitlines()), "no reason given")
             raise InputError(
-                f"embedder '{model}' could not be loaded ({type(error).__name__}: {str(error)[:200].splitlines()[:1]}): "
+                f"embedder '{model}' could not be loaded ({type(error).__name__}: {reason}): "
                 "give a sentence-transformers hub id or folder, 'minilm' or 'tfidf'"
             ) from error
         self.name = name or model

@@ -49,8 +49,8 @@ def _tokenize(texts: Sequence[str]) -> Any:
 class CorpusIndex:
     """A searchable corpus.
 
-    Build one with `build`, or read one with `load`. The embedder is kept with it, so that questions are embedded
-    by the model that embedded the passages.
+    Build one with `build`, or read one with `load`. The embedder is kept with it, so that questions are
+    embedded by the model that embedded the passages.
     """
 
     passages: tuple[Passage, ...]
@@ -135,7 +135,7 @@ class CorpusIndex:
         return rows[0].astype(np.int64), scores[0].astype(np.float64)
 
     def search_bm25(self, question: str, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The k rows of best BM25 score, best first, and those scores; rows that share no word are left out."""
+        """The k rows of best BM25 score, best first, and the scores; rows that share no word are left out."""
         words = [w for w in _tokenize([question])[0] if w in self._bm25.vocab_dict]
         if not words:
             return np.zeros(0, dtype=np.int64), np.zeros(0)
@@ -144,7 +144,7 @@ class CorpusIndex:
         order = order[scores[order] > 0]
         return order.astype(np.int64), scores[order]
 
-    # --- on disk ----------------------------------------------------------------------------------------------
+    # --- on disk -----------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path, overwrite: bool = False) -> Path:
         """Write the index as one folder, all or nothing.
@@ -220,14 +220,18 @@ class CorpusIndex:
             raise IndexFormatError(f"the index '{path}' cannot be read ({error}): build it again") from error
         if not len(passages) == dense.ntotal == manifest["passages"] or dense.d != manifest["dimensions"]:
             raise IndexFormatError(
-                f"the index '{path}' contradicts itself: {len(passages)} texts, {dense.ntotal} vectors of {dense.d} "
-                f"dimensions, manifest says {manifest['passages']} of {manifest['dimensions']}: build it again"
+                f"the index '{path}' contradicts itself: {len(passages)} texts, {dense.ntotal} vectors of "
+                f"{dense.d} "
+                f"dimensions, manifest says {manifest['passages']} of {manifest['dimensions']}: build it "
+                "again"
             )
         embedder = embedder or make_embedder(manifest["embedder"], path)
         if embedder.fingerprint != manifest["fingerprint"]:
             raise IndexFormatError(
-                f"the index '{path}' was built by '{manifest['embedder']}' ({manifest['fingerprint']}), and the embedder "
-                f"here is {embedder.fingerprint}: vectors of two models cannot be compared; build the index again"
+                f"the index '{path}' was built by '{manifest['embedder']}' ({manifest['fingerprint']}), "
+                "and the embedder "
+                f"here is {embedder.fingerprint}: vectors of two models cannot be compared; build the "
+                "index again"
             )
         return cls(passages, embedder, manifest["name"], dense, bm25)
 
@@ -282,12 +286,14 @@ def _checked_manifest(path: Path) -> dict[str, Any]:
         )
     if not is_index(path):
         raise IndexFormatError(
-            f"'{path}' is not a mio-rag index (no manifest.json of this format): build one with `mio-rag index`"
+            f"'{path}' is not a mio-rag index (no manifest.json of this format): build one with `mio-rag "
+            "index`"
         )
     manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
     if manifest.get("version") != VERSION:
         raise IndexFormatError(
-            f"the index '{path}' has format version {manifest.get('version')}, this release reads {VERSION}: build it again"
+            f"the index '{path}' has format version {manifest.get('version')}, this release reads "
+            f"{VERSION}: build it again"
         )
     if manifest.get("checksum") != _manifest_checksum(manifest):
         raise IndexFormatError(

@@ -75,8 +75,8 @@ class Retriever:
         """The pool for a question, best first.
 
         ``relevance`` is the cosine between question and passage, whatever ranked the pool. ``scores`` holds
-        "dense" (the same cosine), "bm25" (0 where no word is shared) and "fused" (reciprocal rank; 0 where neither
-        retriever listed the passage).
+        "dense" (the same cosine), "bm25" (0 where no word is shared) and "fused" (reciprocal rank; 0 where
+        neither retriever listed the passage).
         """
         if not question.strip():
             raise InputError("the question is empty")

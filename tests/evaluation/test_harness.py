@@ -29,7 +29,9 @@ SCRIPT = {"a": "Mount Falterona", "b": "406 kilometres", "c": "The Tiber", "d": 
 SETTINGS = EvaluationSettings(methods=("topk", "mmr", "exact"), budgets=(30, 120))
 
 
-def run(data: Dataset, index: CorpusIndex, generator: Generator | None, out: Path, **changes: Any) -> EvaluationResult:
+def run(
+    data: Dataset, index: CorpusIndex, generator: Generator | None, out: Path, **changes: Any
+) -> EvaluationResult:
     resume = changes.pop("resume", False)
     return evaluate(data, index, generator, replace(SETTINGS, **changes), out, resume=resume)
 
@@ -72,8 +74,13 @@ def test_every_question_method_and_budget_is_a_row(
     # An identical prompt is generated once.
     shown = [(p.system, p.user) for p in generator.prompts]
     assert len(shown) == len(set(shown)) < len(keys)
-    told = {(p.question.id, tuple(x.id for x in p.passages)): generator.prompt_tokens(p) for p in generator.prompts}
-    assert [r["prompt_tokens"] for r in result.rows] == [told[r["question_id"], tuple(r["selected_ids"])] for r in result.rows]
+    told = {
+        (p.question.id, tuple(x.id for x in p.passages)): generator.prompt_tokens(p)
+        for p in generator.prompts
+    }
+    assert [r["prompt_tokens"] for r in result.rows] == [
+        told[r["question_id"], tuple(r["selected_ids"])] for r in result.rows
+    ]
 
 
 def test_files_agree_with_each_other(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
@@ -87,7 +94,9 @@ def test_files_agree_with_each_other(rivers: Dataset, river_index: CorpusIndex, 
     assert summary == summarize(rows)
     assert json.loads((tmp_path / "comparisons.json").read_text()) == compare_rows(rows, "topk")
     for entry in summary:
-        group = [r for r in rows if (r["method"], r["budget_tokens"]) == (entry["method"], entry["budget_tokens"])]
+        group = [
+            r for r in rows if (r["method"], r["budget_tokens"]) == (entry["method"], entry["budget_tokens"])
+        ]
         assert entry["n"] == len(group) == 4
         for measure in SUMMARY_MEASURES:
             values = [row[measure] for row in group if row.get(measure) is not None]
@@ -95,10 +104,17 @@ def test_files_agree_with_each_other(rivers: Dataset, river_index: CorpusIndex, 
             if values:
                 assert entry[measure]["mean"] == pytest.approx(np.mean(values))
         tokens = sum(row["prompt_tokens"] + row["completion_tokens"] for row in group)
-        assert entry["tokens_per_correct"]["mean"] == pytest.approx(tokens / sum(row["exact_match"] for row in group))
+        assert entry["tokens_per_correct"]["mean"] == pytest.approx(
+            tokens / sum(row["exact_match"] for row in group)
+        )
     record = json.loads((tmp_path / "run.json").read_text())
     assert record["data_sha256"] == rivers.content_hash()
-    assert (record["questions"], record["passages"], record["embedder"], record["generator"]) == (4, 6, "tfidf", "scripted")
+    assert (record["questions"], record["passages"], record["embedder"], record["generator"]) == (
+        4,
+        6,
+        "tfidf",
+        "scripted",
+    )
 
 
 def test_extractive_reader_on_the_bundled_set(demo: Dataset, demo_index: CorpusIndex, tmp_path: Path) -> None:
@@ -154,7 +170,8 @@ def test_a_question_without_a_pool_scores_zero_everywhere(
     result = run(data, river_index, ScriptedGenerator(SCRIPT), tmp_path / "read", mode="bm25")
     lost = [row for row in result.rows if row["question_id"] == "lost"]
     assert len(lost) == 6
-    zeros = ("gold_recall", "all_gold", "gold_precision", "pool_recall", "reciprocal_rank", "ndcg", "source_recall",
+    zeros = ("gold_recall", "all_gold", "gold_precision", "pool_recall", "reciprocal_rank", "ndcg",
+    "source_recall",
              "answer_in_context", "exact_match", "token_f1", "rouge_l")  # fmt: skip
     for row in lost:
         assert row["error"]
@@ -217,12 +234,16 @@ def test_failed_rows_are_tried_again_and_take_their_place(
     assert timeless(mended.summary) == timeless(whole.summary)  # intervals included: the order is the same
 
 
-def test_more_methods_and_budgets_may_join_a_run(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
+def test_more_methods_and_budgets_may_join_a_run(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
     run(rivers, river_index, failing(), tmp_path / "grown", methods=("topk",), budgets=(30,), limit=2)
     grown = run(rivers, river_index, failing(), tmp_path / "grown", resume=True)
     whole = run(rivers, river_index, failing(), tmp_path / "whole")
     assert timeless(grown.rows) == timeless(whole.rows)
-    fewer = run(rivers, river_index, failing(), tmp_path / "grown", resume=True, methods=("exact",), budgets=(30,))
+    fewer = run(
+        rivers, river_index, failing(), tmp_path / "grown", resume=True, methods=("exact",), budgets=(30,)
+    )
     assert {(r["method"], r["budget_tokens"]) for r in ledger(tmp_path / "grown")} == {("exact", 30)}
     assert len(fewer.rows) == 4
 
@@ -284,7 +305,9 @@ def test_foreign_folders_are_left_alone(rivers: Dataset, river_index: CorpusInde
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_an_index_of_another_corpus_is_refused(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
+def test_an_index_of_another_corpus_is_refused(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
     reworded = (replace(rivers.passages[0], text="The Arno rises elsewhere."), *rivers.passages[1:])
     with pytest.raises(InputError, match=r"1 passages differ, for instance 'r0'"):
         run(Dataset("rivers", reworded, rivers.questions), river_index, None, tmp_path / "a")
@@ -323,7 +346,8 @@ def test_multiple_choice(rivers: Dataset, river_index: CorpusIndex, tmp_path: Pa
     result = run(data, river_index, generator, tmp_path, methods=("topk",), budgets=(60,))
     seen = {row["question_id"]: (row["accuracy"], row["error"] is None) for row in result.rows}
     assert seen == {
-        "right": (1.0, True), "wrong": (0.0, True), "single": (0.0, False), "blank": (0.0, False), "mute": (0.0, False),
+        "right": (1.0, True), "wrong": (0.0, True), "single": (0.0, False), "blank": (0.0, False), "mute":
+        (0.0, False),
     }  # fmt: skip
     assert [row["answer"] for row in result.rows[:2]] == ["15", "C"]
     (entry,) = result.summary
@@ -331,7 +355,9 @@ def test_multiple_choice(rivers: Dataset, river_index: CorpusIndex, tmp_path: Pa
     assert entry["failed"] == 3
 
 
-def test_a_window_smaller_than_the_budget_binds(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
+def test_a_window_smaller_than_the_budget_binds(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
     plan: dict[str, Any] = {"methods": ("topk",), "budgets": (120,), "max_tokens": 10}
     unbound = run(rivers, river_index, ScriptedGenerator(SCRIPT), tmp_path / "free", **plan)
     window = min(row["prompt_tokens"] for row in unbound.rows) + 10 - 20
@@ -364,7 +390,9 @@ def test_answers_no_file_can_hold(rivers: Dataset, river_index: CorpusIndex, tmp
     generator = ScriptedGenerator(dict.fromkeys("abcd", strange))
     result = run(rivers, river_index, generator, tmp_path, methods=("topk",), budgets=(60,))
     assert {row["answer"] for row in ledger(tmp_path)} == {strange.replace("\ud83d", "?")}
-    again = run(rivers, river_index, ScriptedGenerator({}), tmp_path, methods=("topk",), budgets=(60,), resume=True)
+    again = run(
+        rivers, river_index, ScriptedGenerator({}), tmp_path, methods=("topk",), budgets=(60,), resume=True
+    )
     assert again.rows == result.rows
 
 
@@ -376,7 +404,9 @@ def test_records_are_strict_json(rivers: Dataset, river_index: CorpusIndex, tmp_
     run(rivers, river_index, None, tmp_path, selector=selector, methods=("exact",), budgets=(60,))
     for path in tmp_path.glob("*.json"):
         json.loads(path.read_text(), parse_constant=refuse)
-    run(rivers, river_index, None, tmp_path, selector=selector, methods=("exact",), budgets=(60,), resume=True)
+    run(
+        rivers, river_index, None, tmp_path, selector=selector, methods=("exact",), budgets=(60,), resume=True
+    )
 
 
 def test_every_problem_of_the_settings_is_listed() -> None:

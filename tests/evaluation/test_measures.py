@@ -45,7 +45,9 @@ def test_exact_match_takes_any_accepted_answer() -> None:
 
 def test_token_f1_by_hand() -> None:
     # shared: the bag {red, red}; 3 words given, 4 accepted
-    assert token_f1("red red green", ["red red blue blue"]) == pytest.approx(2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4))
+    assert token_f1("red red green", ["red red blue blue"]) == pytest.approx(
+        2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4)
+    )
     assert token_f1("red", ["blue", "red green"]) == pytest.approx(2 / 3)
     assert token_f1("blue", ["red"]) == 0
     assert token_f1("", ["red"]) == token_f1("red", []) == 0
@@ -87,7 +89,9 @@ def test_accuracy_tells_options_apart(choices: tuple[str, ...], answer: str, rig
     assert answer_measures(question, choices[right])["accuracy"] is None
 
 
-def selection(chosen: list[str], relevance: list[float], sources: list[str], vectors: np.ndarray) -> Selection:
+def selection(
+    chosen: list[str], relevance: list[float], sources: list[str], vectors: np.ndarray
+) -> Selection:
     """Passages p0, p1, ... of which the given ones are chosen."""
     n = len(relevance)
     pool = Candidates(

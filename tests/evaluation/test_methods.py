@@ -24,7 +24,9 @@ def pool(seed: int, n: int = 14) -> Candidates:
     )  # fmt: skip
 
 
-def chosen(name: str, candidates: Candidates, budget: int, selector: Selector | None = None, **options: float) -> list[int]:
+def chosen(
+    name: str, candidates: Candidates, budget: int, selector: Selector | None = None, **options: float
+) -> list[int]:
     """What a method chooses, in order of index."""
     (method,) = make_methods([name], selector or Selector(), **options)
     return sorted(method.select(candidates, budget, Plain(candidates)).chosen)
@@ -125,13 +127,17 @@ def test_every_problem_is_listed() -> None:
         assert sum(part in problem for problem in said) == 1
     with pytest.raises(InputError, match="no method"):
         make_methods([], Selector())
-    with pytest.raises(InputError, match=r"method 'topk:2': min_passages=3 is above max_passages=2.*'foo' is unknown"):
+    with pytest.raises(
+        InputError, match=r"method 'topk:2': min_passages=3 is above max_passages=2.*'foo' is unknown"
+    ):
         make_methods(["topk:2", "foo"], Selector(min_passages=3))
 
 
 def test_a_score_that_is_not_there() -> None:
     given = pool(0)
-    bare = Candidates(given.ids, given.texts, given.relevance, given.tokens, given.embeddings, given.query_embedding)
+    bare = Candidates(
+        given.ids, given.texts, given.relevance, given.tokens, given.embeddings, given.query_embedding
+    )
     (method,) = make_methods(["bm25"], Selector())
     with pytest.raises(InputError, match=r"needs candidates with scores\['bm25'\]"):
         method.select(bare, 90, RegexCounter())

@@ -43,8 +43,8 @@ def test_ratio_of_sums() -> None:
 
 
 def test_ratio_does_not_hide_resamples_without_a_success() -> None:
-    # Of 8 questions one is right: a resample misses it with probability (7/8)^8 = 0.34, so the upper end is open,
-    # and is given as the worst resample seen: one hit, eight times the tokens of one question.
+    # Of 8 questions one is right: a resample misses it with probability (7/8)^8 = 0.34, so the upper end is
+    # open, and is given as the worst resample seen: one hit, eight times the tokens of one question.
     entry = ratio_interval([10.0] * 8, [1] + [0] * 7)
     assert entry is not None
     assert entry["mean"] == entry["high"] == 80
@@ -54,13 +54,18 @@ def test_ratio_does_not_hide_resamples_without_a_success() -> None:
 def enumerated(differences: list[float]) -> float:
     """Share of sign patterns whose sum is at least as far from zero, two-sided as twice the smaller tail."""
     observed = sum(differences)
-    sums = [sum(s * d for s, d in zip(signs, differences, strict=True)) for signs in product((1, -1), repeat=len(differences))]
+    sums = [
+        sum(s * d for s, d in zip(signs, differences, strict=True))
+        for signs in product((1, -1), repeat=len(differences))
+    ]
     above = sum(s >= observed - 1e-12 for s in sums) / len(sums)
     below = sum(s <= observed + 1e-12 for s in sums) / len(sums)
     return min(1.0, 2 * min(above, below))
 
 
-@pytest.mark.parametrize("differences", [[1.0, 2.0, 3.0, 4.0, 5.0], [1.0, -2.0, 3.0, 0.5, -0.25], [0.5, 0.5, 0.5, 0.5, -0.5]])
+@pytest.mark.parametrize(
+    "differences", [[1.0, 2.0, 3.0, 4.0, 5.0], [1.0, -2.0, 3.0, 0.5, -0.25], [0.5, 0.5, 0.5, 0.5, -0.5]]
+)
 def test_p_values_equal_enumeration(differences: list[float]) -> None:
     with_ties = [*differences, 0.0, 0.0]  # questions answered alike carry no information
     values = {
@@ -89,7 +94,10 @@ def test_q_values_by_hand() -> None:
     # all of 8, 6, 5 differences positive: p = 2 / 2^8, 2 / 2^6, 2 / 2^5
     values = {
         ("a", 1): {"m": base},
-        **{(name, 1): {"m": {q: float(int(q) < n) for q in base}} for name, n in (("x", 5), ("y", 8), ("z", 6))},
+        **{
+            (name, 1): {"m": {q: float(int(q) < n) for q in base}}
+            for name, n in (("x", 5), ("y", 8), ("z", 6))
+        },
     }
     rows = {row["method"]: row for row in compare(values, "a")}
     p = {"x": 2 / 32, "y": 2 / 256, "z": 2 / 64}
@@ -141,11 +149,19 @@ def test_tokens_per_correct_over_choices_and_open_questions_together() -> None:
 
 
 def test_nothing_right_has_no_price() -> None:
-    assert summarize(rows("exact", [{"exact_match": 0.0, "prompt_tokens": 5}]))[0]["tokens_per_correct"] is None
+    assert (
+        summarize(rows("exact", [{"exact_match": 0.0, "prompt_tokens": 5}]))[0]["tokens_per_correct"] is None
+    )
 
 
 def test_rows_are_compared_by_question() -> None:
     first = rows("topk", [{"token_f1": 0.5}, {"token_f1": 0.0}, {"token_f1": 0.25}])
     second = rows("exact", [{"token_f1": 1.0}, {"token_f1": 0.5}, {}])
     (row,) = compare_rows([*first, *reversed(second)], "topk")
-    assert (row["measure"], row["n"], row["difference"], row["low"], row["high"]) == ("token_f1", 2, 0.5, 0.5, 0.5)
+    assert (row["measure"], row["n"], row["difference"], row["low"], row["high"]) == (
+        "token_f1",
+        2,
+        0.5,
+        0.5,
+        0.5,
+    )

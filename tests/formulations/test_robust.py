@@ -17,7 +17,7 @@ def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def true_objective(mu, q, costs, x) -> float:
-    """The objective with embeddings mu, by the formula of the paper."""
+    """The objective with embeddings mu, by its formula."""
     chosen = np.flatnonzero(x)
     value = sum(mu[i] @ q - WEIGHTS["passage_penalty"] - WEIGHTS["token_price"] * costs[i] for i in chosen)
     return value - WEIGHTS["redundancy_weight"] * sum(mu[i] @ mu[j] for i in chosen for j in chosen if i < j)

@@ -31,13 +31,17 @@ def variant(folder: Path, *, pooling: str = "mean", half: bool = False) -> str:
     from sentence_transformers.models import Normalize, Pooling
 
     first = SentenceTransformer(str(packaged_minilm()), device="cpu", local_files_only=True)[0]
-    model = SentenceTransformer(modules=[first, Pooling(384, pooling_mode=pooling), Normalize()], device="cpu")
+    model = SentenceTransformer(
+        modules=[first, Pooling(384, pooling_mode=pooling), Normalize()], device="cpu"
+    )
     (model.to(torch.bfloat16) if half else model).save(str(folder))
     return str(folder)
 
 
 def test_minilm_embeds_meaning_deterministically(minilm: SentenceTransformerEmbedder) -> None:
-    first, again = (SentenceTransformerEmbedder(str(packaged_minilm()), cache=False).encode(TEXTS) for _ in "ab")
+    first, again = (
+        SentenceTransformerEmbedder(str(packaged_minilm()), cache=False).encode(TEXTS) for _ in "ab"
+    )
     np.testing.assert_array_equal(first, again)
     assert first.shape == (3, 384)
     assert first.dtype == np.float32
@@ -118,7 +122,9 @@ def test_tfidf_needs_a_corpus_and_forgets_nothing(tmp_path: Path) -> None:
 
 def test_cache_remembers_by_model_and_text(tmp_path: Path) -> None:
     cache = EmbeddingCache(tmp_path / "vectors.sqlite")
-    vectors = {t: np.arange(3, dtype=np.float32) + k for k, t in enumerate([f"text {k}" for k in range(1200)])}
+    vectors = {
+        t: np.arange(3, dtype=np.float32) + k for k, t in enumerate([f"text {k}" for k in range(1200)])
+    }
     cache.put("model", vectors)
     found = EmbeddingCache(cache.path).get("model", [*vectors, "unknown"])
     assert found.keys() == vectors.keys()

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,25 @@ def test_a_failing_disk_leaves_the_old_index_and_no_rest(
     assert {p: p.read_bytes() for p in saved.rglob("*") if p.is_file()} == before
 
 
+def test_a_disk_that_fills_with_the_last_bytes(rivers: Dataset, tmp_path: Path) -> None:
+    """The vectors are the largest file, and all but its end can be written."""
+
+    class Wide(Odd):
+        def save(self, folder: Path) -> None:
+            pass
+
+    index = CorpusIndex.build(rivers.passages, Wide(np.ones((6, 600), dtype=np.float32)))
+    size = (index.save(tmp_path / "fits") / "dense.faiss").stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 10, before[1]))
+    try:
+        with pytest.raises(InputError, match="could not be written"):
+            index.save(tmp_path / "cut")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [p.name for p in tmp_path.iterdir()] == ["fits"]
+
+
 def test_duplicate_ids_and_empty_corpus() -> None:
     with pytest.raises(DataError, match="'x' occurs more than once"):
         CorpusIndex.build([Passage("x", "one"), Passage("x", "two")], "tfidf")
@@ -151,7 +171,9 @@ def test_one_passage(tmp_path: Path) -> None:
 
 
 def test_passages_of_stop_words_only(tmp_path: Path) -> None:
-    index = CorpusIndex.build([Passage("a", "to be or not to be"), Passage("b", "granite lighthouse")], "tfidf")
+    index = CorpusIndex.build(
+        [Passage("a", "to be or not to be"), Passage("b", "granite lighthouse")], "tfidf"
+    )
     loaded = CorpusIndex.load(index.save(tmp_path / "stop"))
     for question in ("What is to be?", "a granite lighthouse"):
         pool = Retriever(loaded).retrieve(question)

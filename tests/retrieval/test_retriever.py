@@ -2,6 +2,8 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 
 import bm25s
 import numpy as np
@@ -12,6 +14,7 @@ from mio_rag.datasets import Dataset
 from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, Retriever, reciprocal_rank_fusion
 from mio_rag.retrieval.index import embedded_text
+from mio_rag.types import Passage
 
 
 def test_fusion_by_hand() -> None:
@@ -49,7 +52,11 @@ def test_scores_are_those_of_a_plain_computation(demo: Dataset, demo_index: Corp
         by_cosine = np.argsort(-cosine, kind="stable").tolist()
         by_words = [r for r in np.argsort(-lexical, kind="stable").tolist() if lexical[r] > 0]
         fused = reciprocal_rank_fusion([by_cosine, by_words])
-        ranking = {"fused": sorted(fused, key=lambda r: (-fused[r], r)), "dense": by_cosine, "bm25": by_words}[mode]
+        ranking = {
+            "fused": sorted(fused, key=lambda r: (-fused[r], r)),
+            "dense": by_cosine,
+            "bm25": by_words,
+        }[mode]
 
         pool = Retriever(demo_index, pool=12, mode=mode).retrieve(question.text)
         rows = [row_of[i] for i in pool.ids]
@@ -66,15 +73,30 @@ def test_scores_are_those_of_a_plain_computation(demo: Dataset, demo_index: Corp
         assert pool.tokens.tolist() == counts
 
 
-def test_lexical_scores_reach_the_end_of_the_corpus(demo: Dataset) -> None:
+class Backwards:
+    """Holds long texts to be close to the question, which BM25 ranks last."""
+
+    name, fingerprint = "backwards", "backwards"
+
+    def fit(self, texts: Sequence[str]) -> None: ...
+
+    def save(self, folder: Path) -> None: ...
+
+    def encode(self, texts: Sequence[str], progress: object = None) -> np.ndarray:
+        angles = np.array([1 / len(text) for text in texts])
+        angles[[text.endswith("?") for text in texts]] = 0
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def test_lexical_scores_reach_the_end_of_the_corpus() -> None:
     """A passage that dense search brings into the pool has its true BM25 score, however low BM25 ranks it."""
-    many = [p for k in range(3) for p in (type(p)(f"{p.id}-{k}", p.text, p.title) for p in demo.passages)]
-    index = CorpusIndex.build(many, "tfidf")
-    question = "bridge bridge of the river"
-    pool = Retriever(index, pool=25, mode="dense").retrieve(question)
-    truth = plain_bm25([embedded_text(p) for p in many], question)
-    order = [p.id for p in many]
-    np.testing.assert_allclose(pool.scores["bm25"], truth[[order.index(i) for i in pool.ids]], rtol=1e-4)
+    passages = [Passage(str(k), "granite" + " filler" * k) for k in range(150)]
+    pool = Retriever(CorpusIndex.build(passages, Backwards()), pool=5, mode="dense").retrieve("granite?")
+    assert pool.ids == ("149", "148", "147", "146", "145")
+    truth = plain_bm25([p.text for p in passages], "granite")
+    assert truth.argmin() == 149
+    np.testing.assert_allclose(pool.scores["bm25"], truth[[int(i) for i in pool.ids]], rtol=1e-4)
+    assert pool.scores["bm25"].all()
 
 
 def test_pool_larger_than_the_corpus(river_index: CorpusIndex) -> None:
