@@ -24,12 +24,11 @@ the quadratic knapsack; the relaxation is solved by pair exchange as in sequenti
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -50,7 +49,6 @@ _QUICK_NODES = 150  # before the better diagonal is worth its cost
 _LARGEST_REFORMULATION = 260  # items; the better diagonal costs a few matrix inversions
 _LARGEST_TABLE = 50_000_000  # cells of the dynamic program
 _STEPS = 60  # pair exchanges a node
-_controller: ThreadpoolController | None = None
 
 
 def solve(program: SelectionProgram, options: SolveOptions, max_nodes: int | None = None) -> SolveResult:
@@ -63,47 +61,38 @@ def solve(program: SelectionProgram, options: SolveOptions, max_nodes: int | Non
 
     Notes
     -----
-    Deterministic: neither seed nor thread count changes the search. One BLAS thread is used throughout.
+    Deterministic: neither seed nor thread count changes the search. One BLAS thread is used throughout. The
+    first solve on a machine compiles for about 12 s, which neither the time limit nor the reported seconds
+    include.
     """
-    global _controller
+    controller = _ready()
     start = time.perf_counter()
-    if _controller is None:
-        _controller = ThreadpoolController()
-    with _compilation_note(), _controller.limit(limits=1, user_api="blas"):
+    with controller.limit(limits=1, user_api="blas"):
         return _solve(program, options, max_nodes, start)
 
 
 def warmup() -> float:
-    """Compile the kernel ahead of its first use.
-
-    Returns the seconds that took, well under one when it was cached.
-    """
+    """Compile the kernel ahead of its first use; returns the seconds that took, under one when cached."""
     start = time.perf_counter()
-    penalties = np.array([[0, 0.1, 0.2], [0.1, 0, 0.3], [0.2, 0.3, 0]])
-    values, costs = np.array([1.0, 1.1, 1.2]), np.array([1.0, 2.0, 3.0])
-    for pairwise in (penalties, np.zeros((3, 3))):
-        solve(SelectionProgram(values, pairwise, costs, 4), SolveOptions())
+    _ready()
     return time.perf_counter() - start
 
 
-_compiled = threading.Event()
-
-
-@contextmanager
-def _compilation_note() -> Iterator[None]:
-    """Tell a person why the very first solve takes seconds."""
-    if _compiled.is_set():
-        yield
-        return
+@functools.cache
+def _ready() -> ThreadpoolController:
+    """Load or compile the kernel by solving two small programs; say so where that takes seconds."""
     text = "mio-rag: compiling the exact kernel, once (about 12 s; `mio-rag warmup` does it ahead)\n"
     note = threading.Timer(1.5, lambda: sys.stderr.write(text))
     note.daemon = True
     note.start()
     try:
-        yield
-        _compiled.set()
+        penalties = np.array([[0, 0.1, 0.2], [0.1, 0, 0.3], [0.2, 0.3, 0]])
+        values, costs = np.array([1.0, 1.1, 1.2]), np.array([1.0, 2.0, 3.0])
+        for pairwise in (penalties, np.zeros((3, 3))):
+            _solve(SelectionProgram(values, pairwise, costs, 4), SolveOptions(), None, time.perf_counter())
     finally:
         note.cancel()
+    return ThreadpoolController()
 
 
 def _solve(

@@ -21,6 +21,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mio_rag.context import RegexCounter
 from mio_rag.datasets import Dataset
 from mio_rag.errors import DataError, GenerationError, InputError, MioRagError
@@ -28,10 +30,12 @@ from mio_rag.evaluation.ledger import Ledger, write_atomically
 from mio_rag.evaluation.measures import answer_measures, failed_measures, selection_measures
 from mio_rag.evaluation.methods import Method, make_methods
 from mio_rag.evaluation.summary import compare_rows, summarize
+from mio_rag.formulations.program import SelectionProgram
 from mio_rag.generation import Generator, Prompt, build_prompt
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Mode, Retriever, pool_problems
 from mio_rag.selector import Selector
+from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.types import Answer, Candidates, Question, Selection
 
@@ -171,6 +175,7 @@ def evaluate(
         generator,
         settings.max_tokens,
     )
+    _warm_up(methods)
     started = time.perf_counter()
     failing = 0
     for first in range(0, len(questions), _CHUNK):
@@ -316,6 +321,13 @@ class _Work:
     selection: Selection | None = None
     prompt: Prompt | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+def _warm_up(methods: Sequence[Method]) -> None:
+    """Import and compile the solvers before anything is timed."""
+    trivial = SelectionProgram(np.ones(13), np.zeros((13, 13)), np.ones(13), 1.0)
+    for solver in {method.selector.solver for method in methods}:
+        solve(trivial, solver)
 
 
 class _Road:
