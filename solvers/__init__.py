@@ -1,5 +1,6 @@
 """Solvers for selection programs. They know arrays, and nothing of retrieval."""
 
+from mio_rag.solvers.batch import solve_many
 from mio_rag.solvers.registry import SolverInfo, available_solvers, resolve, solve, solvers
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 
@@ -11,5 +12,6 @@ __all__ = [
     "available_solvers",
     "resolve",
     "solve",
+    "solve_many",
     "solvers",
 ]

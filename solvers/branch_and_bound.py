@@ -33,10 +33,11 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.solvers import kernel, kernel_start
+from mio_rag.solvers.blas import one_blas_thread
+from mio_rag.solvers.compiled import VERSION
 from mio_rag.solvers.presolve import Problem, presolve
 from mio_rag.solvers.relaxation import Incumbent, Root, better_diagonal, relax_root, target, uniform_diagonal
 from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, conclude
@@ -65,9 +66,9 @@ def solve(program: SelectionProgram, options: SolveOptions, max_nodes: int | Non
     first solve on a machine compiles for about 12 s, which neither the time limit nor the reported seconds
     include.
     """
-    controller = _ready()
+    _ready()
     start = time.perf_counter()
-    with controller.limit(limits=1, user_api="blas"):
+    with one_blas_thread():
         return _solve(program, options, max_nodes, start)
 
 
@@ -79,7 +80,7 @@ def warmup() -> float:
 
 
 @functools.cache
-def _ready() -> ThreadpoolController:
+def _ready() -> None:
     """Load or compile the kernel by solving two small programs; say so where that takes seconds."""
     text = "mio-rag: compiling the exact kernel, once (about 12 s; `mio-rag warmup` does it ahead)\n"
     note = threading.Timer(1.5, lambda: sys.stderr.write(text))
@@ -92,7 +93,6 @@ def _ready() -> ThreadpoolController:
             _solve(SelectionProgram(values, pairwise, costs, 4), SolveOptions(), None, time.perf_counter())
     finally:
         note.cancel()
-    return ThreadpoolController()
 
 
 def _solve(
@@ -114,7 +114,7 @@ def _solve(
             limit=limit,
             wall_seconds=time.perf_counter() - start,
             nodes=nodes,
-            version=kernel.VERSION,
+            version=VERSION,
         )
 
     problem = presolve(program)

@@ -19,23 +19,21 @@ base <- base + lam.w.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from mio_rag.solvers.compiled import compiled
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BitArray = NDArray[np.int8]
 BoolArray = NDArray[np.bool_]
 
-VERSION = f"numba {nb.__version__}"
 #: Places in the array `numbers` of `search`.
 INCUMBENT, TOLERANCE, DEPTH, NODES, PRUNED, STEPS, RELATIVE_GAP, OFFSET = range(8)
 
-_FAST = {"cache": True, "nogil": True, "fastmath": False}
 
-
-@nb.njit(**_FAST)
+@compiled
 def relax(
     q: FloatArray,
     G: FloatArray,
@@ -127,7 +125,7 @@ def relax(
                 g[r] -= d * G[jd, ids[r]]
 
 
-@nb.njit(**_FAST)
+@compiled
 def _remove(ids: IntArray, P: FloatArray, x: FloatArray, g: FloatArray, G: FloatArray, m: int, t: int) -> int:
     """Take item t out of a node's list (its x goes to 0); returns the new length."""
     if x[t] != 0.0:
@@ -142,7 +140,7 @@ def _remove(ids: IntArray, P: FloatArray, x: FloatArray, g: FloatArray, G: Float
     return m
 
 
-@nb.njit(**_FAST)
+@compiled
 def _rows_hold(activity: FloatArray, W: FloatArray, w: FloatArray, i: int) -> bool:
     """Whether all rows hold after adding item i (-1: as they are)."""
     for r in range(w.size):
@@ -154,7 +152,7 @@ def _rows_hold(activity: FloatArray, W: FloatArray, w: FloatArray, i: int) -> bo
     return True
 
 
-@nb.njit(**_FAST)
+@compiled
 def _propagate(
     W: FloatArray,
     w: FloatArray,
@@ -190,7 +188,7 @@ def _propagate(
     return m, force, False
 
 
-@nb.njit(**_FAST)
+@compiled
 def _drop_useless(
     A: FloatArray,
     c: FloatArray,
@@ -229,7 +227,7 @@ def _drop_useless(
     return m, False
 
 
-@nb.njit(**_FAST)
+@compiled
 def _record(
     numbers: FloatArray, best: BitArray, chosen: IntArray, count: int, value: float, item: int
 ) -> None:
@@ -242,7 +240,7 @@ def _record(
         best[item] = 1
 
 
-@nb.njit(**_FAST)
+@compiled
 def _best_single(
     c: FloatArray,
     W: FloatArray,
@@ -271,7 +269,7 @@ def _best_single(
     return single, top, least + second
 
 
-@nb.njit(**_FAST)
+@compiled
 def _fix(
     G: FloatArray,
     h: FloatArray,
@@ -309,7 +307,7 @@ def _fix(
     return m, -1, dropped, False
 
 
-@nb.njit(**_FAST)
+@compiled
 def search(
     A: FloatArray,
     G: FloatArray,

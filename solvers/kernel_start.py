@@ -5,18 +5,17 @@ The same moves as in `heuristics`, on bare arrays and without side rows, in micr
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from mio_rag.solvers.compiled import compiled
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BitArray = NDArray[np.int8]
 
-_FAST = {"cache": True, "nogil": True, "fastmath": False}
 
-
-@nb.njit(**_FAST)
+@compiled
 def local_search(p: FloatArray, A: FloatArray, c: FloatArray, room: float, x: BitArray) -> float:
     """Best add, drop or swap until none improves; x is changed in place. Returns the value."""
     n = p.size
@@ -71,7 +70,7 @@ def local_search(p: FloatArray, A: FloatArray, c: FloatArray, room: float, x: Bi
     return value
 
 
-@nb.njit(**_FAST)
+@compiled
 def greedy(
     p: FloatArray, A: FloatArray, c: FloatArray, room: float, x: BitArray, power: float, start: int
 ) -> None:
@@ -102,7 +101,7 @@ def greedy(
             g[k] -= A[add, k]
 
 
-@nb.njit(**_FAST)
+@compiled
 def incumbent(
     p: FloatArray, A: FloatArray, c: FloatArray, room: float, starts: int
 ) -> tuple[float, BitArray]:
@@ -127,7 +126,7 @@ def incumbent(
     return best, best_x
 
 
-@nb.njit(**_FAST)
+@compiled
 def knapsack(p: FloatArray, c: IntArray, capacity: int) -> BitArray:
     """0-1 knapsack by dynamic programming over whole costs; O(n capacity) time and bytes."""
     n = p.size

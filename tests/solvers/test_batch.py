@@ -1,0 +1,67 @@
+"""Many programs at once."""
+
+import threading
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from benchmarks.programs import random_program
+from mio_rag.errors import InputError
+from mio_rag.formulations import SelectionProgram
+from mio_rag.solvers import Status, solve, solve_many
+from mio_rag.solvers.blas import one_blas_thread
+
+
+def test_results_come_in_order_and_equal_single_solves() -> None:
+    programs = [random_program(np.random.default_rng(seed), n_max=18) for seed in range(40)]
+    seen: list[int] = []
+    results = solve_many(programs, workers=4, progress=seen.append)
+    assert sum(seen) == len(programs)
+    for program, result in zip(programs, results, strict=True):
+        alone = solve(program)
+        assert (result.status, result.objective, result.selected) == (
+            alone.status,
+            alone.objective,
+            alone.selected,
+        )
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_one_bad_program_is_reported_and_not_fatal(workers: int) -> None:
+    small = SelectionProgram(np.ones(3), np.zeros((3, 3)), np.ones(3), 2)
+    large = SelectionProgram(np.ones(25), np.zeros((25, 25)), np.ones(25), 2)
+    results = solve_many([small, large, small], "exhaustive", workers=workers)
+    assert [r.status for r in results] == [Status.OPTIMAL, Status.ERROR, Status.OPTIMAL]
+    assert "25" in results[1].message
+
+
+def test_what_would_fail_for_all_is_raised_at_once() -> None:
+    with pytest.raises(InputError, match="unknown"):
+        solve_many([], "no-such-solver")
+    with pytest.raises(InputError, match="workers"):
+        solve_many([], workers=0)
+
+
+def _blas_threads() -> list[int]:
+    return [int(pool["num_threads"]) for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
+def test_the_blas_limit_is_given_back_when_the_last_solver_leaves() -> None:
+    before = _blas_threads()
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with one_blas_thread():
+            inside.set()
+            leave.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert inside.wait(10)
+    with one_blas_thread():
+        assert set(_blas_threads()) <= {1}
+    assert set(_blas_threads()) <= {1}  # the other one is still at work
+    leave.set()
+    holder.join()
+    assert _blas_threads() == before
