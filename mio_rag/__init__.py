@@ -14,7 +14,7 @@ _HOME = {
     "Answer": "types",
     "Candidates": "types",
     "CorpusIndex": "retrieval",
-    "Dataset": "datasets",
+    "Dataset": "corpus",
     "InputError": "errors",
     "LinearConstraint": "formulations",
     "MioRagError": "errors",
@@ -57,7 +57,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from mio_rag.datasets import Dataset, load_dataset
+    from mio_rag.corpus import Dataset
+    from mio_rag.datasets import load_dataset
     from mio_rag.errors import InputError, MioRagError
     from mio_rag.formulations import LinearConstraint, SelectionProgram
     from mio_rag.generation import make_generator

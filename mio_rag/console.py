@@ -18,9 +18,18 @@ from mio_rag.errors import InputError, MioRagError
 
 if TYPE_CHECKING:
     from mio_rag.solvers.result import SolveResult
-    from mio_rag.types import Selection
+    from mio_rag.types import Answer, Selection
 
-__all__ = ["Output", "collect", "print_result", "print_selection", "print_summary", "progress_bar"]
+__all__ = [
+    "Output",
+    "collect",
+    "print_answer",
+    "print_result",
+    "print_run",
+    "print_selection",
+    "print_summary",
+    "progress_bar",
+]
 
 errors = Console(stderr=True, highlight=False)
 
@@ -157,8 +166,18 @@ def print_selection(console: Console, selection: Selection, show_rest: int = 8) 
         console.print(f"[dim]  and {len(rest) - show_rest} more left out[/]")
     console.print(
         f"[bold]{len(chosen)} passages, {selection.tokens_used} of {selection.budget_tokens} tokens[/] "
-        "\u2014 "
-        f"{escape(selection.result.certificate())}"
+        f"\u2014 {escape(selection.result.certificate())}"
+    )
+
+
+def print_answer(console: Console, answer: Answer) -> None:
+    """What the reader said, and what that took."""
+    console.print(answer.text or "(no answer)", style="bold", markup=False)
+    console.print(
+        f"{answer.generator}: {answer.prompt_tokens} prompt and {answer.completion_tokens} answer tokens, "
+        f"{answer.latency_seconds:.2f} s\n",
+        style="dim",
+        markup=False,
     )
 
 
@@ -167,6 +186,16 @@ def print_result(console: Console, result: SolveResult, tokens_used: float | Non
     console.print(escape(result.certificate()))
     if result.x is not None:
         console.print(f"selected {list(result.selected)}, cost {tokens_used:g}")
+
+
+def print_run(console: Console, run: Mapping[str, Any]) -> None:
+    """What an evaluation ran on."""
+    console.print(
+        f"{run['dataset']}: {run['questions']} questions, {run['passages']} passages, "
+        f"embedder {run['embedder']}, reader {run['generator'] or 'none'}, pool {run['pool']}, "
+        f"{run['seconds']:.0f} s\n",
+        markup=False,
+    )
 
 
 # name, title, format, whether the interval is shown, whether a narrow terminal can do without

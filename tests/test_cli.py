@@ -179,6 +179,13 @@ def test_evaluate_lists_its_problems_too(index: Path, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.parametrize(("command", "seconds"), [("select", "10.0"), ("evaluate", "2.0")])
+def test_shared_options_have_the_defaults_of_their_command(command: str, seconds: str) -> None:
+    told = " ".join(here(command, "--help").stdout.split())
+    assert f"then the certified gap is reported. [default: {seconds}]" in told
+    assert ("--must-include" in told) == (command == "select")
+
+
 def test_usage_errors_and_version() -> None:
     done = cli("select", "--no-such-option")
     assert done.returncode == 2

@@ -253,6 +253,12 @@ def test_chunks_hold_every_word_in_order(max_words: int) -> None:
     assert all(len(chunk.split()) <= max_words for chunk in chunks)
 
 
+def test_more_overlap_than_sentences_repeats_what_fits_not_less() -> None:
+    text = "A b. C d. E f. G h. I j."
+    three, four = (chunk_text(text, 6, overlap_sentences=k) for k in (3, 4))
+    assert three == four == ["A b. C d. E f.", "C d. E f. G h.", "E f. G h. I j."]
+
+
 def test_chunks_keep_sentences_whole_and_overlap() -> None:
     text = "One two three. Four five. Six seven eight nine. Ten."
     assert chunk_text(text, 6) == ["One two three. Four five.", "Six seven eight nine. Ten."]

@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[1]
 #: A unit may import units of earlier layers, and those of its own.
 LAYERS = (
     {"types", "errors"},
-    {"context", "formulations"},
+    {"context", "corpus", "formulations"},
     {"solvers"},
     {"selector", "explain"},
-    {"datasets", "retrieval", "generation"},
+    {"datasets", "documents", "public_datasets", "retrieval", "generation"},
     {"evaluation", "ask"},
-    {"console", "cli", "demo", "__main__", "benchmarks"},
+    {"console", "cli", "cli_options", "cli_output", "demo", "__main__", "benchmarks"},
 )
 #: What the two mathematical packages may import at most.
 CONFINED = {"formulations": {"errors"}, "solvers": {"errors", "formulations"}}

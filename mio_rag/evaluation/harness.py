@@ -2,8 +2,7 @@
 
     data set -> retriever -> candidates -> method -> prompt -> generator -> scores -> ledger -> report
 
-Only the decision differs between methods. Retrieval is done once a question and charged to each; identical
-prompts are generated once (generators are deterministic at temperature 0) and charged to each.
+Only the decision differs between methods; `mio_rag.evaluation.road` goes the way from question to scores.
 """
 
 from __future__ import annotations
@@ -14,37 +13,30 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mio_rag.context import RegexCounter
-from mio_rag.datasets import Dataset
-from mio_rag.errors import DataError, GenerationError, InputError, MioRagError
+from mio_rag.corpus import Dataset
+from mio_rag.errors import DataError, GenerationError, InputError
 from mio_rag.evaluation.ledger import Ledger, write_atomically
-from mio_rag.evaluation.measures import answer_measures, failed_measures, selection_measures
-from mio_rag.evaluation.methods import Method, make_methods
+from mio_rag.evaluation.methods import make_methods
+from mio_rag.evaluation.road import Road, warm_up
 from mio_rag.evaluation.summary import compare_rows, summarize
-from mio_rag.formulations.program import SelectionProgram
-from mio_rag.generation import Generator, Prompt, build_prompt
+from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Mode, Retriever, pool_problems
 from mio_rag.selector import Selector
-from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import SolveOptions
-from mio_rag.types import Answer, Candidates, Question, Selection
 
-__all__ = ["EvaluationResult", "EvaluationSettings", "evaluate"]
+__all__ = ["EvaluationResult", "EvaluationSettings", "Progress", "check_folder", "evaluate"]
 
 _CHUNK = 4  # questions whose answers are generated together
 _ABORT_AFTER = 5  # consecutive questions that fail entirely: the cause is not the question
-_SHOWN_REST = 8  # unselected passages kept for the drill-down
-_EXCERPT = 400
 
 Progress = Callable[[int, str], None]  # (questions just finished, what happens)
 
@@ -170,12 +162,12 @@ def evaluate(
     done = {Ledger.key(row) for row in ledger.rows}
     methods = make_methods(list(settings.methods), settings.selector, settings.mmr_lambda)
     pairs = [(method, int(budget)) for method in methods for budget in settings.budgets]
-    road = _Road(
+    road = Road(
         Retriever(index, pool=settings.pool, mode=settings.mode, counter=generator or RegexCounter()),
         generator,
         settings.max_tokens,
     )
-    _warm_up(methods)
+    warm_up(methods)
     started = time.perf_counter()
     failing = 0
     for first in range(0, len(questions), _CHUNK):
@@ -187,8 +179,7 @@ def evaluate(
             if failing >= _ABORT_AFTER:
                 raise GenerationError(
                     f"{failing} questions in a row failed, the last with: {rows[-1]['error']}. What is "
-                    "finished is kept in "
-                    f"'{folder}': mend the cause and go on with resume (--resume)"
+                    f"finished is kept in '{folder}': mend the cause and go on with resume (--resume)"
                 )
         if progress:
             progress(len(chunk), f"{min(first + _CHUNK, len(questions))} of {len(questions)} questions")
@@ -218,6 +209,24 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+#: Packages whose versions the run record names.
+_RECORDED = (
+    "mio-rag",
+    "numpy",
+    "scipy",
+    "highspy",
+    "ortools",
+    "faiss-cpu",
+    "bm25s",
+    "sentence-transformers",
+    "transformers",
+    "torch",
+    "xllamacpp",
+    "ir-measures",
+    "rouge-score",
+)
+
+
 def _run_record(
     dataset: Dataset,
     index: CorpusIndex,
@@ -228,23 +237,8 @@ def _run_record(
     selector = dataclasses.asdict(settings.selector)
     if selector["options"]["time_limit_seconds"] == math.inf:  # JSON has no infinity
         selector["options"]["time_limit_seconds"] = None
-    packages = (
-        "mio-rag",
-        "numpy",
-        "scipy",
-        "highspy",
-        "ortools",
-        "faiss-cpu",
-        "bm25s",
-        "sentence-transformers",
-        "transformers",
-        "torch",
-        "xllamacpp",
-        "ir-measures",
-        "rouge-score",
-    )
     versions = {"python": platform.python_version()}
-    for package in packages:
+    for package in _RECORDED:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -297,8 +291,7 @@ def _open(folder: Path, run: dict[str, Any], resume: bool) -> Ledger:
         if changed:
             raise InputError(
                 f"the run in '{folder}' had another {', '.join(changed)}: its rows cannot be mixed with "
-                "these; "
-                "use the same settings, or a new folder"
+                "these; use the same settings, or a new folder"
             )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -308,197 +301,3 @@ def _open(folder: Path, run: dict[str, Any], resume: bool) -> Ledger:
     ledger = Ledger(folder)
     ledger.recover()
     return ledger
-
-
-@dataclass
-class _Work:
-    """One row on its way: what was selected, and what goes to the generator."""
-
-    question: Question
-    method: Method
-    budget: int
-    row: dict[str, Any]
-    selection: Selection | None = None
-    prompt: Prompt | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
-def _warm_up(methods: Sequence[Method]) -> None:
-    """Import and compile the solvers before anything is timed."""
-    trivial = SelectionProgram(np.ones(13), np.zeros((13, 13)), np.ones(13), 1.0)
-    for solver in {method.selector.solver for method in methods}:
-        solve(trivial, solver)
-
-
-class _Road:
-    """Question -> rows, for a chunk of questions at a time."""
-
-    def __init__(self, retriever: Retriever, generator: Generator | None, max_tokens: int) -> None:
-        self.retriever, self.generator, self.max_tokens = retriever, generator, max_tokens
-
-    def rows(
-        self, questions: Sequence[Question], open_pairs: dict[str, list[tuple[Method, int]]]
-    ) -> Iterator[list[dict[str, Any]]]:
-        """The rows of each question, question by question."""
-        works = [work for q in questions for work in self._select(q, open_pairs[q.id])]
-        if self.generator is not None:
-            self._generate(works)
-        for work in works:
-            work.row["total_seconds"] = sum(work.seconds.values())
-            work.row.update({f"{stage}_seconds": s for stage, s in work.seconds.items()})
-        for question in questions:
-            yield [work.row for work in works if work.question is question]
-
-    def _select(self, question: Question, pairs: Sequence[tuple[Method, int]]) -> list[_Work]:
-        start = time.perf_counter()
-        candidates: Candidates | None = None
-        failure: MioRagError | None = None
-        try:
-            candidates = self.retriever.retrieve(question.text)
-        except MioRagError as error:
-            failure = error
-        retrieve = time.perf_counter() - start
-        works = []
-        for method, budget in pairs:
-            work = _Work(question, method, budget, _blank(question, method.name, budget))
-            work.seconds["retrieve"] = retrieve
-            works.append(work)
-            if candidates is None:
-                _fail(work, failure, answered=self.generator is not None)
-                continue
-            start = time.perf_counter()
-            try:
-                work.selection = method.select(
-                    candidates, self._allowed(question, budget), self.retriever.counter
-                )
-                work.prompt = build_prompt(question, work.selection.passages)
-            except MioRagError as error:
-                failure = error
-            work.seconds["select"] = time.perf_counter() - start
-            if work.selection is not None:
-                _describe(work, work.selection)
-            if work.prompt is None:
-                _fail(work, failure, answered=self.generator is not None)
-        return works
-
-    def _allowed(self, question: Question, budget: int) -> int:
-        """The budget, or what the model's window leaves for the context where that is less."""
-        if self.generator is None:
-            return budget
-        window = self.generator.context_allowance(question, max_tokens=self.max_tokens)
-        if window is not None and window < 1:
-            raise GenerationError(
-                f"question '{question.id}' leaves no room for context in the window of {self.generator.name}"
-            )
-        return budget if window is None else min(budget, window)
-
-    def _generate(self, works: Sequence[_Work]) -> None:
-        assert self.generator is not None
-        waiting = [work for work in works if work.prompt is not None and not work.row["error"]]
-        prompts = {(w.prompt.system, w.prompt.user): w.prompt for w in waiting if w.prompt is not None}
-        open_prompts = [p for p in prompts.values() if not p.question.choices]
-        answers: dict[tuple[str, str], Answer | MioRagError] = {}
-        generated = (
-            self.generator.generate_many(open_prompts, max_tokens=self.max_tokens) if open_prompts else []
-        )
-        answers.update({(p.system, p.user): a for p, a in zip(open_prompts, generated, strict=True)})
-        choices: dict[tuple[str, str], int] = {}
-        for key, prompt in prompts.items():
-            if prompt.question.choices:
-                answers[key], choices[key] = self._choose(prompt)
-        for work in waiting:
-            assert work.prompt is not None
-            key = (work.prompt.system, work.prompt.user)
-            answer = answers[key]
-            if isinstance(answer, MioRagError):
-                _fail(work, answer, answered=True)
-                continue
-            work.seconds["generate"] = answer.latency_seconds
-            work.row |= {
-                "answer": answer.text,
-                "prompt_tokens": answer.prompt_tokens,
-                "completion_tokens": answer.completion_tokens,
-                "lm_calls": 1,
-                **answer_measures(work.question, answer.text, choices.get(key)),
-            }
-
-    def _choose(self, prompt: Prompt) -> tuple[Answer | MioRagError, int]:
-        assert self.generator is not None
-        start = time.perf_counter()
-        try:
-            choice = self.generator.choose(prompt, prompt.question.choices)
-            seconds = time.perf_counter() - start
-            tokens = self.generator.prompt_tokens(prompt)
-        except MioRagError as error:  # the model failed, or the question has one choice, or a blank one
-            return error, -1
-        return Answer(prompt.question.choices[choice], tokens, 1, seconds, self.generator.name), choice
-
-
-def _blank(question: Question, method: str, budget: int) -> dict[str, Any]:
-    return {
-        "question_id": question.id,
-        "question": question.text,
-        "question_type": question.type,
-        "method": method,
-        "budget_tokens": budget,
-        "answers": list(question.answers),
-        "gold_ids": list(question.gold_ids),
-        "retrieval_calls": 1,
-        "lm_calls": 0,
-        "error": None,
-        "error_kind": None,
-    }
-
-
-def _fail(work: _Work, error: MioRagError | None, *, answered: bool) -> None:
-    """Mark a row as failed; `answered`: whether a reader should have answered."""
-    zeros = failed_measures(work.question, selection=work.selection is None, answer=answered)
-    work.row |= {"status": "error", "error": str(error), "error_kind": type(error).__name__, **zeros}
-
-
-def _describe(work: _Work, selection: Selection) -> None:
-    result = selection.result
-    work.row |= {
-        "selected_ids": list(selection.ids),
-        "passages_selected": len(selection.chosen),
-        "pool_size": len(selection.candidates),
-        "tokens_used": selection.tokens_used,
-        "status": result.status.value,
-        "objective": result.objective,
-        "bound": result.bound,
-        "gap": result.gap,
-        "solver": result.solver,
-        "solve_seconds": result.wall_seconds,
-        **selection_measures(work.question, selection),
-        "decisions": _decisions(work.question, selection),
-    }
-
-
-def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]:
-    chosen = set(selection.chosen)
-    rest = [i for i in range(len(selection.candidates)) if i not in chosen]
-    gold = [
-        i for i in rest if selection.candidates.ids[i] in question.gold_ids
-    ]  # what was missed is of interest
-    best = sorted(rest, key=lambda i: -selection.decisions[i].value)[:_SHOWN_REST]
-    shown = [*selection.chosen, *dict.fromkeys([*gold, *best])]
-    rows = []
-    for i in shown:
-        decision, passage = selection.decisions[i], selection.candidates.passage(i)
-        text = passage.text if len(passage.text) <= _EXCERPT else passage.text[: _EXCERPT - 1] + "\u2026"
-        rows.append(
-            {
-                "id": decision.id,
-                "title": passage.title,
-                "source": passage.source,
-                "tokens": decision.tokens,
-                "relevance": decision.relevance,
-                "value": decision.value,
-                "selected": decision.selected,
-                "gold": decision.id in question.gold_ids,
-                "reason": decision.reason,
-                "redundant_with": decision.redundant_with,
-                "text": text,
-            }
-        )
-    return rows

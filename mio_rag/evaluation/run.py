@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mio_rag.datasets import Dataset
+from mio_rag.corpus import Dataset
 from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings, Progress, evaluate
 from mio_rag.evaluation.ledger import write_atomically
 from mio_rag.evaluation.report import render_report

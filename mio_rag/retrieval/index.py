@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.corpus import Dataset
 from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.retrieval.embedders import Embedder, Progress, make_embedder
 from mio_rag.types import Passage
@@ -85,8 +86,6 @@ class CorpusIndex:
         InputError
             If the embedder returns vectors of a wrong shape, or NaN.
         """
-        from mio_rag.datasets import Dataset
-
         checked = Dataset(name, tuple(passages), ()).passages
         if isinstance(embedder, str):
             embedder = make_embedder(embedder)

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
-from mio_rag.datasets import is_text
+from mio_rag.corpus import is_text
 from mio_rag.errors import InputError
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.types import Candidates

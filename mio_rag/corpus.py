@@ -1,0 +1,94 @@
+"""A corpus and its questions, checked as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mio_rag.errors import DataError
+from mio_rag.types import Passage, Question
+
+__all__ = ["Dataset", "is_text"]
+
+_SHOWN = 10  # problems of one kind that are listed
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A corpus and its questions.
+
+    Parameters
+    ----------
+    name : str
+    passages : tuple of Passage
+        Unique ids, at least one.
+    questions : tuple of Question
+        May be empty; gold ids refer to passages of the corpus.
+
+    Raises
+    ------
+    DataError
+        For an empty corpus, repeated ids, or gold ids that are not in the corpus.
+    """
+
+    name: str
+    passages: tuple[Passage, ...]
+    questions: tuple[Question, ...]
+
+    def __post_init__(self) -> None:
+        problems: list[str] = []
+        if not self.passages:
+            problems.append(f"the corpus of '{self.name}' is empty: it needs at least one passage")
+        for what, items in (("passage", self.passages), ("question", self.questions)):
+            repeated = _repeated(item.id for item in items)
+            problems += [
+                f"{what} id '{i}' occurs more than once: ids must be unique" for i in repeated[:_SHOWN]
+            ]
+        broken = [f"passage {p.id!a}" for p in self.passages if not is_text(p.id, p.title, p.text, p.source)]
+        broken += [
+            f"question {q.id!a}" for q in self.questions if not is_text(q.id, q.text, *q.answers, *q.choices)
+        ]
+        problems += [
+            f"{what} holds half of a surrogate pair, which is no character: mend its text"
+            for what in broken[:_SHOWN]
+        ]
+        known = {p.id for p in self.passages}
+        unknown = [(q.id, g) for q in self.questions for g in q.gold_ids if g not in known]
+        problems += [
+            f"question '{q}' names gold passage '{g}', which is not in the corpus"
+            for q, g in unknown[:_SHOWN]
+        ]
+        if len(unknown) > _SHOWN:
+            problems.append(f"and {len(unknown) - _SHOWN} more unknown gold ids")
+        if problems:
+            raise DataError(problems)
+
+    def content_hash(self) -> str:
+        """SHA-256 over every passage and question: what a result was measured on."""
+        digest = hashlib.sha256()
+        for p in self.passages:
+            digest.update(json.dumps([p.id, p.title, p.text, p.source]).encode())
+        for q in self.questions:
+            labels = [q.answers, q.gold_ids, q.gold_sources, q.choices, q.type]
+            digest.update(json.dumps([q.id, q.text, *labels]).encode())
+        return digest.hexdigest()
+
+
+def is_text(*parts: str) -> bool:
+    """Whether the parts can be written as UTF-8: a damaged escape can leave half of a surrogate pair."""
+    try:
+        return all(part.isascii() or part.encode() for part in parts)
+    except UnicodeEncodeError:
+        return False
+
+
+def _repeated(ids: Iterable[str]) -> list[str]:
+    seen: set[str] = set()
+    repeated: dict[str, None] = {}
+    for i in ids:
+        if i in seen:
+            repeated[i] = None
+        seen.add(i)
+    return list(repeated)
