@@ -279,6 +279,9 @@ def select(
     tokens : array_like of int, shape (n,), optional
         Cost of each text as your model counts it. Otherwise `counter` counts them, by default `RegexCounter`,
         an approximation.
+    counter : TokenCounter, optional
+        Your model's tokenizer. Where it prices the passages, `tokens_used` is its count of the whole block
+        (titles, texts and a blank line between passages), and that block keeps the budget.
     embedder : Embedder or str, optional
         Embeds query and texts where no embeddings are given: "minilm", or a sentence-transformers id or
         folder. None is chosen for you.
@@ -320,13 +323,14 @@ def select(
             scores = vectors @ query_vector
         else:
             scores = np.zeros(n)  # Candidates reports the wrong shape
-    if counter is None:
-        counter = RegexCounter()
+    # Only a counter that priced the passages can check the block that they make together.
+    checked = counter if tokens is None else None
     labels = [str(k) for k in range(n)] if ids is None else [str(i) for i in ids]
     if tokens is None:
         heads = titles if titles is not None and len(titles) == n else [""] * n
         tokens = passage_tokens(
-            [Passage(str(k), t, h) for k, (t, h) in enumerate(zip(texts, heads, strict=True))], counter
+            [Passage(str(k), t, h) for k, (t, h) in enumerate(zip(texts, heads, strict=True))],
+            counter or RegexCounter(),
         )
     pool = Candidates(
         ids=labels,
@@ -355,7 +359,7 @@ def select(
     changes = {name: value for name, value in given.items() if value is not None}
     base = selector or Selector()
     settings = Selector(**{**base.__dict__, **changes})
-    return settings.select(pool, budget_tokens)
+    return settings.select(pool, budget_tokens, checked)
 
 
 def _unit_rows(name: str, vectors: ArrayLike) -> NDArray[np.float32]:

@@ -376,3 +376,23 @@ def test_robust_is_never_above_nominal(candidates: Candidates, radius: float, no
 def test_equal_costs_without_redundancy_are_top_k(scores: list[int], k: int) -> None:
     chosen = PLAIN.select(simple([s / 10**6 for s in scores], [7] * len(scores)), 7 * k)
     assert [scores[i] for i in chosen.chosen] == sorted(scores, reverse=True)[:k]
+
+
+def test_the_door_checks_the_whole_block_by_the_counter_that_priced_it() -> None:
+    class WholeIsMore:
+        name = "whole-is-more"
+
+        def count(self, texts: Sequence[str]) -> list[int]:
+            """Five tokens a passage, and three more for every seam inside a text."""
+            return [5 + 8 * text.strip().count("\n\n") for text in texts]
+
+    chosen = select(
+        "q",
+        ["a", "b", "c", "d"],
+        scores=[4, 3, 2, 1],
+        budget_tokens=20,
+        counter=WholeIsMore(),
+        redundancy_weight=0,
+    )
+    assert chosen.ids == ("0", "1")
+    assert chosen.tokens_used == 13
