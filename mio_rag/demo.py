@@ -10,18 +10,19 @@ from pathlib import Path
 from rich.console import Console
 
 from mio_rag.console import print_selection, print_summary, progress_bar
-from mio_rag.datasets import load_dataset
+from mio_rag.datasets import Dataset, load_dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings
+from mio_rag.evaluation.methods import make_methods
 from mio_rag.evaluation.run import evaluate_and_report
-from mio_rag.generation import make_generator
+from mio_rag.generation import Generator, make_generator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selector import Selector
 from mio_rag.solvers.result import SolveOptions
 
 __all__ = ["run_demo"]
 
-_SHOWN_QUESTION = "q-10"
+_SHOWN_QUESTION = "q-08"  # one on which the methods differ; the table of means follows it
 _BUDGETS = (128, 256)
 _FILES = {"run.json", "rows.jsonl", "summary.json", "comparisons.json", "ledger.parquet", "report.html"}
 
@@ -44,13 +45,7 @@ def run_demo(console: Console, out: Path, embedder: str, generator_spec: str) ->
     with closing(make_generator(generator_spec)) as generator:
         with progress_bar(f"embedding with {embedder}", len(dataset.passages)) as advance:
             index = CorpusIndex.build(dataset.passages, embedder, dataset.name, advance)
-        shown = next(q for q in dataset.questions if q.id == _SHOWN_QUESTION)
-        candidates = Retriever(index, pool=settings.pool, counter=generator).retrieve(shown.text)
-        selection = selector.select(candidates, _BUDGETS[0], generator)
-        console.print(
-            f"\n[bold]{shown.text}[/]   [dim]budget {_BUDGETS[0]} tokens, pool of {len(candidates)}[/]\n"
-        )
-        print_selection(console, selection, show_rest=5)
+        _show_one(console, dataset, index, generator, settings)
         shutil.rmtree(out, ignore_errors=True)
         with progress_bar("evaluating", len(dataset.questions)) as advance:
             result = evaluate_and_report(dataset, index, generator, settings, out, progress=advance)
@@ -62,6 +57,28 @@ def run_demo(console: Console, out: Path, embedder: str, generator_spec: str) ->
     print_summary(console, result.summary)
     console.print(f"\nreport: {result.folder / 'report.html'}", markup=False, soft_wrap=True)
     return result
+
+
+def _show_one(
+    console: Console, dataset: Dataset, index: CorpusIndex, generator: Generator, settings: EvaluationSettings
+) -> None:
+    """One question in full: what the program chooses and why, and what top-k would have read."""
+    question = next(q for q in dataset.questions if q.id == _SHOWN_QUESTION)
+    candidates = Retriever(index, pool=settings.pool, counter=generator).retrieve(question.text)
+    topk, _, exact = (
+        method.select(candidates, _BUDGETS[1], generator)
+        for method in make_methods(list(settings.methods), settings.selector)
+    )
+    console.print(
+        f"\n[bold]{question.text}[/]   [dim]budget {_BUDGETS[1]} tokens, pool of {len(candidates)}[/]\n"
+    )
+    print_selection(console, exact, show_rest=4)
+    for name, selection in (("chosen above", exact), ("top-k", topk)):
+        held = sum(i in question.gold_ids for i in selection.ids)
+        console.print(
+            f"{name}: {held} of {len(question.gold_ids)} evidence passages in {selection.tokens_used} tokens "
+            f"[dim]({', '.join(selection.ids)})[/]"
+        )
 
 
 def _is_earlier_demo(folder: Path) -> bool:
