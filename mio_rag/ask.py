@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Mode, Retriever
@@ -27,6 +27,8 @@ def ask(
 
     Parameters
     ----------
+    selector : Selector, optional
+        By default one whose passage penalty is "auto", since the pool is deep.
     budget_tokens : int
         Largest context block as the generator counts tokens; what its window leaves, where that is less.
     pool, mode
@@ -37,6 +39,13 @@ def ask(
     Returns
     -------
     (Selection, Answer)
+
+    Raises
+    ------
+    InfeasibleError
+        If no selection satisfies the selector's constraints; the generator is then not called.
+    GenerationError
+        If the generator fails.
     """
     asked = question if isinstance(question, Question) else Question("question", question)
     if budget_tokens < 1:
@@ -51,5 +60,7 @@ def ask(
             "window"
         )
     candidates = Retriever(index, pool=pool, mode=mode, counter=generator).retrieve(asked.text)
-    selection = (selector or Selector()).select(candidates, allowed, generator)
+    selection = (selector or Selector(passage_penalty="auto")).select(candidates, allowed, generator)
+    if selection.result.x is None:  # a model without its context would make something up, at a price
+        raise InfeasibleError(selection.explain())
     return selection, generator.generate(build_prompt(asked, selection.passages), max_tokens=max_tokens)

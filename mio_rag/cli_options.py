@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
 import typer
 
@@ -75,8 +75,12 @@ class ProgramOptions:
         float, typer.Option("--redundancy", help="lambda_1: price of similarity between two chosen passages.")
     ] = 0.1
     passage_penalty: Annotated[
-        float, typer.Option("--passage-penalty", help="lambda_2: what one more passage must be worth.")
-    ] = 0.02
+        str,
+        typer.Option(
+            "--passage-penalty",
+            help="lambda_2: what one more passage must be worth; auto: the median relevance of the pool.",
+        ),
+    ] = "auto"
     token_price: Annotated[
         float, typer.Option("--token-price", help="lambda_3: what one more token must be worth.")
     ] = 0.0
@@ -206,6 +210,15 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     return with_groups
 
 
+def _penalty(text: str) -> float | Literal["auto"]:
+    if text.strip() == "auto":
+        return "auto"
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InputError(f"--passage-penalty={text!r} must be a number >= 0, or auto") from error
+
+
 def make_selector(
     program: ProgramOptions, solving: SolverOptions, include: Sequence[str] = (), exclude: Sequence[str] = ()
 ) -> Selector:
@@ -216,7 +229,7 @@ def make_selector(
     selector, options = collect(
         lambda: Selector(
             redundancy_weight=program.redundancy,
-            passage_penalty=program.passage_penalty,
+            passage_penalty=_penalty(program.passage_penalty),
             token_price=program.token_price,
             radius=program.radius,
             norm=cast("Norm", program.norm),
@@ -247,9 +260,12 @@ def evaluation_settings(
     from mio_rag.selector import Selector
 
     methods = tuple(name.strip() for name in comparison.methods.split(",") if name.strip())
-    selector, budgets, _ = collect(
+    selector, budgets, *_ = collect(
         lambda: make_selector(program, solving),
         comparison.budgets,
+        lambda: EvaluationSettings(
+            limit=comparison.limit, max_tokens=max_tokens, pool=pool, seed=solving.seed
+        ),
         lambda: make_methods(list(methods), Selector(), comparison.mmr_lambda),
     )
     return EvaluationSettings(

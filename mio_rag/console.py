@@ -160,13 +160,16 @@ def print_selection(console: Console, selection: Selection, show_rest: int = 8) 
         d, passage = selection.decisions[i], selection.candidates.passage(i)
         label = f"{escape(passage.title)} [dim]{escape(d.id)}[/]" if passage.title else escape(d.id)
         mark, style = ("[green]\u2713[/]", "") if d.selected else ("[dim]\u00b7[/]", "dim")
-        table.add_row(mark, label, str(d.tokens), f"{d.relevance:.3f}", escape(d.reason), style=style)
+        table.add_row(
+            mark, label, str(d.tokens), f"{round(d.relevance, 3) + 0.0:.3f}", escape(d.reason), style=style
+        )
     console.print(table)
     if len(rest) > show_rest:
         console.print(f"[dim]  and {len(rest) - show_rest} more left out[/]")
+    count = f"{len(chosen)} passage{'' if len(chosen) == 1 else 's'}"
     console.print(
-        f"[bold]{len(chosen)} passages, {selection.tokens_used} of {selection.budget_tokens} tokens[/] "
-        f"\u2014 {escape(selection.result.certificate())}"
+        f"[bold]{count}, {selection.tokens_used} of {selection.budget_tokens} tokens[/] \u2014 "
+        f"{escape(selection.result.certificate())}"
     )
 
 
@@ -214,6 +217,10 @@ _COLUMNS = (
 _WIDE = 170  # columns of a terminal that holds everything
 
 
+def _share(share: float | None) -> str:
+    return "\u2013" if share is None else f"{share:.0%}"
+
+
 def print_summary(console: Console, summary: Sequence[Mapping[str, Any]]) -> None:
     """One line per method and budget: means, with 95 % intervals where the terminal is wide enough."""
     wide = console.width >= _WIDE
@@ -239,7 +246,7 @@ def print_summary(console: Console, summary: Sequence[Mapping[str, Any]]) -> Non
             escape(entry["method"]),
             str(entry["budget_tokens"]),
             *cells,
-            f"{entry['optimal_share']:.0%}",
+            _share(entry["optimal_share"]),
             *failed,
         )
     console.print(table)

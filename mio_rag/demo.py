@@ -38,7 +38,7 @@ def run_demo(console: Console, out: Path, embedder: str, generator_spec: str) ->
     if out.exists() and not _is_earlier_demo(out):
         raise InputError(f"'{out}' exists and holds no earlier demo: choose another folder with --out")
     dataset = load_dataset("demo")
-    selector = Selector(options=SolveOptions(time_limit_seconds=5.0))
+    selector = Selector(passage_penalty="auto", options=SolveOptions(time_limit_seconds=5.0))
     settings = EvaluationSettings(
         methods=("topk", "mmr", "exact"), budgets=_BUDGETS, pool=30, selector=selector, max_tokens=32
     )

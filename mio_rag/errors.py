@@ -5,10 +5,11 @@
     |   +-- DataError                       a file or data set is malformed (names the file and line)
     |   +-- IndexFormatError                an index on disk is damaged, foreign or of another version
     +-- MissingExtraError (also ImportError) an optional package is missing; its message says how to get it
+    +-- InfeasibleError                     no selection satisfies the constraints, and one is needed
     +-- SolverError (also RuntimeError)     a solver cannot take the program, or broke while solving it
     +-- GenerationError (also RuntimeError) a generator could not answer (endpoint down, window exceeded, ...)
 
-Infeasibility is not an exception: it is the status of a result.
+Infeasibility is a status of a result, not an exception, until something has to be read or answered.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ __all__ = [
     "DataError",
     "GenerationError",
     "IndexFormatError",
+    "InfeasibleError",
     "InputError",
     "MioRagError",
     "MissingExtraError",
@@ -57,6 +59,10 @@ class IndexFormatError(InputError):
 
 class MissingExtraError(MioRagError, ImportError):
     """An optional dependency is not installed."""
+
+
+class InfeasibleError(MioRagError):
+    """There is no selection to answer from; the message says what was asked for together."""
 
 
 class SolverError(MioRagError, RuntimeError):

@@ -48,10 +48,15 @@ def _why_in(
     candidates: Candidates, program: SelectionProgram, i: int, value: float, rival: int | None
 ) -> str:
     assert program.fixed is not None
-    lost = float(program.linear[i]) - value
-    text = f"relevance {candidates.relevance[i]:.3f}, adds {value:+.3f}"
-    if rival is not None and lost > 0.0005:
-        text += f" after {lost:.3f} for overlap, most with '{candidates.ids[rival]}'"
+    relevance, alone = float(candidates.relevance[i]), float(program.linear[i])
+    losses = []
+    if relevance - alone > 0.0005:
+        losses.append(f"{relevance - alone:.3f} for penalties and radius")
+    if rival is not None and alone - value > 0.0005:
+        losses.append(f"{alone - value:.3f} for overlap, most with '{candidates.ids[rival]}'")
+    text = f"relevance {relevance:.3f}, adds {value:+.3f}"
+    if losses:
+        text += f" after {' and '.join(losses)}"
     if program.fixed[i] == 1:
         return f"asked for (must include); {text}"
     if value < 0:

@@ -42,9 +42,11 @@ class Selector:
     redundancy_weight : float
         lambda_1 >= 0, per unit of similarity: what two overlapping passages lose together. 0: they do not
         compete. Above 0 the candidates need embeddings.
-    passage_penalty : float
+    passage_penalty : float or "auto"
         lambda_2 >= 0, in units of relevance: what one more passage must be worth. 0: fill the budget with
-        whatever is relevant at all; large: few passages.
+        whatever is relevant at all; large: few passages. "auto" takes the median relevance of the pool, so
+        that the typical candidate is worth nothing: right for a deep pool of raw scores (some 20 or more),
+        whose middle is background; wrong for a short list in which everything matters.
     token_price : float
         lambda_3 >= 0, in units of relevance per token.
     radius : float
@@ -67,7 +69,7 @@ class Selector:
     """
 
     redundancy_weight: float = 0.1
-    passage_penalty: float = 0.02
+    passage_penalty: float | Literal["auto"] = 0.02
     token_price: float = 0.0
     radius: float = 0.0
     norm: Norm = "l2"
@@ -83,6 +85,8 @@ class Selector:
         problems = []
         for name in ("redundancy_weight", "passage_penalty", "token_price", "radius"):
             value = getattr(self, name)
+            if name == "passage_penalty" and value == "auto":
+                continue
             if not (isinstance(value, (int, float, np.number)) and np.isfinite(value) and value >= 0):
                 problems.append(f"{name}={value!r} must be a finite number >= 0")
         if self.norm not in get_args(Norm):
@@ -109,6 +113,12 @@ class Selector:
             problems.append(f"min_passages={low} is above max_passages={high}: no selection can satisfy both")
         if problems:
             raise InputError(problems)
+
+    def penalty(self, candidates: Candidates) -> float:
+        """lambda_2 for a pool: the number that was set, or for "auto" the median relevance (at least 0)."""
+        if self.passage_penalty == "auto":
+            return max(0.0, float(np.median(candidates.relevance)))
+        return float(self.passage_penalty)
 
     def program(self, candidates: Candidates, budget_tokens: int) -> SelectionProgram:
         """The program for a pool: nominal, or the termwise counterpart where a radius is above 0.
@@ -141,7 +151,7 @@ class Selector:
                 budget_tokens,
                 NormBall(radius, self.norm),
                 redundancy_weight=self.redundancy_weight,
-                passage_penalty=self.passage_penalty,
+                passage_penalty=self.penalty(candidates),
                 token_price=self.token_price,
                 rows=rows,
                 fixed=fixed,
@@ -156,7 +166,7 @@ class Selector:
             candidates.tokens,
             budget_tokens,
             redundancy_weight=self.redundancy_weight,
-            passage_penalty=self.passage_penalty,
+            passage_penalty=self.penalty(candidates),
             token_price=self.token_price,
             rows=rows,
             fixed=fixed,
@@ -250,7 +260,7 @@ def select(
     counter: TokenCounter | None = None,
     selector: Selector | None = None,
     redundancy_weight: float | None = None,
-    passage_penalty: float | None = None,
+    passage_penalty: float | Literal["auto"] | None = None,
     token_price: float | None = None,
     radius: float | None = None,
     norm: Literal["l2", "l1", "linf"] | None = None,

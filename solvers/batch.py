@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.formulations.program import SelectionProgram
+from mio_rag.solvers.blas import one_blas_thread
 from mio_rag.solvers.registry import check_name, solve
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 
@@ -58,5 +59,6 @@ def solve_many(
 
     if workers == 1 or len(programs) < 2:
         return [one(program) for program in programs]
-    with ThreadPoolExecutor(max_workers=workers) as pool:
+    # Some BLAS libraries take a limit from the main thread only, so it is set here and not by each worker.
+    with one_blas_thread(), ThreadPoolExecutor(max_workers=workers) as pool:
         return list(pool.map(one, programs))

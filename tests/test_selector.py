@@ -211,7 +211,7 @@ def test_reasons_by_hand() -> None:
     embeddings = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.6, 0.8]]
     candidates = simple([0.9, 0.5, 0.8, 0.01, 0.7], [5, 5, 5, 5, 50], embeddings=embeddings)
     why = reasons(Selector(redundancy_weight=0.8, passage_penalty=0.05, must_exclude=[]), candidates, 20)
-    assert why["p0"] == "relevance 0.900, adds +0.850"
+    assert why["p0"] == "relevance 0.900, adds +0.850 after 0.050 for penalties and radius"
     assert why["p1"] == "would add -0.350: overlaps with what is chosen, most with 'p0' (similarity 1.00)"
     assert why["p3"] == "relevance 0.010 does not pay for penalties and uncertainty (-0.040)"
     assert why["p4"] == "its 50 tokens exceed the whole budget of 20"
@@ -229,7 +229,9 @@ def test_reasons_by_hand() -> None:
     )
     assert why["p1"].endswith("-0.300")
     why = reasons(Selector(redundancy_weight=0, passage_penalty=0.6, min_passages=3), candidates, 20)
-    assert why["p1"] == "relevance 0.500, adds -0.100, which 'at least 3 passages' requires"
+    assert why["p1"] == (
+        "relevance 0.500, adds -0.100 after 0.600 for penalties and radius, which 'at least 3 passages' requires"
+    )
 
 
 def test_an_item_that_pays_only_in_company_is_not_called_worthless() -> None:
@@ -396,3 +398,19 @@ def test_the_door_checks_the_whole_block_by_the_counter_that_priced_it() -> None
     )
     assert chosen.ids == ("0", "1")
     assert chosen.tokens_used == 13
+
+
+def test_an_automatic_penalty_is_the_median_of_the_pool_and_never_negative() -> None:
+    scores = [0.9, 0.8, 0.5, 0.3, 0.2]
+    chosen = select(
+        "q", list("abcde"), scores=scores, budget_tokens=5, redundancy_weight=0, passage_penalty="auto"
+    )
+    assert chosen.ids == ("0", "1")  # the median itself is worth nothing
+    assert chosen.result.objective == pytest.approx(0.9 - 0.5 + 0.8 - 0.5)
+    below = Selector(passage_penalty="auto", redundancy_weight=0)
+    pool = Candidates(
+        ids=["a", "b", "c"], texts=["x", "y", "z"], relevance=[-0.2, -0.1, 0.4], tokens=[1, 1, 1]
+    )
+    assert below.penalty(pool) == 0.0
+    with pytest.raises(InputError, match="passage_penalty='automatic'"):
+        Selector(passage_penalty="automatic")

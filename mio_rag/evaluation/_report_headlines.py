@@ -8,6 +8,7 @@ import numpy as np
 
 from mio_rag.evaluation._report_model import Key, Measure, Report, failed, status, verdict
 from mio_rag.evaluation._report_text import at_budget, between, number, p_value, percent, plural
+from mio_rag.evaluation.methods import RANKING_SOLVERS
 
 __all__ = ["headlines"]
 
@@ -77,16 +78,17 @@ def _tally(report: Report) -> str:
 
 
 def _proofs(report: Report) -> str:
-    if not report.rows:
+    asked = [row for row in report.rows if row.get("solver") not in RANKING_SOLVERS]
+    if not asked:
         return ""
-    total = Counter(row["method"] for row in report.rows)
-    optimal = Counter(row["method"] for row in report.rows if status(row) == "optimal")
+    total = Counter(row["method"] for row in asked)
+    optimal = Counter(row["method"] for row in asked if status(row) == "optimal")
     proven = optimal.total()
     names = [f"{name} {optimal[name]} of {total[name]}" for name in report.methods if optimal[name]]
-    text = f"{number(proven, 'count')} of {plural(len(report.rows), 'selection')} "
+    text = f"{number(proven, 'count')} of {plural(len(asked), 'selection')} by optimization "
     text += f"{'is' if proven == 1 else 'are'} proven optimal"
-    text += f" ({', '.join(names)})" if names and len(report.methods) > 1 else ""
-    gaps = [row["gap"] for row in report.rows if status(row) == "bounded"]
+    text += f" ({', '.join(names)})" if len(names) > 1 else ""
+    gaps = [row["gap"] for row in asked if status(row) == "bounded"]
     if gaps:
         text += f"; {len(gaps)} more carry a bound (median gap {percent(float(np.median(gaps)))})"
     return text + "."

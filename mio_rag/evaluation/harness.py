@@ -66,7 +66,9 @@ class EvaluationSettings:
     methods: Sequence[str] = ("topk", "mmr", "exact")
     budgets: Sequence[int] = (256,)
     baseline: str | None = None
-    selector: Selector = field(default_factory=lambda: Selector(options=SolveOptions(time_limit_seconds=2.0)))
+    selector: Selector = field(
+        default_factory=lambda: Selector(passage_penalty="auto", options=SolveOptions(time_limit_seconds=2.0))
+    )
     mmr_lambda: float = 0.7
     pool: int = 50
     mode: Mode = "fused"
@@ -202,7 +204,10 @@ def _stuck(rows: Sequence[dict[str, Any]], pairs: int) -> bool:
     Where some of its rows are there already, unusable input (a budget below every passage) is the cause of
     these alone.
     """
-    return all(row["error"] and (len(rows) == pairs or row["error_kind"] != "InputError") for row in rows)
+    return all(
+        row["error"] and (len(rows) == pairs or row["error_kind"] not in ("InputError", "InfeasibleError"))
+        for row in rows
+    )
 
 
 def _now() -> str:

@@ -20,7 +20,10 @@ from mio_rag.errors import InputError
 from mio_rag.selector import Selector
 from mio_rag.types import Candidates, Selection
 
-__all__ = ["METHODS", "Method", "make_methods"]
+__all__ = ["METHODS", "RANKING_SOLVERS", "Method", "make_methods"]
+
+#: Solvers that rank by a score of their own; their gap is to that score's optimum, not to the program's.
+RANKING_SOLVERS = ("topk", "mmr", "density")
 
 METHODS = ("topk", "bm25", "fused", "mmr", "density", "greedy", "local_search", "exact")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.errors import GenerationError, MioRagError
+from mio_rag.errors import GenerationError, InfeasibleError, MioRagError
 from mio_rag.evaluation.measures import answer_measures, failed_measures, selection_measures
 from mio_rag.evaluation.methods import Method
 from mio_rag.formulations.program import SelectionProgram
@@ -58,7 +58,9 @@ class _Work:
     def fail(self, error: MioRagError, *, answered: bool) -> None:
         """Mark the row as failed; `answered`: whether a reader should have answered."""
         zeros = failed_measures(self.question, selection=self.selection is None, answer=answered)
-        self.row |= {"status": "error", "error": str(error), "error_kind": type(error).__name__, **zeros}
+        if not isinstance(error, InfeasibleError):  # whose status is what the solver said
+            self.row["status"] = "error"
+        self.row |= {"error": str(error), "error_kind": type(error).__name__, **zeros}
 
 
 def warm_up(methods: Sequence[Method]) -> None:
@@ -111,6 +113,8 @@ class Road:
         try:
             allowed = self._allowed(work.question, work.budget)
             work.selection = work.method.select(candidates, allowed, self.retriever.counter)
+            if work.selection.result.x is None:
+                raise InfeasibleError(work.selection.explain())
             work.prompt = build_prompt(work.question, work.selection.passages)
         except MioRagError as error:
             failure = error

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mio_rag.evaluation.measures import GENERATION_MEASURES, SELECTION_MEASURES
+from mio_rag.evaluation.methods import RANKING_SOLVERS
 from mio_rag.evaluation.statistics import compare, mean_interval, ratio_interval
 
 __all__ = ["SUMMARY_MEASURES", "compare_rows", "summarize"]
@@ -58,13 +59,14 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
     """
     entries = []
     for (method, budget), group in _groups(rows).items():
+        ranked = all(row.get("solver") in RANKING_SOLVERS for row in group)
         proven = [row for row in group if row.get("status") == "optimal"]
         entry: dict[str, Any] = {
             "method": method,
             "budget_tokens": budget,
             "n": len(group),
             "failed": sum(bool(row.get("error")) for row in group),
-            "optimal_share": len(proven) / len(group),
+            "optimal_share": None if ranked else len(proven) / len(group),
         }
         for measure in SUMMARY_MEASURES:
             values = [float(row[measure]) for row in group if row.get(measure) is not None]
