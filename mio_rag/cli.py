@@ -102,10 +102,10 @@ def index(
     from mio_rag.retrieval.index import check_target
 
     output = open_output(json_output)
+    start = time.perf_counter()
     dataset, model, _ = collect(
         lambda: load_dataset(data), lambda: make_embedder(embedder), lambda: check_target(out, overwrite)
     )
-    start = time.perf_counter()
     built = build_index(dataset.passages, model, dataset.name)
     built.save(out, overwrite=overwrite)
     seconds = time.perf_counter() - start
@@ -243,7 +243,7 @@ def evaluate(
     json_output: Json = False,
 ) -> None:
     """Compare methods on a question set: same pool, prompt, budget and reader for all."""
-    from mio_rag.console import collect, print_run, print_summary, progress_bar
+    from mio_rag.console import collect, print_failures, print_run, print_summary, progress_bar
     from mio_rag.datasets import load_dataset
     from mio_rag.evaluation.harness import check_folder
     from mio_rag.evaluation.run import evaluate_and_report
@@ -276,7 +276,10 @@ def evaluate(
         return
     print_run(output.console, result.run)
     print_summary(output.console, result.summary)
+    print_failures(output.console, result.rows)
     output.console.print(f"\nreport: {result.folder / 'report.html'}", markup=False, soft_wrap=True)
+    if all(row["error"] for row in result.rows):
+        raise typer.Exit(1)
 
 
 def _evaluation_json(result: EvaluationResult) -> dict[str, Any]:

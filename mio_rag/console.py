@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ __all__ = [
     "Output",
     "collect",
     "print_answer",
+    "print_failures",
     "print_result",
     "print_run",
     "print_selection",
@@ -199,6 +201,15 @@ def print_run(console: Console, run: Mapping[str, Any]) -> None:
         f"{run['seconds']:.0f} s\n",
         markup=False,
     )
+
+
+def print_failures(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """What went wrong, most frequent first."""
+    reasons = Counter(str(row["error"]) for row in rows if row["error"])
+    for reason, count in reasons.most_common(5):
+        console.print(f"[red]failed {count}x:[/] {escape(reason)}", soft_wrap=True)
+    if len(reasons) > 5:
+        console.print(f"[dim]and {len(reasons) - 5} other reasons, in the ledger[/]")
 
 
 # name, title, format, whether the interval is shown, whether a narrow terminal can do without

@@ -230,7 +230,8 @@ def test_reasons_by_hand() -> None:
     assert why["p1"].endswith("-0.300")
     why = reasons(Selector(redundancy_weight=0, passage_penalty=0.6, min_passages=3), candidates, 20)
     assert why["p1"] == (
-        "relevance 0.500, adds -0.100 after 0.600 for penalties and radius, which 'at least 3 passages' requires"
+        "relevance 0.500, adds -0.100 after 0.600 for penalties and radius, "
+        "which 'at least 3 passages' requires"
     )
 
 

@@ -197,11 +197,12 @@ class TfidfEmbedder:
             matrix = self._vectorizer.fit_transform(texts)
         except ValueError as error:
             raise InputError(f"embedder 'tfidf' found no words in the corpus ({error})") from error
-        rank = min(self._dimensions, min(matrix.shape) - 1)
-        if rank < 1:  # one passage or one term: the SVD has nothing to reduce
-            self._components = np.eye(matrix.shape[1], dtype=np.float32)
+        if min(matrix.shape) <= self._dimensions:
+            # A small corpus loses nothing: all its directions are kept, which the truncated solver cannot do.
+            _, strength, directions = np.linalg.svd(matrix.toarray(), full_matrices=False)
+            self._components = directions[strength > 1e-9].astype(np.float32)
             return
-        svd = decomposition.TruncatedSVD(n_components=rank, random_state=self._seed)
+        svd = decomposition.TruncatedSVD(n_components=self._dimensions, random_state=self._seed)
         svd.fit(matrix)
         self._components = svd.components_.astype(np.float32)
 

@@ -159,3 +159,12 @@ def test_an_unusable_cache_costs_a_warning_and_no_result(
     with pytest.warns(UserWarning, match=r"embeddings\.sqlite"):
         vectors = embedder.encode(TEXTS)
     np.testing.assert_allclose(vectors, minilm.encode(TEXTS), atol=1e-6)
+
+
+def test_tfidf_finds_the_passage_that_shares_words_in_a_corpus_of_two() -> None:
+    texts = ["The Golden Gate Bridge opened in 1937.", "The Seine flows through Paris."]
+    embedder = TfidfEmbedder()
+    embedder.fit(texts)
+    gate, paris = embedder.encode(texts) @ embedder.encode(["Which river flows through Paris?"])[0]
+    assert paris > 0.5
+    assert abs(gate) < 1e-6
