@@ -284,13 +284,20 @@ def check_folder(folder: Path, resume: bool = False) -> None:
             raise InputError(f"'{folder}' already holds a run: go on with --resume, or choose a new folder")
 
 
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Names of what differs between the records of two runs and must not; settings by their own names."""
+    changed = [key for key in _IDENTITY if key != "settings" and before.get(key) != now[key]]
+    old, new = before.get("settings") or {}, now["settings"]
+    return changed + [key for key in new if old.get(key) != new[key]]
+
+
 def _open(folder: Path, run: dict[str, Any], resume: bool) -> Ledger:
     check_folder(folder, resume)
     record = folder / "run.json"
     if record.is_file():
         try:
             before = json.loads(record.read_text(encoding="utf-8"))
-            changed = [key for key in _IDENTITY if before.get(key) != json.loads(json.dumps(run[key]))]
+            changed = _differences(before, json.loads(json.dumps(run)))
         except (OSError, ValueError, AttributeError) as error:
             raise DataError(f"'{record}' cannot be read ({error}): choose a new folder") from error
         if changed:

@@ -279,6 +279,10 @@ def _manifest_checksum(manifest: dict[str, Any]) -> str:
 
 
 def _checked_manifest(path: Path) -> dict[str, Any]:
+    if path.is_file():
+        raise IndexFormatError(
+            f"'{path}' is a file, not an index: give the folder that `mio-rag index` wrote"
+        )
     if not path.is_dir():
         raise IndexFormatError(
             f"'{path}' is not an index: no such folder; build one with `mio-rag index DATA --out {path}`"

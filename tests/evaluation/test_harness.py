@@ -266,9 +266,9 @@ def test_a_damaged_ledger_is_refused(rivers: Dataset, river_index: CorpusIndex, 
         ({"pool": 3}, "pool"),
         ({"mode": "dense"}, "mode"),
         ({"seed": 4}, "seed"),
-        ({"max_tokens": 8}, "settings"),
-        ({"mmr_lambda": 0.5}, "settings"),
-        ({"selector": Selector(redundancy_weight=0.5)}, "settings"),
+        ({"max_tokens": 8}, "max_tokens"),
+        ({"mmr_lambda": 0.5}, "mmr_lambda"),
+        ({"selector": Selector(redundancy_weight=0.5)}, "redundancy_weight, passage_penalty, options"),
     ],
 )
 def test_other_settings_cannot_join_a_run(
