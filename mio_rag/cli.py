@@ -1,6 +1,6 @@
 """The command ``mio-rag``.
 
-Exit codes: 0 done, 1 a solver or generator failed, 2 wrong usage or bad input, 130 interrupted.
+Exit codes: 0 done, 1 a solver or generator failed or nothing could be answered, 2 bad input, 130 interrupted.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from mio_rag.errors import GenerationError, MioRagError, SolverError
+from mio_rag.errors import GenerationError, InfeasibleError, MioRagError, SolverError
 
 if TYPE_CHECKING:
     from mio_rag.console import Output
@@ -40,5 +40,5 @@ class ReportingGroup(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             (_current or open_output(False)).error(error)
-            failed = isinstance(error, (GenerationError, SolverError))
+            failed = isinstance(error, (GenerationError, InfeasibleError, SolverError))
             raise typer.Exit(1 if failed else 2) from None

@@ -193,6 +193,12 @@ def test_usage_errors_and_version() -> None:
     assert cli("--version").stdout.startswith("mio-rag 0.")
 
 
+def test_ask_does_not_answer_from_an_infeasible_selection(index: Path) -> None:
+    question = "When was the Forth Bridge opened?"
+    problems = refused(here("ask", index, question, "--budget-tokens", 60, "--min-passages", 4, "--json"), 1)
+    assert "at most 60 tokens; at least 4 passages" in problems[0]
+
+
 def test_ask(index: Path) -> None:
     question = "In what year was the Forth Bridge opened to rail traffic?"
     done = here("ask", index, question, "--budget-tokens", 150, "--pool", 10, "--json")
