@@ -149,8 +149,7 @@ def _solve(
         better = _reformulated(root, best, tolerance, options, deadline)
         if better is not None:
             spent = search.nodes
-            better.bound = min(better.bound, search.bound)
-            search = _Search(program, better, best, tolerance, options.relative_gap)
+            search = _Search(program, better, best, tolerance, options.relative_gap, ceiling=search.bound)
         stopped = search.run(deadline, allowed - spent)
     infeasible = stopped is None and best.x is None
     return finish(best, search.bound, stopped, spent + search.nodes, infeasible=infeasible)
@@ -211,13 +210,20 @@ class _Search:
     """The depth-first search as arrays that `kernel.search` works on, a slice of nodes at a time."""
 
     def __init__(
-        self, program: SelectionProgram, root: Root, best: Incumbent, tolerance: float, relative_gap: float
+        self,
+        program: SelectionProgram,
+        root: Root,
+        best: Incumbent,
+        tolerance: float,
+        relative_gap: float,
+        ceiling: float = math.inf,
     ) -> None:
         problem = root.problem
         m, rows = problem.m, problem.w.size
         depth = m + 2
         self.program, self.problem, self.best_known = program, problem, best
-        self.root_bound = root.bound
+        # The root's bound is over the items that it left; what it dropped may be worth more.
+        self._ceiling = min(ceiling, max(root.bound, root.dropped))
         shift = problem.W.T @ root.lam if rows else np.zeros(m)
         ids, P = np.zeros((depth, m), dtype=np.int64), np.zeros((depth, m))
         X, GX = np.zeros((depth, m)), np.zeros((depth, m))
@@ -274,7 +280,7 @@ class _Search:
         reach = float(max(self._numbers[kernel.PRUNED], self._numbers[kernel.INCUMBENT]))
         if depth >= 0:
             reach = max(reach, float(self._bound[: depth + 1].max()))
-        return max(min(reach, self.root_bound), float(self._numbers[kernel.INCUMBENT]))
+        return max(min(reach, self._ceiling), float(self._numbers[kernel.INCUMBENT]))
 
     def run(self, deadline: float, allowed: float) -> str | None:
         """Search until it is over (None) or a limit is hit ("time", "nodes").

@@ -291,9 +291,9 @@ def _fix(
     dropped = 0
     for t in range(m - 1, -1, -1):
         if h[t] < 0 and here + h[t] <= stop:
+            numbers[PRUNED] = max(numbers[PRUNED], here + h[t])
             if ids[t] == force:
                 return m, -1, dropped, True
-            numbers[PRUNED] = max(numbers[PRUNED], here + h[t])
             m = _remove(ids, P, x, g, G, m, t)
             h[t] = h[m]
             dropped += 1

@@ -113,6 +113,30 @@ def test_a_relative_gap_is_honoured() -> None:
     assert loose.nodes <= exact.nodes
 
 
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**31 - 1), gap=st.sampled_from([0.01, 0.1, 0.5, 2.0]))
+def test_a_loose_gap_never_makes_the_bound_wrong(seed: int, gap: float) -> None:
+    program = random_program(np.random.default_rng(seed), n_max=13)
+    truth = solve(program, "exhaustive").objective
+    result = branch_and_bound.solve(program, SolveOptions(relative_gap=gap))
+    if truth is None:
+        assert result.status is Status.INFEASIBLE
+        return
+    assert result.bound is not None
+    assert result.bound >= truth - 1e-9 * max(1.0, abs(truth))
+
+
+@pytest.mark.parametrize("gap", [0.02, 0.1, 0.3])
+def test_a_loose_gap_keeps_the_bound_above_the_optimum_of_large_programs(gap: float) -> None:
+    for seed in range(8):
+        program = _gram_program(seed, 45, 0.3, 800)
+        exact = branch_and_bound.solve(program, EXACT).objective
+        loose = branch_and_bound.solve(program, SolveOptions(relative_gap=gap))
+        assert exact is not None
+        assert loose.bound is not None
+        assert loose.bound >= exact - 1e-9
+
+
 def test_diagonals_are_positive_semidefinite_and_their_bounds_valid() -> None:
     lower = 0
     for seed in range(6):
