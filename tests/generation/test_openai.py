@@ -55,6 +55,10 @@ class Server:
                     outer.most = max(outer.most, outer.running)
                 try:
                     status, reply = respond(self.path, body)
+                finally:
+                    with lock:  # before the reply leaves: the client may ask again the moment it arrives
+                        outer.running -= 1
+                try:
                     streamed = isinstance(reply, str)
                     raw = reply.encode() if streamed else json.dumps(reply).encode()
                     self.send_response(status)
@@ -64,9 +68,6 @@ class Server:
                     self.wfile.write(raw)
                 except OSError:
                     pass  # the client has given up, as the test wants it to
-                finally:
-                    with lock:
-                        outer.running -= 1
 
             def log_message(self, *args: Any) -> None:
                 pass
