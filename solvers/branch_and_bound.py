@@ -29,7 +29,6 @@ import math
 import sys
 import threading
 import time
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,16 +38,16 @@ from mio_rag.solvers import kernel, kernel_start
 from mio_rag.solvers.blas import one_blas_thread
 from mio_rag.solvers.compiled import VERSION
 from mio_rag.solvers.presolve import Problem, presolve
-from mio_rag.solvers.relaxation import Incumbent, Root, better_diagonal, relax_root, target, uniform_diagonal
+from mio_rag.solvers.reformulation import shifted
+from mio_rag.solvers.relaxation import Incumbent, Root, improved, is_wide, relax_root, waiting
 from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, conclude
 
 __all__ = ["solve", "warmup"]
 
 
 _SLICE_SECONDS = 0.004  # between looks at the clock
-_QUICK_NODES = 150  # before the better diagonal is worth its cost
-_LARGEST_REFORMULATION = 260  # items; the better diagonal costs a few matrix inversions
 _LARGEST_TABLE = 50_000_000  # cells of the dynamic program
+_PERTURBATIONS = 40  # of the incumbent, in local search
 _STEPS = 60  # pair exchanges a node
 
 
@@ -131,47 +130,30 @@ def _solve(
         x[problem.items[linear > 0]] = 1
         value = problem.value(linear)
         return finish(Incumbent(value, x), value, None, 0)
-    best = _incumbent(program, problem, deadline)
+    best = _start(program, problem, deadline)
     tolerance = max(ABSOLUTE_TOLERANCE / 2 / problem.scale, 1e-13 * problem.m)
-    diagonal = uniform_diagonal(problem.A)
     root = relax_root(
-        Root(problem, diagonal, np.zeros(problem.w.size), np.zeros(problem.m), math.inf, -math.inf),
+        Root(problem, shifted(problem.A), np.zeros(problem.w.size), np.zeros(problem.m), math.inf, -math.inf),
         best,
         tolerance,
         options,
     )
-    improvable = 3 <= root.problem.m <= _LARGEST_REFORMULATION and bool(np.any(root.problem.A))
     allowed = math.inf if max_nodes is None else max_nodes
     search = _Search(program, root, best, tolerance, options.relative_gap)
-    stopped = search.run(deadline, min(allowed, _QUICK_NODES) if improvable else allowed)
-    spent = 0
-    if stopped == "nodes" and search.nodes < allowed:
-        better = _reformulated(root, best, tolerance, options, deadline)
+    spent, effort = 0, 0
+    while True:
+        patience = waiting(root, effort, is_wide(search.bound, best, problem))
+        stopped = search.run(deadline, min(allowed - spent, patience))
+        if stopped != "nodes" or spent + search.nodes >= allowed:
+            break
+        better = improved(root, best, tolerance, options, effort, deadline)
+        effort += 1
         if better is not None:
-            spent = search.nodes
-            search = _Search(program, better, best, tolerance, options.relative_gap, ceiling=search.bound)
-        stopped = search.run(deadline, allowed - spent)
+            root, spent = better, spent + search.nodes
+            _round(program, root.problem, root.x, best)
+            search = _Search(program, root, best, tolerance, options.relative_gap, ceiling=search.bound)
     infeasible = stopped is None and best.x is None
     return finish(best, search.bound, stopped, spent + search.nodes, infeasible=infeasible)
-
-
-def _reformulated(
-    root: Root, best: Incumbent, tolerance: float, options: SolveOptions, deadline: float
-) -> Root | None:
-    """The root with a better diagonal, in at most two rounds; None where that does not lower its bound."""
-    found: Root | None = None
-    for _ in range(2):
-        current = found or root
-        diagonal = better_diagonal(current)
-        if diagonal is None or time.perf_counter() > deadline:
-            break
-        tried = relax_root(replace(current, D=diagonal, bound=math.inf), best, tolerance, options)
-        if tried.bound >= current.bound:
-            break
-        found = tried
-        if found.problem.m < 3 or found.bound <= target(found.problem, best, tolerance, options):
-            break
-    return found
 
 
 def _fixed_in(program: SelectionProgram) -> NDArray[np.int8]:
@@ -180,21 +162,44 @@ def _fixed_in(program: SelectionProgram) -> NDArray[np.int8]:
     return np.asarray(program.fixed == 1, dtype=np.int8)
 
 
-def _incumbent(program: SelectionProgram, problem: Problem, deadline: float) -> Incumbent:
+def _start(program: SelectionProgram, problem: Problem, deadline: float) -> Incumbent:
     """A good selection, where one is found quickly."""
-    full = _fixed_in(program)
-    if problem.w.size == 0:
-        value, x = kernel_start.incumbent(problem.p, problem.A, problem.c, problem.room, 8)
-        full[problem.items[x > 0]] = 1
-        return Incumbent(float(value), full)
-    from mio_rag.solvers.heuristics import HEURISTICS
+    best = Incumbent(-math.inf, None)
+    _round(program, problem, np.zeros(0), best)
+    if best.x is None:  # rows that greedy starts cannot meet
+        from mio_rag.solvers.heuristics import HEURISTICS
 
-    chosen = HEURISTICS["local_search"](program, deadline)
-    x = chosen[problem.items].astype(np.int8)
-    if program.violations(chosen) or not problem.feasible(x):
-        return Incumbent(-math.inf, None)
+        chosen = HEURISTICS["local_search"](program, deadline)
+        _offer(program, problem, chosen[problem.items].astype(np.int8), best)
+    return best
+
+
+def _round(program: SelectionProgram, problem: Problem, point: NDArray[np.float64], best: Incumbent) -> None:
+    """Improve the incumbent by greedy starts and local search, one of them from a relaxed point."""
+    found, _, x = kernel_start.incumbent(
+        problem.p,
+        problem.A,
+        problem.c,
+        problem.room,
+        problem.W,
+        problem.w,
+        point,
+        8,
+        min(_PERTURBATIONS, problem.m),
+    )
+    if found:
+        _offer(program, problem, x, best)
+
+
+def _offer(program: SelectionProgram, problem: Problem, x: NDArray[np.int8], best: Incumbent) -> None:
+    """Take a selection of the problem's items as the incumbent if it is feasible and better."""
+    value = problem.value(x)
+    if value <= best.value or not problem.feasible(x):
+        return
+    full = _fixed_in(program)
     full[problem.items[x > 0]] = 1
-    return Incumbent(problem.value(x), full) if not program.violations(full) else Incumbent(-math.inf, None)
+    if not program.violations(full):
+        best.value, best.x = value, full
 
 
 def _linear_optimum(problem: Problem) -> NDArray[np.int8] | None:
@@ -231,7 +236,7 @@ class _Search:
         room, base, lag = np.zeros(depth), np.zeros(depth), np.zeros(depth)
         activity, chosen = np.zeros((depth, max(rows, 1))), np.zeros((depth, m), dtype=np.int64)
         self._bound = np.full(depth, np.inf)
-        G = problem.A + np.diag(root.D)
+        G = root.G
         ids[0], P[0], X[0], GX[0] = np.arange(m), problem.p - shift, root.x, G @ root.x
         size[0], room[0], lag[0], self._bound[0] = m, problem.room, float(root.lam @ problem.w), root.bound
         self._best = np.zeros(m, dtype=np.int8)

@@ -7,9 +7,9 @@ Everything works on dense float64 arrays of the items that are left after presol
 with A symmetric, zero diagonal, any signs. The state of the search lives in arrays that the caller owns, so
 that it can be stopped after any number of nodes, asked for its bound, and resumed.
 
-**Relaxation.** With a diagonal D that makes G = A + diag(D) positive semidefinite, x^2 = x turns the
-objective into the concave  (p + D/2).x - 1/2 x'G x.  Over {0 <= x <= 1, c.x <= b} any point x with gradient
-h = q - G x and any mu >= 0 give
+**Relaxation.** With a positive semidefinite G that is at most A off the diagonal (`reformulation`), the
+concave  q.x - 1/2 x'G x,  q = p + diag(G)/2,  is nowhere below the objective. Over {0 <= x <= 1, c.x <= b}
+any point x with gradient h = q - G x and any mu >= 0 give
 
     value of every feasible y  <=  base + 1/2 x'G x + mu b + sum_i max(0, h_i - mu c_i),
 
@@ -47,10 +47,13 @@ def relax(
     stop: float,
     base: float,
     tol: float,
+    early: float,
 ) -> tuple[float, float]:
     """Pair-exchange ascent on the concave relaxation, with the unused budget as one more item.
 
-    x (feasible) and g = G x are improved in place. Returns (bound, mu, bound at the final x with its mu).
+    x (feasible) and g = G x are improved in place. Ends when the bound is at most `stop`, when the maximum
+    is known to `tol`, after `steps` exchanges, or, with `early` > 0, once the maximum is above `stop` and
+    known to that share of the distance. Returns the bound and its mu.
     """
     used = 0.0
     for i in range(m):
@@ -91,6 +94,12 @@ def relax(
                 best_mu = mu
             if done or last <= stop:
                 return best, best_mu
+            if early > 0.0 and stop > -np.inf:
+                primal = base - 0.5 * curvature
+                for i in range(m):
+                    primal += q[i] * x[i]
+                if primal > stop and last - primal < early * (last - stop):
+                    return best, best_mu  # it cannot prune, and is known well enough to branch
         k += 1
         if up >= 0 and down >= 0:
             cu, cd = c[up], c[down]
@@ -382,7 +391,7 @@ def search(
             if numbers[INCUMBENT] > -np.inf:
                 value = abs(numbers[OFFSET] + numbers[INCUMBENT])
                 stop = numbers[INCUMBENT] + max(numbers[TOLERANCE], numbers[RELATIVE_GAP] * value)
-            ub, mu = relax(q, G, ids_, cc, b, x, g, m, int(numbers[STEPS]), stop, lag[d], 1e-7)
+            ub, mu = relax(q, G, ids_, cc, b, x, g, m, int(numbers[STEPS]), stop, lag[d], 1e-7, 0.4)
             bound[d] = min(bound[d], ub)
             if bound[d] <= stop:
                 numbers[PRUNED] = max(numbers[PRUNED], bound[d])
@@ -415,11 +424,11 @@ def search(
         if pruned:
             d -= 1
             continue
-        # Branch on the item that the relaxation is least sure about, weighted by its size.
+        # Branch on the largest fraction: most likely in, and the include branch is searched first.
         at = 0
         score = -1.0
         for t in range(m):
-            s = x[t] * (1.0 - x[t]) * cr[ids_[t]] + 1e-9 * x[t]
+            s = x[t] if x[t] < 1.0 - 1e-6 else 1e-9
             if s > score:
                 score = s
                 at = t

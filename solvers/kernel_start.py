@@ -1,6 +1,6 @@
 """Compiled starts of the exact kernel: greedy and local search for an incumbent, and the linear case.
 
-The same moves as in `heuristics`, on bare arrays and without side rows, in microseconds.
+The same moves as in `heuristics`, on bare arrays, in microseconds. Rows are W x <= w.
 """
 
 from __future__ import annotations
@@ -16,16 +16,35 @@ BitArray = NDArray[np.int8]
 
 
 @compiled
-def local_search(p: FloatArray, A: FloatArray, c: FloatArray, room: float, x: BitArray) -> float:
-    """Best add, drop or swap until none improves; x is changed in place. Returns the value."""
+def _holds(W: FloatArray, w: FloatArray, activity: FloatArray, add: int, drop: int) -> bool:
+    """Whether all rows hold after adding one item and dropping another (-1: none)."""
+    for r in range(w.size):
+        a = activity[r]
+        if add >= 0:
+            a += W[r, add]
+        if drop >= 0:
+            a -= W[r, drop]
+        if a > w[r]:
+            return False
+    return True
+
+
+@compiled
+def local_search(
+    p: FloatArray, A: FloatArray, c: FloatArray, room: float, W: FloatArray, w: FloatArray, x: BitArray
+) -> float:
+    """Best add, drop or swap until none improves; the feasible x is changed in place. Returns the value."""
     n = p.size
     g = p.copy()
+    activity = np.zeros(w.size)
     used = 0.0
     for i in range(n):
         if x[i]:
             used += c[i]
             for j in range(n):
                 g[j] -= A[i, j]
+            for r in range(w.size):
+                activity[r] += W[r, i]
     value = 0.0
     for i in range(n):
         if x[i]:
@@ -36,11 +55,11 @@ def local_search(p: FloatArray, A: FloatArray, c: FloatArray, room: float, x: Bi
         drop = -1
         for i in range(n):
             if x[i] == 0:
-                if used + c[i] <= room and g[i] > best:
+                if used + c[i] <= room and g[i] > best and _holds(W, w, activity, i, -1):
                     best = g[i]
                     add = i
                     drop = -1
-            elif -g[i] > best:
+            elif -g[i] > best and _holds(W, w, activity, -1, i):
                 best = -g[i]
                 add = -1
                 drop = i
@@ -50,7 +69,7 @@ def local_search(p: FloatArray, A: FloatArray, c: FloatArray, room: float, x: Bi
                 for i in range(n):
                     if x[i] == 0 and c[i] <= left:
                         change = g[i] + A[i, j] - g[j]
-                        if change > best:
+                        if change > best and _holds(W, w, activity, i, j):
                             best = change
                             add = i
                             drop = j
@@ -61,69 +80,150 @@ def local_search(p: FloatArray, A: FloatArray, c: FloatArray, room: float, x: Bi
             used -= c[drop]
             for k in range(n):
                 g[k] += A[drop, k]
+            for r in range(w.size):
+                activity[r] -= W[r, drop]
         if add >= 0:
             x[add] = 1
             used += c[add]
             for k in range(n):
                 g[k] -= A[add, k]
+            for r in range(w.size):
+                activity[r] += W[r, add]
         value += best
     return value
 
 
 @compiled
 def greedy(
-    p: FloatArray, A: FloatArray, c: FloatArray, room: float, x: BitArray, power: float, start: int
-) -> None:
-    """Add the best gain / cost^power from an optional first item until nothing gains; x is overwritten."""
+    p: FloatArray,
+    A: FloatArray,
+    c: FloatArray,
+    room: float,
+    W: FloatArray,
+    w: FloatArray,
+    x: BitArray,
+    power: float,
+    banned: IntArray,
+) -> bool:
+    """Add to x what repairs most of the broken rows, then the best gain / cost^power until nothing gains.
+
+    x is completed in place; items with `banned` > 0 stay out. Returns whether all rows hold.
+    """
     n = p.size
     g = p.copy()
+    activity = np.zeros(w.size)
     used = 0.0
-    x[:] = 0
-    if start >= 0 and c[start] <= room:
-        x[start] = 1
-        used = c[start]
-        for k in range(n):
-            g[k] -= A[start, k]
+    for i in range(n):
+        if x[i]:
+            used += c[i]
+            for k in range(n):
+                g[k] -= A[i, k]
+            for r in range(w.size):
+                activity[r] += W[r, i]
     while True:
+        broken = False
+        for r in range(w.size):
+            if activity[r] > w[r]:
+                broken = True
         best = 0.0
         add = -1
         for i in range(n):
-            if x[i] == 0 and used + c[i] <= room and g[i] > 1e-12:
+            if x[i] or banned[i] or used + c[i] > room:
+                continue
+            if broken:
+                repair = 0.0
+                harm = False
+                for r in range(w.size):
+                    over = activity[r] - w[r]
+                    if over > 0:
+                        repair += max(0.0, min(over, -W[r, i]))
+                    elif over + W[r, i] > 0:
+                        harm = True
+                if harm or repair <= 0.0:
+                    continue
+                score = repair * (1e6 + g[i] / max(c[i], 1e-3) ** power)
+            elif g[i] > 1e-12 and _holds(W, w, activity, i, -1):
                 score = g[i] / max(c[i], 1e-3) ** power
-                if score > best:
-                    best = score
-                    add = i
+            else:
+                continue
+            if score > best:
+                best = score
+                add = i
         if add < 0:
-            return
+            return not broken
         x[add] = 1
         used += c[add]
         for k in range(n):
             g[k] -= A[add, k]
+        for r in range(w.size):
+            activity[r] += W[r, add]
 
 
 @compiled
 def incumbent(
-    p: FloatArray, A: FloatArray, c: FloatArray, room: float, starts: int
-) -> tuple[float, BitArray]:
-    """Local optima from greedy starts: three scores, then forced first items in order of density."""
+    p: FloatArray,
+    A: FloatArray,
+    c: FloatArray,
+    room: float,
+    W: FloatArray,
+    w: FloatArray,
+    point: FloatArray,
+    starts: int,
+    rounds: int,
+) -> tuple[bool, float, BitArray]:
+    """Local optima from greedy starts, then from the best one with part of it taken out and banned.
+
+    Starts are three scores, `starts` forced first items in order of density, and, where `point` is not
+    empty, a relaxed point rounded down in order of its fractions. Returns (whether one is feasible, its
+    value, the selection). Deterministic.
+    """
     n = p.size
+    found = False
+    best = -np.inf
     best_x = np.zeros(n, np.int8)
-    best = 0.0
     x = np.zeros(n, np.int8)
-    for power in (0.0, 0.5, 1.0):
-        greedy(p, A, c, room, x, power, -1)
-        value = local_search(p, A, c, room, x)
-        if value > best:
-            best = value
-            best_x[:] = x
+    banned = np.zeros(n, np.int64)
     order = np.argsort(-p / np.sqrt(np.maximum(c, 1e-3)))
-    for k in range(min(starts, n)):
-        greedy(p, A, c, room, x, 0.5, order[k])
-        value = local_search(p, A, c, room, x)
+    for k in range(3 + min(starts, n) + (1 if point.size else 0)):
+        x[:] = 0
+        power = 0.5
+        if k < 3:
+            power = 0.5 * k
+        elif k < 3 + min(starts, n):
+            if c[order[k - 3]] <= room:
+                x[order[k - 3]] = 1
+        else:
+            used = 0.0
+            for i in np.argsort(-point):
+                if point[i] > 0.3 and used + c[i] <= room:
+                    x[i] = 1
+                    used += c[i]
+        if not greedy(p, A, c, room, W, w, x, power, banned):
+            continue
+        value = local_search(p, A, c, room, W, w, x)
         if value > best:
+            found = True
             best = value
             best_x[:] = x
-    return best, best_x
+    state = 12345
+    for k in range(rounds):
+        if not found:
+            break
+        x[:] = best_x
+        banned[:] = 0
+        for i in range(n):
+            if x[i]:
+                state = (1103515245 * state + 12345) % 2147483648
+                if state % 1000 < 200:
+                    x[i] = 0
+                    banned[i] = 1
+        if not greedy(p, A, c, room, W, w, x, 0.5 * (k % 3), banned):
+            continue
+        value = local_search(p, A, c, room, W, w, x)
+        if value > best + 1e-12:
+            best = value
+            best_x[:] = x
+    return found, best, best_x
 
 
 @compiled

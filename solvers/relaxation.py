@@ -1,24 +1,27 @@
-"""The root of the search: row multipliers, the concave relaxation, fixing by reduced costs, and its diagonal.
-
-With a diagonal D that makes A + diag(D) positive semidefinite, x^2 = x turns  p.x - 1/2 x'A x  into the
-concave (p + D/2).x - 1/2 x'(A + diag(D)) x. Any such D is valid; a good one makes the bound small.
-"""
+"""The root of the search: row multipliers, relaxation, fixing by reduced costs, and better matrices."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.solvers import kernel
 from mio_rag.solvers.presolve import FloatArray, Problem
+from mio_rag.solvers.reformulation import better_diagonal, relaxation_matrix
 from mio_rag.solvers.result import SolveOptions
 
-__all__ = ["Incumbent", "Root", "better_diagonal", "relax_root", "target", "uniform_diagonal"]
+__all__ = ["Incumbent", "Root", "improved", "is_wide", "relax_root", "target", "waiting"]
 
 _MULTIPLIER_STEPS = 25
+_QUICK_NODES = 150  # before any better matrix is worth its price
+_LARGEST_DIAGONAL = 260  # items
+_WIDE_GAP = 0.03
+_EFFORTS = (20, 30, 80, 200)  # steps of `relaxation_matrix`
+_NODES_PER_STEP = 0.005  # times m^2: the time of an eigendecomposition in nodes of the search
 
 
 @dataclass
@@ -31,10 +34,10 @@ class Incumbent:
 
 @dataclass(eq=False)
 class Root:
-    """What the root leaves: surviving items, their diagonal, multipliers, relaxed point and bounds."""
+    """What the root leaves: surviving items, matrix (see `reformulation`), multipliers, point and bounds."""
 
     problem: Problem
-    D: FloatArray
+    G: FloatArray
     lam: FloatArray
     x: FloatArray
     bound: float
@@ -49,50 +52,45 @@ def target(problem: Problem, best: Incumbent, tolerance: float, options: SolveOp
     return best.value + max(tolerance, options.relative_gap * objective)
 
 
-def uniform_diagonal(A: FloatArray) -> FloatArray:
-    """The smallest uniform diagonal that makes A + diag(D) positive semidefinite, with room for rounding."""
-    m = A.shape[0]
-    least = float(np.linalg.eigvalsh(A)[0]) if m and np.any(A) else 0.0
-    return np.full(m, max(0.0, -least) + 1e-12 * m if least < 0 else 0.0)
-
-
 def relax_root(root: Root, best: Incumbent, tolerance: float, options: SolveOptions) -> Root:
-    """Multipliers, relaxation and fixing by reduced costs, for the diagonal that `root` has."""
+    """Multipliers, relaxation and fixing by reduced costs, for the matrix that `root` has."""
     problem, lam, x = root.problem, root.lam, root.x
     every = np.arange(problem.m)
-    G = problem.A + np.diag(root.D)
+    G = root.G
     b = problem.room + problem.extra
     stop = target(problem, best, tolerance, options)
     if problem.w.size:
-        lam = _multipliers(problem, root.D, G, lam, x, best)
-    q = problem.p - problem.W.T @ lam + 0.5 * root.D
+        lam = _multipliers(problem, G, lam, x, best)
+    q = problem.p - problem.W.T @ lam + 0.5 * np.diagonal(G)
     used = float(problem.cr @ x)
     if used > b:
         x = x * (b / used)
     g = G @ x
     base = float(lam @ problem.w)
-    bound, mu = kernel.relax(q, G, every, problem.cr, b, x, g, problem.m, 4000, stop, base, 1e-9)
+    bound, mu = kernel.relax(q, G, every, problem.cr, b, x, g, problem.m, 4000, stop, base, 1e-9, 0.0)
     bound = min(bound, root.bound)
     h = q - g - mu * problem.cr
     here = base + 0.5 * float(x @ g) + mu * b + float(np.maximum(h, 0).sum())
     out = (h < 0) & (here + h <= stop)
     dropped = max(root.dropped, float((here + h)[out].max())) if out.any() else root.dropped
     k = np.flatnonzero(~out)
-    return Root(problem.keep(k) if out.any() else problem, root.D[k], lam, x[k], bound, dropped)
+    if out.any():
+        problem, G = problem.keep(k), np.ascontiguousarray(G[np.ix_(k, k)])
+    return Root(problem, G, lam, x[k], bound, dropped)
 
 
 def _multipliers(
-    problem: Problem, D: FloatArray, G: FloatArray, lam: FloatArray, x: FloatArray, best: Incumbent
+    problem: Problem, G: FloatArray, lam: FloatArray, x: FloatArray, best: Incumbent
 ) -> FloatArray:
     """Multipliers >= 0 of the rows that make the relaxation's bound small (Polyak's subgradient steps)."""
     every = np.arange(problem.m)
     b = problem.room + problem.extra
     least, at, step = math.inf, lam, 1.0
     for _ in range(_MULTIPLIER_STEPS):
-        q = problem.p - problem.W.T @ lam + 0.5 * D
+        q = problem.p - problem.W.T @ lam + 0.5 * np.diagonal(G)
         g = G @ x
         value, _ = kernel.relax(
-            q, G, every, problem.cr, b, x, g, problem.m, 300, -math.inf, float(lam @ problem.w), 1e-7
+            q, G, every, problem.cr, b, x, g, problem.m, 300, -math.inf, float(lam @ problem.w), 1e-7, 0.0
         )
         if value < least - 1e-12:
             least, at = value, lam
@@ -107,43 +105,52 @@ def _multipliers(
     return at
 
 
-def better_diagonal(root: Root) -> FloatArray | None:
-    """A diagonal that lowers the relaxation where its point is most fractional; None where none is found.
+def waiting(root: Root, effort: int, wide: bool) -> float:
+    """Nodes to search before `improved` at this effort is worth its price: about as long as it takes."""
+    if effort >= len(_EFFORTS):
+        return math.inf
+    price = _EFFORTS[effort] * _NODES_PER_STEP * root.problem.m**2
+    return max(_QUICK_NODES, math.ceil(price / 3 if wide else price))
 
-    Maximises  weights . delta  with  A + diag(D) - diag(delta)  positive semidefinite, by Newton steps on
-    the log-barrier; the result is shifted to be positive semidefinite in floating point.
+
+def is_wide(bound: float, best: Incumbent, problem: Problem) -> bool:
+    """Whether the gap calls for more than another diagonal."""
+    objective = abs(problem.base / problem.scale + best.value)
+    return best.x is None or bound - best.value > _WIDE_GAP * objective
+
+
+def improved(
+    root: Root,
+    best: Incumbent,
+    tolerance: float,
+    options: SolveOptions,
+    effort: int,
+    deadline: float,
+) -> Root | None:
+    """The root with a better matrix; None where that does not lower its bound.
+
+    `effort` counts from 0; see `waiting` for when each is due.
     """
-    A = root.problem.A
-    m = A.shape[0]
-    scale = float(np.abs(A).max(initial=0.0))
-    if m < 3 or scale <= 0:
+    problem = root.problem
+    scale = float(np.abs(problem.A).max(initial=0.0))
+    if problem.m < 3 or scale <= 0:
         return None
-    G = (A + np.diag(root.D)) / scale
-    weights = root.x * (1 - root.x) + 0.02
-    least = float(np.linalg.eigvalsh(G)[0])
-    delta = np.full(m, least - 0.05 * abs(least) - 1e-3)
-    sharpness = 2.0 / float(weights.mean()) / 0.3
-    for _ in range(10):
-        try:
-            inverse = np.linalg.inv(G - np.diag(delta))
-            slope = sharpness * weights - np.diag(inverse)
-            step = np.linalg.solve(inverse * inverse + 1e-10 * np.eye(m), slope)
-        except np.linalg.LinAlgError:
-            return None
-        decrement = float(slope @ step)
-        length = 1.0 / (1.0 + math.sqrt(decrement)) if decrement > 0.25 else 1.0
-        while length > 1e-6:
-            try:
-                np.linalg.cholesky(G - np.diag(delta + length * step))
-                break
-            except np.linalg.LinAlgError:
-                length *= 0.5
+    narrow = not is_wide(root.bound, best, problem) and effort == 0
+    found: Root | None = None
+    for _ in range(2 if narrow else 1):
+        current = found or root
+        if not narrow:
+            matrix = relaxation_matrix(current.problem, current.lam, _EFFORTS[effort], deadline)
+        elif problem.m > _LARGEST_DIAGONAL or time.perf_counter() > deadline:
+            matrix = None
         else:
+            matrix = better_diagonal(current.G, current.x, scale)
+        if matrix is None:
             break
-        delta = delta + length * step
-        if decrement < 0.1:
-            sharpness *= 4
-    D = root.D - scale * delta
-    least = float(np.linalg.eigvalsh(A + np.diag(D))[0])
-    margin = 1e-12 * m * max(1.0, float(np.abs(D).max()))
-    return D if least >= margin else D + (margin - least)
+        tried = relax_root(replace(current, G=matrix, bound=math.inf), best, tolerance, options)
+        if tried.bound >= current.bound:
+            break
+        found = tried
+        if found.problem.m < 3 or found.bound <= target(found.problem, best, tolerance, options):
+            break
+    return found

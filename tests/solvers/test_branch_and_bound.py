@@ -1,6 +1,7 @@
 """The exact kernel: equal to enumeration, and certified wherever it is stopped."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 from benchmarks.programs import random_program
 from mio_rag.formulations import LinearConstraint, SelectionProgram, nominal_program
 from mio_rag.solvers import SolveOptions, Status, branch_and_bound, solve
-from mio_rag.solvers.presolve import presolve
-from mio_rag.solvers.relaxation import Incumbent, Root, better_diagonal, relax_root, uniform_diagonal
+from mio_rag.solvers.presolve import Problem, presolve
+from mio_rag.solvers.reformulation import better_diagonal, relaxation_matrix, shifted
+from mio_rag.solvers.relaxation import Incumbent, Root, relax_root
 
 EXACT = SolveOptions(time_limit_seconds=None)
 
@@ -137,29 +139,55 @@ def test_a_loose_gap_keeps_the_bound_above_the_optimum_of_large_programs(gap: fl
         assert loose.bound >= exact - 1e-9
 
 
-def test_diagonals_are_positive_semidefinite_and_their_bounds_valid() -> None:
-    lower = 0
-    for seed in range(6):
-        program = _gram_program(seed, 40, 0.3, 700)
+def _root_bound(problem: Problem, G: np.ndarray) -> float:
+    nothing = Incumbent(-math.inf, None)
+    start = Root(problem, G, np.zeros(0), np.zeros(problem.m), math.inf, -math.inf)
+    return relax_root(start, nothing, 1e-9, EXACT).bound
+
+
+@pytest.mark.parametrize(("weight", "links"), [(0.1, 0), (0.3, 0), (1.0, 0), (0.1, 25), (0.0, 25)])
+def test_matrices_of_the_relaxation_are_valid_and_worth_their_price(weight: float, links: int) -> None:
+    gaps: list[list[float]] = []
+    for seed in range(5):
+        program = _gram_program(seed, 40, weight, 700)
+        rng = np.random.default_rng(seed)
+        pairwise = program.pairwise.copy()
+        for _ in range(links):
+            i, j = rng.choice(40, 2, replace=False)
+            pairwise[i, j] = pairwise[j, i] = pairwise[i, j] - 0.15
+        program = SelectionProgram(program.linear, pairwise, program.costs, program.budget)
         problem = presolve(program)
         assert problem is not None
-        uniform = uniform_diagonal(problem.A)
-        assert np.linalg.eigvalsh(problem.A + np.diag(uniform))[0] >= -1e-12
-        nothing = Incumbent(-math.inf, None)
-        start = Root(problem, uniform, np.zeros(0), np.zeros(problem.m), math.inf, -math.inf)
-        first = relax_root(start, nothing, 1e-9, EXACT)
-        better = better_diagonal(first)
-        assert better is not None
-        assert np.linalg.eigvalsh(first.problem.A + np.diag(better))[0] >= 0
-        start = Root(first.problem, better, first.lam, first.x.copy(), math.inf, -math.inf)
-        second = relax_root(start, nothing, 1e-9, EXACT)
         optimum = branch_and_bound.solve(program, EXACT).objective
         assert optimum is not None
         floor = (optimum - problem.base) / problem.scale
-        assert first.bound >= floor - 1e-9
-        assert second.bound >= floor - 1e-9
-        lower += second.bound < first.bound
-    assert lower >= 3  # it is worth its name on most programs; the search keeps the first one otherwise
+        G = shifted(problem.A)
+        start = Root(problem, G, np.zeros(0), np.zeros(problem.m), math.inf, -math.inf)
+        first = relax_root(start, Incumbent(-math.inf, None), 1e-9, EXACT)
+        matrices = [
+            G,
+            better_diagonal(G, first.x, float(np.abs(problem.A).max())),
+            relaxation_matrix(problem, np.zeros(0), 30, math.inf),
+        ]
+        row = []
+        for M in matrices:
+            assert M is not None
+            assert np.linalg.eigvalsh(M)[0] >= 0
+            assert np.all((problem.A - M)[~np.eye(problem.m, dtype=bool)] >= 0)
+            bound = _root_bound(problem, M)
+            assert bound >= floor - 1e-9
+            row.append((bound - floor) / floor)
+        gaps.append(row)
+    uniform, diagonal, conic = np.median(gaps, axis=0)
+    assert diagonal <= uniform
+    if weight >= 0.3:
+        assert conic < 0.6 * uniform  # pairs cannot be negative: the point of the doubly non-negative bound
+
+
+def test_a_relaxation_matrix_is_not_begun_without_time() -> None:
+    problem = presolve(_gram_program(0, 40, 0.3, 700))
+    assert problem is not None
+    assert relaxation_matrix(problem, np.zeros(0), 30, time.perf_counter()) is None
 
 
 def test_rows_that_demand_worthless_items_are_met() -> None:
