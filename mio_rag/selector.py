@@ -9,7 +9,7 @@ the termwise robust counterpart of it (`mio_rag.formulations.robust`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -17,12 +17,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.context import RegexCounter, TokenCounter, passage_tokens, render_context
-from mio_rag.errors import InputError, SolverError
+from mio_rag.errors import InputError, MioRagError, SolverError
 from mio_rag.explain import decisions
 from mio_rag.formulations.constraints import count_problem, fixed_values, passage_count, source_caps
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.robust import nominal_program, termwise_program
 from mio_rag.formulations.uncertainty import Norm, NormBall
+from mio_rag.many import Steps, finish_many
+from mio_rag.solvers.batch import Executor
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import SolveOptions, Status
 from mio_rag.types import Candidates, Passage, Selection
@@ -201,6 +203,64 @@ class Selector:
         SolverError
             If the solver broke.
         """
+        steps = self._steps(candidates, budget_tokens, counter)
+        program = next(steps)
+        while True:
+            try:
+                program = steps.send(solve(program, self.solver, self.options))
+            except StopIteration as done:
+                selection: Selection = done.value
+                return selection
+
+    def select_many(
+        self,
+        pools: Sequence[Candidates],
+        budget_tokens: int | Sequence[int],
+        counter: TokenCounter | None = None,
+        *,
+        workers: int = 1,
+        executor: Executor = "threads",
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Selection | MioRagError]:
+        """`select` for many questions, side by side.
+
+        Parameters
+        ----------
+        pools : sequence of Candidates
+            One for each question.
+        budget_tokens : int or sequence of int
+            For every question, or one for each.
+        counter : TokenCounter, optional
+            As in `select`; used by the calling thread only.
+        workers, executor
+            As in `mio_rag.solvers.solve_many`. Programs are built, and blocks counted, by the calling thread;
+            the solving is what the workers share.
+        progress : callable, optional
+            Called with 1 as each question is finished.
+
+        Returns
+        -------
+        list of Selection or MioRagError
+            In the order of the pools: what `select` returns for each question, or the error that it raises.
+
+        Raises
+        ------
+        InputError
+            For what would fail for every question: workers, executor, solver, the number of budgets.
+        """
+        if isinstance(budget_tokens, (int, float, np.number)):
+            budget_tokens = [budget_tokens] * len(pools)
+        if len(budget_tokens) != len(pools):
+            raise InputError(f"budget_tokens has {len(budget_tokens)} values, expected one, or {len(pools)}")
+        steps = [
+            self._steps(pool, budget, counter) for pool, budget in zip(pools, budget_tokens, strict=True)
+        ]
+        return finish_many(
+            steps, self.solver, self.options, workers=workers, executor=executor, progress=progress
+        )
+
+    def _steps(self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None) -> Steps:
+        """What `select` does, handing out each program that is to be solved and waiting for its result."""
         if len(candidates) == 0:
             raise InputError("there are no candidates to select from: retrieve a pool first")
         if problem := count_problem("budget_tokens", budget_tokens):
@@ -214,7 +274,7 @@ class Selector:
         allowed = int(budget_tokens)
         while True:
             program = self.program(candidates, allowed)
-            result = solve(program, self.solver, self.options)
+            result = yield program
             if result.status is Status.ERROR:
                 raise SolverError(result.message)
             # Best first: the reader attends most to what comes first.

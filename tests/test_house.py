@@ -18,7 +18,7 @@ LAYERS = (
     {"types", "errors"},
     {"context", "corpus", "formulations"},
     {"solvers"},
-    {"selector", "explain"},
+    {"selector", "explain", "many"},
     {"datasets", "documents", "public_datasets", "retrieval", "generation"},
     {"evaluation", "ask"},
     {"console", "cli", "cli_options", "cli_output", "demo", "__main__", "benchmarks"},

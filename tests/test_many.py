@@ -1,0 +1,82 @@
+"""Many questions side by side: as one by one, in order, one bad question reported and not fatal."""
+
+import numpy as np
+import pytest
+
+from mio_rag.context import RegexCounter
+from mio_rag.datasets import Dataset
+from mio_rag.errors import InputError, SolverError
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.selector import Selector
+from mio_rag.types import Candidates
+
+
+class Joins:
+    """Every join of two passages costs `extra` tokens more than the passages: blocks come out too large."""
+
+    name = "joins"
+
+    def __init__(self, extra: int) -> None:
+        self.extra, self._plain = extra, RegexCounter()
+
+    def count(self, texts):
+        return [
+            n + self.extra * t.count("\n\n") for t, n in zip(texts, self._plain.count(texts), strict=True)
+        ]
+
+
+@pytest.fixture(scope="module")
+def pools(demo: Dataset, demo_index: CorpusIndex) -> list[Candidates]:
+    retriever = Retriever(demo_index, pool=30)
+    return [retriever.retrieve(q.text) for q in demo.questions[:10]]
+
+
+@pytest.mark.parametrize(("workers", "executor"), [(1, "threads"), (3, "threads"), (2, "processes")])
+def test_as_one_by_one(pools, workers: int, executor: str) -> None:
+    selector, counter = Selector(radius=0.05, max_per_source=2), Joins(9)
+    budgets = [120 + 20 * k for k in range(len(pools))]
+    seen: list[int] = []
+    many = selector.select_many(
+        pools, budgets, counter, workers=workers, executor=executor, progress=seen.append
+    )
+    assert seen == [1] * len(pools)
+    again = 0
+    for pool, budget, got in zip(pools, budgets, many, strict=True):
+        alone = selector.select(pool, budget, counter)
+        assert got.candidates is pool
+        assert (got.ids, got.tokens_used, got.budget_tokens) == (alone.ids, alone.tokens_used, budget)
+        assert got.tokens_used <= budget
+        assert got.result.objective == pytest.approx(alone.result.objective, abs=1e-12)
+        assert got.program.budget == alone.program.budget
+        assert [d.reason for d in got.decisions] == [d.reason for d in alone.decisions]
+        again += got.program.budget < budget
+    assert again, "no block came out too large: the second round was not tested"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_bad_question_is_reported_and_not_fatal(pools, workers: int) -> None:
+    empty = Candidates([], [], [], [])
+    no_embeddings = Candidates(["a"], ["text"], [0.5], [10])
+    mixed = [pools[0], empty, pools[1], no_embeddings]
+    got = Selector(radius=0.1).select_many(mixed, [200, 200, 1, 200], workers=workers)
+    assert got[0].ids == Selector(radius=0.1).select(pools[0], 200).ids
+    assert [type(error) for error in got[1:]] == [InputError] * 3
+    assert "no candidates" in str(got[1])
+    assert "below the shortest passage" in str(got[2])
+    assert "needs embeddings" in str(got[3])
+
+
+def test_a_solver_that_refuses_is_reported(pools) -> None:
+    got = Selector(solver="exhaustive").select_many([pools[0], pools[1]], 200)
+    assert [type(error) for error in got] == [SolverError] * 2
+    assert "at most 20" in str(got[0])
+
+
+def test_what_would_fail_for_all_is_raised() -> None:
+    with pytest.raises(InputError, match="workers=0"):
+        Selector().select_many([], 100, workers=0)
+    with pytest.raises(InputError, match="unknown"):
+        Selector(solver="oracle").select_many([], 100)
+    with pytest.raises(InputError, match="2 values, expected one, or 0"):
+        Selector().select_many([], [100, 200])
+    assert Selector().select_many([], np.int64(100)) == []
