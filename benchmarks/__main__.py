@@ -1,21 +1,25 @@
-"""`python -m benchmarks conformance`: measure, write the JSON, and fail where a solver is wrong."""
+"""Benchmarks: measure, write the JSON, and fail where a solver is wrong.
+
+python -m benchmarks conformance    all solvers against exhaustive enumeration on random programs
+python -m benchmarks solvers        speed on real candidate pools, against general solvers and heuristics
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
-import tempfile
 from pathlib import Path
-from typing import Any
 
 from benchmarks import conformance
+from benchmarks.files import write_json
+from benchmarks.speed.command import add_options, command
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one benchmark; the exit status is 1 where it found a disagreement."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    """Run one benchmark; the exit status is 1 where it found a disagreement, 2 for bad input."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     names = parser.add_subparsers(dest="name", required=True)
     one = names.add_parser(
         "conformance", help="all solvers against exhaustive enumeration on random programs"
@@ -23,7 +27,14 @@ def main(arguments: list[str] | None = None) -> int:
     one.add_argument("--programs", type=_positive, default=2000, help="how many programs (default: 2000)")
     one.add_argument("--seed", type=int, default=0, help="of the generator (default: 0)")
     one.add_argument("--out", type=Path, default=Path("benchmarks/results/conformance.json"))
+    add_options(names.add_parser("solvers", help="speed on real candidate pools"))
     given = parser.parse_args(arguments)
+    if given.name == "solvers":
+        return command(given, sys.argv[1:] if arguments is None else arguments)
+    return _conformance(given)
+
+
+def _conformance(given: argparse.Namespace) -> int:
     report = conformance.run(
         given.programs, given.seed, progress=lambda done: conformance.show_progress(done, given.programs)
     )
@@ -40,21 +51,6 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not >= 1")
     return value
-
-
-def write_json(path: Path, data: dict[str, Any]) -> None:
-    """Write all or nothing: readers never see half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1, sort_keys=True)
-            file.write("\n")
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ without a sign.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -47,10 +47,11 @@ class HuggingFaceCounter:
     def __init__(self, name: str) -> None:
         self._tokenizer = load_tokenizer(name, "tokenizer")
 
-    def count(self, texts: list[str]) -> list[int]:
+    def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text."""
         return [
-            len(ids) for ids in self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+            len(ids)
+            for ids in self._tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
         ]
 
     def prompt(self, prompt: Prompt) -> int:

@@ -1,0 +1,1 @@
+"""How fast is the exact kernel? Real candidate pools, against general solvers and heuristics."""

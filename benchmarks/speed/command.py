@@ -1,0 +1,200 @@
+"""`python -m benchmarks solvers`: options, the run, and where its figures go."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.files import write_json
+from benchmarks.speed import memory, plot
+from benchmarks.speed.cells import Cell, build, chosen_cells, grid
+from benchmarks.speed.entrants import Entrant, entrants
+from benchmarks.speed.pools import load_pools
+from benchmarks.speed.report import assemble, print_report
+from benchmarks.speed.runner import Ledger, Plan, Row, machine, run
+from mio_rag.console import progress_bar
+from mio_rag.errors import InputError
+from mio_rag.retrieval.cache import cache_folder
+
+__all__ = ["add_options", "command"]
+
+_QUICK_CELLS = "dense/n20/l0.1/r0/b1024,dense/n20/l0.3/r0/b1024,dense/n50/l0.1/r0/b1024,links/*/l0.1/*/b512"
+_PEER_CELLS = "dense/n20/*/b1024,dense/n50/*/b1024,dense/n100/*/b1024,dense/n200/*/b1024,links/*"
+_RECORDED = ("mio-rag", "numpy", "scipy", "numba", "highspy", "ortools", "pyscipopt")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    add = parser.add_argument
+    add("--data", type=Path, help="folder of data sets, or one data set (default: the bundled demo set)")
+    add("--sets", default="", help="which of them, separated by commas (default: all)")
+    add("--cells", default="*", help="patterns of cells, as 'dense/n50/*,links/*' (default: all)")
+    add("--peer-cells", default=_PEER_CELLS, help="cells that the peers run, too (default: %(default)s)")
+    add("--queries", type=int, default=10, help="pools a cell (default: %(default)s)")
+    add("--peer-queries", type=int, default=3, help="of them for the peers (default: %(default)s)")
+    add("--time-limit", type=float, default=10.0, help="seconds, ours and heuristics (default: %(default)s)")
+    add("--peer-time-limit", type=float, default=10.0, help="seconds (default: %(default)s)")
+    add("--peers", default="all", help="'all', 'none', or names separated by commas (default: all)")
+    add("--seed", type=int, default=0, help="of the questions and random links (default: 0)")
+    add("--quick", action="store_true", help="four small cells, two queries, one for the peers")
+    add("--fresh", action="store_true", help="measure everything anew, in one run")
+    add("--memory", action="store_true", help="only measure the peak memory of solving 500 items")
+    add("--ledger", type=Path, help="finished solves (default: in the cache folder)")
+    add("--out", type=Path, default=Path("benchmarks/results/solvers.json"), help="JSON; the PNG goes beside")
+
+
+def command(given: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Run it; 1 where solvers contradict each other, or the memory target is missed; 2 on bad input."""
+    try:
+        return _memory(given, arguments) if given.memory else _speed(given, arguments)
+    except InputError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return 2
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _plan(given: argparse.Namespace) -> Plan:
+    if given.quick:
+        given.queries, given.peer_queries = min(given.queries, 2), 1
+        given.cells = _QUICK_CELLS if given.cells == "*" else given.cells
+        given.time_limit, given.peer_time_limit = min(given.time_limit, 5), min(given.peer_time_limit, 5)
+    problems = [
+        f"--{name.replace('_', '-')} {getattr(given, name)} must be above 0"
+        for name in ("queries", "time_limit", "peer_time_limit")
+        if not getattr(given, name) > 0
+    ]
+    problems += [f"--peer-queries {given.peer_queries} must be >= 0"] if given.peer_queries < 0 else []
+    if problems:
+        raise InputError(problems)
+    cells = chosen_cells(grid(), given.cells)
+    peer_cells = chosen_cells(grid(), given.peer_cells)
+    return Plan(
+        cells,
+        peer_cells,
+        given.queries,
+        given.peer_queries,
+        given.time_limit,
+        given.peer_time_limit,
+        given.seed,
+    )
+
+
+def _taking_part(peers: str) -> list[Entrant]:
+    found, notes = entrants()
+    for text in notes:
+        _note(text)
+    wanted = [name.strip() for name in peers.split(",") if name.strip()]
+    names = [e.name for e in found if e.role == "peer"]
+    unknown = [name for name in wanted if name not in (*names, "all", "none")]
+    if unknown:
+        raise InputError(f"--peers: {', '.join(unknown)} is not among {', '.join(names)}")
+    return [e for e in found if e.role != "peer" or "all" in wanted or e.name in wanted]
+
+
+def _speed(given: argparse.Namespace, arguments: Sequence[str]) -> int:
+    plan, taking_part = _plan(given), _taking_part(given.peers)
+    sets = [name.strip() for name in given.sets.split(",") if name.strip()]
+    pools, described = load_pools(given.data, sets, given.queries, given.seed, _note)
+    if len(pools) < plan.queries:
+        _note(f"the data sets have {len(pools)} questions: fewer than --queries {plan.queries}")
+    path = given.ledger or cache_folder() / "benchmarks" / "solvers.jsonl"
+    if given.fresh:
+        path.unlink(missing_ok=True)
+    ledger = Ledger(path)
+    known, started = len(ledger.rows), time.time()
+    load = os.getloadavg()
+    rows: list[Row] = []
+    with progress_bar("solving", _solves(plan, taking_part, min(len(pools), plan.queries))) as advance:
+        seen = ""
+        for row in run(plan, pools, taking_part, ledger, advance):
+            if row["cell"] != seen and not sys.stderr.isatty():
+                _note(f"{time.time() - started:6.0f} s  {row['cell']}")
+            seen = row["cell"]
+            rows.append(row)
+    _note(f"{len(ledger.rows) - known} solves done now, {len(rows)} in the report: {path}")
+    report = {
+        "benchmark": "solvers",
+        **assemble(rows, plan.cells, grid()),
+        "settings": {
+            "queries": plan.queries,
+            "peer_queries": plan.peer_queries,
+            "time_limit_seconds": plan.limit_seconds,
+            "peer_time_limit_seconds": plan.peer_limit_seconds,
+            "cells": given.cells,
+            "peer_cells": given.peer_cells,
+            "seed": plan.seed,
+        },
+        "pools": described,
+        **_circumstances(arguments, load),
+    }
+    write_json(given.out, report)
+    picture = given.out.with_suffix(".png")
+    plot.draw(report, picture)
+    print_report(Console(highlight=False, width=None if sys.stdout.isatty() else 180), report)
+    _note(f"written: {given.out}, {picture}")
+    return 1 if report["contradictions"] else 0
+
+
+def _solves(plan: Plan, taking_part: Sequence[Entrant], pools: int) -> int:
+    return sum(
+        plan.takes_part(entrant, cell, query)
+        for cell in plan.cells
+        for query in range(pools)
+        for entrant in taking_part
+    )
+
+
+def _memory(given: argparse.Namespace, arguments: Sequence[str]) -> int:
+    program, origin = memory.synthetic(), "synthetic"
+    if given.data is not None:
+        sets = [name.strip() for name in given.sets.split(",") if name.strip()]
+        pools, _ = load_pools(given.data, sets, given.queries, given.seed, _note)
+        hardest = Cell("dense", 500, 0.3, 0.1, 2048)
+        real = next(((p, k) for k in pools if (p := build(k, hardest, given.seed)) is not None), None)
+        if real is not None:
+            program, origin = real[0], f"{hardest.name} of {real[1].question}"
+    found = memory.measure(program, given.time_limit, _note)
+    out = given.out.with_name(f"{given.out.stem}-memory.json")
+    write_json(out, {"program": origin, **found, **_circumstances(arguments, os.getloadavg())})
+    print(
+        f"n={found['items']} ({origin}): {found['import_megabytes']:.0f} MB after import, "
+        f"{found['kernel_loaded_megabytes']:.0f} MB with the kernel, {found['peak_megabytes']:.0f} MB at the "
+        f"peak: {found['above_import_megabytes']:.0f} MB above import, target < "
+        f"{memory.TARGET_MEGABYTES:.0f} MB: {'met' if found['met'] else 'not met'}"
+    )
+    _note(f"written: {out}")
+    return 0 if found["met"] else 1
+
+
+def _circumstances(arguments: Sequence[str], load: tuple[float, float, float]) -> dict[str, Any]:
+    """What a reader needs to judge the figures, or to take them again."""
+    packages = {}
+    for package in _RECORDED:
+        try:
+            packages[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "packages": {"python": platform.python_version(), **packages},
+        "machine": {**machine(), "load_before": list(load), "load_after": list(os.getloadavg())},
+        "command": f"python -m benchmarks {shlex.join(_public(arguments))}",
+    }
+
+
+def _public(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with folders of this machine shortened to their last part."""
+    return [Path(a).name if os.path.isabs(a) else a for a in arguments]

@@ -1,0 +1,211 @@
+"""The report: plain data for JSON out of rows, and the tables that are printed from that data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.speed.cells import Cell
+from benchmarks.speed.entrants import OURS, RIVALS
+from benchmarks.speed.runner import Row
+from benchmarks.speed.summary import (
+    by_program,
+    contradictions,
+    failures,
+    heuristic_gaps,
+    median_ratio,
+    ratio,
+    statistics_of,
+)
+from benchmarks.speed.targets import TARGETS, judge
+
+__all__ = ["assemble", "print_report"]
+
+_VERDICTS = {"met": "green", "not met": "bold red", "not shown": "yellow", "not measured": "dim"}
+
+
+def assemble(rows: Sequence[Row], cells: Sequence[Cell], grid: Sequence[Cell]) -> dict[str, Any]:
+    """What the rows say.
+
+    Parameters
+    ----------
+    cells : sequence of Cell
+        Those that were run; those without any program (pools too small) are listed as skipped.
+    grid : sequence of Cell
+        All there are: a target says how many of its cells were measured.
+    """
+    by_cell: dict[str, list[Row]] = {}
+    for row in rows:
+        by_cell.setdefault(row["cell"], []).append(row)
+    heuristics = list(dict.fromkeys(row["solver"] for row in rows if row["role"] == "heuristic"))
+    programs = by_program(rows)
+    return {
+        "cells": [_cell(cell, by_cell[cell.name]) for cell in cells if cell.name in by_cell],
+        "skipped_cells": [cell.name for cell in cells if cell.name not in by_cell],
+        "heuristics": [
+            {"group": group, "heuristic": name, **gaps}
+            for group, names in _groups(cells).items()
+            for name in heuristics
+            if (gaps := heuristic_gaps(_programs(by_cell, names), name)) is not None
+        ],
+        "targets": [judge(target, grid, rows) for target in TARGETS],
+        "programs": len(programs),
+        "solves": len(rows),
+        "contradictions": contradictions(programs),
+        "failures": failures(rows),
+        "runs": sorted({row["run"] for row in rows}),
+        "versions": dict(sorted({(row["solver"], row["version"]) for row in rows})),
+    }
+
+
+def _groups(cells: Iterable[Cell]) -> dict[str, set[str]]:
+    """Cells by kind, size and lambda_1."""
+    groups: dict[str, set[str]] = {}
+    for c in cells:
+        groups.setdefault(f"{c.kind} n={c.n} lambda={c.redundancy:g}", set()).add(c.name)
+    return groups
+
+
+def _programs(by_cell: dict[str, list[Row]], names: set[str]) -> list[dict[str, Row]]:
+    return list(by_program(row for name in names for row in by_cell.get(name, [])).values())
+
+
+def _cell(cell: Cell, rows: Sequence[Row]) -> dict[str, Any]:
+    exact = list(dict.fromkeys(row["solver"] for row in rows if row["role"] != "heuristic"))
+    ratios = [r for found in by_program(rows).values() if (r := ratio(found)) is not None]
+    middle = median_ratio(ratios)
+    return {
+        "cell": cell.name,
+        "kind": cell.kind,
+        "n": cell.n,
+        "redundancy_weight": cell.redundancy,
+        "radius": cell.radius,
+        "budget_tokens": cell.budget,
+        "solvers": {name: statistics_of([r for r in rows if r["solver"] == name]) for name in exact},
+        "ratio": None
+        if middle is None
+        else {"median": middle.value, "at_least": middle.at_least, "programs": len(ratios)},
+    }
+
+
+def print_report(console: Console, report: dict[str, Any]) -> None:
+    """Targets last: they are what one looks for."""
+    _print_cells(console, report["cells"])
+    _print_heuristics(console, report["heuristics"])
+    if report["skipped_cells"]:
+        console.print(f"pools too small for: {', '.join(report['skipped_cells'])}", style="dim")
+    _print_targets(console, report["targets"])
+    for problem in report["failures"][:10]:
+        console.print(f"failed: {problem}", style="yellow", markup=False, soft_wrap=True)
+    for problem in report["contradictions"]:
+        console.print(f"CONTRADICTION: {problem}", style="bold red", markup=False, soft_wrap=True)
+    if not report["contradictions"]:
+        console.print(
+            f"no bound contradicts a selection: {report['solves']} solves of {report['programs']} programs"
+        )
+    if len(report["runs"]) > 1:
+        console.print(
+            f"measured in {len(report['runs'])} runs ({report['runs'][0]} to {report['runs'][-1]}): ratios "
+            "between runs are not taken under the same conditions; --fresh measures all in one",
+            style="yellow",
+        )
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, box=None, pad_edge=False, header_style="bold", title_justify="left")
+    for k, column in enumerate(columns):
+        table.add_column(column, justify="left" if k == 0 else "right", no_wrap=True)
+    return table
+
+
+def seconds(value: float | None, limit: float) -> str:
+    """A time to proof; beyond the limit where there was none."""
+    if value is None:
+        return f"> {limit:g} s"
+    return f"{1e3 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _print_cells(console: Console, cells: Sequence[dict[str, Any]]) -> None:
+    table = _table(
+        "Time to proof (gaps: 95th percentile; ratio: best of HiGHS and CP-SAT over ours, median)",
+        *("cell", "proven", "median", "p95", "gap .1 s", "gap 1 s", "nodes"),
+        *("best peer", "median", "proven", "ratio"),
+    )
+    for cell in cells:
+        ours = cell["solvers"].get(OURS)
+        if ours is None:
+            continue
+        peers = {name: cell["solvers"][name] for name in RIVALS if name in cell["solvers"]}
+        best = min(peers, key=lambda name: peers[name]["median_seconds"] or math.inf, default=None)
+        beside = ["-", "-", "-", "-"]
+        if best is not None:
+            rival, against = peers[best], cell["ratio"]
+            shown = "-"
+            if against is not None:
+                digits = f"{against['median']:.0f}" if against["median"] >= 10 else f"{against['median']:.2g}"
+                shown = f"{'>= ' if against['at_least'] else ''}{digits}x"
+            beside = [
+                best if rival["median_seconds"] is not None else "none",
+                seconds(rival["median_seconds"], rival["limit_seconds"]),
+                f"{rival['proven']}/{rival['queries']}",
+                shown,
+            ]
+        table.add_row(
+            cell["cell"],
+            f"{ours['proven']}/{ours['queries']}",
+            seconds(ours["median_seconds"], ours["limit_seconds"]),
+            seconds(ours["p95_seconds"], ours["limit_seconds"]),
+            _share(ours["p95_gap_100ms"]),
+            _share(ours["p95_gap_1s"]),
+            "-" if ours["median_nodes"] is None else f"{ours['median_nodes']:.0f}",
+            *beside,
+        )
+    console.print(table)
+
+
+def _print_heuristics(console: Console, found: Sequence[dict[str, Any]]) -> None:
+    table = _table(
+        "Heuristics: gap to the proven optimum",
+        *("programs", "heuristic", "number", "optimal", "median gap", "p95 gap", "median time"),
+    )
+    for entry in found:
+        table.add_row(
+            entry["group"],
+            entry["heuristic"],
+            str(entry["queries"]),
+            str(entry["optimal"]),
+            _share(entry["median_gap"]),
+            _share(entry["p95_gap"]),
+            seconds(entry["median_seconds"], math.inf),
+        )
+    if found:
+        console.print(table)
+
+
+def _print_targets(console: Console, targets: Sequence[dict[str, Any]]) -> None:
+    table = _table(
+        "Targets", "regime", "cells", "programs", "with peers", "", "wanted", "measured", "verdict"
+    )
+    for target in targets:
+        for kind in ("must", "aim"):
+            for k, check in enumerate(target[kind]):
+                first = kind == "must" and k == 0
+                table.add_row(
+                    target["target"] if first else "",
+                    f"{target['cells_measured']}/{target['cells']}" if first else "",
+                    str(target["programs"]) if first else "",
+                    str(target["programs_with_peers"]) if first else "",
+                    kind if k == 0 else "",
+                    check["check"],
+                    check["measured"],
+                    f"[{_VERDICTS[check['verdict']]}]{check['verdict']}[/]",
+                )
+    console.print(table)
