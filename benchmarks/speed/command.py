@@ -47,20 +47,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--peers", default="all", help="'all', 'none', or names separated by commas (default: all)")
     add("--seed", type=int, default=0, help="of the questions and random links (default: 0)")
     add("--quick", action="store_true", help="four small cells, two queries, one for the peers")
-    add("--fresh", action="store_true", help="measure everything anew, in one run")
+    add("--fresh", action="store_true", help="forget the ledger, and measure everything in one run")
     add("--memory", action="store_true", help="only measure the peak memory of solving 500 items")
     add("--ledger", type=Path, help="finished solves (default: in the cache folder)")
     add("--out", type=Path, default=Path("benchmarks/results/solvers.json"), help="JSON; the PNG goes beside")
 
 
 def command(given: argparse.Namespace, arguments: Sequence[str]) -> int:
-    """Run it; 1 where solvers contradict each other, or the memory target is missed; 2 on bad input."""
+    """Run it.
+
+    Returns
+    -------
+    int
+        0; 1 where solvers contradict each other, or the memory target is missed; 2 on bad input; 130 when
+        interrupted.
+    """
     try:
         return _memory(given, arguments) if given.memory else _speed(given, arguments)
     except InputError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        _note("interrupted: finished solves are kept, the same command goes on with the rest")
+        return 130
 
 
 def _note(text: str) -> None:
@@ -116,7 +126,6 @@ def _speed(given: argparse.Namespace, arguments: Sequence[str]) -> int:
         path.unlink(missing_ok=True)
     ledger = Ledger(path)
     known, started = len(ledger.rows), time.time()
-    load = os.getloadavg()
     rows: list[Row] = []
     with progress_bar("solving", _solves(plan, taking_part, min(len(pools), plan.queries))) as advance:
         seen = ""
@@ -139,7 +148,7 @@ def _speed(given: argparse.Namespace, arguments: Sequence[str]) -> int:
             "seed": plan.seed,
         },
         "pools": described,
-        **_circumstances(arguments, load),
+        **_circumstances(arguments),
     }
     write_json(given.out, report)
     picture = given.out.with_suffix(".png")
@@ -169,7 +178,7 @@ def _memory(given: argparse.Namespace, arguments: Sequence[str]) -> int:
             program, origin = real[0], f"{hardest.name} of {real[1].question}"
     found = memory.measure(program, given.time_limit, _note)
     out = given.out.with_name(f"{given.out.stem}-memory.json")
-    write_json(out, {"program": origin, **found, **_circumstances(arguments, os.getloadavg())})
+    write_json(out, {"program": origin, **found, **_circumstances(arguments)})
     print(
         f"n={found['items']} ({origin}): {found['import_megabytes']:.0f} MB after import, "
         f"{found['kernel_loaded_megabytes']:.0f} MB with the kernel, {found['peak_megabytes']:.0f} MB at the "
@@ -180,7 +189,7 @@ def _memory(given: argparse.Namespace, arguments: Sequence[str]) -> int:
     return 0 if found["met"] else 1
 
 
-def _circumstances(arguments: Sequence[str], load: tuple[float, float, float]) -> dict[str, Any]:
+def _circumstances(arguments: Sequence[str]) -> dict[str, Any]:
     """What a reader needs to judge the figures, or to take them again."""
     packages = {}
     for package in _RECORDED:
@@ -190,7 +199,7 @@ def _circumstances(arguments: Sequence[str], load: tuple[float, float, float]) -
             continue
     return {
         "packages": {"python": platform.python_version(), **packages},
-        "machine": {**machine(), "load_before": list(load), "load_after": list(os.getloadavg())},
+        "machine": machine(),
         "command": f"python -m benchmarks {shlex.join(_public(arguments))}",
     }
 

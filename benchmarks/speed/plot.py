@@ -61,19 +61,27 @@ def draw(report: dict[str, Any], path: Path) -> None:
         labels = [f"{c['redundancy_weight']:g}\n{c['budget_tokens']}" for c in links]
         panel.set_xticks(range(len(links)), labels, fontsize=7)
         panel.set(title=f"with links, n = {links[0]['n']}", xlabel="$\\lambda_1$ (above) and budget")
+    limits = [s["limit_seconds"] for c in (*dense, *links) for s in c["solvers"].values()]
     for panel in axes[panels:]:
         panel.set_visible(False)
     for panel in axes[:panels]:
         panel.set_yscale("log")
+        panel.set_ylim(top=4 * max(limits))
         panel.grid(True, which="major", alpha=0.25)
     for k in range(0, panels, across):
         axes[k].set_ylabel("median time to proof, s")
-    handles = {
-        label: h
-        for panel in axes[:panels]
-        for h, label in zip(*panel.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=6, frameon=False)
+    handles: dict[str, Any] = {}
+    for panel in axes[:panels]:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    figure.legend(
+        list(handles.values()),
+        list(handles),
+        loc="outside lower center",
+        ncols=6,
+        frameon=False,
+        title="hollow, with an arrow: the median was not proven within the time limit",
+    )
     with replaced(path) as temporary:
         figure.savefig(temporary, dpi=150, format="png")
 

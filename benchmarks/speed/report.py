@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from benchmarks.speed.cells import Cell
 from benchmarks.speed.entrants import OURS, RIVALS
 from benchmarks.speed.runner import Row
 from benchmarks.speed.summary import (
+    Ratio,
     by_program,
     contradictions,
     failures,
@@ -57,6 +59,9 @@ def assemble(rows: Sequence[Row], cells: Sequence[Cell], grid: Sequence[Cell]) -
         "solves": len(rows),
         "contradictions": contradictions(programs),
         "failures": failures(rows),
+        "load": {"median": median(row["load"] for row in rows), "most": max(row["load"] for row in rows)}
+        if rows
+        else None,
         "runs": sorted({row["run"] for row in rows}),
         "versions": dict(sorted({(row["solver"], row["version"]) for row in rows})),
     }
@@ -134,30 +139,17 @@ def _share(value: float | None) -> str:
 
 
 def _print_cells(console: Console, cells: Sequence[dict[str, Any]]) -> None:
+    peers = list(dict.fromkeys(name for cell in cells for name in cell["solvers"] if name != OURS))
     table = _table(
-        "Time to proof (gaps: 95th percentile; ratio: best of HiGHS and CP-SAT over ours, median)",
-        *("cell", "proven", "median", "p95", "gap .1 s", "gap 1 s", "nodes"),
-        *("best peer", "median", "proven", "ratio"),
+        f"Time to proof: ours, then the medians of the peers (gaps: 95th percentile; ratio: the best of "
+        f"{', '.join(RIVALS)} over ours, median)",
+        *("cell", "proven", "median", "p95", "gap .1 s", "gap 1 s", "nodes", *peers, "ratio"),
     )
     for cell in cells:
         ours = cell["solvers"].get(OURS)
         if ours is None:
             continue
-        peers = {name: cell["solvers"][name] for name in RIVALS if name in cell["solvers"]}
-        best = min(peers, key=lambda name: peers[name]["median_seconds"] or math.inf, default=None)
-        beside = ["-", "-", "-", "-"]
-        if best is not None:
-            rival, against = peers[best], cell["ratio"]
-            shown = "-"
-            if against is not None:
-                digits = f"{against['median']:.0f}" if against["median"] >= 10 else f"{against['median']:.2g}"
-                shown = f"{'>= ' if against['at_least'] else ''}{digits}x"
-            beside = [
-                best if rival["median_seconds"] is not None else "none",
-                seconds(rival["median_seconds"], rival["limit_seconds"]),
-                f"{rival['proven']}/{rival['queries']}",
-                shown,
-            ]
+        beside = [cell["solvers"].get(name) for name in peers]
         table.add_row(
             cell["cell"],
             f"{ours['proven']}/{ours['queries']}",
@@ -166,7 +158,11 @@ def _print_cells(console: Console, cells: Sequence[dict[str, Any]]) -> None:
             _share(ours["p95_gap_100ms"]),
             _share(ours["p95_gap_1s"]),
             "-" if ours["median_nodes"] is None else f"{ours['median_nodes']:.0f}",
-            *beside,
+            *(
+                "-" if peer is None else seconds(peer["median_seconds"], peer["limit_seconds"])
+                for peer in beside
+            ),
+            "-" if (r := cell["ratio"]) is None else str(Ratio(r["median"], r["at_least"])),
         )
     console.print(table)
 

@@ -133,6 +133,7 @@ def run(
                         "solver": entrant.name,
                         "version": entrant.version,
                         "limit": limit,
+                        "load": os.getloadavg()[0],
                         **_contest(entrant, program, limit),
                     }
                     ledger.add(row)

@@ -1,0 +1,171 @@
+"""Ratios that are lower bounds, gaps at a time, contradictions, targets: from rows made by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.speed.cells import grid
+from benchmarks.speed.summary import (
+    Ratio,
+    by_program,
+    contradictions,
+    gap_at,
+    heuristic_gaps,
+    median_ratio,
+    ratio,
+    seconds_to_proof,
+    statistics_of,
+)
+from benchmarks.speed.targets import TARGETS, judge
+
+
+def stage(limit, seconds, status="feasible", objective=1.0, bound=1.5, gap=0.5, nodes=7, message=""):
+    return {
+        "limit": limit, "seconds": seconds, "status": status, "objective": objective, "bound": bound,
+        "gap": gap, "nodes": nodes, "message": message,
+    }  # fmt: skip
+
+
+def proof(limit, seconds):
+    return stage(limit, seconds, "optimal", 1.0, 1.0, 0.0)
+
+
+def row(solver, *stages, program="p", role="peer", cell="dense/n20/l0.1/r0/b1024"):
+    role = "ours" if solver == "branch_and_bound" else role
+    return {
+        "solver": solver, "stages": list(stages), "program": program, "role": role, "cell": cell,
+        "question": "set/q", "wrong": [], "limit": stages[-1]["limit"],
+    }  # fmt: skip
+
+
+def rows(*some):
+    return {r["solver"]: r for r in some}
+
+
+OURS = row("branch_and_bound", proof(0.1, 0.002))
+SLOW = row("highs", stage(0.1, 0.11, gap=0.9), stage(1.0, 1.02, gap=0.5), stage(5.0, 5.2, gap=0.2))
+
+
+def test_times_and_gaps_of_a_row() -> None:
+    assert seconds_to_proof(OURS) == 0.002
+    assert math.isinf(seconds_to_proof(SLOW))
+    assert [gap_at(SLOW, t) for t in (0.1, 1.0, math.inf)] == [0.9, 0.5, 0.2]
+    assert [gap_at(OURS, t) for t in (0.1, 1.0)] == [0, 0]
+    assert math.isinf(gap_at(row("highs", stage(0.1, 0.1, "no_solution", None, None, None)), 1.0))
+
+
+def test_the_ratio_is_against_the_best_rival() -> None:
+    other = row("cpsat-1", stage(0.1, 0.1), proof(1.0, 0.5))
+    assert ratio(rows(OURS, SLOW, other)) == Ratio(250.0, False)
+    scip = row("scip", proof(0.1, 0.01))  # no rival: reported, but not what ratios are taken against
+    assert ratio(rows(OURS, other, scip)) == Ratio(250.0, False)
+    assert ratio(rows(OURS, scip)) is None
+
+
+def test_a_timeout_makes_a_lower_bound() -> None:
+    found = ratio(rows(OURS, SLOW, row("cpsat-2", stage(5.0, 5.01))))
+    assert found == Ratio(pytest.approx(5.01 / 0.002), True)
+    assert str(found) == ">= 2505x"
+
+
+def test_a_rival_that_broke_does_not_count() -> None:
+    broken = row("highs", stage(0.1, 0.001, "error", None, None, None))
+    assert ratio(rows(OURS, broken)) is None
+    assert ratio(rows(OURS, row("cpsat-1", *broken["stages"]), SLOW)) == Ratio(pytest.approx(2600), True)
+    liar = {**row("cpsat-1", proof(0.1, 0.001)), "wrong": ["infeasible selection"]}
+    assert ratio(rows(OURS, liar, row("highs-glover", proof(1.0, 0.2)))) == Ratio(100.0, False)
+
+
+def test_without_our_proof_nothing_is_claimed() -> None:
+    unproven = row("branch_and_bound", stage(5.0, 5.0))
+    assert ratio(rows(unproven, row("highs", proof(5.0, 2.0)))) == Ratio(0.0, True)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 1e4), st.floats(0.1, 1e4)), min_size=1, max_size=9))
+def test_a_median_of_lower_bounds_is_one(pairs) -> None:
+    """Each program has a true ratio, and a limit up to which it is seen."""
+    true = float(np.median([t for t, _ in pairs]))
+    found = median_ratio([Ratio(min(t, seen), seen < t) for t, seen in pairs])
+    assert found.value <= true * (1 + 1e-12)
+    if not found.at_least:
+        assert found.value == pytest.approx(true)
+
+
+def test_the_median_is_exact_where_the_bounds_lie_above_it() -> None:
+    assert median_ratio([Ratio(1, False), Ratio(2, False), Ratio(9, True)]) == Ratio(2, False)
+    assert median_ratio([Ratio(1, False), Ratio(2, True), Ratio(9, False)]) == Ratio(2, True)
+    assert median_ratio([]) is None
+
+
+def test_figures_of_a_solver_are_null_where_infinite() -> None:
+    figures = statistics_of([OURS, row("branch_and_bound", stage(0.1, 0.12), stage(3.0, 3.5, gap=0.1))])
+    assert (figures["queries"], figures["proven"], figures["failed"]) == (2, 1, 0)
+    assert figures["median_seconds"] is figures["p95_seconds"] is None
+    assert figures["p95_gap_100ms"] == 0.5
+    assert figures["p95_gap_limit"] == 0.1
+    assert figures["latest_past_limit_seconds"] == pytest.approx(0.5)
+
+
+def test_a_bound_below_a_selection_is_a_contradiction() -> None:
+    better = row("local_search", stage(5.0, 0.01, objective=1.2, bound=3.0), role="heuristic")
+    (found,) = contradictions(by_program([OURS, better, SLOW]))
+    assert "branch_and_bound claims the bound 1, local_search found 1.2" in found
+    assert contradictions(by_program([OURS, SLOW])) == []
+    other_program = {**better, "program": "q"}
+    assert contradictions(by_program([OURS, other_program])) == []
+
+
+def test_a_refuted_infeasibility_and_a_wrong_claim_are_contradictions() -> None:
+    none = row("highs", stage(5.0, 0.1, "infeasible", None, None, None))
+    lied = {**row("cpsat-1", stage(5.0, 0.1, objective=9.0, bound=9.0)), "wrong": ["infeasible selection"]}
+    found = contradictions(by_program([OURS, none, lied]))
+    assert len(found) == 2  # the objective of the infeasible selection refutes nobody
+    assert any("highs claims infeasibility" in text for text in found)
+
+
+def test_peers_may_be_off_by_their_tolerance_and_we_may_not() -> None:
+    top = row("local_search", stage(5.0, 0.01, objective=1.0, bound=3.0), role="heuristic")
+    near = 1.0 - 5e-6
+    assert contradictions(by_program([top, row("highs", stage(5.0, 0.1, objective=None, bound=near))])) == []
+    ours = row("branch_and_bound", stage(5.0, 0.1, objective=None, bound=near))
+    assert len(contradictions(by_program([top, ours]))) == 1
+
+
+def test_heuristics_are_measured_against_proofs_alone() -> None:
+    greedy = row("greedy", stage(5.0, 0.01, objective=0.9), role="heuristic")
+    found = heuristic_gaps([rows(OURS, greedy), rows(SLOW, {**greedy, "program": "q"})], "greedy")
+    assert (found["queries"], found["optimal"]) == (1, 0)
+    assert found["median_gap"] == pytest.approx(0.1)
+
+
+def test_targets_are_judged_by_what_was_shown() -> None:
+    small, second = TARGETS[0], TARGETS[1]
+    verdicts = judge(small, grid(), [OURS, SLOW])
+    assert (verdicts["cells"], verdicts["cells_measured"], verdicts["programs_with_peers"]) == (9, 1, 1)
+    assert [c["verdict"] for c in (*verdicts["must"], *verdicts["aim"])] == ["met", "met"]  # >= 2600x
+    weak = row("highs", stage(5.0, 0.25))
+    assert judge(small, grid(), [OURS, weak])["aim"][0]["verdict"] == "not shown"  # >= 125x
+    done = row("highs", proof(5.0, 0.25))
+    assert judge(small, grid(), [OURS, done])["aim"][0]["verdict"] == "not met"
+    assert {c["verdict"] for c in judge(second, grid(), [OURS])["must"]} == {"not measured"}
+
+
+def test_a_limit_overrun_is_shown() -> None:
+    (late,) = judge(TARGETS[-1], grid(), [OURS, {**SLOW, "solver": "branch_and_bound", "program": "q"}])[
+        "must"
+    ]
+    assert (late["verdict"], late["measured"]) == ("not met", "200 ms late")
+
+
+def test_an_unproven_program_misses_its_targets() -> None:
+    links = next(target for target in TARGETS if "budget 512" in target.name)
+    cell = "links/n60/l0.1/r0/b512"
+    some = [row("branch_and_bound", proof(0.1, 0.001), program=str(k), cell=cell) for k in range(3)] + [
+        row("branch_and_bound", stage(5.0, 5.0), program="x", cell=cell)
+    ]
+    proven, p95 = judge(links, grid(), some)["must"]
+    assert (proven["verdict"], proven["measured"]) == ("not met", "3 of 4")
+    assert (p95["verdict"], p95["measured"]) == ("not met", "> 5 s")
