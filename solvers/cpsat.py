@@ -89,6 +89,8 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.num_workers = options.threads
+    # CP-SAT would take an interrupt for a reason to stop, and tell nobody: leave it to Python.
+    parameters.catch_sigint_signal = False
     parameters.random_seed = options.seed
     parameters.relative_gap_limit = options.relative_gap
     parameters.absolute_gap_limit = ABSOLUTE_TOLERANCE / 2 * objective_scale

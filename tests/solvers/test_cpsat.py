@@ -1,0 +1,24 @@
+"""What is particular to CP-SAT."""
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from benchmarks.programs import hard_program
+from mio_rag.solvers import SolveOptions, solve
+
+pytest.importorskip("ortools")
+
+
+def test_an_interrupt_is_not_swallowed() -> None:
+    """Otherwise Ctrl-C in a long run would end one solve, record it as out of time, and go on."""
+    program = hard_program(np.random.default_rng(0), 60)
+    solve(program, "cpsat", SolveOptions(time_limit_seconds=0.2))  # the import is not what is interrupted
+    timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        solve(program, "cpsat", SolveOptions(time_limit_seconds=2))
+    timer.join()
