@@ -11,6 +11,7 @@ import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from itertools import islice
 
 from mio_rag.errors import SolverError
@@ -91,11 +92,16 @@ def _pool(workers: int) -> ProcessPoolExecutor:
     except BrokenProcessPool as error:
         pool.shutdown()
         raise SolverError(
-            "worker processes cannot be started: call from a script whose main part stands under "
+            "worker processes cannot be started: call from a script file whose main part stands under "
             "'if __name__ == \"__main__\":', or use executor='threads'"
         ) from error
     return pool
 
 
+_forever = ExitStack()
+
+
 def _limit_blas() -> None:
-    one_blas_thread().__enter__()  # for as long as the worker lives
+    import scipy.linalg  # noqa: F401  # a BLAS that is loaded after the limit is set would not know of it
+
+    _forever.enter_context(one_blas_thread())  # for as long as the worker lives

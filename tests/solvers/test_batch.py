@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_info
 from benchmarks.programs import random_program
 from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
-from mio_rag.solvers import Status, batch, solve, solve_many
+from mio_rag.solvers import Status, batch, processes, solve, solve_many
 from mio_rag.solvers.batch import solve_as_completed
 from mio_rag.solvers.blas import one_blas_thread
 
@@ -108,6 +108,14 @@ def test_a_crash_costs_its_own_program_only() -> None:
     assert "25" in results[6].message
     assert [k for k, r in enumerate(results) if r.status is Status.ERROR] == [4, 6]
     assert [r.objective for k, r in enumerate(results) if k not in (4, 6)] == [2, 4, 6, 8, 12, 16, 18]
+
+
+def test_worker_processes_use_one_blas_thread(monkeypatch) -> None:
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    with processes._pool(1) as pool:
+        found = pool.submit(threadpool_info).result()
+    assert {entry["num_threads"] for entry in found if entry["user_api"] == "blas"} == {1}
 
 
 def test_workers_that_cannot_start_are_an_error_at_once(tmp_path) -> None:
