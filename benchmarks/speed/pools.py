@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,7 @@ def _files(folder: Path) -> list[Path]:
 def _sources(folder: Path | None, names: Sequence[str]) -> dict[str, Path]:
     """Folder of each data set, by name."""
     if folder is None:
-        return {"demo": Path(str(packaged_demo()))}
+        return {"demo": Path(str(resources.files("mio_rag"))) / "data" / "demo"}
     found = {p.name: p for p in sorted(folder.iterdir()) if p.is_dir()} if folder.is_dir() else {}
     if folder.is_dir() and len(_files(folder)) == 2:
         found = {folder.resolve().name: folder}
@@ -153,13 +153,6 @@ def _sources(folder: Path | None, names: Sequence[str]) -> dict[str, Path]:
             + (f"; found {', '.join(found)}" if found else "")
         )
     return {name: found[name] for name in (names or found)}
-
-
-def packaged_demo() -> Path:
-    """Folder of the bundled set."""
-    import mio_rag
-
-    return Path(str(mio_rag.__file__)).parent / "data" / "demo"
 
 
 def _digest(folder: Path) -> str:

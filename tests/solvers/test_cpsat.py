@@ -13,6 +13,15 @@ from mio_rag.solvers import SolveOptions, solve
 pytest.importorskip("ortools")
 
 
+@pytest.fixture
+def interruptible():
+    """Python's own handler, also where the tests run in the background of a shell that ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_is_not_swallowed() -> None:
     """Otherwise Ctrl-C in a long run would end one solve, record it as out of time, and go on."""
     program = hard_program(np.random.default_rng(0), 60)

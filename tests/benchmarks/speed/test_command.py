@@ -114,14 +114,14 @@ def test_a_second_run_takes_what_is_known(folder, report, capsys) -> None:
 
 def test_a_false_bound_in_the_ledger_is_found(folder, report, tmp_path, capsys) -> None:
     rows = lines(folder)
-    peer = next(r for r in rows if r["solver"] == "cpsat-2" and r["stages"][-1]["objective"] is not None)
-    peer["stages"][-1]["bound"] = 0.5 * peer["stages"][-1]["objective"]
+    last = next(r for r in rows if r["solver"] == "branch_and_bound")["stages"][-1]
+    last["bound"] = 0.5 * last["objective"]
     (tmp_path / "ledger.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     assert run(tmp_path) == 1
     assert "CONTRADICTION" in capsys.readouterr().out
     found = json.loads((tmp_path / "out.json").read_text())["contradictions"]
     assert len(found) == 1
-    assert "cpsat-2 claims the bound" in found[0]
+    assert "branch_and_bound claims the bound" in found[0]
 
 
 @pytest.mark.parametrize(
