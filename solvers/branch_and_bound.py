@@ -38,7 +38,7 @@ from mio_rag.solvers import kernel, kernel_start
 from mio_rag.solvers.blas import one_blas_thread
 from mio_rag.solvers.compiled import VERSION
 from mio_rag.solvers.presolve import Problem, presolve
-from mio_rag.solvers.reformulation import shifted
+from mio_rag.solvers.reformulation import dominated, first_matrix
 from mio_rag.solvers.relaxation import Incumbent, Root, improved, is_wide, relax_root, waiting
 from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, conclude
 
@@ -47,7 +47,9 @@ __all__ = ["solve", "warmup"]
 
 _SLICE_SECONDS = 0.004  # between looks at the clock
 _LARGEST_TABLE = 50_000_000  # cells of the dynamic program
+_KNAPSACK_NODES = 20_000  # of the linear case, before the dynamic program takes over
 _PERTURBATIONS = 40  # of the incumbent, in local search
+_SECONDS_PER_SQUARE = 1.5e-7  # times m^2: about what the root takes; a nearer deadline gets a cheaper one
 _STEPS = 60  # pair exchanges a node
 
 
@@ -130,14 +132,13 @@ def _solve(
         x[problem.items[linear > 0]] = 1
         value = problem.value(linear)
         return finish(Incumbent(value, x), value, None, 0)
-    best = _start(program, problem, deadline)
+    in_haste = deadline - time.perf_counter() < _SECONDS_PER_SQUARE * problem.m**2
+    best = _start(program, problem, deadline, 0 if in_haste else _PERTURBATIONS)
     tolerance = max(ABSOLUTE_TOLERANCE / 2 / problem.scale, 1e-13 * problem.m)
-    root = relax_root(
-        Root(problem, shifted(problem.A), np.zeros(problem.w.size), np.zeros(problem.m), math.inf, -math.inf),
-        best,
-        tolerance,
-        options,
-    )
+    G = dominated(problem.A) if in_haste else first_matrix(problem.A)
+    nothing = np.zeros(problem.m)
+    root = Root(problem, G, np.zeros(problem.w.size), nothing, math.inf, -math.inf)
+    root = relax_root(root, best, tolerance, options)
     allowed = math.inf if max_nodes is None else max_nodes
     search = _Search(program, root, best, tolerance, options.relative_gap)
     spent, effort = 0, 0
@@ -150,7 +151,7 @@ def _solve(
         effort += 1
         if better is not None:
             root, spent = better, spent + search.nodes
-            _round(program, root.problem, root.x, best)
+            _round(program, root.problem, root.x, best, _PERTURBATIONS // 2)
             search = _Search(program, root, best, tolerance, options.relative_gap, ceiling=search.bound)
     infeasible = stopped is None and best.x is None
     return finish(best, search.bound, stopped, spent + search.nodes, infeasible=infeasible)
@@ -162,10 +163,10 @@ def _fixed_in(program: SelectionProgram) -> NDArray[np.int8]:
     return np.asarray(program.fixed == 1, dtype=np.int8)
 
 
-def _start(program: SelectionProgram, problem: Problem, deadline: float) -> Incumbent:
+def _start(program: SelectionProgram, problem: Problem, deadline: float, rounds: int) -> Incumbent:
     """A good selection, where one is found quickly."""
     best = Incumbent(-math.inf, None)
-    _round(program, problem, np.zeros(0), best)
+    _round(program, problem, np.zeros(0), best, rounds)
     if best.x is None:  # rows that greedy starts cannot meet
         from mio_rag.solvers.heuristics import HEURISTICS
 
@@ -174,7 +175,9 @@ def _start(program: SelectionProgram, problem: Problem, deadline: float) -> Incu
     return best
 
 
-def _round(program: SelectionProgram, problem: Problem, point: NDArray[np.float64], best: Incumbent) -> None:
+def _round(
+    program: SelectionProgram, problem: Problem, point: NDArray[np.float64], best: Incumbent, rounds: int
+) -> None:
     """Improve the incumbent by greedy starts and local search, one of them from a relaxed point."""
     found, _, x = kernel_start.incumbent(
         problem.p,
@@ -203,11 +206,19 @@ def _offer(program: SelectionProgram, problem: Problem, x: NDArray[np.int8], bes
 
 
 def _linear_optimum(problem: Problem) -> NDArray[np.int8] | None:
-    """Without interactions and rows, and with whole costs, a dynamic program over tokens; None otherwise."""
-    whole = np.all(problem.c == np.floor(problem.c))
-    if problem.w.size or np.any(problem.A) or not whole or problem.m * problem.room > _LARGEST_TABLE:
+    """Without interactions and rows: depth first with Dantzig's bound, else a dynamic program over tokens.
+
+    None where there are interactions or rows, or where neither is safe (costs that are not whole).
+    """
+    if problem.w.size or np.any(problem.A):
         return None
-    x: NDArray[np.int8] = kernel_start.knapsack(problem.p, problem.c.astype(np.int64), int(problem.room))
+    x: NDArray[np.int8]
+    done, x = kernel_start.knapsack_search(problem.p, problem.c, problem.room, _KNAPSACK_NODES)
+    if done and problem.feasible(x):  # running sums of costs that are not whole may drift past the room
+        return x
+    if not np.all(problem.c == np.floor(problem.c)) or problem.m * problem.room > _LARGEST_TABLE:
+        return None
+    x = kernel_start.knapsack_table(problem.p, problem.c.astype(np.int64), int(problem.room))
     return x
 
 

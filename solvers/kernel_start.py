@@ -227,7 +227,68 @@ def incumbent(
 
 
 @compiled
-def knapsack(p: FloatArray, c: IntArray, capacity: int) -> BitArray:
+def knapsack_search(p: FloatArray, c: FloatArray, room: float, limit: int) -> tuple[bool, BitArray]:
+    """0-1 knapsack by depth-first search with Dantzig's bound (Horowitz and Sahni, 1974); any costs >= 0.
+
+    Returns (whether the search was over within `limit` fillings, the best selection found).
+    """
+    n = p.size
+    density = np.empty(n)
+    for i in range(n):
+        density[i] = p[i] / max(c[i], 1e-300)
+    order = np.argsort(-density)
+    last = 0  # items before this place gain something
+    while last < n and p[order[last]] > 0:
+        last += 1
+    best_x = np.zeros(n, np.int8)
+    x = np.zeros(n, np.int8)
+    best = 0.0
+    value = 0.0
+    left = room
+    j = 0
+    fillings = 0
+    while True:
+        fillings += 1
+        if fillings > limit:
+            return False, best_x
+        bound = value
+        space = left
+        k = j
+        while k < last and c[order[k]] <= space:
+            space -= c[order[k]]
+            bound += p[order[k]]
+            k += 1
+        if k < last:
+            bound += space * density[order[k]]
+        if bound > best:
+            while j < last:
+                i = order[j]
+                if c[i] > left:
+                    break
+                x[i] = 1
+                left -= c[i]
+                value += p[i]
+                j += 1
+            if value > best:
+                best = value
+                best_x[:] = x
+            if j < last - 1:
+                j += 1  # this one does not fit: without it
+                continue
+        j -= 1
+        while j >= 0 and x[order[j]] == 0:
+            j -= 1
+        if j < 0:
+            return True, best_x
+        i = order[j]
+        x[i] = 0
+        left += c[i]
+        value -= p[i]
+        j += 1
+
+
+@compiled
+def knapsack_table(p: FloatArray, c: IntArray, capacity: int) -> BitArray:
     """0-1 knapsack by dynamic programming over whole costs; O(n capacity) time and bytes."""
     n = p.size
     value = np.zeros(capacity + 1)

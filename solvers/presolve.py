@@ -85,30 +85,35 @@ def presolve(program: SelectionProgram) -> Problem | None:
     W, w = np.array(rows).reshape(len(rows), free.size), np.array(limits, dtype=np.float64)
     base = float(program.linear[inside].sum() - 0.5 * program.pairwise[np.ix_(inside, inside)].sum())
     p = program.linear[free] - program.pairwise[np.ix_(free, inside)].sum(axis=1)
-    A = program.pairwise[np.ix_(free, free)]
+    A = _part(program.pairwise, free)
+    benefit = -np.minimum(A, 0.0).sum(axis=1) if A.size and A.min() < 0 else np.zeros(free.size)
     harmless = np.asarray(~(W < 0).any(axis=0))  # without rows: all
-    hopeless = harmless & (p + np.maximum(0.0, -A).sum(axis=1) <= 0)
+    hopeless = harmless & (p + benefit <= 0)
     k = np.flatnonzero((program.costs[free] <= room) & ~hopeless)
     if rows:
         binding = np.maximum(W[:, k], 0).sum(axis=1) > w
         W, w = W[binding], w[binding]
-    scale = max(float(np.abs(p[k]).max(initial=0.0)), float(np.abs(A[np.ix_(k, k)]).max(initial=0.0))) or 1.0
-    c = program.costs[free].astype(np.float64)
-    largest = float(c[k].max(initial=0.0))
+    p, A, c = p[k], _part(A, k), program.costs[free][k].astype(np.float64)
+    largest_penalty = max(float(A.max(initial=0.0)), -float(A.min(initial=0.0)))
+    scale = max(float(np.abs(p).max(initial=0.0)), largest_penalty) or 1.0
+    largest = float(c.max(initial=0.0))
     tiny = max(1e-3 * largest, 1e-6) if largest > 0 else 1.0
-    zero = c[k] <= 0
-    problem = Problem(
-        free,
+    return Problem(
+        free[k],
         p / scale,
         A / scale,
         c,
         np.where(c > 0, c, tiny),
-        W,
+        np.ascontiguousarray(W[:, k]),
         w,
-        harmless,
+        harmless[k],
         room,
-        tiny * float(zero.sum()),
+        tiny * float((c <= 0).sum()),
         base,
         scale,
     )
-    return problem.keep(k)
+
+
+def _part(M: FloatArray, k: IntArray) -> FloatArray:
+    """Rows and columns k of M; M itself where that is all of it."""
+    return M if k.size == M.shape[0] else M[np.ix_(k, k)]

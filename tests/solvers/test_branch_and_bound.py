@@ -12,7 +12,7 @@ from benchmarks.programs import random_program
 from mio_rag.formulations import LinearConstraint, SelectionProgram, nominal_program
 from mio_rag.solvers import SolveOptions, Status, branch_and_bound, solve
 from mio_rag.solvers.presolve import Problem, presolve
-from mio_rag.solvers.reformulation import better_diagonal, relaxation_matrix, shifted
+from mio_rag.solvers.reformulation import better_diagonal, first_matrix, relaxation_matrix
 from mio_rag.solvers.relaxation import Incumbent, Root, relax_root
 
 EXACT = SolveOptions(time_limit_seconds=None)
@@ -161,7 +161,7 @@ def test_matrices_of_the_relaxation_are_valid_and_worth_their_price(weight: floa
         optimum = branch_and_bound.solve(program, EXACT).objective
         assert optimum is not None
         floor = (optimum - problem.base) / problem.scale
-        G = shifted(problem.A)
+        G = first_matrix(problem.A)
         start = Root(problem, G, np.zeros(0), np.zeros(problem.m), math.inf, -math.inf)
         first = relax_root(start, Incumbent(-math.inf, None), 1e-9, EXACT)
         matrices = [
