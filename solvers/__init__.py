@@ -3,6 +3,7 @@
 from mio_rag.solvers.batch import solve_many
 from mio_rag.solvers.registry import SolverInfo, available_solvers, resolve, solve, solvers
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
+from mio_rag.solvers.sweep import solve_path
 
 __all__ = [
     "SolveOptions",
@@ -13,5 +14,6 @@ __all__ = [
     "resolve",
     "solve",
     "solve_many",
+    "solve_path",
     "solvers",
 ]

@@ -39,8 +39,9 @@ from mio_rag.solvers.blas import one_blas_thread
 from mio_rag.solvers.compiled import VERSION
 from mio_rag.solvers.presolve import Problem, presolve
 from mio_rag.solvers.reformulation import dominated, first_matrix
-from mio_rag.solvers.relaxation import Incumbent, Root, improved, is_wide, relax_root, waiting
+from mio_rag.solvers.relaxation import Incumbent, Root, improved, is_wide, relax_root, target, waiting
 from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, conclude
+from mio_rag.solvers.warm import WarmStart
 
 __all__ = ["solve", "warmup"]
 
@@ -53,13 +54,20 @@ _SECONDS_PER_SQUARE = 1.5e-7  # times m^2: about what the root takes; a nearer d
 _STEPS = 60  # pair exchanges a node
 
 
-def solve(program: SelectionProgram, options: SolveOptions, max_nodes: int | None = None) -> SolveResult:
+def solve(
+    program: SelectionProgram,
+    options: SolveOptions,
+    max_nodes: int | None = None,
+    warm: WarmStart | None = None,
+) -> SolveResult:
     """Solve to proven optimality, or to a certified gap at a limit.
 
     Parameters
     ----------
     max_nodes : int, optional
         Stop after so many nodes; the result then says ``limit="nodes"``.
+    warm : WarmStart, optional
+        What a program of the same pool left behind; updated. See `solve_path`.
 
     Notes
     -----
@@ -70,7 +78,7 @@ def solve(program: SelectionProgram, options: SolveOptions, max_nodes: int | Non
     _ready()
     start = time.perf_counter()
     with one_blas_thread():
-        return _solve(program, options, max_nodes, start)
+        return _solve(program, options, max_nodes, warm or WarmStart(), start)
 
 
 def warmup() -> float:
@@ -91,13 +99,18 @@ def _ready() -> None:
         penalties = np.array([[0, 0.1, 0.2], [0.1, 0, 0.3], [0.2, 0.3, 0]])
         values, costs = np.array([1.0, 1.1, 1.2]), np.array([1.0, 2.0, 3.0])
         for pairwise in (penalties, np.zeros((3, 3))):
-            _solve(SelectionProgram(values, pairwise, costs, 4), SolveOptions(), None, time.perf_counter())
+            program = SelectionProgram(values, pairwise, costs, 4)
+            _solve(program, SolveOptions(), None, WarmStart(), time.perf_counter())
     finally:
         note.cancel()
 
 
 def _solve(
-    program: SelectionProgram, options: SolveOptions, max_nodes: int | None, start: float
+    program: SelectionProgram,
+    options: SolveOptions,
+    max_nodes: int | None,
+    warm: WarmStart,
+    start: float,
 ) -> SolveResult:
     deadline = math.inf if options.time_limit_seconds is None else start + options.time_limit_seconds
 
@@ -133,12 +146,17 @@ def _solve(
         value = problem.value(linear)
         return finish(Incumbent(value, x), value, None, 0)
     in_haste = deadline - time.perf_counter() < _SECONDS_PER_SQUARE * problem.m**2
-    best = _start(program, problem, deadline, 0 if in_haste else _PERTURBATIONS)
+    best = _start(program, problem, warm.point(problem), deadline, 0 if in_haste else _PERTURBATIONS)
     tolerance = max(ABSOLUTE_TOLERANCE / 2 / problem.scale, 1e-13 * problem.m)
     G = dominated(problem.A) if in_haste else first_matrix(problem.A)
     nothing = np.zeros(problem.m)
     root = Root(problem, G, np.zeros(problem.w.size), nothing, math.inf, -math.inf)
     root = relax_root(root, best, tolerance, options)
+    known = None if in_haste else warm.matrix_for(problem)
+    if known is not None and root.bound > target(problem, best, tolerance, options):
+        tried = Root(problem, known, np.zeros(problem.w.size), nothing.copy(), math.inf, -math.inf)
+        tried = relax_root(tried, best, tolerance, options)
+        root = tried if tried.bound < root.bound else root
     allowed = math.inf if max_nodes is None else max_nodes
     search = _Search(program, root, best, tolerance, options.relative_gap)
     spent, effort = 0, 0
@@ -153,6 +171,9 @@ def _solve(
             root, spent = better, spent + search.nodes
             _round(program, root.problem, root.x, best, _PERTURBATIONS // 2)
             search = _Search(program, root, best, tolerance, options.relative_gap, ceiling=search.bound)
+    warm.x = best.x
+    if effort:
+        warm.keep(root.problem, root.G)
     infeasible = stopped is None and best.x is None
     return finish(best, search.bound, stopped, spent + search.nodes, infeasible=infeasible)
 
@@ -163,10 +184,12 @@ def _fixed_in(program: SelectionProgram) -> NDArray[np.int8]:
     return np.asarray(program.fixed == 1, dtype=np.int8)
 
 
-def _start(program: SelectionProgram, problem: Problem, deadline: float, rounds: int) -> Incumbent:
+def _start(
+    program: SelectionProgram, problem: Problem, point: NDArray[np.float64], deadline: float, rounds: int
+) -> Incumbent:
     """A good selection, where one is found quickly."""
     best = Incumbent(-math.inf, None)
-    _round(program, problem, np.zeros(0), best, rounds)
+    _round(program, problem, point, best, rounds)
     if best.x is None:  # rows that greedy starts cannot meet
         from mio_rag.solvers.heuristics import HEURISTICS
 

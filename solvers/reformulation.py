@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from mio_rag.solvers.presolve import Problem
 
-__all__ = ["better_diagonal", "dominated", "first_matrix", "relaxation_matrix"]
+__all__ = ["better_diagonal", "dominated", "first_matrix", "relaxation_matrix", "shifted"]
 
 FloatArray = NDArray[np.float64]
 

@@ -1,0 +1,65 @@
+"""Sweeps: programs of one pool, each starting from what the one before it has found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from mio_rag.errors import InputError
+from mio_rag.formulations.program import SelectionProgram
+from mio_rag.solvers.registry import check_name, resolve, solve
+from mio_rag.solvers.result import SolveOptions, SolveResult
+from mio_rag.solvers.warm import WarmStart
+
+__all__ = ["solve_path"]
+
+
+def solve_path(
+    programs: Iterable[SelectionProgram],
+    solver: str = "auto",
+    options: SolveOptions | None = None,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[SolveResult]:
+    """Solve programs of one pool one after another, for instance along lambda_1, the radius or the budget.
+
+    The kernel starts each from the selection and the relaxation matrix of the one before; other solvers
+    start anew. Certificates are those of `solve`: only the time differs.
+
+    Parameters
+    ----------
+    programs : iterable of SelectionProgram
+        All with the same number of items, which mean the same passages. Built as they are needed.
+    solver, options
+        As in `solve`; the time limit holds for each program.
+    progress : callable, optional
+        Called with 1 after each program.
+
+    Yields
+    ------
+    SolveResult
+        In the order of the programs.
+
+    Raises
+    ------
+    InputError
+        For an unknown solver, or programs of different sizes.
+    """
+    from mio_rag.solvers import branch_and_bound
+
+    check_name(solver)
+    options = options or SolveOptions()
+    warm = WarmStart()
+    n: int | None = None
+    for k, program in enumerate(programs):
+        if n is not None and program.n != n:
+            raise InputError(
+                f"program {k} has {program.n} items, those before it {n}: a path is over one pool of passages"
+            )
+        n = program.n
+        if resolve(program, solver) == "branch_and_bound":
+            result = branch_and_bound.solve(program, options, warm=warm)
+        else:
+            result = solve(program, solver, options)
+        yield result
+        if progress is not None:
+            progress(1)
