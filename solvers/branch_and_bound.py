@@ -1,25 +1,23 @@
 """The exact kernel: branch and bound on a concave relaxation, for any selection program.
 
 General solvers linearize the products x_i x_j, and the linear relaxation of "similar passages penalize each
-other" is useless: at x = 1/2 every penalty vanishes. Here the relaxation stays quadratic. With a diagonal D
-that makes A + diag(D) positive semidefinite, x^2 = x turns the objective into a concave one; its maximum
-over the knapsack polytope is cheap to bound from any point (see `kernel`). The steps are
+other" is useless: at x = 1/2 every penalty vanishes. Here the relaxation stays quadratic and concave, and is
+cheap to bound from any point (`kernel`). How tight it is depends on a matrix (`reformulation`). The steps are
 
 1. presolve: fixed items folded in, items that do not fit or cannot gain removed, rows that cannot bind
-   removed;
-2. an incumbent from greedy starts and local search;
+   removed; without interactions, a knapsack search ends here;
+2. an incumbent from greedy starts, local search and perturbations of the best one;
 3. the root: row multipliers by subgradient steps, the relaxation, fixing by reduced costs;
 4. depth-first search, including first, with propagation of the rows and fixing at every node;
-5. where that is not over quickly, a better diagonal (largest sum of x_i (1 - x_i) delta_i with A + diag(D)
-   - diag(delta) positive semidefinite: the idea of quadratic convex reformulation), and the search starts
-   again from the better root.
+5. each time that the search has taken about as long as a better matrix costs: find one, and search again
+   from the better root.
 
 The search can stop after any node: the bound is then the largest over the open nodes and everything that
 was pruned.
 
-Sources: Billionnet, Elloumi and Plateau (2009) for the reformulation; Caprara, Pisinger and Toth (1999) for
-the quadratic knapsack; the relaxation is solved by pair exchange as in sequential minimal optimization
-(Platt, 1998).
+Sources: Billionnet, Elloumi and Plateau (2009) for the convex reformulation; Burer (2009) for the doubly
+non-negative relaxation; Caprara, Pisinger and Toth (1999) for the quadratic knapsack; the relaxation is
+solved by pair exchange as in sequential minimal optimization (Platt, 1998).
 """
 
 from __future__ import annotations
@@ -71,7 +69,7 @@ def solve(
 
     Notes
     -----
-    Deterministic: neither seed nor thread count changes the search. One BLAS thread is used throughout. The
+    Deterministic, unless a limit of time cuts it short: neither seed nor thread count changes the search. One BLAS thread is used throughout. The
     first solve on a machine compiles for about 12 s, which neither the time limit nor the reported seconds
     include.
     """

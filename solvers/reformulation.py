@@ -10,7 +10,8 @@ and the right side is concave. How good the bound is depends on G; three ways to
 - `first_matrix`: A with the smallest uniform diagonal, or one that charges links to their ends. One or two
   eigenvalue computations.
 - `better_diagonal`: the diagonal that lowers the relaxation most where its point is fractional (quadratic
-  convex reformulation), by Newton steps on a log-barrier. Some ten inversions; closes half of a small gap.
+  convex reformulation), by Newton steps on a log-barrier. A few inversions; closes a third
+  to a half of a small gap.
 - `relaxation_matrix`: diagonal and off-diagonal together, from the dual of the doubly non-negative program
 
       maximise  p.x - 1/2 <A, X>   subject to  X_ii = x_i,  X_ij >= 0,  c.x <= b,  [[1, x'], [x, X]] psd.
@@ -38,6 +39,7 @@ __all__ = ["better_diagonal", "dominated", "first_matrix", "relaxation_matrix", 
 
 FloatArray = NDArray[np.float64]
 
+_NEWTON_STEPS = 5
 _OVER_RELAXATION = 1.75
 _FIRST_PENALTY = 0.3
 _BALANCE_EVERY = 5  # steps
@@ -102,7 +104,7 @@ def better_diagonal(G: FloatArray, x: FloatArray, scale: float) -> FloatArray | 
     least = float(np.linalg.eigvalsh(H)[0])
     delta = np.full(m, least - 0.05 * abs(least) - 1e-3)
     sharpness = 2.0 / float(weights.mean()) / 0.3
-    for _ in range(10):
+    for _ in range(_NEWTON_STEPS):
         try:
             inverse = np.linalg.inv(H - np.diag(delta))
             slope = sharpness * weights - np.diag(inverse)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,8 +18,8 @@ __all__ = ["Incumbent", "Root", "improved", "is_wide", "relax_root", "target", "
 _MULTIPLIER_STEPS = 25
 _QUICK_NODES = 150  # before any better matrix is worth its price
 _LARGEST_DIAGONAL = 260  # items
-_WIDE_GAP = 0.03
-_EFFORTS = (20, 30, 80, 200)  # steps of `relaxation_matrix`
+_WIDE_GAP = 0.06
+_EFFORTS = (20, 60, 200)  # steps of `relaxation_matrix`
 _NODES_PER_STEP = 0.005  # times m^2: the time of an eigendecomposition in nodes of the search
 
 
@@ -135,22 +134,11 @@ def improved(
     scale = float(np.abs(problem.A).max(initial=0.0))
     if problem.m < 3 or scale <= 0:
         return None
-    narrow = not is_wide(root.bound, best, problem) and effort == 0
-    found: Root | None = None
-    for _ in range(2 if narrow else 1):
-        current = found or root
-        if not narrow:
-            matrix = relaxation_matrix(current.problem, current.lam, _EFFORTS[effort], deadline)
-        elif problem.m > _LARGEST_DIAGONAL or time.perf_counter() > deadline:
-            matrix = None
-        else:
-            matrix = better_diagonal(current.G, current.x, scale)
-        if matrix is None:
-            break
-        tried = relax_root(replace(current, G=matrix, bound=math.inf), best, tolerance, options)
-        if tried.bound >= current.bound:
-            break
-        found = tried
-        if found.problem.m < 3 or found.bound <= target(found.problem, best, tolerance, options):
-            break
-    return found
+    if effort == 0 and not is_wide(root.bound, best, problem):
+        matrix = better_diagonal(root.G, root.x, scale) if problem.m <= _LARGEST_DIAGONAL else None
+    else:
+        matrix = relaxation_matrix(problem, root.lam, _EFFORTS[effort], deadline)
+    if matrix is None:
+        return None
+    tried = relax_root(replace(root, G=matrix, bound=math.inf), best, tolerance, options)
+    return tried if tried.bound < root.bound else None

@@ -1,0 +1,85 @@
+"""Sweeps: the results of single solves, from a warm start."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.programs import random_program
+from mio_rag.errors import InputError
+from mio_rag.formulations import SelectionProgram, nominal_program
+from mio_rag.solvers import SolveOptions, branch_and_bound, relaxation, solve, solve_path
+from mio_rag.solvers.presolve import presolve
+from mio_rag.solvers.warm import WarmStart
+
+EXACT = SolveOptions(time_limit_seconds=None)
+
+
+def _pool(n: int) -> Callable[[float, int], SelectionProgram]:
+    rng = np.random.default_rng(4)
+    vectors = rng.normal(size=(n, 64)) + 0.5
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    relevance, costs = rng.uniform(0.2, 0.7, n), rng.integers(20, 160, n)
+    gram = vectors @ vectors.T
+    return lambda weight, budget: nominal_program(relevance, gram, costs, budget, redundancy_weight=weight)
+
+
+def test_a_path_equals_single_solves_and_searches_less() -> None:
+    program = _pool(45)
+    path = [program(weight, budget) for weight in (0.2, 0.25, 0.3, 0.4) for budget in (500, 600, 700)]
+    alone = [branch_and_bound.solve(p, EXACT) for p in path]
+    ticks: list[int] = []
+    warm = list(solve_path(path, options=EXACT, progress=ticks.append))
+    assert len(ticks) == len(path)
+    for ours, single in zip(warm, alone, strict=True):
+        assert ours.is_optimal
+        assert ours.objective == pytest.approx(single.objective, abs=2e-6)
+    assert sum(r.nodes or 0 for r in warm) < sum(r.nodes or 0 for r in alone)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**31 - 1))
+def test_a_warm_start_from_any_other_program_is_harmless(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    with pytest.MonkeyPatch.context() as patch:  # the later stages of the kernel, from its first nodes
+        patch.setattr(relaxation, "_QUICK_NODES", 1)
+        patch.setattr(relaxation, "_NODES_PER_STEP", 0.0)
+        warm = WarmStart()
+        n = 10
+        for _ in range(4):
+            program = random_program(rng, n)
+            while program.n != n:
+                program = random_program(rng, n)
+            truth = solve(program, "exhaustive")
+            result = branch_and_bound.solve(program, EXACT, warm=warm)
+            assert result.status is truth.status
+            if truth.objective is not None:
+                assert result.objective == pytest.approx(truth.objective, abs=2e-6, rel=2e-9)
+                assert result.bound is not None
+                assert result.bound >= truth.objective - 1e-9 * max(1.0, abs(truth.objective))
+
+
+def test_a_remembered_matrix_is_cut_to_what_the_next_program_allows() -> None:
+    program = _pool(30)
+    warm = WarmStart()
+    first = presolve(program(0.5, 600))
+    assert first is not None
+    warm.keep(first, 2.0 * first.A + 3.0 * np.eye(first.m))  # too large for any program
+    after = presolve(program(0.3, 600))
+    assert after is not None
+    M = warm.matrix_for(after)
+    assert M is not None
+    assert np.linalg.eigvalsh(M)[0] >= 0
+    assert np.all((after.A - M)[~np.eye(after.m, dtype=bool)] >= 0)
+
+
+def test_any_solver_walks_a_path_and_pools_are_not_mixed() -> None:
+    program = _pool(8)
+    results = list(solve_path([program(0.1, 200), program(0.1, 300)], "exhaustive"))
+    assert [r.solver for r in results] == ["exhaustive", "exhaustive"]
+    with pytest.raises(InputError, match="program 1 has 9 items, those before it 8"):
+        list(solve_path([program(0.1, 200), _pool(9)(0.1, 200)]))
+    with pytest.raises(InputError, match="unknown"):
+        list(solve_path([], "nonsense"))
