@@ -27,6 +27,7 @@ import math
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,9 +70,9 @@ def solve(
 
     Notes
     -----
-    Deterministic, unless a limit of time cuts it short: neither seed nor thread count changes the search. One BLAS thread is used throughout. The
-    first solve on a machine compiles for about 12 s, which neither the time limit nor the reported seconds
-    include.
+    Deterministic, unless a time limit cuts it short: neither seed nor thread count changes the search. One
+    BLAS thread is used throughout. The first solve on a machine compiles for about 12 s, which neither the
+    time limit nor the reported seconds include.
     """
     _ready()
     start = time.perf_counter()
@@ -150,10 +151,9 @@ def _solve(
     nothing = np.zeros(problem.m)
     root = Root(problem, G, np.zeros(problem.w.size), nothing, math.inf, -math.inf)
     root = relax_root(root, best, tolerance, options)
-    known = None if in_haste else warm.matrix_for(problem)
+    known = None if in_haste else warm.matrix_for(root.problem)
     if known is not None and root.bound > target(problem, best, tolerance, options):
-        tried = Root(problem, known, np.zeros(problem.w.size), nothing.copy(), math.inf, -math.inf)
-        tried = relax_root(tried, best, tolerance, options)
+        tried = relax_root(replace(root, G=known, bound=math.inf), best, tolerance, options)
         root = tried if tried.bound < root.bound else root
     allowed = math.inf if max_nodes is None else max_nodes
     search = _Search(program, root, best, tolerance, options.relative_gap)
@@ -170,8 +170,8 @@ def _solve(
             _round(program, root.problem, root.x, best, _PERTURBATIONS // 2)
             search = _Search(program, root, best, tolerance, options.relative_gap, ceiling=search.bound)
     warm.x = best.x
-    if effort:
-        warm.keep(root.problem, root.G)
+    if root.made_for is not None and root.made is not None:
+        warm.keep(root.made_for, root.made)
     infeasible = stopped is None and best.x is None
     return finish(best, search.bound, stopped, spent + search.nodes, infeasible=infeasible)
 

@@ -41,6 +41,8 @@ class Root:
     x: FloatArray
     bound: float
     dropped: float  # largest value that anything dropped by its reduced cost could have had
+    made_for: Problem | None = None  # the problem that an improved matrix was made for, before fixing
+    made: FloatArray | None = None  # that matrix
 
 
 def target(problem: Problem, best: Incumbent, tolerance: float, options: SolveOptions) -> float:
@@ -141,4 +143,4 @@ def improved(
     if matrix is None:
         return None
     tried = relax_root(replace(root, G=matrix, bound=math.inf), best, tolerance, options)
-    return tried if tried.bound < root.bound else None
+    return replace(tried, made_for=problem, made=matrix) if tried.bound < root.bound else None

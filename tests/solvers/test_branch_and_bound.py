@@ -172,7 +172,7 @@ def test_matrices_of_the_relaxation_are_valid_and_worth_their_price(weight: floa
         row = []
         for M in matrices:
             assert M is not None
-            assert np.linalg.eigvalsh(M)[0] >= 0
+            assert np.linalg.eigvalsh(M)[0] >= -1e-14
             assert np.all((problem.A - M)[~np.eye(problem.m, dtype=bool)] >= 0)
             bound = _root_bound(problem, M)
             assert bound >= floor - 1e-9

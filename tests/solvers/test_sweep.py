@@ -19,7 +19,7 @@ EXACT = SolveOptions(time_limit_seconds=None)
 
 def _pool(n: int) -> Callable[[float, int], SelectionProgram]:
     rng = np.random.default_rng(4)
-    vectors = rng.normal(size=(n, 64)) + 0.5
+    vectors = rng.normal(size=(n, 100)) + 0.4
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     relevance, costs = rng.uniform(0.2, 0.7, n), rng.integers(20, 160, n)
     gram = vectors @ vectors.T
@@ -27,8 +27,8 @@ def _pool(n: int) -> Callable[[float, int], SelectionProgram]:
 
 
 def test_a_path_equals_single_solves_and_searches_less() -> None:
-    program = _pool(45)
-    path = [program(weight, budget) for weight in (0.2, 0.25, 0.3, 0.4) for budget in (500, 600, 700)]
+    program = _pool(100)
+    path = [program(weight, budget) for weight in (0.6, 0.7, 0.8) for budget in (800, 850, 900)]
     alone = [branch_and_bound.solve(p, EXACT) for p in path]
     ticks: list[int] = []
     warm = list(solve_path(path, options=EXACT, progress=ticks.append))
@@ -71,7 +71,7 @@ def test_a_remembered_matrix_is_cut_to_what_the_next_program_allows() -> None:
     assert after is not None
     M = warm.matrix_for(after)
     assert M is not None
-    assert np.linalg.eigvalsh(M)[0] >= 0
+    assert np.linalg.eigvalsh(M)[0] >= -1e-14
     assert np.all((after.A - M)[~np.eye(after.m, dtype=bool)] >= 0)
 
 
