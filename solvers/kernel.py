@@ -55,29 +55,25 @@ def relax(
     is known to `tol`, after `steps` exchanges, or, with `early` > 0, once the maximum is above `stop` and
     known to that share of the distance. Returns the bound and its mu.
     """
+    per_token = np.empty(m)
     used = 0.0
+    up_ratio, up = 0.0, -1
+    down_ratio, down = np.inf, -2
     for i in range(m):
         used += c[i] * x[i]
+        per_token[i] = 1.0 / c[i]
+        ratio = (q[i] - g[i]) * per_token[i]
+        if x[i] < 1.0 - 1e-12 and ratio > up_ratio:
+            up_ratio, up = ratio, i
+        if x[i] > 1e-12 and ratio < down_ratio:
+            down_ratio, down = ratio, i
     best = np.inf
     best_mu = 0.0
     k = 0
     last = np.inf
     while True:
-        up_ratio = 0.0
-        up = -1
-        down_ratio = np.inf
-        down = -2
-        if b - used > 1e-9:
-            down_ratio = 0.0
-            down = -1
-        for i in range(m):
-            ratio = (q[i] - g[i]) / c[i]
-            if x[i] < 1.0 - 1e-12 and ratio > up_ratio:
-                up_ratio = ratio
-                up = i
-            if x[i] > 1e-12 and ratio < down_ratio:
-                down_ratio = ratio
-                down = i
+        if b - used > 1e-9 and down_ratio > 0.0:
+            down_ratio, down = 0.0, -1  # room to spare gives way first
         done = up_ratio - down_ratio <= tol or down == -2 or k >= steps
         if k % 8 == 0 or done:
             mu = max(0.0, 0.5 * (up_ratio + min(down_ratio, up_ratio)))
@@ -85,9 +81,7 @@ def relax(
             excess = 0.0
             for i in range(m):
                 curvature += x[i] * g[i]
-                h = q[i] - g[i] - mu * c[i]
-                if h > 0:
-                    excess += h
+                excess += max(0.0, q[i] - g[i] - mu * c[i])
             last = base + 0.5 * curvature + mu * b + excess
             if last < best:
                 best = last
@@ -101,37 +95,46 @@ def relax(
                 if primal > stop and last - primal < early * (last - stop):
                     return best, best_mu  # it cannot prune, and is known well enough to branch
         k += 1
-        if up >= 0 and down >= 0:
-            cu, cd = c[up], c[down]
-            iu, jd = ids[up], ids[down]
-            bend = G[iu, iu] / (cu * cu) + G[jd, jd] / (cd * cd) - 2 * G[iu, jd] / (cu * cd)
-            t = (up_ratio - down_ratio) / bend if bend > 1e-15 else np.inf
-            t = min(t, (1.0 - x[up]) * cu, x[down] * cd)
-            a = t / cu
-            d = t / cd
-            x[up] = min(1.0, x[up] + a)
-            x[down] = max(0.0, x[down] - d)
-            for r in range(m):
-                s = ids[r]
-                g[r] += a * G[iu, s] - d * G[jd, s]
-        elif up >= 0:
-            iu = ids[up]
-            t = up_ratio * c[up] * c[up] / G[iu, iu] if G[iu, iu] > 1e-15 else np.inf
-            t = min(t, (1.0 - x[up]) * c[up], b - used)
-            a = t / c[up]
-            x[up] = min(1.0, x[up] + a)
-            used += t
-            for r in range(m):
-                g[r] += a * G[iu, ids[r]]
-        else:
-            jd = ids[down]
-            t = -down_ratio * c[down] * c[down] / G[jd, jd] if G[jd, jd] > 1e-15 else np.inf
+        # Move t tokens: a of item `up` in, d of item `down` out; with one of them, the other is the room.
+        iu = ids[up] if up >= 0 else ids[down]
+        jd = ids[down] if down >= 0 else iu
+        bend = 0.0
+        t = np.inf
+        if up >= 0:
+            bend += G[iu, iu] * per_token[up] * per_token[up]
+            t = (1.0 - x[up]) * c[up]
+        if down >= 0:
+            bend += G[jd, jd] * per_token[down] * per_token[down]
             t = min(t, x[down] * c[down])
-            d = t / c[down]
+        if up >= 0 and down >= 0:
+            bend -= 2 * G[iu, jd] * per_token[up] * per_token[down]
+        elif up >= 0:
+            t = min(t, b - used)
+        if bend > 1e-15:
+            t = min(t, (up_ratio - down_ratio) / bend)
+        a = 0.0
+        d = 0.0
+        if up >= 0:
+            a = t * per_token[up]
+            x[up] = min(1.0, x[up] + a)
+        if down >= 0:
+            d = t * per_token[down]
             x[down] = max(0.0, x[down] - d)
+        if up < 0:
             used -= t
-            for r in range(m):
-                g[r] -= d * G[jd, ids[r]]
+        elif down < 0:
+            used += t
+        up_ratio, up = 0.0, -1
+        down_ratio, down = np.inf, -2
+        into, out = G[iu], G[jd]
+        for r in range(m):
+            s = ids[r]
+            g[r] += a * into[s] - d * out[s]
+            ratio = (q[r] - g[r]) * per_token[r]
+            if ratio > up_ratio and x[r] < 1.0 - 1e-12:
+                up_ratio, up = ratio, r
+            if ratio < down_ratio and x[r] > 1e-12:
+                down_ratio, down = ratio, r
 
 
 @compiled

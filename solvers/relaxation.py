@@ -20,7 +20,7 @@ _QUICK_NODES = 150  # before any better matrix is worth its price
 _LARGEST_DIAGONAL = 260  # items
 _WIDE_GAP = 0.06
 _EFFORTS = (20, 60, 200)  # steps of `relaxation_matrix`
-_NODES_PER_STEP = 0.005  # times m^2: the time of an eigendecomposition in nodes of the search
+_NODES_PER_STEP, _NODES_PER_SQUARE = 25.0, 0.0045  # the time of an eigendecomposition in nodes
 
 
 @dataclass
@@ -110,8 +110,8 @@ def waiting(root: Root, effort: int, wide: bool) -> float:
     """Nodes to search before `improved` at this effort is worth its price: about as long as it takes."""
     if effort >= len(_EFFORTS):
         return math.inf
-    price = _EFFORTS[effort] * _NODES_PER_STEP * root.problem.m**2
-    return max(_QUICK_NODES, math.ceil(price / 3 if wide else price))
+    price = _EFFORTS[effort] * (_NODES_PER_STEP + _NODES_PER_SQUARE * root.problem.m**2)
+    return max(_QUICK_NODES, math.ceil(price / 4 if wide else price))
 
 
 def is_wide(bound: float, best: Incumbent, problem: Problem) -> bool:
