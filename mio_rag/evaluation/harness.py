@@ -55,6 +55,8 @@ class EvaluationSettings:
         Method that others are compared with; by default topk if present, else the first.
     selector : Selector
         Settings of the program.
+    pool, mode, link_hops
+        See `Retriever`.
     limit : int or None
         Only the first so many questions.
     max_tokens : int
@@ -72,6 +74,7 @@ class EvaluationSettings:
     mmr_lambda: float = 0.7
     pool: int = 50
     mode: Mode = "fused"
+    link_hops: int = 0
     limit: int | None = None
     max_tokens: int = 32
     seed: int = 0
@@ -91,7 +94,7 @@ class EvaluationSettings:
             problems.append(f"max_tokens={self.max_tokens} must be >= 1")
         if not 0 <= self.seed < 2**31:
             problems.append(f"seed={self.seed} must be between 0 and 2^31 - 1")
-        problems += pool_problems(self.pool, self.mode)
+        problems += pool_problems(self.pool, self.mode, self.link_hops)
         if self.baseline is not None and self.baseline not in self.methods:
             problems.append(f"baseline '{self.baseline}' is not among the methods {', '.join(self.methods)}")
         try:
@@ -165,7 +168,13 @@ def evaluate(
     methods = make_methods(list(settings.methods), settings.selector, settings.mmr_lambda)
     pairs = [(method, int(budget)) for method in methods for budget in settings.budgets]
     road = Road(
-        Retriever(index, pool=settings.pool, mode=settings.mode, counter=generator or RegexCounter()),
+        Retriever(
+            index,
+            pool=settings.pool,
+            mode=settings.mode,
+            counter=generator or RegexCounter(),
+            link_hops=settings.link_hops,
+        ),
         generator,
         settings.max_tokens,
     )
@@ -258,6 +267,7 @@ def _run_record(
         "embedder_fingerprint": index.embedder.fingerprint,
         "pool": settings.pool,
         "mode": settings.mode,
+        "link_hops": settings.link_hops,
         "seed": settings.seed,
         "methods": list(settings.methods),
         "budgets": [int(b) for b in settings.budgets],
@@ -270,7 +280,16 @@ def _run_record(
 
 
 #: What must be equal for rows of two runs to stand in one ledger.
-_IDENTITY = ("data_sha256", "generator", "embedder_fingerprint", "pool", "mode", "seed", "settings")
+_IDENTITY = (
+    "data_sha256",
+    "generator",
+    "embedder_fingerprint",
+    "pool",
+    "mode",
+    "link_hops",
+    "seed",
+    "settings",
+)
 
 
 def check_folder(folder: Path, resume: bool = False) -> None:
