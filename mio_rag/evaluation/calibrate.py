@@ -66,8 +66,8 @@ def calibrate(
     questions = dataset.questions[:limit]
     if not any(question.gold_ids for question in questions):
         raise DataError(
-            f"no question of '{dataset.name}' names its gold passages (gold_ids): a relevance model is fitted "
-            "on them; label some questions, or use relevance 'default'"
+            f"no question of '{dataset.name}' names its gold passages (gold_ids): a relevance model is "
+            "fitted on them; label some questions, or use relevance 'default'"
         )
     index: CorpusIndex = retriever.index
     if set(dataset.passages) ^ set(index.passages):

@@ -24,6 +24,7 @@ from mio_rag.context import RegexCounter
 from mio_rag.corpus import Dataset
 from mio_rag.errors import DataError, GenerationError, InputError
 from mio_rag.evaluation.ledger import Ledger, write_atomically
+from mio_rag.evaluation.matched import matched_rows
 from mio_rag.evaluation.methods import make_methods
 from mio_rag.evaluation.road import Road, warm_up
 from mio_rag.evaluation.summary import compare_rows, summarize
@@ -119,6 +120,7 @@ class EvaluationResult:
     summary: list[dict[str, Any]]
     comparisons: list[dict[str, Any]]
     run: dict[str, Any]
+    matched: list[dict[str, Any]] = field(default_factory=list)
 
 
 def evaluate(
@@ -131,7 +133,10 @@ def evaluate(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> EvaluationResult:
-    """Run every method on every question; write ledger.parquet, summary.json, comparisons.json, run.json.
+    """Run every method on every question; write ledger.parquet and the JSON files.
+
+    summary.json (means), comparisons.json (paired, at equal budgets), matched.json (tokens for equal gold
+    recall, where there are several budgets) and run.json (settings).
 
     Parameters
     ----------
@@ -201,10 +206,16 @@ def evaluate(
     run |= {"finished": _now(), "seconds": time.perf_counter() - started}
     summary = summarize(rows, settings.seed)
     comparisons = compare_rows(rows, settings.reference, settings.seed)
+    matched = matched_rows(rows, settings.reference, seed=settings.seed)
     ledger.write_parquet()
-    for name, content in (("summary", summary), ("comparisons", comparisons), ("run", run)):
+    for name, content in (
+        ("summary", summary),
+        ("comparisons", comparisons),
+        ("matched", matched),
+        ("run", run),
+    ):
         write_atomically(folder / f"{name}.json", json.dumps(content, indent=1, allow_nan=False))
-    return EvaluationResult(folder, rows, summary, comparisons, run)
+    return EvaluationResult(folder, rows, summary, comparisons, run, matched)
 
 
 def _stuck(rows: Sequence[dict[str, Any]], pairs: int) -> bool:
