@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-__all__ = ["NameDictionary", "capitalised_spans", "leading_name", "name_key"]
+__all__ = ["NameDictionary", "leading_name", "name_key"]
 
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
-_SENTENCE_END = re.compile(r"[.!?:;\n]")
+_PUNCTUATION = frozenset(".,;:!?()\n\u2013\u2014")
 _QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
 _LONGEST = 12  # words of a name
 _JOINS = frozenset(("of", "the", "de", "la", "du", "von", "van", "and", "for", "in"))
@@ -77,45 +77,11 @@ class NameDictionary:
             position += step
 
 
-def capitalised_spans(text: str) -> Iterator[str]:
-    """Runs of capitalised words ("University of Turin"), as names are written in English and its kin.
-
-    A single capitalised word that opens a sentence is left out, since every sentence opens with one.
-    """
-    run: list[str] = []
-    opens, before = True, 0
-    held: list[str] = []  # "of" and the like, which count only between capitals
-
-    def closed() -> Iterator[str]:
-        lone = len(run) == 1 and (run_opens or run[0].lower() in _COMMON)
-        if run and not lone:
-            yield " ".join(run)
-
-    run_opens = True
-    for found in _WORD.finditer(text):
-        gap = text[before : found.start()]
-        parted = bool(_SENTENCE_END.search(gap)) or "," in gap or "(" in gap or ")" in gap
-        word = found.group()
-        if parted:
-            yield from closed()
-            run, held = [], []
-        opens = before == 0 or bool(_SENTENCE_END.search(gap))
-        if word[0].isupper() and not (opens and word.lower() in _COMMON):
-            if not run:
-                run_opens = opens
-            run += [*held, word] if run else [word]
-            held = []
-        elif run and word.lower() in _JOINS and not held:
-            held = [word]
-        else:
-            yield from closed()
-            run, held = [], []
-        before = found.end()
-    yield from closed()
-
-
 def leading_name(text: str, within: int = 80) -> str:
-    """What a text without a title is about: the capitalised run it opens with; blank where there is none.
+    """What a text without a title is about: the capitalised run that opens it; blank without one.
+
+    A single word is a name only where the sentence goes on as after a name ("Lima is", "Lima, the");
+    in "American painters of" it is none.
 
     Parameters
     ----------
@@ -123,18 +89,21 @@ def leading_name(text: str, within: int = 80) -> str:
         Only the first so many characters are looked at.
     """
     words: list[str] = []
-    before = 0
+    before, closed = 0, False
     for found in _WORD.finditer(text[:within]):
         word, gap = found.group(), text[before : found.start()]
         before = found.end()
         if not words and word.lower() in _COMMON:
             continue
-        if words and (set(gap) & set(".,;:!?()\n\u2013\u2014")):
+        if words and set(gap) & _PUNCTUATION:
+            closed = True
             break
         if word[0].isupper() or word[0].isdigit() or (words and word.lower() in _JOINS):
             words.append(word)
         else:
+            closed = word.lower() in _COMMON
             break
     while words and words[-1].lower() in _JOINS:
         words.pop()
-    return " ".join(words)
+        closed = True
+    return " ".join(words) if len(words) > 1 or closed else ""

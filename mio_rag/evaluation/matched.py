@@ -114,14 +114,16 @@ def _interval(values: FloatArray) -> dict[str, float | None] | None:
     """Of the data (the first value) and its resamples; an end is None where it is beyond the curve."""
     if np.isnan(values[0]):
         return None
-    low, high = np.quantile(np.where(np.isnan(values[1:]), np.inf, values[1:]), [0.025, 0.975])
+    low, high = np.quantile(
+        np.where(np.isnan(values[1:]), np.inf, values[1:]), [0.025, 0.975], method="inverted_cdf"
+    )
     return {"mean": float(values[0]), "low": float(low), "high": float(high) if np.isfinite(high) else None}
 
 
 def matched_rows(
     rows: Sequence[Mapping[str, Any]], baseline: str, measure: str = "gold_recall", seed: int = 0
 ) -> list[dict[str, Any]]:
-    """`matched_tokens` for ledger rows, at every budget of the baseline; empty where there is nothing to match.
+    """`matched_tokens` for ledger rows, at every budget of the baseline; empty where nothing can be matched.
 
     Questions without the measure or without `tokens_used` in some row are left out of all.
     """

@@ -7,8 +7,9 @@
     log_rank_dense     log of the rank in the pool by cosine, by BM25, by fused score (1 is the best)
     log_rank_bm25
     log_rank_fused
-    title_share        share of the title's words that the question holds
-    title_named        1 where the question holds the whole title, word after word
+    title_share        share of the title's words that the question holds; without a title, of the name that
+                       the passage opens with
+    title_named        1 where the question holds all of it, word after word
     log_words          log of the passage's length in words
     score:NAME         `Candidates.scores[NAME]` as it is: a re-ranker's score, for instance
 
@@ -35,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.names import name_key
+from mio_rag.names import leading_name, name_key
 from mio_rag.types import Candidates
 
 __all__ = ["BASE_FEATURES", "LINK_FEATURES", "MONOTONE", "available_features", "feature_matrix"]
@@ -63,16 +64,21 @@ def _share_of_best(scores: FloatArray) -> FloatArray:
     return scores / best if best > 0 else np.zeros_like(scores)
 
 
+def _names(candidates: Candidates) -> list[str]:
+    titles = candidates.titles or [""] * len(candidates)
+    pairs = zip(titles, candidates.texts, strict=True)
+    return [name_key(title.strip() or leading_name(text)) for title, text in pairs]
+
+
 def _title_share(candidates: Candidates) -> FloatArray:
     asked = set(name_key(candidates.question).split())
-    words = [set(name_key(title).split()) for title in candidates.titles or ()]
+    words = [set(key.split()) for key in _names(candidates)]
     return np.array([len(w & asked) / len(w) if w else 0.0 for w in words])
 
 
 def _title_named(candidates: Candidates) -> FloatArray:
     asked = f" {name_key(candidates.question)} "
-    keys = [name_key(title) for title in candidates.titles or ()]
-    return np.array([float(bool(key) and f" {key} " in asked) for key in keys])
+    return np.array([float(bool(key) and f" {key} " in asked) for key in _names(candidates)])
 
 
 def _log_words(candidates: Candidates) -> FloatArray:
@@ -88,8 +94,8 @@ _BASE: dict[str, tuple[str, Callable[[Candidates], FloatArray]]] = {
     "log_rank_dense": ("scores['dense']", lambda c: _log_rank(_score(c, "dense"))),
     "log_rank_bm25": ("scores['bm25']", lambda c: _log_rank(_score(c, "bm25"))),
     "log_rank_fused": ("scores['fused']", lambda c: _log_rank(_score(c, "fused"))),
-    "title_share": ("question and titles", _title_share),
-    "title_named": ("question and titles", _title_named),
+    "title_share": ("question", _title_share),
+    "title_named": ("question", _title_named),
     "log_words": ("texts", _log_words),
 }
 BASE_FEATURES = tuple(_BASE)
@@ -107,8 +113,7 @@ def _missing(candidates: Candidates, name: str) -> str | None:
     needed = _BASE[name][0]
     if needed.startswith("scores"):
         return None if needed.split("'")[1] in candidates.scores else needed
-    lacking = [field for field in needed.split(" and ") if not getattr(candidates, field)]
-    return " and ".join(lacking) or None
+    return None if getattr(candidates, needed) else needed
 
 
 def available_features(candidates: Candidates, *, links: bool = True) -> tuple[str, ...]:
