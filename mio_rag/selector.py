@@ -33,8 +33,8 @@ from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.robust import nominal_program, worst_similarity
 from mio_rag.formulations.uncertainty import Norm, NormBall
 from mio_rag.many import Steps, finish_many
-from mio_rag.solvers.batch import Executor
 from mio_rag.relevance.model import RelevanceModel
+from mio_rag.solvers.batch import Executor
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import SolveOptions, Status
 from mio_rag.types import Candidates, Passage, Selection

@@ -60,7 +60,7 @@ def calibration_measures(probabilities: ArrayLike, labels: ArrayLike) -> dict[st
     p, y = np.asarray(probabilities, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     if p.size == 0 or p.shape != y.shape or not np.all((p >= 0) & (p <= 1)):
         raise InputError(
-            f"{p.shape} probabilities in [0, 1] and {y.shape} labels: expected the same, not none"
+            f"{p.size} probabilities in [0, 1] and {y.size} labels: expected as many of both, not none"
         )
     safe = np.clip(p, 1e-12, 1 - 1e-12)
     likely = p >= 1 / _BINS
