@@ -31,6 +31,7 @@ value at the lowered cosines is its exact worst case.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,7 @@ def _share_of_best(scores: FloatArray) -> FloatArray:
     return scores / best if best > 0 else np.zeros_like(scores)
 
 
+@lru_cache(maxsize=1)  # two features of the same pool ask for them
 def _names(candidates: Candidates) -> list[str]:
     titles = candidates.titles or [""] * len(candidates)
     pairs = zip(titles, candidates.texts, strict=True)

@@ -157,9 +157,16 @@ class RelevanceModel:
         current: FloatArray | None = None
         if len(candidates) == 0:
             return np.zeros(0)
+        base = [name for name in self.features if name not in LINK_FEATURES]
+        columns = dict(zip(base, feature_matrix(candidates, base, cosine_loss=loss).T, strict=True))
         for stage in self.stages:
-            matrix = feature_matrix(candidates, stage.features, before=current, cosine_loss=loss)
-            current = np.asarray(expit(matrix @ np.array(stage.weights) + stage.intercept))
+            links = [name for name in stage.features if name in LINK_FEATURES]
+            matrix = feature_matrix(candidates, links, before=current)
+            columns |= dict(zip(links, matrix.T, strict=True))
+            score = np.full(len(candidates), stage.intercept)
+            for name, weight in zip(stage.features, stage.weights, strict=True):
+                score += weight * columns[name]
+            current = np.asarray(expit(score))
         assert current is not None
         if self.knots:
             at, value = np.array(self.knots).T
