@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.relevance.methods import Compared
-from mio_rag.context import RegexCounter
-from mio_rag.errors import InputError
 from mio_rag.evaluation.ledger import write_atomically
-from mio_rag.evaluation.measures import gold_measures
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.selector import Selector
+from mio_rag.solvers import solve
 from mio_rag.types import Candidates, Question
 
 __all__ = ["Columns", "ceilings", "pools_of", "run_method"]
@@ -79,10 +78,12 @@ def run_method(
     if path.is_file():
         known = json.loads(path.read_text(encoding="utf-8"))
     columns: Columns = known["columns"] if known.get("settings") == digest else {}
-    for budget in budgets:
-        if str(budget) in columns:
-            continue
-        columns[str(budget)] = _at_budget(questions, pools[compared.hops], compared, budget)
+    missing = [budget for budget in budgets if str(budget) not in columns]
+    if missing:
+        scored = [compared.method.scored(pool) for pool in pools[compared.hops]]
+        valued = [selector.valued(pool) for pool in scored]
+    for budget in missing:
+        columns[str(budget)] = _at_budget(questions, valued, selector, budget)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps({"settings": digest, "columns": columns}))
         progress(f"{compared.name} at {budget}")
@@ -90,25 +91,27 @@ def run_method(
 
 
 def _at_budget(
-    questions: Sequence[Question], pools: Sequence[Candidates], compared: Compared, budget: int
+    questions: Sequence[Question], pools: Sequence[Candidates], selector: Selector, budget: int
 ) -> dict[str, list[float]]:
-    counter = RegexCounter()
+    """Program and solver of the selector on pools that it has valued.
+
+    Without the explanations that `Selector.select` adds; its counter sums over passages, so that the block
+    never has to be chosen again.
+    """
     column: dict[str, list[float]] = {k: [] for k in ("recall", "all_gold", "tokens", "proven", "seconds")}
     for question, pool in zip(questions, pools, strict=True):
-        recall = everything = tokens = seconds = 0.0
-        proven = 1.0
-        try:
-            selection = compared.method.select(pool, budget, counter)
-        except InputError as error:
-            if "below the shortest passage" not in str(error):
-                raise
-        else:
-            measures = gold_measures(question, selection)
-            recall = measures["gold_recall"] if question.gold_ids else measures["source_recall"]
-            everything = float(recall >= 1 - 1e-12)
-            tokens = float(selection.tokens_used)
-            proven = float(selection.result.is_optimal)
-            seconds = selection.result.wall_seconds
-        for key, value in zip(column, (recall, everything, tokens, proven, seconds), strict=True):
+        result = solve(selector.program(pool, budget), selector.solver, selector.options)
+        chosen = list(result.selected)
+        names: Sequence[str] = pool.ids if question.gold_ids else pool.sources or ()
+        gold = set(question.gold_ids or question.gold_sources)
+        found = len(gold & {names[i] for i in chosen}) / len(gold)
+        values = (
+            found,
+            float(found >= 1 - 1e-12),
+            float(pool.tokens[chosen].sum()),
+            float(result.is_optimal),
+            result.wall_seconds,
+        )
+        for key, value in zip(column, values, strict=True):
             column[key].append(value)
     return column

@@ -47,11 +47,15 @@ class Method:
 
     def select(self, candidates: Candidates, budget_tokens: int, counter: TokenCounter) -> Selection:
         """Choose from the pool."""
-        if self.score is not None:
-            if self.score not in candidates.scores:
-                raise InputError(f"method '{self.name}' needs candidates with scores['{self.score}']")
-            candidates = dataclasses.replace(candidates, relevance=candidates.scores[self.score])
-        return self.selector.select(candidates, budget_tokens, counter)
+        return self.selector.select(self.scored(candidates), budget_tokens, counter)
+
+    def scored(self, candidates: Candidates) -> Candidates:
+        """The candidates with the score of this method as their relevance."""
+        if self.score is None:
+            return candidates
+        if self.score not in candidates.scores:
+            raise InputError(f"method '{self.name}' needs candidates with scores['{self.score}']")
+        return dataclasses.replace(candidates, relevance=candidates.scores[self.score])
 
 
 def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) -> list[Method]:
