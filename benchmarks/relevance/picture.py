@@ -52,7 +52,23 @@ def table(results: Mapping[str, Any]) -> str:
                     f"{entry['target']:.3f} of {entry['baseline']} at {found['matched_at']}: "
                     f"{share['mean']:.0%} of its tokens ({share['low']:.0%} to {high})"
                 )
-    return "\n".join(lines)
+    lines += ["where the whole road is not clearly ahead of the best baseline of the same budget:"]
+    return "\n".join([*lines, *(_short_of(results) or ["  nowhere"])])
+
+
+def _short_of(results: Mapping[str, Any]) -> list[str]:
+    """Sets and budgets at which the interval of the paired difference in recall reaches zero or below."""
+    lines = []
+    for name, found in results.items():
+        for budget in _SHOWN:
+            entry = found["methods"][OURS][str(budget)]
+            gain = entry["recall_against_best_baseline"]
+            if gain["low"] <= 0:
+                lines.append(
+                    f"  {name} at {budget}: {gain['mean']:+.3f} ({gain['low']:+.3f} to {gain['high']:+.3f}) "
+                    f"against {found['best_baseline'][str(budget)]}, with {entry['tokens']:.0f} tokens"
+                )
+    return lines
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:

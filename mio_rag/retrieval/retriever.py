@@ -96,7 +96,7 @@ class Retriever:
         self.counter: TokenCounter = counter or RegexCounter()
 
     def retrieve(self, question: str) -> Candidates:
-        """The pool for a question, best first.
+        """The pool for a question, best first; at its end what links lead to, where they are followed.
 
         ``relevance`` is the cosine between question and passage, whatever ranked the pool. ``scores`` holds
         "dense" (the same cosine), "bm25" (0 where no word is shared) and "fused" (reciprocal rank; 0 where
