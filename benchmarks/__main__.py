@@ -2,6 +2,7 @@
 
 python -m benchmarks conformance    all solvers against exhaustive enumeration on random programs
 python -m benchmarks solvers        speed on real candidate pools, against general solvers and heuristics
+python -m benchmarks relevance      calibrated relevance and evidence links, against rank baselines
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import conformance
 from benchmarks.files import write_json
+from benchmarks.relevance import command as relevance
 from benchmarks.speed.command import add_options, command
 
 
@@ -28,7 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
     one.add_argument("--seed", type=int, default=0, help="of the generator (default: 0)")
     one.add_argument("--out", type=Path, default=Path("benchmarks/results/conformance.json"))
     add_options(names.add_parser("solvers", help="speed on real candidate pools"))
+    relevance.add_options(names.add_parser("relevance", help="calibrated relevance and evidence links"))
     given = parser.parse_args(arguments)
+    if given.name == "relevance":
+        return relevance.command(given)
     if given.name == "solvers":
         return command(given, sys.argv[1:] if arguments is None else arguments)
     return _conformance(given)

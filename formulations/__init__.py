@@ -3,7 +3,7 @@
 from mio_rag.formulations.constraints import fixed_values, passage_count, source_caps
 from mio_rag.formulations.linearize import MilpArrays, linearize
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
-from mio_rag.formulations.robust import nominal_program, termwise_program
+from mio_rag.formulations.robust import nominal_program, termwise_program, worst_similarity
 from mio_rag.formulations.uncertainty import NormBall
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "passage_count",
     "source_caps",
     "termwise_program",
+    "worst_similarity",
 ]

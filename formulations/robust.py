@@ -26,7 +26,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.formulations.uncertainty import NormBall
 
-__all__ = ["nominal_program", "termwise_program"]
+__all__ = ["nominal_program", "termwise_program", "worst_similarity"]
 
 FloatArray = NDArray[np.float64]
 
@@ -50,6 +50,7 @@ def nominal_program(
     redundancy_weight: float = 0.0,
     passage_penalty: float = 0.0,
     token_price: float = 0.0,
+    benefit: ArrayLike | None = None,
     rows: Sequence[LinearConstraint] = (),
     fixed: Sequence[int] | NDArray[np.int8] | None = None,
 ) -> SelectionProgram:
@@ -71,13 +72,15 @@ def nominal_program(
         lambda_2 >= 0, in units of relevance: what one more passage must be worth. Decides how many.
     token_price : float
         lambda_3 >= 0, in units of relevance per token.
+    benefit : array_like, shape (n, n), optional
+        Symmetric, >= 0, in units of relevance: what two items gain when both are chosen.
     rows, fixed
         Side rows and decided items, see `SelectionProgram`.
 
     Raises
     ------
     InputError
-        For negative weights, or redundancy without similarity.
+        For negative weights or benefits, or redundancy without similarity.
     """
     _nonnegative(
         redundancy_weight=redundancy_weight, passage_penalty=passage_penalty, token_price=token_price
@@ -103,6 +106,12 @@ def nominal_program(
             )
     else:
         pairwise = np.zeros((n, n))
+    if benefit is not None:
+        gain = np.array(benefit, dtype=np.float64)
+        if gain.shape != (n, n) or not np.all(gain >= 0):
+            raise InputError(f"benefit has shape {gain.shape}, expected ({n}, {n}) without negative entries")
+        np.fill_diagonal(gain, 0.0)
+        pairwise = pairwise - gain
     return SelectionProgram(
         linear=value - passage_penalty - token_price * cost,
         pairwise=pairwise,
@@ -111,6 +120,21 @@ def nominal_program(
         rows=tuple(rows),
         fixed=None if fixed is None else np.asarray(fixed),
     )
+
+
+def worst_similarity(embeddings: ArrayLike, uncertainty: NormBall) -> FloatArray:
+    """Largest value of each inner product mu_i . mu_j over the uncertainty set, shape (n, n).
+
+    h_i(mu_j) + h_j(mu_i) + max delta_i . delta_j above the nominal one.
+
+    Parameters
+    ----------
+    embeddings : array_like, shape (n, d)
+    """
+    mu = np.asarray(embeddings, dtype=np.float64)
+    n = mu.shape[0]
+    loss = uncertainty.support(mu, n)  # loss[j, i] = h_i(mu_j)
+    return np.asarray(mu @ mu.T + loss + loss.T + uncertainty.bilinear(n, mu.shape[1]))
 
 
 def termwise_program(
@@ -157,11 +181,9 @@ def termwise_program(
         raise InputError(f"embeddings has shape {mu.shape}, expected ({n}, d)")
     if q.shape != (mu.shape[1],):
         raise InputError(f"query_embedding has shape {q.shape}, expected ({mu.shape[1]},)")
-    loss = uncertainty.support(mu, n)  # loss[j, i] = h_i(mu_j)
-    similarity = mu @ mu.T + loss + loss.T + uncertainty.bilinear(n, mu.shape[1])
     return nominal_program(
         value - uncertainty.support(q, n),
-        similarity,
+        worst_similarity(mu, uncertainty),
         costs,
         budget,
         redundancy_weight=redundancy_weight,

@@ -22,6 +22,7 @@ def ask(
     pool: int = 50,
     mode: Mode = "fused",
     max_tokens: int = 64,
+    link_hops: int = 0,
 ) -> tuple[Selection, Answer]:
     """Answer a question from an index.
 
@@ -31,7 +32,7 @@ def ask(
         By default one whose passage penalty is "auto", since the pool is deep.
     budget_tokens : int
         Largest context block as the generator counts tokens; what its window leaves, where that is less.
-    pool, mode
+    pool, mode, link_hops
         See `Retriever`.
     max_tokens : int
         Longest answer.
@@ -59,7 +60,9 @@ def ask(
             f"{max_tokens} tokens: shorten the question, lower max_tokens, or use a model with a larger "
             "window"
         )
-    candidates = Retriever(index, pool=pool, mode=mode, counter=generator).retrieve(asked.text)
+    candidates = Retriever(index, pool=pool, mode=mode, counter=generator, link_hops=link_hops).retrieve(
+        asked.text
+    )
     selection = (selector or Selector(passage_penalty="auto")).select(candidates, allowed, generator)
     if selection.result.x is None:  # a model without its context would make something up, at a price
         raise InfeasibleError(selection.explain())

@@ -31,6 +31,7 @@ from mio_rag.cli_options import (
     spread,
 )
 from mio_rag.cli_output import ReportingGroup, open_output
+from mio_rag.cli_relevance import RelevanceOptions, calibrate, doubt_embedder
 from mio_rag.errors import SolverError
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ def select(
     program: ProgramOptions,
     must_include: Include = None,
     must_exclude: Exclude = None,
+    evidence: RelevanceOptions,
     solving: SolverOptions,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
@@ -151,11 +153,14 @@ def select(
 
     output = open_output(json_output)
     selector, corpus, _ = collect(
-        lambda: make_selector(program, solving, must_include or (), must_exclude or ()),
+        lambda: evidence.applied(
+            lambda: make_selector(program, solving, must_include or (), must_exclude or ())
+        ),
         lambda: CorpusIndex.load(index),
         lambda: check_request(question, budget_tokens, pool, retrieval),
     )
-    retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval))
+    doubt_embedder(selector, corpus)
+    retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), link_hops=evidence.link_hops)
     selection = selector.select(retriever.retrieve(question), budget_tokens, retriever.counter)
     if json_output:
         output.json({"question": question, **selection.to_dict()})
@@ -174,6 +179,7 @@ def ask(
     program: ProgramOptions,
     must_include: Include = None,
     must_exclude: Exclude = None,
+    evidence: RelevanceOptions,
     solving: SolverOptions,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
@@ -188,11 +194,14 @@ def ask(
 
     output = open_output(json_output)
     selector, corpus, reader, _ = collect(
-        lambda: make_selector(program, solving, must_include or (), must_exclude or ()),
+        lambda: evidence.applied(
+            lambda: make_selector(program, solving, must_include or (), must_exclude or ())
+        ),
         lambda: CorpusIndex.load(index),
         lambda: make_generator(generator),
         lambda: check_request(question, budget_tokens, pool, retrieval, max_tokens),
     )
+    doubt_embedder(selector, corpus)
     try:
         selection, answer = answer_question(
             corpus,
@@ -203,6 +212,7 @@ def ask(
             pool=pool,
             mode=cast("Mode", retrieval),
             max_tokens=max_tokens,
+            link_hops=evidence.link_hops,
         )
     finally:
         reader.close()
@@ -235,6 +245,7 @@ def evaluate(
     *,
     comparison: ComparisonOptions,
     program: ProgramOptions,
+    evidence: RelevanceOptions,
     solving: SolverOptions = _FOR_MANY,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
@@ -253,7 +264,7 @@ def evaluate(
 
     output = open_output(json_output)
     settings, dataset, reader, corpus, model, *_ = collect(
-        lambda: evaluation_settings(comparison, program, solving, pool, retrieval, max_tokens),
+        lambda: evaluation_settings(comparison, program, evidence, solving, pool, retrieval, max_tokens),
         lambda: load_dataset(data),
         lambda: None if comparison.generator == "none" else make_generator(comparison.generator),
         lambda: None if comparison.index is None else CorpusIndex.load(comparison.index),
@@ -264,6 +275,7 @@ def evaluate(
     try:
         if corpus is None:
             corpus = build_index(dataset.passages, model, dataset.name)
+        doubt_embedder(settings.selector, corpus)
         with progress_bar("evaluating", len(dataset.questions[: settings.limit])) as advance:
             result = evaluate_and_report(
                 dataset, corpus, reader, settings, out, resume=resume, progress=advance
@@ -289,6 +301,9 @@ def _evaluation_json(result: EvaluationResult) -> dict[str, Any]:
         "summary": result.summary,
         "comparisons": result.comparisons,
     }
+
+
+app.command()(calibrate)
 
 
 @app.command()

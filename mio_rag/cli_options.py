@@ -16,6 +16,7 @@ import typer
 from mio_rag.errors import InputError
 
 if TYPE_CHECKING:
+    from mio_rag.cli_relevance import RelevanceOptions
     from mio_rag.evaluation.harness import EvaluationSettings
     from mio_rag.formulations.uncertainty import Norm
     from mio_rag.retrieval import CorpusIndex
@@ -142,7 +143,8 @@ class ComparisonOptions:
         str,
         typer.Option(
             "--methods",
-            help="Comma-separated: topk, topk:K, bm25, fused, mmr, density, greedy, local_search, exact.",
+            help="Comma-separated: topk, topk:K, bm25, fused, mmr, density, greedy, local_search, exact; "
+            "with a relevance model also calibrated.",
         ),
     ] = "topk,mmr,exact"
     budget_tokens: Annotated[str, typer.Option("--budget-tokens", help="Comma-separated token budgets.")] = (
@@ -248,6 +250,7 @@ def make_selector(
 def evaluation_settings(
     comparison: ComparisonOptions,
     program: ProgramOptions,
+    evidence: RelevanceOptions,
     solving: SolverOptions,
     pool: int,
     retrieval: str,
@@ -261,12 +264,17 @@ def evaluation_settings(
 
     methods = tuple(name.strip() for name in comparison.methods.split(",") if name.strip())
     selector, budgets, *_ = collect(
-        lambda: make_selector(program, solving),
+        lambda: evidence.applied(lambda: make_selector(program, solving)),
         comparison.budgets,
         lambda: EvaluationSettings(
             limit=comparison.limit, max_tokens=max_tokens, pool=pool, seed=solving.seed
         ),
-        lambda: make_methods(list(methods), Selector(), comparison.mmr_lambda),
+        # "calibrated" is checked with the model, further down.
+        lambda: make_methods(
+            [name for name in methods if not name.startswith("calibrated")] or ["exact"],
+            Selector(),
+            comparison.mmr_lambda,
+        ),
     )
     return EvaluationSettings(
         methods=methods,
@@ -276,6 +284,7 @@ def evaluation_settings(
         mmr_lambda=comparison.mmr_lambda,
         pool=pool,
         mode=cast("Mode", retrieval),
+        link_hops=evidence.link_hops,
         limit=comparison.limit,
         max_tokens=max_tokens,
         seed=solving.seed,

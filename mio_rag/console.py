@@ -216,6 +216,7 @@ def print_failures(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
 _COLUMNS = (
     ("gold_recall", "gold recall", "{:.3f}", True, False),
     ("all_gold", "all gold", "{:.3f}", True, True),
+    ("pool_recall", "ceiling", "{:.3f}", False, False),
     ("exact_match", "EM", "{:.3f}", True, False),
     ("token_f1", "F1", "{:.3f}", True, False),
     ("accuracy", "accuracy", "{:.3f}", True, False),

@@ -9,22 +9,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.types import Passage
+from mio_rag.errors import InputError
+from mio_rag.types import Candidates, Passage
 
 __all__ = [
     "SEPARATOR",
+    "PromptOrder",
     "RegexCounter",
     "TokenCounter",
     "clean",
+    "in_prompt_order",
     "passage_tokens",
     "render_context",
     "render_passage",
 ]
+
+#: best_first: by relevance. best_at_ends: the best first, the second best last, and so on inwards, since
+#: models attend least to the middle (Liu et al., "Lost in the middle", 2023). document: as the corpus has
+#: them.
+PromptOrder = Literal["best_first", "best_at_ends", "document"]
 
 #: What stands between two passages of a context block.
 SEPARATOR = "\n\n"
@@ -102,3 +110,32 @@ def passage_tokens(passages: Sequence[Passage], counter: TokenCounter) -> NDArra
     """
     counts = counter.count([SEPARATOR + render_passage(p) for p in passages])
     return np.maximum(1, np.asarray(counts, dtype=np.int64))
+
+
+def in_prompt_order(candidates: Candidates, chosen: Iterable[int], order: PromptOrder) -> tuple[int, ...]:
+    """Chosen candidates in the order in which they are laid out.
+
+    Parameters
+    ----------
+    chosen : iterable of int
+        Indices of candidates.
+
+    Raises
+    ------
+    InputError
+        For an unknown order, or order "document" where candidates have no positions.
+    """
+    best_first = sorted(chosen, key=lambda i: (-candidates.relevance[i], i))
+    if order == "best_first":
+        return tuple(best_first)
+    if order == "best_at_ends":
+        return (*best_first[::2], *reversed(best_first[1::2]))
+    if order != "document":
+        raise InputError(f"prompt order {order!r} is unknown: choose {', '.join(get_args(PromptOrder))}")
+    positions = candidates.positions
+    if positions is None:
+        raise InputError(
+            "prompt order 'document' needs candidates with positions: retrieve them with Retriever, pass "
+            "positions, or choose best_first"
+        )
+    return tuple(sorted(best_first, key=lambda i: int(positions[i])))

@@ -26,7 +26,7 @@ def decisions(candidates: Candidates, program: SelectionProgram, result: SolveRe
         if others.size and float(program.pairwise[i, others].max()) > 0:
             rival = int(others[int(np.argmax(program.pairwise[i, others]))])
         reason = (
-            _why_in(candidates, program, i, float(value[i]), rival)
+            _why_in(candidates, program, i, float(value[i]), rival, others)
             if x[i]
             else _why_out(candidates, program, result, i, value, chosen, rival)
         )
@@ -45,16 +45,26 @@ def decisions(candidates: Candidates, program: SelectionProgram, result: SolveRe
 
 
 def _why_in(
-    candidates: Candidates, program: SelectionProgram, i: int, value: float, rival: int | None
+    candidates: Candidates,
+    program: SelectionProgram,
+    i: int,
+    value: float,
+    rival: int | None,
+    others: NDArray[np.int64],
 ) -> str:
     assert program.fixed is not None
     relevance, alone = float(candidates.relevance[i]), float(program.linear[i])
+    gains = np.maximum(-program.pairwise[i, others], 0.0)
+    gain = float(gains.sum())
     losses = []
     if relevance - alone > 0.0005:
         losses.append(f"{relevance - alone:.3f} for penalties and radius")
-    if rival is not None and alone - value > 0.0005:
-        losses.append(f"{alone - value:.3f} for overlap, most with '{candidates.ids[rival]}'")
+    if rival is not None and alone + gain - value > 0.0005:
+        losses.append(f"{alone + gain - value:.3f} for overlap, most with '{candidates.ids[rival]}'")
     text = f"relevance {relevance:.3f}, adds {value:+.3f}"
+    if gain > 0.0005:
+        partner = candidates.ids[others[int(np.argmax(gains))]]
+        text += f" with {gain:.3f} for its links, most with '{partner}'"
     if losses:
         text += f" after {' and '.join(losses)}"
     if program.fixed[i] == 1:

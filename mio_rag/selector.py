@@ -4,7 +4,9 @@
     subject to sum_i c_i x_i <= budget_tokens, and the side rows
 
 with relevance r, similarity s (inner products of the embeddings), token costs c; under embedding uncertainty
-the termwise robust counterpart of it (`mio_rag.formulations.robust`).
+the termwise robust counterpart of it (`mio_rag.formulations.robust`). Relevance may be a calibrated
+probability (`mio_rag.relevance`), and passages of which one mentions the other may gain by each other's
+company: `link_benefit * max(r_i, r_j)` for choosing both ends of an evidence link.
 """
 
 from __future__ import annotations
@@ -16,14 +18,22 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mio_rag.context import RegexCounter, TokenCounter, passage_tokens, render_context
+from mio_rag.context import (
+    PromptOrder,
+    RegexCounter,
+    TokenCounter,
+    in_prompt_order,
+    passage_tokens,
+    render_context,
+)
 from mio_rag.errors import InputError, MioRagError, SolverError
 from mio_rag.explain import decisions
 from mio_rag.formulations.constraints import count_problem, fixed_values, passage_count, source_caps
 from mio_rag.formulations.program import SelectionProgram
-from mio_rag.formulations.robust import nominal_program, termwise_program
+from mio_rag.formulations.robust import nominal_program, worst_similarity
 from mio_rag.formulations.uncertainty import Norm, NormBall
 from mio_rag.many import Steps, finish_many
+from mio_rag.relevance.model import RelevanceModel
 from mio_rag.solvers.batch import Executor
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import SolveOptions, Status
@@ -33,6 +43,8 @@ if TYPE_CHECKING:
     from mio_rag.retrieval.embedders import Embedder
 
 __all__ = ["Selector", "select"]
+
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -54,7 +66,7 @@ class Selector:
     radius : float
         rho >= 0: how far each embedding may be off, in `norm`. 0: trust the embeddings. `Candidates.radius`,
         where given, takes precedence. Relevance must then be the inner product of question and passage (or
-        fall no faster).
+        fall no faster), or come from a `relevance_model`, which is then evaluated at the lowered cosines.
     norm : {"l2", "l1", "linf"}
     min_passages, max_passages : int, optional
     max_per_source : int or mapping of source to int, optional
@@ -63,6 +75,15 @@ class Selector:
     solver : str
         See `mio_rag.solvers.solve`.
     options : SolveOptions
+    relevance_model : RelevanceModel, optional
+        Replaces the candidates' relevance by the probability that each passage is needed.
+    link_benefit : float
+        w >= 0: choosing two passages of which one mentions the other gains w * max(r_i, r_j). 0: links count
+        for nothing in the program. Above 0 the candidates need evidence links.
+    redundancy_by_relevance : bool
+        Weigh the similarity of two passages by sqrt(r_i r_j), so that only relevant passages compete.
+    prompt_order : {"best_first", "best_at_ends", "document"}
+        How the chosen passages are laid out.
 
     Raises
     ------
@@ -82,10 +103,14 @@ class Selector:
     must_exclude: Sequence[str] = ()
     solver: str = "auto"
     options: SolveOptions = field(default_factory=SolveOptions)
+    relevance_model: RelevanceModel | None = None
+    link_benefit: float = 0.0
+    redundancy_by_relevance: bool = False
+    prompt_order: PromptOrder = "best_first"
 
     def __post_init__(self) -> None:
         problems = []
-        for name in ("redundancy_weight", "passage_penalty", "token_price", "radius"):
+        for name in ("redundancy_weight", "passage_penalty", "token_price", "radius", "link_benefit"):
             value = getattr(self, name)
             if name == "passage_penalty" and value == "auto":
                 continue
@@ -93,6 +118,9 @@ class Selector:
                 problems.append(f"{name}={value!r} must be a finite number >= 0")
         if self.norm not in get_args(Norm):
             problems.append(f"norm={self.norm!r} is unknown: choose l2, l1 or linf")
+        if self.prompt_order not in get_args(PromptOrder):
+            known = ", ".join(get_args(PromptOrder))
+            problems.append(f"prompt_order={self.prompt_order!r} is unknown: choose {known}")
         for name in ("must_include", "must_exclude"):
             if isinstance(getattr(self, name), str):
                 problems.append(f"{name}={getattr(self, name)!r} is a string: give a list of ids")
@@ -125,6 +153,8 @@ class Selector:
     def program(self, candidates: Candidates, budget_tokens: int) -> SelectionProgram:
         """The program for a pool: nominal, or the termwise counterpart where a radius is above 0.
 
+        The candidates are taken as they are: with a `relevance_model`, pass what `valued` made of them.
+
         Raises
         ------
         InputError
@@ -138,41 +168,68 @@ class Selector:
                     "max_per_source needs candidates with sources: pass sources, or leave it out"
                 )
             rows += source_caps(candidates.sources, self.max_per_source)
-        fixed = fixed_values(candidates.ids, self.must_include, self.must_exclude)
-        radius = self.radius if candidates.radius is None else np.asarray(candidates.radius)
-        if np.any(np.asarray(radius) > 0):
-            if candidates.embeddings is None or candidates.query_embedding is None:
-                raise InputError(
-                    "radius > 0 needs embeddings and query_embedding: pass them, or set radius=0"
-                )
-            return termwise_program(
-                candidates.relevance,
-                candidates.embeddings,
-                candidates.query_embedding,
-                candidates.tokens,
-                budget_tokens,
-                NormBall(radius, self.norm),
-                redundancy_weight=self.redundancy_weight,
-                passage_penalty=self.penalty(candidates),
-                token_price=self.token_price,
-                rows=rows,
-                fixed=fixed,
-            )
-        similarity = None
-        if self.redundancy_weight > 0 and candidates.embeddings is not None:
-            vectors = candidates.embeddings.astype(np.float64)
-            similarity = vectors @ vectors.T
+        value, similarity = self._terms(candidates)
         return nominal_program(
-            candidates.relevance,
+            value,
             similarity,
             candidates.tokens,
             budget_tokens,
             redundancy_weight=self.redundancy_weight,
             passage_penalty=self.penalty(candidates),
             token_price=self.token_price,
+            benefit=self._benefit(candidates, value),
             rows=rows,
-            fixed=fixed,
+            fixed=fixed_values(candidates.ids, self.must_include, self.must_exclude),
         )
+
+    def valued(self, candidates: Candidates) -> Candidates:
+        """The candidates with the relevance that this selector gives them: its model's, or their own."""
+        if self.relevance_model is None:
+            return candidates
+        return replace(candidates, relevance=self.relevance_model.probabilities(candidates))
+
+    def _terms(self, candidates: Candidates) -> tuple[FloatArray, FloatArray | None]:
+        """Relevance and similarity as the program charges them: nominal, or each at its own worst."""
+        n, model = len(candidates), self.relevance_model
+        radius = self.radius if candidates.radius is None else np.asarray(candidates.radius)
+        vectors, query = candidates.embeddings, candidates.query_embedding
+        if not np.any(np.asarray(radius) > 0):
+            value = candidates.relevance
+            if self.redundancy_weight == 0 or vectors is None:
+                return value, None
+            mu = vectors.astype(np.float64)
+            return value, self._weighed(mu @ mu.T, value, value)
+        if vectors is None or query is None:
+            raise InputError("radius > 0 needs embeddings and query_embedding: pass them, or set radius=0")
+        ball = NormBall(radius, self.norm)
+        loss = ball.support(query, n)
+        if model is None:
+            low, high = candidates.relevance - loss, candidates.relevance + loss
+        else:
+            low, high = (model.probabilities(candidates, sign * loss) for sign in (1, -1))
+        if self.redundancy_weight == 0:
+            return low, None
+        return low, self._weighed(worst_similarity(vectors, ball), low, high)
+
+    def _weighed(self, similarity: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+        """Similarity by sqrt(r_i r_j), at whichever end of the relevances costs most."""
+        if not self.redundancy_by_relevance:
+            return similarity
+        least, most = (np.sqrt(np.maximum(r, 0.0)) for r in (low, high))
+        return np.where(similarity >= 0, np.outer(most, most), np.outer(least, least)) * similarity
+
+    def _benefit(self, candidates: Candidates, value: FloatArray) -> FloatArray | None:
+        """w * max(r_i, r_j) * weight of the link, for every pair of which one mentions the other."""
+        if self.link_benefit == 0:
+            return None
+        if candidates.links is None:
+            raise InputError(
+                f"link_benefit={self.link_benefit:g} needs candidates with evidence links: retrieve them "
+                "from an index that holds links, pass links, or set link_benefit=0"
+            )
+        either = np.maximum(candidates.links, candidates.links.T)
+        worth = np.maximum(value, 0.0)
+        return np.asarray(self.link_benefit * either * np.maximum.outer(worth, worth), dtype=np.float64)
 
     def select(
         self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
@@ -271,14 +328,14 @@ class Selector:
                 f"budget_tokens={budget_tokens} is below the shortest passage ({shortest} tokens): "
                 "raise the budget or split passages"
             )
+        candidates = self.valued(candidates)
         allowed = int(budget_tokens)
         while True:
             program = self.program(candidates, allowed)
             result = yield program
             if result.status is Status.ERROR:
                 raise SolverError(result.message)
-            # Best first: the reader attends most to what comes first.
-            chosen = tuple(sorted(result.selected, key=lambda i: (-candidates.relevance[i], i)))
+            chosen = in_prompt_order(candidates, result.selected, self.prompt_order)
             used = summed = int(candidates.tokens[list(chosen)].sum())
             if counter is not None and chosen:
                 used = counter.count([render_context(candidates.passage(i) for i in chosen)])[0]
@@ -411,6 +468,7 @@ def select(
         query_embedding=query_vector,
         titles=titles,
         sources=sources,
+        question=query,
     )
     given = {
         "redundancy_weight": redundancy_weight,

@@ -123,7 +123,14 @@ class Candidates:
     radius : float or array_like of shape (n,), optional
         Uncertainty radius of each embedding, >= 0. None: the selector's own setting applies.
     scores : mapping of str to array_like of shape (n,), optional
-        Scores of single retrievers ("dense", "bm25", "fused") for baselines and features.
+        Scores of single retrievers ("dense", "bm25", "fused") or of a re-ranker, for baselines and features.
+    question : str
+        What was asked, for features that compare it with a passage; blank where unknown.
+    links : array_like, shape (n, n), optional
+        Evidence links: entry (i, j) > 0 where passage i mentions what passage j is about, at most 1. None:
+        not looked for.
+    positions : array_like of int, shape (n,), optional
+        Place of each passage in its corpus, whose passages stand in document order.
 
     Raises
     ------
@@ -142,6 +149,9 @@ class Candidates:
     clusters: Sequence[str] | None = None
     radius: float | FloatArray | None = None
     scores: Mapping[str, FloatArray] = field(default_factory=dict)
+    question: str = ""
+    links: NDArray[np.float32] | None = None
+    positions: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -184,6 +194,15 @@ class Candidates:
             "scores",
             {k: _vector(f"scores['{k}']", v, n, np.float64, problems) for k, v in self.scores.items()},
         )
+        if self.positions is not None:
+            put(self, "positions", _vector("positions", self.positions, n, np.int64, problems))
+        if self.links is not None:
+            links = _frozen_array(self.links, np.float32)
+            if links.shape != (n, n):
+                problems.append(f"links has shape {links.shape}, expected ({n}, {n}): one row per passage")
+            elif not np.all((links >= 0) & (links <= 1)) or np.any(np.diagonal(links) != 0):
+                problems.append("links must lie in [0, 1], with a zero diagonal: a passage links to others")
+            put(self, "links", links)
         if problems:
             raise InputError(problems)
 

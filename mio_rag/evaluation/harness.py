@@ -24,6 +24,7 @@ from mio_rag.context import RegexCounter
 from mio_rag.corpus import Dataset
 from mio_rag.errors import DataError, GenerationError, InputError
 from mio_rag.evaluation.ledger import Ledger, write_atomically
+from mio_rag.evaluation.matched import matched_rows
 from mio_rag.evaluation.methods import make_methods
 from mio_rag.evaluation.road import Road, warm_up
 from mio_rag.evaluation.summary import compare_rows, summarize
@@ -55,6 +56,8 @@ class EvaluationSettings:
         Method that others are compared with; by default topk if present, else the first.
     selector : Selector
         Settings of the program.
+    pool, mode, link_hops
+        See `Retriever`.
     limit : int or None
         Only the first so many questions.
     max_tokens : int
@@ -72,6 +75,7 @@ class EvaluationSettings:
     mmr_lambda: float = 0.7
     pool: int = 50
     mode: Mode = "fused"
+    link_hops: int = 0
     limit: int | None = None
     max_tokens: int = 32
     seed: int = 0
@@ -91,7 +95,7 @@ class EvaluationSettings:
             problems.append(f"max_tokens={self.max_tokens} must be >= 1")
         if not 0 <= self.seed < 2**31:
             problems.append(f"seed={self.seed} must be between 0 and 2^31 - 1")
-        problems += pool_problems(self.pool, self.mode)
+        problems += pool_problems(self.pool, self.mode, self.link_hops)
         if self.baseline is not None and self.baseline not in self.methods:
             problems.append(f"baseline '{self.baseline}' is not among the methods {', '.join(self.methods)}")
         try:
@@ -116,6 +120,7 @@ class EvaluationResult:
     summary: list[dict[str, Any]]
     comparisons: list[dict[str, Any]]
     run: dict[str, Any]
+    matched: list[dict[str, Any]] = field(default_factory=list)
 
 
 def evaluate(
@@ -128,7 +133,10 @@ def evaluate(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> EvaluationResult:
-    """Run every method on every question; write ledger.parquet, summary.json, comparisons.json, run.json.
+    """Run every method on every question; write ledger.parquet and the JSON files.
+
+    summary.json (means), comparisons.json (paired, at equal budgets), matched.json (tokens for equal gold
+    recall, where there are several budgets) and run.json (settings).
 
     Parameters
     ----------
@@ -165,7 +173,13 @@ def evaluate(
     methods = make_methods(list(settings.methods), settings.selector, settings.mmr_lambda)
     pairs = [(method, int(budget)) for method in methods for budget in settings.budgets]
     road = Road(
-        Retriever(index, pool=settings.pool, mode=settings.mode, counter=generator or RegexCounter()),
+        Retriever(
+            index,
+            pool=settings.pool,
+            mode=settings.mode,
+            counter=generator or RegexCounter(),
+            link_hops=settings.link_hops,
+        ),
         generator,
         settings.max_tokens,
     )
@@ -192,10 +206,16 @@ def evaluate(
     run |= {"finished": _now(), "seconds": time.perf_counter() - started}
     summary = summarize(rows, settings.seed)
     comparisons = compare_rows(rows, settings.reference, settings.seed)
+    matched = matched_rows(rows, settings.reference, seed=settings.seed)
     ledger.write_parquet()
-    for name, content in (("summary", summary), ("comparisons", comparisons), ("run", run)):
+    for name, content in (
+        ("summary", summary),
+        ("comparisons", comparisons),
+        ("matched", matched),
+        ("run", run),
+    ):
         write_atomically(folder / f"{name}.json", json.dumps(content, indent=1, allow_nan=False))
-    return EvaluationResult(folder, rows, summary, comparisons, run)
+    return EvaluationResult(folder, rows, summary, comparisons, run, matched)
 
 
 def _stuck(rows: Sequence[dict[str, Any]], pairs: int) -> bool:
@@ -258,6 +278,7 @@ def _run_record(
         "embedder_fingerprint": index.embedder.fingerprint,
         "pool": settings.pool,
         "mode": settings.mode,
+        "link_hops": settings.link_hops,
         "seed": settings.seed,
         "methods": list(settings.methods),
         "budgets": [int(b) for b in settings.budgets],
@@ -270,7 +291,16 @@ def _run_record(
 
 
 #: What must be equal for rows of two runs to stand in one ledger.
-_IDENTITY = ("data_sha256", "generator", "embedder_fingerprint", "pool", "mode", "seed", "settings")
+_IDENTITY = (
+    "data_sha256",
+    "generator",
+    "embedder_fingerprint",
+    "pool",
+    "mode",
+    "link_hops",
+    "seed",
+    "settings",
+)
 
 
 def check_folder(folder: Path, resume: bool = False) -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "answer_measures",
     "exact_match",
     "failed_measures",
+    "gold_measures",
     "normalize_answer",
     "selection_measures",
     "token_f1",
@@ -159,17 +160,9 @@ def selection_measures(question: Question, selection: Selection) -> dict[str, fl
     """Measures of what was selected, against the labels of the question."""
     measures: dict[str, float | None] = dict.fromkeys(SELECTION_MEASURES)
     pool, ids = selection.candidates, selection.ids
+    measures.update(gold_measures(question, selection))
     if question.gold_ids:
-        gold = set(question.gold_ids)
-        found = gold & set(ids)
-        measures["gold_recall"] = len(found) / len(gold)
-        measures["all_gold"] = float(found == gold)
-        measures["gold_precision"] = len(found) / len(ids) if ids else 0.0
-        measures["pool_recall"] = len(gold & set(pool.ids)) / len(gold)
-        measures.update(_rank_measures(ids, gold))
-    if question.gold_sources and pool.sources is not None:
-        chosen = {pool.sources[i] for i in selection.chosen}
-        measures["source_recall"] = len(chosen & set(question.gold_sources)) / len(set(question.gold_sources))
+        measures.update(_rank_measures(ids, set(question.gold_ids)))
     if question.answers and not _yes_no(question):
         context = f" {normalize_answer(' '.join(f'{p.title} {p.text}' for p in selection.passages))} "
         measures["answer_in_context"] = float(
@@ -180,6 +173,23 @@ def selection_measures(question: Question, selection: Selection) -> dict[str, fl
         counts = np.array(list(Counter(pool.sources[i] for i in selection.chosen).values()), dtype=float)
         share = counts / counts.sum()
         measures["source_entropy"] = float(abs(-(share * np.log2(share)).sum()))
+    return measures
+
+
+def gold_measures(question: Question, selection: Selection) -> dict[str, float]:
+    """Those measures that compare the selected passages with the labels as sets; quick to compute."""
+    pool, ids = selection.candidates, selection.ids
+    measures: dict[str, float] = {}
+    if question.gold_ids:
+        gold = set(question.gold_ids)
+        found = gold & set(ids)
+        measures["gold_recall"] = len(found) / len(gold)
+        measures["all_gold"] = float(found == gold)
+        measures["gold_precision"] = len(found) / len(ids) if ids else 0.0
+        measures["pool_recall"] = len(gold & set(pool.ids)) / len(gold)
+    if question.gold_sources and pool.sources is not None:
+        chosen = {pool.sources[i] for i in selection.chosen}
+        measures["source_recall"] = len(chosen & set(question.gold_sources)) / len(set(question.gold_sources))
     return measures
 
 

@@ -2,6 +2,7 @@
 
 topk           cosine, best first, skipping what does not fit;  topk:K stops after K passages
 bm25, fused    the same by BM25 score, by reciprocal rank fusion (also bm25:K, fused:K)
+calibrated     the same by the probability of the selector's relevance model (also calibrated:K)
 mmr            maximal marginal relevance
 density        cosine per token
 greedy         the program's marginal gains per token
@@ -46,11 +47,15 @@ class Method:
 
     def select(self, candidates: Candidates, budget_tokens: int, counter: TokenCounter) -> Selection:
         """Choose from the pool."""
-        if self.score is not None:
-            if self.score not in candidates.scores:
-                raise InputError(f"method '{self.name}' needs candidates with scores['{self.score}']")
-            candidates = dataclasses.replace(candidates, relevance=candidates.scores[self.score])
-        return self.selector.select(candidates, budget_tokens, counter)
+        return self.selector.select(self.scored(candidates), budget_tokens, counter)
+
+    def scored(self, candidates: Candidates) -> Candidates:
+        """The candidates with the score of this method as their relevance."""
+        if self.score is None:
+            return candidates
+        if self.score not in candidates.scores:
+            raise InputError(f"method '{self.name}' needs candidates with scores['{self.score}']")
+        return dataclasses.replace(candidates, relevance=candidates.scores[self.score])
 
 
 def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) -> list[Method]:
@@ -75,17 +80,26 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
     if not names:
         problems.append(f"no method is given: choose from {', '.join(METHODS)}, topk:K")
     plain = dataclasses.replace(
-        selector, redundancy_weight=0.0, passage_penalty=0.0, token_price=0.0, radius=0.0
+        selector,
+        redundancy_weight=0.0,
+        passage_penalty=0.0,
+        token_price=0.0,
+        radius=0.0,
+        relevance_model=None,
+        link_benefit=0.0,
     )
     methods = []
     for name in names:
-        ranked = re.fullmatch(r"(topk|bm25|fused)(?::([1-9]\d*))?", name)
+        ranked = re.fullmatch(r"(topk|bm25|fused|calibrated)(?::([1-9]\d*))?", name)
         if ranked:
-            score = None if ranked[1] == "topk" else ranked[1]
+            score = ranked[1] if ranked[1] in ("bm25", "fused") else None
+            if ranked[1] == "calibrated" and selector.relevance_model is None:
+                problems.append(f"method '{name}' needs a relevance model: give one (--relevance default)")
+            model = selector.relevance_model if ranked[1] == "calibrated" else None
             given = (int(ranked[2]) if ranked[2] else None, selector.max_passages)
             most = min((k for k in given if k is not None), default=None)
             try:
-                rank = dataclasses.replace(plain, solver="topk", max_passages=most)
+                rank = dataclasses.replace(plain, solver="topk", max_passages=most, relevance_model=model)
                 methods.append(Method(name, rank, score))
             except InputError as error:  # K below min_passages
                 problems += [f"method '{name}': {p}" for p in error.problems]
@@ -101,7 +115,8 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
             methods.append(Method(name, selector))
         elif name != "mmr":
             problems.append(
-                f"method '{name}' is unknown: choose from {', '.join(METHODS)}, topk:K, bm25:K, fused:K"
+                f"method '{name}' is unknown: choose from {', '.join(METHODS)}, topk:K, bm25:K, "
+                "fused:K, and with a relevance model calibrated"
             )
     if problems:
         raise InputError(problems)

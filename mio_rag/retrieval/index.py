@@ -4,6 +4,7 @@
     passages.jsonl    {"id", "title", "text", "source"}, in row order
     dense.faiss       inner-product index over unit vectors (exact)
     bm25/             the lexical index of bm25s
+    links.npz         which passage mentions what another one is about (absent in older indexes)
     tfidf*            the fitted embedder, where the corpus taught it
 
 A folder is written under a temporary name and renamed when it is complete. Reading checks format, version,
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from mio_rag.corpus import Dataset
 from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.retrieval.embedders import Embedder, Progress, make_embedder
+from mio_rag.retrieval.links import LinkIndex
 from mio_rag.types import Passage
 
 __all__ = ["FORMAT", "VERSION", "CorpusIndex", "embedded_text"]
@@ -59,6 +61,7 @@ class CorpusIndex:
     name: str
     _dense: Any
     _bm25: Any
+    links: LinkIndex | None = None
 
     @classmethod
     def build(
@@ -108,7 +111,7 @@ class CorpusIndex:
         # bm25s cannot index a corpus in which every word is a stop word.
         tokens = [words or ["\u2205"] for words in _tokenize(texts)]
         bm25.index(tokens, show_progress=False)
-        return cls(checked, embedder, name, dense, bm25)
+        return cls(checked, embedder, name, dense, bm25, LinkIndex.build(checked))
 
     def __len__(self) -> int:
         return len(self.passages)
@@ -169,6 +172,8 @@ class CorpusIndex:
             # Through Python: faiss's own writer does not notice when the end of the file meets a full disk.
             (work / "dense.faiss").write_bytes(faiss.serialize_index(self._dense).tobytes())
             self._bm25.save(str(work / "bm25"), show_progress=False)
+            if self.links is not None:
+                self.links.save(work)
             self.embedder.save(work)
             files = sorted(p for p in work.rglob("*") if p.is_file())
             manifest = {
@@ -232,7 +237,22 @@ class CorpusIndex:
                 f"here is {embedder.fingerprint}: vectors of two models cannot be compared; build the "
                 "index again"
             )
-        return cls(passages, embedder, manifest["name"], dense, bm25)
+        return cls(passages, embedder, manifest["name"], dense, bm25, LinkIndex.load(path, len(passages)))
+
+    def required_links(self) -> LinkIndex:
+        """The evidence links.
+
+        Raises
+        ------
+        InputError
+            If the index was written before there were any.
+        """
+        if self.links is None:
+            raise InputError(
+                f"the index of '{self.name}' was built without evidence links: build it again with "
+                "`mio-rag index DATA --out INDEX --overwrite` (embeddings that are cached are not made again)"
+            )
+        return self.links
 
 
 def is_index(folder: Path) -> bool:

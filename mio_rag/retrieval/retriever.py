@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
 from mio_rag.corpus import is_text
@@ -16,6 +17,11 @@ from mio_rag.types import Candidates
 __all__ = ["Mode", "Retriever", "reciprocal_rank_fusion"]
 
 Mode = Literal["fused", "dense", "bm25"]
+
+#: Links are followed from so many of the best passages of a pool ...
+LINK_SOURCES = 10
+#: ... to at most so many passages outside it: in a large corpus ten passages may mention hundreds.
+MOST_LINKED = 30
 
 
 def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]], k: int = 60) -> dict[int, float]:
@@ -38,9 +44,11 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]], k: int = 60) -> di
     return scores
 
 
-def pool_problems(pool: int, mode: str) -> list[str]:
+def pool_problems(pool: int, mode: str, link_hops: int = 0) -> list[str]:
     """What is wrong with these settings of a `Retriever`."""
     problems = []
+    if not 0 <= link_hops <= 3:
+        problems.append(f"link_hops={link_hops} must be between 0 (no expansion of the pool) and 3")
     if pool < 1:
         problems.append(f"pool={pool} must be >= 1")
     if mode not in get_args(Mode):
@@ -60,19 +68,35 @@ class Retriever:
         What ranks the pool. "fused" takes the best of dense and BM25 by reciprocal rank.
     counter : TokenCounter, optional
         The reader's tokenizer; an approximation (`RegexCounter`) where no reader is known.
+    link_hops : int
+        Links in a row that are followed from the best passages of the pool to passages that retrieval missed.
+        0: the pool is not expanded.
+
+    Raises
+    ------
+    InputError
+        For settings out of range, or links asked of an index without them.
     """
 
     def __init__(
-        self, index: CorpusIndex, *, pool: int = 50, mode: Mode = "fused", counter: TokenCounter | None = None
+        self,
+        index: CorpusIndex,
+        *,
+        pool: int = 50,
+        mode: Mode = "fused",
+        counter: TokenCounter | None = None,
+        link_hops: int = 0,
     ) -> None:
-        problems = pool_problems(pool, mode)
+        problems = pool_problems(pool, mode, link_hops)
         if problems:
             raise InputError(problems)
-        self.index, self.pool, self.mode = index, pool, mode
+        self.index, self.pool, self.mode, self.link_hops = index, pool, mode, link_hops
+        if link_hops:
+            index.required_links()
         self.counter: TokenCounter = counter or RegexCounter()
 
     def retrieve(self, question: str) -> Candidates:
-        """The pool for a question, best first.
+        """The pool for a question, best first; at its end what links lead to, where they are followed.
 
         ``relevance`` is the cosine between question and passage, whatever ranked the pool. ``scores`` holds
         "dense" (the same cosine), "bm25" (0 where no word is shared) and "fused" (reciprocal rank; 0 where
@@ -94,7 +118,7 @@ class Retriever:
             ranking = sorted(fused, key=lambda row: (-fused[row], row))
         else:
             ranking = (dense_rows if self.mode == "dense" else bm25_rows).tolist()
-        rows = ranking[: self.pool]
+        rows = self._expanded(ranking[: self.pool], query)
         embeddings = self.index.embeddings(rows)
         cosine = (embeddings @ query).astype(np.float64)
         passages = [self.index.passages[r] for r in rows]
@@ -112,4 +136,20 @@ class Retriever:
                 "bm25": lexical[rows],
                 "fused": np.array([fused.get(r, 0.0) for r in rows]),
             },
+            question=question,
+            links=None if self.index.links is None else self.index.links.among(rows),
+            positions=np.array(rows, dtype=np.int64),
         )
+
+    def _expanded(self, rows: list[int], query: NDArray[np.float32]) -> list[int]:
+        """The pool with what its best passages lead to, at its end; the nearest to the question first."""
+        if not self.link_hops:
+            return rows
+        inside = set(rows)
+        led = self.index.required_links().reached(rows[:LINK_SOURCES], self.link_hops)
+        fresh = [row for row in led if row not in inside]
+        if not fresh:
+            return rows
+        worth = (self.index.embeddings(fresh) @ query) * np.array([led[row] for row in fresh]) ** 0.5
+        order = np.argsort(-worth, kind="stable")[:MOST_LINKED]
+        return rows + [fresh[k] for k in order]

@@ -1,0 +1,1 @@
+"""What calibrated relevance and evidence links are worth: `python -m benchmarks relevance`."""

@@ -1,0 +1,215 @@
+"""Fit a relevance model on labelled questions, by cross-validation in which questions are never split.
+
+Every later stage is fitted on predictions that the stage before made for questions it had not seen, and so is
+the isotonic curve; all reported measures are of such predictions.
+
+Source: logistic calibration, Platt (1999); isotonic, Zadrozny and Elkan (2002); out-of-fold stacking, Wolpert
+(1992).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from mio_rag.errors import InputError, require
+from mio_rag.relevance.calibration import calibration_measures, reliability
+from mio_rag.relevance.features import LINK_FEATURES, MONOTONE, available_features, feature_matrix
+from mio_rag.relevance.model import Kind, RelevanceModel, Stage
+from mio_rag.types import Candidates
+
+__all__ = ["Labelled", "fit"]
+
+FloatArray = NDArray[np.float64]
+
+_FOLDS = 5
+_STRENGTHS = (0.01, 0.1, 1.0, 10.0)  # inverse regularisation, on standardised features
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """One question's pool, and which candidates it needs.
+
+    Parameters
+    ----------
+    gold : collection of str
+        Ids of the passages that hold the evidence; those that retrieval missed are simply not in the pool.
+    weight : float
+        > 0, of the question.
+    """
+
+    candidates: Candidates
+    gold: frozenset[str]
+    weight: float = 1.0
+
+    @property
+    def labels(self) -> FloatArray:
+        """1 for each candidate that is needed, shape (n,)."""
+        return np.array([float(i in self.gold) for i in self.candidates.ids])
+
+
+def fit(
+    pools: Sequence[Labelled],
+    *,
+    kind: Kind = "logistic",
+    features: Sequence[str] | None = None,
+    link_stages: int = 1,
+    seed: int = 0,
+    name: str = "model",
+    provenance: str = "",
+    embedder: str = "",
+    progress: Callable[[int], None] | None = None,
+) -> RelevanceModel:
+    """Fit a model.
+
+    Parameters
+    ----------
+    pools : sequence of Labelled
+        One per question, at least 10 with a needed passage in the pool.
+    kind : {"logistic", "isotonic"}
+        isotonic: the last stage's probability, bent by a monotone curve; wants some thousand candidates.
+    features : sequence of str, optional
+        Of the first stage; by default all that every pool can give.
+    link_stages : int
+        Stages after the first, with the link features: as many links in a row carry evidence. Left out where
+        pools have no links.
+    name, provenance, embedder : str
+        Kept with the model, see `RelevanceModel`.
+    progress : callable, optional
+        Called with 1 after each stage.
+
+    Returns
+    -------
+    RelevanceModel
+        With out-of-fold `measures`: of the model, and of the cosine taken for a probability ("before").
+
+    Raises
+    ------
+    InputError
+        If there is too little to fit on, or pools lack a feature.
+    """
+    labelled = [pool for pool in pools if len(pool.candidates)]
+    usable = sum(bool(pool.labels.any()) for pool in labelled)
+    if usable < 2 * _FOLDS:
+        raise InputError(
+            f"{usable} of {len(pools)} questions have a needed passage in their pool: at least {2 * _FOLDS} "
+            "are needed to fit a model; label more questions (gold_ids), or use relevance 'default'"
+        )
+    if not 0 <= link_stages <= 3:
+        raise InputError(f"link_stages={link_stages} must be between 0 and 3")
+    every = [set(available_features(pool.candidates)) for pool in labelled]
+    common = set.intersection(*every)
+    first = tuple(
+        features or (n for n in available_features(labelled[0].candidates, links=False) if n in common)
+    )
+    stages_of = [first] + [(*first, *LINK_FEATURES)] * (link_stages if set(LINK_FEATURES) <= common else 0)
+    split = _Split(labelled, seed)
+    before: list[FloatArray | None] = [None] * len(labelled)
+    stages = []
+    for names in stages_of:
+        matrix = np.concatenate(
+            [
+                feature_matrix(pool.candidates, names, before=p)
+                for pool, p in zip(labelled, before, strict=True)
+            ]
+        )
+        stage, outside, strength = split.stage(matrix, names)
+        stages.append(stage)
+        before = list(np.split(outside, split.ends))
+        if progress:
+            progress(1)
+    knots: tuple[tuple[float, float], ...] = ()
+    if kind == "isotonic":
+        outside, knots = split.bent(outside)
+    cosine = np.concatenate([np.clip(pool.candidates.relevance, 0, 1) for pool in labelled])
+    measures: dict[str, Any] = {
+        "questions": len(labelled),
+        "candidates": int(split.y.size),
+        "needed": int(split.y.sum()),
+        "inverse_regularisation": strength,
+        "before": calibration_measures(cosine, split.y),
+        "after": calibration_measures(outside, split.y),
+        "reliability_before": reliability(cosine, split.y),
+        "reliability_after": reliability(outside, split.y),
+    }
+    return RelevanceModel(tuple(stages), kind, knots, name, provenance, embedder, measures)
+
+
+class _Split:
+    """Labels and folds of all candidates, questions whole."""
+
+    def __init__(self, pools: Sequence[Labelled], seed: int) -> None:
+        selection: Any = require("sklearn.model_selection", "retrieval", "fitting a relevance model")
+        self.y = np.concatenate([pool.labels for pool in pools])
+        sizes = [len(pool.candidates) for pool in pools]
+        self.ends = np.cumsum(sizes)[:-1]
+        groups = np.repeat(np.arange(len(pools)), sizes)
+        weights = np.repeat([pool.weight for pool in pools], sizes)
+        self.weights = weights / weights.mean()
+        folds = selection.GroupKFold(_FOLDS, shuffle=True, random_state=seed)
+        self.folds = list(folds.split(groups, self.y, groups))
+
+    def stage(self, matrix: FloatArray, names: Sequence[str]) -> tuple[Stage, FloatArray, float]:
+        """The stage on all data, its out-of-fold probabilities, and the regularisation that these chose."""
+        best: tuple[float, float, FloatArray] | None = None
+        for strength in _STRENGTHS:
+            outside = np.empty(self.y.size)
+            for train, test in self.folds:
+                part = self._regression(matrix[train], self.y[train], self.weights[train], names, strength)
+                outside[test] = expit(matrix[test] @ np.array(part.weights) + part.intercept)
+            safe = np.clip(outside, 1e-12, 1 - 1e-12)
+            losses = self.y * np.log(safe) + (1 - self.y) * np.log(1 - safe)
+            loss = float(-(self.weights * losses).mean())
+            if best is None or loss < best[0] - 1e-6:
+                best = loss, strength, outside
+        assert best is not None
+        _, strength, outside = best
+        return self._regression(matrix, self.y, self.weights, names, strength), outside, strength
+
+    def _regression(
+        self, matrix: FloatArray, y: FloatArray, weights: FloatArray, names: Sequence[str], strength: float
+    ) -> Stage:
+        """Logistic regression with weights >= 0 on the monotone features.
+
+        Scikit-learn has no signs to constrain: the most negative of these weights is put to zero, and the
+        rest fitted again, until none is negative.
+        """
+        linear: Any = require("sklearn.linear_model", "retrieval", "fitting a relevance model")
+        mean, scale = matrix.mean(axis=0), matrix.std(axis=0)
+        scale = np.where(scale > 1e-12, scale, 1.0)
+        kept = [k for k in range(len(names)) if np.ptp(matrix[:, k]) > 0]
+        while True:
+            model = linear.LogisticRegression(C=strength, max_iter=1000)
+            model.fit((matrix[:, kept] - mean[kept]) / scale[kept], y, sample_weight=weights)
+            coefficients = model.coef_[0] / scale[kept]
+            wrong = {k: c for k, c in zip(kept, coefficients, strict=True) if names[k] in MONOTONE and c < 0}
+            if not wrong:
+                break
+            kept.remove(min(wrong, key=lambda k: wrong[k] * scale[k]))
+        full = np.zeros(len(names))
+        full[kept] = coefficients
+        intercept = float(model.intercept_[0] - full @ mean)
+        return Stage(tuple(names), tuple(float(w) for w in full), intercept)
+
+    def bent(self, p: FloatArray) -> tuple[FloatArray, tuple[tuple[float, float], ...]]:
+        """Out-of-fold isotonic probabilities, and the knots of the curve on all data."""
+        isotonic: Any = require("sklearn.isotonic", "retrieval", "fitting an isotonic relevance model")
+
+        def curve(rows: NDArray[np.int64] | slice) -> Any:
+            return isotonic.IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(
+                p[rows], self.y[rows], sample_weight=self.weights[rows]
+            )
+
+        outside = np.empty(p.size)
+        for train, test in self.folds:
+            outside[test] = curve(train).predict(p[test])
+        whole = curve(slice(None))
+        knots: dict[float, float] = {}
+        for x, value in zip(whole.X_thresholds_, whole.y_thresholds_, strict=True):
+            knots[float(x)] = float(value)
+        return outside, tuple(knots.items())

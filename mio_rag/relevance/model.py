@@ -1,0 +1,263 @@
+"""Relevance as a probability: that a passage holds evidence which the answer needs.
+
+A model is one or more logistic stages; each later stage also sees the probabilities of the stage before
+through the evidence links of the pool (`mio_rag.relevance.features`). An isotonic model bends the last
+stage's probability by a monotone curve. All of it is a handful of numbers in JSON, evaluated with numpy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+
+from mio_rag.errors import DataError, InputError
+from mio_rag.relevance.features import LINK_FEATURES, MONOTONE, feature_matrix
+from mio_rag.types import Candidates
+
+__all__ = ["FORMAT", "VERSION", "Kind", "RelevanceModel", "Stage", "load_model"]
+
+FORMAT = "mio-rag-relevance"
+VERSION = 1
+
+FloatArray = NDArray[np.float64]
+Kind = Literal["logistic", "isotonic"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One logistic regression: sigmoid(intercept + weights . features).
+
+    Parameters
+    ----------
+    features : tuple of str, length k
+        See `mio_rag.relevance.features`.
+    weights : tuple of float, length k
+        On the features as they are, not standardised. Not negative for `MONOTONE` features.
+    """
+
+    features: tuple[str, ...]
+    weights: tuple[float, ...]
+    intercept: float
+
+    def __post_init__(self) -> None:
+        problems = []
+        if len(self.weights) != len(self.features) or len(set(self.features)) < len(self.features):
+            problems.append(f"{len(self.features)} features and {len(self.weights)} weights: one for each")
+        elif not all(math.isfinite(value) for value in (*self.weights, self.intercept)):
+            problems.append("weights and intercept must be finite")
+        else:
+            problems += [
+                f"the weight of '{name}' is {weight:g}: it must not be negative, or worst cases under "
+                "embedding uncertainty would not pass through the model"
+                for name, weight in zip(self.features, self.weights, strict=True)
+                if name in MONOTONE and weight < 0
+            ]
+        if problems:
+            raise InputError(problems)
+
+
+@dataclass(frozen=True)
+class RelevanceModel:
+    """Candidates -> probabilities that they are needed.
+
+    Parameters
+    ----------
+    stages : tuple of Stage
+        At least one; the first without link features.
+    kind : {"logistic", "isotonic"}
+    knots : tuple of (float, float)
+        Of an isotonic model: (probability of the last stage, calibrated probability), both ascending;
+        between knots the curve is linear, outside it is flat.
+    provenance : str
+        What the numbers were fitted on, for people.
+    embedder : str
+        Fingerprint of the embedder whose cosines it was fitted on; blank where unknown.
+    measures : mapping
+        What was measured while fitting (calibration error, log loss, counts); plain data.
+
+    Raises
+    ------
+    InputError
+        For stages or knots that do not make a model.
+    """
+
+    stages: tuple[Stage, ...]
+    kind: Kind = "logistic"
+    knots: tuple[tuple[float, float], ...] = ()
+    name: str = "model"
+    provenance: str = ""
+    embedder: str = ""
+    measures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not self.stages:
+            problems.append("a relevance model needs at least one stage")
+        elif set(self.stages[0].features) & set(LINK_FEATURES):
+            problems.append("the first stage must not use link features: they need a stage before")
+        if self.kind not in get_args(Kind):
+            problems.append(f"kind '{self.kind}' is unknown: choose logistic or isotonic")
+        curve = np.array(self.knots, dtype=np.float64).reshape(-1, 2)
+        if (self.kind == "isotonic") != bool(self.knots):
+            problems.append("knots belong to an isotonic model, and such a model needs them")
+        elif self.knots and not (
+            np.all(np.diff(curve[:, 0]) > 0) and np.all(np.diff(curve[:, 1]) >= 0) and curve.min() >= 0
+        ):
+            problems.append("the knots of an isotonic model must ascend, from 0 or above")
+        if problems:
+            raise InputError(problems)
+
+    @property
+    def uses_links(self) -> bool:
+        """Whether candidates need evidence links."""
+        return any(set(stage.features) & set(LINK_FEATURES) for stage in self.stages)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Every feature that it uses."""
+        return tuple(dict.fromkeys(name for stage in self.stages for name in stage.features))
+
+    def doubt(self, embedder: str, fingerprint: str) -> str | None:
+        """Why its probabilities may be off with an embedder's cosines; None where it was fitted on them."""
+        if not self.embedder or self.embedder == fingerprint:
+            return None
+        return (
+            f"relevance '{self.name}' was fitted on the cosines of another embedder than '{embedder}': take "
+            "its probabilities as a rough guess, or fit one on labelled questions (mio-rag calibrate)"
+        )
+
+    def probabilities(self, candidates: Candidates, cosine_loss: ArrayLike = 0.0) -> FloatArray:
+        """Probability that each candidate is needed.
+
+        Parameters
+        ----------
+        cosine_loss : float or array_like of shape (n,)
+            h_i(q) of an uncertainty set: every cosine is taken that much lower. The result is then the exact
+            worst case of each probability over the set, since the model rises with every cosine.
+
+        Returns
+        -------
+        ndarray, shape (n,)
+
+        Raises
+        ------
+        InputError
+            If candidates lack what a feature needs.
+        """
+        loss = np.asarray(cosine_loss, dtype=np.float64)
+        current: FloatArray | None = None
+        if len(candidates) == 0:
+            return np.zeros(0)
+        base = [name for name in self.features if name not in LINK_FEATURES]
+        columns = dict(zip(base, feature_matrix(candidates, base, cosine_loss=loss).T, strict=True))
+        for stage in self.stages:
+            links = [name for name in stage.features if name in LINK_FEATURES]
+            matrix = feature_matrix(candidates, links, before=current)
+            columns |= dict(zip(links, matrix.T, strict=True))
+            score = np.full(len(candidates), stage.intercept)
+            for name, weight in zip(stage.features, stage.weights, strict=True):
+                score += weight * columns[name]
+            current = np.asarray(expit(score))
+        assert current is not None
+        if self.knots:
+            at, value = np.array(self.knots).T
+            current = np.interp(current, at, value)
+        return current
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "name": self.name,
+            "kind": self.kind,
+            "provenance": self.provenance,
+            "embedder": self.embedder,
+            "stages": [
+                {
+                    "intercept": stage.intercept,
+                    "weights": dict(zip(stage.features, stage.weights, strict=True)),
+                }
+                for stage in self.stages
+            ],
+            "knots": [list(knot) for knot in self.knots],
+            "measures": dict(self.measures),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> RelevanceModel:
+        """The model of a JSON object that `to_dict` wrote.
+
+        Raises
+        ------
+        InputError
+            If it is not one.
+        """
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise InputError("this is not a relevance model: make one with `mio-rag calibrate`")
+        if data.get("version") != VERSION:
+            raise InputError(
+                f"the relevance model has format version {data.get('version')}, this release reads "
+                f"{VERSION}: fit it again with `mio-rag calibrate`"
+            )
+        try:
+            stages = tuple(
+                Stage(
+                    tuple(stage["weights"]),
+                    tuple(float(w) for w in stage["weights"].values()),
+                    float(stage["intercept"]),
+                )
+                for stage in data["stages"]
+            )
+            return cls(
+                stages,
+                data["kind"],
+                tuple((float(a), float(b)) for a, b in data.get("knots", ())),
+                str(data.get("name", "model")),
+                str(data.get("provenance", "")),
+                str(data.get("embedder", "")),
+                dict(data.get("measures", {})),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"the relevance model is malformed ({type(error).__name__}: {error})") from error
+
+
+def load_model(name: str | Path) -> RelevanceModel | None:
+    """The relevance model of a name or file.
+
+    Parameters
+    ----------
+    name : str or Path
+        "cosine" (no model: relevance stays what retrieval gave), "default" (weights that ship with mio-rag;
+        its `provenance` tells what they were fitted on), or a file that `mio-rag calibrate` wrote.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or is not a relevance model.
+    """
+    if str(name) == "cosine":
+        return None
+    path = Path(__file__).with_name("default.json") if str(name) == "default" else Path(name)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"relevance '{name}' cannot be read ({error}): give 'default', 'cosine', or the file that "
+            "`mio-rag calibrate` wrote"
+        ) from error
+    try:
+        return RelevanceModel.from_dict(data)
+    except InputError as error:
+        raise DataError([f"'{path}': {problem}" for problem in error.problems]) from error

@@ -1,0 +1,198 @@
+"""Evidence links: which passage mentions what another passage is about.
+
+A question that needs two passages often names only the first; the first names the second. Passage i links to
+passage j where the text of i mentions the title of j; where passages have no titles, the capitalised name
+that the text of j opens with. A link weighs
+
+    (1 - log(df) / log(N)) / bearers
+
+with df the number of passages that mention the name, N the size of the corpus and `bearers` the number of
+passages of that name: a name that everybody mentions, or that belongs to a long article in many pieces, says
+little about any one passage.
+
+Links are found once, when the index is built, and kept with it as one sparse matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import IndexFormatError, InputError
+from mio_rag.names import NameDictionary, leading_name
+from mio_rag.types import Passage
+
+__all__ = ["LINKS_FILE", "LinkIndex", "passage_names"]
+
+LINKS_FILE = "links.npz"
+_MOST_BEARERS = 50  # passages of one name; beyond that the name tells nothing of a passage
+
+Kind = Literal["titles", "entities"]
+
+
+def passage_names(
+    passages: Sequence[Passage], name_of: Callable[[Passage], str] | None = None
+) -> tuple[list[str], Kind]:
+    """What each passage is about, and how that is known.
+
+    Titles where there are at least half as many different ones as passages; otherwise the name that the text
+    opens with (and the title where there is no such name): twenty titles shared by thousands of passages name
+    documents, not passages.
+
+    Parameters
+    ----------
+    name_of : callable, optional
+        Another way to name a passage, a named-entity model for instance.
+    """
+    if name_of is not None:
+        return [name_of(p) for p in passages], "entities"
+    if 2 * len({p.title.strip() for p in passages} - {""}) >= len(passages):
+        return [p.title for p in passages], "titles"
+    return [leading_name(p.text) or p.title for p in passages], "entities"
+
+
+@dataclass(frozen=True, eq=False)
+class LinkIndex:
+    """A sparse matrix of links in compressed rows: row i holds what passage i mentions.
+
+    Parameters
+    ----------
+    indptr : ndarray of int64, shape (n + 1,)
+    indices : ndarray of int32, shape (links,)
+        Row numbers of the linked passages, ascending within a row, never the passage itself.
+    weights : ndarray of float32, shape (links,)
+        In (0, 1].
+    kind : {"titles", "entities"}
+        What the names are.
+    names : int
+        Different names in the dictionary.
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    weights: NDArray[np.float32]
+    kind: Kind
+    names: int
+
+    @classmethod
+    def build(
+        cls,
+        passages: Sequence[Passage],
+        name_of: Callable[[Passage], str] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> LinkIndex:
+        """Find the links of a corpus; see `passage_names` for `name_of`."""
+        n = len(passages)
+        names, kind = passage_names(passages, name_of)
+        dictionary = NameDictionary(names)
+        numbers = {key: k for k, key in enumerate(dictionary.bearers)}
+        mentioned: list[NDArray[np.int32]] = []
+        for passage in passages:
+            found = {numbers[key] for key in dictionary.mentions(passage.text)}
+            mentioned.append(np.array(sorted(found), dtype=np.int32))
+            if progress:
+                progress(1)
+        frequency = np.bincount(np.concatenate([*mentioned, np.zeros(0, np.int32)]), minlength=len(numbers))
+        weight = 1 - np.log(np.maximum(frequency, 1)) / np.log(max(n, 2))
+        bearers = [np.array(rows, dtype=np.int32) for rows in dictionary.bearers.values()]
+        indptr = np.zeros(n + 1, dtype=np.int64)
+        columns: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
+        values: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]
+        for i, keys in enumerate(mentioned):
+            count = 0
+            for k in keys:
+                rows = bearers[k]
+                # A passage of the same name as i is a sibling, not a reference.
+                if weight[k] <= 0 or rows.size > _MOST_BEARERS or i in rows:
+                    continue
+                columns.append(rows)
+                values.append(np.full(rows.size, weight[k] / rows.size, dtype=np.float32))
+                count += rows.size
+            indptr[i + 1] = indptr[i] + count
+        return cls(indptr, np.concatenate(columns), np.concatenate(values), kind, len(numbers))
+
+    def __len__(self) -> int:
+        return int(self.indices.size)
+
+    @property
+    def passages(self) -> int:
+        """Passages of the corpus."""
+        return int(self.indptr.size - 1)
+
+    def mentioned_by(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Rows that a passage links to, and the weights."""
+        part = slice(int(self.indptr[row]), int(self.indptr[row + 1]))
+        return self.indices[part], self.weights[part]
+
+    def among(self, rows: Sequence[int]) -> NDArray[np.float32]:
+        """The links within a pool, shape (len(rows), len(rows)): entry (i, j) where i mentions j, else 0."""
+        place = {row: k for k, row in enumerate(rows)}
+        matrix = np.zeros((len(rows), len(rows)), dtype=np.float32)
+        for i, row in enumerate(rows):
+            for target, weight in zip(*self.mentioned_by(row), strict=True):
+                j = place.get(int(target))
+                if j is not None:
+                    matrix[i, j] = max(matrix[i, j], weight)
+        return matrix
+
+    def reached(self, rows: Sequence[int], hops: int = 1) -> dict[int, float]:
+        """What passages lead to: row -> weight of the best path (the product along it), without themselves.
+
+        Parameters
+        ----------
+        hops : int
+            Longest path, >= 1.
+        """
+        if hops < 1:
+            raise InputError(f"hops={hops} must be >= 1: how many links in a row are followed")
+        best = dict.fromkeys(map(int, rows), 1.0)
+        front = dict(best)
+        for _ in range(hops):
+            following: dict[int, float] = {}
+            for row, so_far in front.items():
+                for target, weight in zip(*self.mentioned_by(row), strict=True):
+                    value = so_far * float(weight)
+                    if value > best.get(int(target), 0.0):
+                        best[int(target)] = following[int(target)] = value
+            front = following
+        return {row: value for row, value in best.items() if row not in set(map(int, rows))}
+
+    def save(self, folder: Path) -> None:
+        """Write `LINKS_FILE`."""
+        with (folder / LINKS_FILE).open("wb") as file:
+            np.savez_compressed(
+                file,
+                indptr=self.indptr,
+                indices=self.indices,
+                weights=self.weights,
+                kind=np.array(self.kind),
+                names=np.array(self.names),
+            )
+
+    @classmethod
+    def load(cls, folder: Path, passages: int) -> LinkIndex | None:
+        """The links in a folder; None where it was written without them.
+
+        Raises
+        ------
+        IndexFormatError
+            If they belong to another number of passages, or cannot be read.
+        """
+        path = folder / LINKS_FILE
+        if not path.is_file():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                kind: Kind = "titles" if str(data["kind"]) == "titles" else "entities"
+                found = cls(data["indptr"], data["indices"], data["weights"], kind, int(data["names"]))
+        except (OSError, ValueError, KeyError) as error:
+            raise IndexFormatError(f"'{path}' cannot be read ({error}): build the index again") from error
+        inside = not len(found) or 0 <= found.indices.min() <= found.indices.max() < passages
+        if found.passages != passages or int(found.indptr[-1]) != len(found) or not inside:
+            raise IndexFormatError(f"'{path}' does not fit the index's passages: build the index again")
+        return found

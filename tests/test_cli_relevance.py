@@ -1,0 +1,113 @@
+"""`mio-rag calibrate`, and --relevance with its companions on select, ask and evaluate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mio_rag.cli import app
+from mio_rag.datasets import Dataset
+from mio_rag.errors import DataError, InputError
+from mio_rag.evaluation.calibrate import calibrate
+from mio_rag.relevance import load_model
+from mio_rag.retrieval import CorpusIndex, Retriever
+
+
+def run(*arguments: object, code: int = 0) -> tuple[Any, str]:
+    """The JSON object of a command (or None), and what it said on stderr."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.stderr
+    return (json.loads(result.stdout) if "--json" in arguments else result.stdout), result.stderr
+
+
+@pytest.fixture(scope="module")
+def index(demo_index: CorpusIndex, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return demo_index.save(tmp_path_factory.mktemp("relevance") / "index")
+
+
+@pytest.fixture(scope="module")
+def model(index: Path) -> Path:
+    out = index.parent / "model.json"
+    run("calibrate", "demo", "--index", index, "--out", out, "--pool", 20, "--json")
+    return out
+
+
+def test_calibrate_writes_a_model_and_its_plot(index: Path, model: Path, tmp_path: Path) -> None:
+    assert model.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
+    loaded = load_model(model)
+    assert loaded is not None
+    assert loaded.measures["after"]["log_loss"] < loaded.measures["before"]["log_loss"]
+    assert "25 questions of 'demo'" in loaded.provenance
+    shown, _ = run("calibrate", "demo", "--index", index, "--out", tmp_path / "m.json", "--kind", "isotonic")
+    assert "calibration error" in shown
+    assert "cosine as it is" in shown
+
+
+def test_select_with_a_model(index: Path, model: Path) -> None:
+    question = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
+    evidence = ["--relevance", model, "--link-benefit", 0.2, "--link-hops", 1]
+    found, note = run("select", index, question, *evidence, "--passage-penalty", 0.02, "--json")
+    assert found["status"] == "optimal"
+    assert all(0 <= p["relevance"] <= 1 for p in found["passages"])
+    assert "another embedder" not in note
+    other, note = run("select", index, question, "--relevance", "default", "--json")
+    assert "fitted on the cosines of another embedder than 'tfidf'" in note
+    assert other["passages"][0]["relevance"] != found["passages"][0]["relevance"]
+    last, _ = run("select", index, question, "--prompt-order", "document", "--json")
+    first, _ = run("select", index, question, "--json")
+    assert sorted(last["selected_ids"]) == sorted(first["selected_ids"])
+
+
+def test_ask_and_evaluate_with_a_model(index: Path, model: Path, tmp_path: Path) -> None:
+    answer, _ = run("ask", index, "How tall is Skerryvore?", "--relevance", model, "--json")
+    assert answer["answer"]
+    asked = ["evaluate", "demo", "--index", index, "--methods", "topk,calibrated,exact", "--relevance", model]
+    asked += ["--link-hops", 1, "--link-benefit", 0.1, "--budget-tokens", "100,200", "--generator", "none"]
+    asked += ["--limit", 6, "--out", tmp_path / "run", "--json"]
+    done, _ = run(*asked)
+    assert done["run"]["link_hops"] == 1
+    assert done["run"]["settings"]["relevance_model"]["name"] == "model"
+    assert {e["method"] for e in done["summary"]} == {"topk", "calibrated", "exact"}
+    matched = json.loads((tmp_path / "run" / "matched.json").read_text())
+    assert {e["method"] for e in matched} == {"topk", "calibrated", "exact"}
+    again, _ = run(*asked, "--resume")
+    assert [e["gold_recall"] for e in again["summary"]] == [e["gold_recall"] for e in done["summary"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--relevance", "nowhere.json"), "relevance 'nowhere.json' cannot be read"),
+        (("--link-hops", 7), "link_hops=7"),
+        (("--link-benefit", -1), "link_benefit=-1"),
+        (("--prompt-order", "x"), "prompt_order='x' is unknown"),
+    ],
+)
+def test_bad_settings(index: Path, arguments: tuple[object, ...], message: str) -> None:
+    _, errors = run("select", index, "who?", *arguments, code=2)
+    assert message in errors
+
+
+def test_calibrate_refuses(
+    index: Path, tmp_path: Path, demo: Dataset, rivers: Dataset, river_index: CorpusIndex
+) -> None:
+    _, errors = run("calibrate", "demo", "--index", index, "--out", tmp_path, "--kind", "tree", code=2)
+    assert "--kind='tree'" in errors
+    assert "must be a file that ends in .json" in errors
+    _, errors = run(
+        "evaluate", "demo", "--index", index, "--methods", "calibrated", "--out", tmp_path / "r", code=2
+    )
+    assert "needs a relevance model" in errors
+    with pytest.raises(InputError, match="does not hold the corpus"):
+        calibrate(demo, Retriever(river_index))
+    with pytest.raises(InputError, match="at least 10 are needed"):
+        calibrate(rivers, Retriever(river_index))
+    bare = Dataset("bare", rivers.passages, rivers.questions[-1:])
+    with pytest.raises(DataError, match="no question of 'bare' names its gold passages"):
+        calibrate(bare, Retriever(river_index))

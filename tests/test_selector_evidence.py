@@ -1,0 +1,147 @@
+"""The selector with probabilities, links between passages, and an order in the prompt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from mio_rag.context import in_prompt_order
+from mio_rag.errors import InputError
+from mio_rag.relevance import RelevanceModel, Stage
+from mio_rag.selector import Selector
+from mio_rag.types import Candidates
+
+PLAIN = Selector(redundancy_weight=0, passage_penalty=0)
+MODEL = RelevanceModel((Stage(("cosine", "cosine_gap"), (5.0, 1.0), -2.0),))
+
+
+def pool(n: int = 9, seed: int = 0, **changes: object) -> Candidates:
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(n, 6)) + 0.6
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    query = rng.normal(size=6) + 0.6
+    query /= np.linalg.norm(query)
+    links = np.where(rng.random((n, n)) < 0.2, rng.random((n, n)), 0.0)
+    np.fill_diagonal(links, 0.0)
+    fields = {
+        "ids": [f"p{k}" for k in range(n)],
+        "texts": [f"text {k}" for k in range(n)],
+        "relevance": vectors @ query,
+        "tokens": rng.integers(5, 40, n),
+        "embeddings": vectors,
+        "query_embedding": query,
+        "scores": {"dense": vectors @ query},
+        "links": links,
+        "positions": rng.permutation(n),
+    }
+    return Candidates(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_relevance_becomes_the_models_probability() -> None:
+    c = pool()
+    chosen = replace(PLAIN, relevance_model=MODEL).select(c, 60)
+    np.testing.assert_allclose(chosen.candidates.relevance, MODEL.probabilities(c))
+    np.testing.assert_allclose(chosen.program.linear, MODEL.probabilities(c))
+    assert chosen.decisions[0].relevance == pytest.approx(MODEL.probabilities(c)[0])
+    with pytest.raises(InputError, match=r"needs scores\['dense'\]"):
+        replace(PLAIN, relevance_model=MODEL).select(pool(scores={}), 60)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_benefit_is_what_the_formula_says_and_is_solved_exactly(seed: int) -> None:
+    c = pool(seed=seed)
+    selector = replace(PLAIN, link_benefit=0.7, redundancy_weight=0.2, passage_penalty=0.1)
+    chosen = selector.select(c, 80)
+    r = c.relevance
+    assert c.links is not None
+    assert c.embeddings is not None
+
+    def worth(items: tuple[int, ...]) -> float:
+        value = sum(r[i] - 0.1 for i in items)
+        for i, j in combinations(items, 2):
+            either = max(float(c.links[i, j]), float(c.links[j, i]))  # type: ignore[index]
+            value += 0.7 * either * max(r[i], r[j], 0)
+            value -= 0.2 * float(c.embeddings[i].astype(float) @ c.embeddings[j].astype(float))  # type: ignore[index]
+        return float(value)
+
+    every = [
+        s for k in range(len(c) + 1) for s in combinations(range(len(c)), k) if c.tokens[list(s)].sum() <= 80
+    ]
+    best = max(map(worth, every))
+    assert chosen.result.is_optimal
+    assert chosen.result.objective == pytest.approx(best, abs=1e-6)
+    assert worth(tuple(sorted(chosen.chosen))) == pytest.approx(best, abs=1e-6)
+
+
+def test_a_bridge_is_worth_more_in_company() -> None:
+    links = np.zeros((3, 3))
+    links[0, 2] = 1.0
+    c = Candidates(["seed", "rival", "bridge"], ["a", "b", "c"], [0.9, 0.3, 0.2], [10, 10, 10], links=links)
+    assert PLAIN.select(c, 20).ids == ("seed", "rival")
+    chosen = replace(PLAIN, link_benefit=0.2).select(c, 20)
+    assert chosen.ids == ("seed", "bridge")
+    assert chosen.result.objective == pytest.approx(0.9 + 0.2 + 0.18)
+    assert "0.180 for its links, most with 'seed'" in chosen.decisions[2].reason
+    with pytest.raises(InputError, match="needs candidates with evidence links"):
+        replace(PLAIN, link_benefit=0.2).select(replace(c, links=None), 20)
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1", "linf"])
+def test_radius_passes_through_the_model(norm: str) -> None:
+    c = pool()
+    selector = replace(PLAIN, relevance_model=MODEL, radius=0.1, norm=norm, link_benefit=0.3)  # type: ignore[arg-type]
+    order = {"l2": 2, "l1": np.inf, "linf": 1}[norm]
+    loss = 0.1 * np.linalg.norm(np.asarray(c.query_embedding, dtype=float), ord=order)
+    low = MODEL.probabilities(c, loss)
+    program = selector.program(selector.valued(c), 60)
+    np.testing.assert_allclose(program.linear, low)
+    assert c.links is not None
+    expected = 0.3 * np.maximum(c.links, c.links.T) * np.maximum.outer(low, low)
+    np.testing.assert_allclose(program.pairwise, -expected, atol=1e-9)
+    nominal = replace(selector, radius=0.0).select(c, 60)
+    robust = selector.select(c, 60)
+    assert robust.result.objective <= nominal.result.objective + 1e-9  # type: ignore[operator]
+    np.testing.assert_allclose(robust.candidates.relevance, nominal.candidates.relevance)
+
+
+@pytest.mark.parametrize("radius", [0.0, 0.05])
+def test_redundancy_by_relevance(radius: float) -> None:
+    c = pool()
+    selector = replace(PLAIN, redundancy_weight=0.4, radius=radius, relevance_model=MODEL)
+    valued = selector.valued(c)
+    plain = selector.program(valued, 60).pairwise
+    weighed = replace(selector, redundancy_by_relevance=True).program(valued, 60).pairwise
+    loss = radius * float(np.linalg.norm(c.query_embedding))  # type: ignore[arg-type]
+    most, least = MODEL.probabilities(c, -loss), MODEL.probabilities(c, loss)
+    root = np.where(plain >= 0, np.sqrt(np.outer(most, most)), np.sqrt(np.outer(least, least)))
+    np.testing.assert_allclose(weighed, root * plain, atol=1e-9)
+    if radius == 0:  # a Gram matrix scaled on both sides stays positive semidefinite
+        vectors = c.embeddings.astype(float)  # type: ignore[union-attr]
+        gram = np.sqrt(np.outer(most, most)) * (vectors @ vectors.T)
+        assert np.linalg.eigvalsh(gram).min() > -1e-9
+
+
+def test_prompt_orders() -> None:
+    c = pool(5, relevance=[0.1, 0.9, 0.5, 0.7, 0.3], positions=[3, 4, 0, 2, 1])
+    assert in_prompt_order(c, range(5), "best_first") == (1, 3, 2, 4, 0)
+    assert in_prompt_order(c, range(5), "best_at_ends") == (1, 2, 0, 4, 3)
+    assert in_prompt_order(c, range(5), "document") == (2, 4, 3, 0, 1)
+    for order in ("best_first", "best_at_ends", "document"):
+        chosen = replace(PLAIN, prompt_order=order).select(c, 1000)  # type: ignore[arg-type]
+        assert chosen.chosen == in_prompt_order(c, range(5), order)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="needs candidates with positions"):
+        replace(PLAIN, prompt_order="document").select(replace(c, positions=None), 100)
+    with pytest.raises(InputError, match="prompt_order='worst' is unknown"):
+        replace(PLAIN, prompt_order="worst")  # type: ignore[arg-type]
+
+
+def test_links_are_checked() -> None:
+    with pytest.raises(InputError, match="links has shape"):
+        pool(3, links=np.zeros((2, 2)))
+    with pytest.raises(InputError, match="zero diagonal"):
+        pool(3, links=np.eye(3))
+    with pytest.raises(InputError, match="link_benefit=-1"):
+        replace(PLAIN, link_benefit=-1)
