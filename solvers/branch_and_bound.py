@@ -301,6 +301,8 @@ class _Search:
             chosen,
             count,
             self._bound,
+            np.zeros(depth),
+            np.full(depth, 2 * m, dtype=np.int64),
             self._best,
             self._numbers,
         )

@@ -6,15 +6,6 @@ Everything works on dense float64 arrays of the items that are left after presol
 
 with A symmetric, zero diagonal, any signs. The state of the search lives in arrays that the caller owns, so
 that it can be stopped after any number of nodes, asked for its bound, and resumed.
-
-**Relaxation.** With a positive semidefinite G that is at most A off the diagonal (`reformulation`), the
-concave  q.x - 1/2 x'G x,  q = p + diag(G)/2,  is nowhere below the objective. Over {0 <= x <= 1, c.x <= b}
-any point x with gradient h = q - G x and any mu >= 0 give
-
-    value of every feasible y  <=  base + 1/2 x'G x + mu b + sum_i max(0, h_i - mu c_i),
-
-so the solver of the relaxation may stop anywhere. Rows enter through multipliers lam >= 0: p <- p - W'lam,
-base <- base + lam.w.
 """
 
 from __future__ import annotations
@@ -23,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.solvers.compiled import compiled
+from mio_rag.solvers.kernel_relax import is_positive_definite, relax
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -32,109 +24,10 @@ BoolArray = NDArray[np.bool_]
 #: Places in the array `numbers` of `search`.
 INCUMBENT, TOLERANCE, DEPTH, NODES, PRUNED, STEPS, RELATIVE_GAP, OFFSET = range(8)
 
-
-@compiled
-def relax(
-    q: FloatArray,
-    G: FloatArray,
-    ids: IntArray,
-    c: FloatArray,
-    b: float,
-    x: FloatArray,
-    g: FloatArray,
-    m: int,
-    steps: int,
-    stop: float,
-    base: float,
-    tol: float,
-    early: float,
-) -> tuple[float, float]:
-    """Pair-exchange ascent on the concave relaxation, with the unused budget as one more item.
-
-    x (feasible) and g = G x are improved in place. Ends when the bound is at most `stop`, when the maximum
-    is known to `tol`, after `steps` exchanges, or, with `early` > 0, once the maximum is above `stop` and
-    known to that share of the distance. Returns the bound and its mu.
-    """
-    per_token = np.empty(m)
-    used = 0.0
-    up_ratio, up = 0.0, -1
-    down_ratio, down = np.inf, -2
-    for i in range(m):
-        used += c[i] * x[i]
-        per_token[i] = 1.0 / c[i]
-        ratio = (q[i] - g[i]) * per_token[i]
-        if x[i] < 1.0 - 1e-12 and ratio > up_ratio:
-            up_ratio, up = ratio, i
-        if x[i] > 1e-12 and ratio < down_ratio:
-            down_ratio, down = ratio, i
-    best = np.inf
-    best_mu = 0.0
-    k = 0
-    last = np.inf
-    while True:
-        if b - used > 1e-9 and down_ratio > 0.0:
-            down_ratio, down = 0.0, -1  # room to spare gives way first
-        done = up_ratio - down_ratio <= tol or down == -2 or k >= steps
-        if k % 8 == 0 or done:
-            mu = max(0.0, 0.5 * (up_ratio + min(down_ratio, up_ratio)))
-            curvature = 0.0
-            excess = 0.0
-            for i in range(m):
-                curvature += x[i] * g[i]
-                excess += max(0.0, q[i] - g[i] - mu * c[i])
-            last = base + 0.5 * curvature + mu * b + excess
-            if last < best:
-                best = last
-                best_mu = mu
-            if done or last <= stop:
-                return best, best_mu
-            if early > 0.0 and stop > -np.inf:
-                primal = base - 0.5 * curvature
-                for i in range(m):
-                    primal += q[i] * x[i]
-                if primal > stop and last - primal < early * (last - stop):
-                    return best, best_mu  # it cannot prune, and is known well enough to branch
-        k += 1
-        # Move t tokens: a of item `up` in, d of item `down` out; with one of them, the other is the room.
-        iu = ids[up] if up >= 0 else ids[down]
-        jd = ids[down] if down >= 0 else iu
-        bend = 0.0
-        t = np.inf
-        if up >= 0:
-            bend += G[iu, iu] * per_token[up] * per_token[up]
-            t = (1.0 - x[up]) * c[up]
-        if down >= 0:
-            bend += G[jd, jd] * per_token[down] * per_token[down]
-            t = min(t, x[down] * c[down])
-        if up >= 0 and down >= 0:
-            bend -= 2 * G[iu, jd] * per_token[up] * per_token[down]
-        elif up >= 0:
-            t = min(t, b - used)
-        if bend > 1e-15:
-            t = min(t, (up_ratio - down_ratio) / bend)
-        a = 0.0
-        d = 0.0
-        if up >= 0:
-            a = t * per_token[up]
-            x[up] = min(1.0, x[up] + a)
-        if down >= 0:
-            d = t * per_token[down]
-            x[down] = max(0.0, x[down] - d)
-        if up < 0:
-            used -= t
-        elif down < 0:
-            used += t
-        up_ratio, up = 0.0, -1
-        down_ratio, down = np.inf, -2
-        into, out = G[iu], G[jd]
-        for r in range(m):
-            s = ids[r]
-            g[r] += a * into[s] - d * out[s]
-            ratio = (q[r] - g[r]) * per_token[r]
-            if ratio > up_ratio and x[r] < 1.0 - 1e-12:
-                up_ratio, up = ratio, r
-            if ratio < down_ratio and x[r] > 1e-12:
-                down_ratio, down = ratio, r
+_LARGEST_FACTOR = 64  # items; to factorize more costs too much in a node
+_RETRY_AT = 0.9  # of the items that were open when the last try failed
+_LARGEST_SHARE = 0.25  # of the smallest diagonal entry: more never comes off
+_MARGIN = 1.75  # on what would prune if the relaxed point stayed where it is
 
 
 @compiled
@@ -342,6 +235,8 @@ def search(
     chosen: IntArray,
     count: IntArray,
     bound: FloatArray,
+    delta: FloatArray,
+    measured: IntArray,
     best: BitArray,
     numbers: FloatArray,
     max_nodes: int,
@@ -349,14 +244,16 @@ def search(
     """Depth-first search, include branch first, for at most `max_nodes` more nodes.
 
     The arrays hold one row per depth: the open items `ids` with their marginal values `P` (multipliers
-    subtracted), the relaxed point X and G X, and the state of what is chosen. The exclude branch of a node
-    is the node itself without the item, so a depth is done when its list is pruned. Indices of `numbers`
-    are the constants at the top of this file.
+    subtracted), the relaxed point X and G X, and the state of what is chosen. `delta` is what was taken off
+    the diagonal of G at a depth; `measured` items were open when more could not be. The exclude branch of a
+    node is the node itself without the item, so a depth is done when its list is pruned. Indices of
+    `numbers` are the constants at the top of this file.
     """
     n = c.size
     q = np.empty(n)
     cc = np.empty(n)
     h = np.empty(n)
+    L = np.empty((min(n, _LARGEST_FACTOR), min(n, _LARGEST_FACTOR)))
     limit = numbers[NODES] + max_nodes
     d = int(numbers[DEPTH])
     while d >= 0 and numbers[NODES] < limit:
@@ -384,7 +281,7 @@ def search(
             for t in range(m):
                 i = ids_[t]
                 cc[t] = cr[i]
-                q[t] = p[t] + 0.5 * G[i, i]
+                q[t] = p[t] + 0.5 * (G[i, i] - delta[d])
                 used += cr[i] * x[t]
             if used > b:
                 for t in range(m):
@@ -394,8 +291,28 @@ def search(
             if numbers[INCUMBENT] > -np.inf:
                 value = abs(numbers[OFFSET] + numbers[INCUMBENT])
                 stop = numbers[INCUMBENT] + max(numbers[TOLERANCE], numbers[RELATIVE_GAP] * value)
-            ub, mu = relax(q, G, ids_, cc, b, x, g, m, int(numbers[STEPS]), stop, lag[d], 1e-7, 0.4)
+            ub, mu = relax(q, G, delta[d], ids_, cc, b, x, g, m, int(numbers[STEPS]), stop, lag[d], 1e-7, 0.4)
             bound[d] = min(bound[d], ub)
+            if bound[d] > stop and 2 < m <= _LARGEST_FACTOR and m <= _RETRY_AT * measured[d]:
+                # Fewer items need less of a diagonal to stay concave. Would as much less prune here?
+                least = np.inf
+                spread = 0.0
+                for t in range(m):
+                    least = min(least, G[ids_[t], ids_[t]])
+                    spread += x[t] * (1.0 - x[t])
+                wanted = delta[d] + 2.0 * _MARGIN * (bound[d] - stop) / max(spread, 1e-9)
+                if wanted < _LARGEST_SHARE * least:
+                    if is_positive_definite(G, ids_, m, wanted, L, h):
+                        for t in range(m):
+                            g[t] -= (wanted - delta[d]) * x[t]
+                            q[t] -= 0.5 * (wanted - delta[d])
+                        delta[d] = wanted
+                        ub, mu = relax(
+                            q, G, wanted, ids_, cc, b, x, g, m, int(numbers[STEPS]), stop, lag[d], 1e-7, 0.4
+                        )
+                        bound[d] = min(bound[d], ub)
+                    else:
+                        measured[d] = m
             if bound[d] <= stop:
                 numbers[PRUNED] = max(numbers[PRUNED], bound[d])
                 pruned = True
@@ -450,6 +367,8 @@ def search(
         base[e] = base[d] + gain + shift[i]
         lag[e] = lag[d] + gain
         bound[e] = bound[d]
+        delta[e] = delta[d]
+        measured[e] = measured[d]
         for r in range(w.size):
             activity[e, r] = activity[d, r] + W[r, i]
         for t in range(count[d]):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.solvers import kernel
+from mio_rag.solvers import kernel_relax
 from mio_rag.solvers.presolve import FloatArray, Problem
 from mio_rag.solvers.reformulation import better_diagonal, relaxation_matrix
 from mio_rag.solvers.result import SolveOptions
@@ -68,7 +68,9 @@ def relax_root(root: Root, best: Incumbent, tolerance: float, options: SolveOpti
         x = x * (b / used)
     g = G @ x
     base = float(lam @ problem.w)
-    bound, mu = kernel.relax(q, G, every, problem.cr, b, x, g, problem.m, 4000, stop, base, 1e-9, 0.0)
+    bound, mu = kernel_relax.relax(
+        q, G, 0.0, every, problem.cr, b, x, g, problem.m, 4000, stop, base, 1e-9, 0.0
+    )
     bound = min(bound, root.bound)
     h = q - g - mu * problem.cr
     here = base + 0.5 * float(x @ g) + mu * b + float(np.maximum(h, 0).sum())
@@ -90,8 +92,21 @@ def _multipliers(
     for _ in range(_MULTIPLIER_STEPS):
         q = problem.p - problem.W.T @ lam + 0.5 * np.diagonal(G)
         g = G @ x
-        value, _ = kernel.relax(
-            q, G, every, problem.cr, b, x, g, problem.m, 300, -math.inf, float(lam @ problem.w), 1e-7, 0.0
+        value, _ = kernel_relax.relax(
+            q,
+            G,
+            0.0,
+            every,
+            problem.cr,
+            b,
+            x,
+            g,
+            problem.m,
+            300,
+            -math.inf,
+            float(lam @ problem.w),
+            1e-7,
+            0.0,
         )
         if value < least - 1e-12:
             least, at = value, lam

@@ -1,0 +1,159 @@
+"""The compiled relaxation of the exact kernel, and the factorization that checks its concavity.
+
+With a positive semidefinite G that is at most A off the diagonal (`reformulation`), the
+concave  q.x - 1/2 x'G x,  q = p + diag(G)/2,  is nowhere below the objective. Over {0 <= x <= 1, c.x <= b}
+any point x with gradient h = q - G x and any mu >= 0 give
+
+    value of every feasible y  <=  base + 1/2 x'G x + mu b + sum_i max(0, h_i - mu c_i),
+
+so the solver of the relaxation may stop anywhere. Rows enter through multipliers lam >= 0: p <- p - W'lam,
+base <- base + lam.w.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.solvers.compiled import compiled
+
+__all__ = ["is_positive_definite", "relax"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@compiled
+def relax(
+    q: FloatArray,
+    G: FloatArray,
+    delta: float,
+    ids: IntArray,
+    c: FloatArray,
+    b: float,
+    x: FloatArray,
+    g: FloatArray,
+    m: int,
+    steps: int,
+    stop: float,
+    base: float,
+    tol: float,
+    early: float,
+) -> tuple[float, float]:
+    """Pair-exchange ascent on the concave relaxation, with the unused budget as one more item.
+
+    The matrix is G - delta I on the items `ids`. x (feasible) and g, the matrix times x, are improved in
+    place. Ends when the bound is at most `stop`, when the maximum
+    is known to `tol`, after `steps` exchanges, or, with `early` > 0, once the maximum is above `stop` and
+    known to that share of the distance. Returns the bound and its mu.
+    """
+    per_token = np.empty(m)
+    used = 0.0
+    up_ratio, up = 0.0, -1
+    down_ratio, down = np.inf, -2
+    for i in range(m):
+        used += c[i] * x[i]
+        per_token[i] = 1.0 / c[i]
+        ratio = (q[i] - g[i]) * per_token[i]
+        if x[i] < 1.0 - 1e-12 and ratio > up_ratio:
+            up_ratio, up = ratio, i
+        if x[i] > 1e-12 and ratio < down_ratio:
+            down_ratio, down = ratio, i
+    best = np.inf
+    best_mu = 0.0
+    k = 0
+    last = np.inf
+    while True:
+        if b - used > 1e-9 and down_ratio > 0.0:
+            down_ratio, down = 0.0, -1  # room to spare gives way first
+        done = up_ratio - down_ratio <= tol or down == -2 or k >= steps
+        if k % 8 == 0 or done:
+            mu = max(0.0, 0.5 * (up_ratio + min(down_ratio, up_ratio)))
+            curvature = 0.0
+            excess = 0.0
+            for i in range(m):
+                curvature += x[i] * g[i]
+                excess += max(0.0, q[i] - g[i] - mu * c[i])
+            last = base + 0.5 * curvature + mu * b + excess
+            if last < best:
+                best = last
+                best_mu = mu
+            if done or last <= stop:
+                return best, best_mu
+            if early > 0.0 and stop > -np.inf:
+                primal = base - 0.5 * curvature
+                for i in range(m):
+                    primal += q[i] * x[i]
+                if primal > stop and last - primal < early * (last - stop):
+                    return best, best_mu  # it cannot prune, and is known well enough to branch
+        k += 1
+        # Move t tokens: a of item `up` in, d of item `down` out; with one of them, the other is the room.
+        iu = ids[up] if up >= 0 else ids[down]
+        jd = ids[down] if down >= 0 else iu
+        bend = 0.0
+        t = np.inf
+        if up >= 0:
+            bend += (G[iu, iu] - delta) * per_token[up] * per_token[up]
+            t = (1.0 - x[up]) * c[up]
+        if down >= 0:
+            bend += (G[jd, jd] - delta) * per_token[down] * per_token[down]
+            t = min(t, x[down] * c[down])
+        if up >= 0 and down >= 0:
+            bend -= 2 * G[iu, jd] * per_token[up] * per_token[down]
+        elif up >= 0:
+            t = min(t, b - used)
+        if bend > 1e-15:
+            t = min(t, (up_ratio - down_ratio) / bend)
+        a = 0.0
+        d = 0.0
+        if up >= 0:
+            a = t * per_token[up]
+            x[up] = min(1.0, x[up] + a)
+        if down >= 0:
+            d = t * per_token[down]
+            x[down] = max(0.0, x[down] - d)
+        if up < 0:
+            used -= t
+        elif down < 0:
+            used += t
+        if up >= 0:
+            g[up] -= delta * a
+        if down >= 0:
+            g[down] += delta * d
+        up_ratio, up = 0.0, -1
+        down_ratio, down = np.inf, -2
+        into, out = G[iu], G[jd]
+        for r in range(m):
+            s = ids[r]
+            g[r] += a * into[s] - d * out[s]
+            ratio = (q[r] - g[r]) * per_token[r]
+            if ratio > up_ratio and x[r] < 1.0 - 1e-12:
+                up_ratio, up = ratio, r
+            if ratio < down_ratio and x[r] > 1e-12:
+                down_ratio, down = ratio, r
+
+
+@compiled
+def is_positive_definite(
+    G: FloatArray, ids: IntArray, m: int, delta: float, L: FloatArray, column: FloatArray
+) -> bool:
+    """Whether G - delta I on the items has a factorization whose pivots are far from rounding.
+
+    L and column are room to work in.
+    """
+    for i in range(m):
+        row = G[ids[i]]
+        for j in range(i + 1):
+            L[i, j] = row[ids[j]]
+        L[i, i] -= delta
+    for k in range(m):
+        pivot = L[k, k]
+        if pivot < 1e-9:
+            return False
+        for i in range(k + 1, m):
+            column[i] = L[i, k]
+        for i in range(k + 1, m):
+            factor = column[i] / pivot
+            for j in range(k + 1, i + 1):
+                L[i, j] -= factor * column[j]
+    return True
