@@ -1,6 +1,7 @@
 """Benchmarks: measure, write the JSON, and fail where a solver is wrong.
 
 python -m benchmarks conformance    all solvers against exhaustive enumeration on random programs
+python -m benchmarks trust          every certificate of the exact kernel against enumeration
 python -m benchmarks solvers        speed on real candidate pools, against general solvers and heuristics
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 from benchmarks import conformance
 from benchmarks.files import write_json
 from benchmarks.speed.command import add_options, command
+from benchmarks.trust import command as trust
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,7 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
     one.add_argument("--seed", type=int, default=0, help="of the generator (default: 0)")
     one.add_argument("--out", type=Path, default=Path("benchmarks/results/conformance.json"))
     add_options(names.add_parser("solvers", help="speed on real candidate pools"))
+    trust.add_options(
+        names.add_parser("trust", help="every certificate of the exact kernel against enumeration")
+    )
     given = parser.parse_args(arguments)
+    if given.name == "trust":
+        return trust.command(given)
     if given.name == "solvers":
         return command(given, sys.argv[1:] if arguments is None else arguments)
     return _conformance(given)

@@ -174,7 +174,7 @@ def _solve(
     warm.x = best.x
     if effort:
         warm.keep(root.problem, root.G)
-    infeasible = stopped is None and best.x is None
+    infeasible = stopped is None and best.x is None and not search.doubtful
     return finish(best, search.bound, stopped, spent + search.nodes, infeasible=infeasible)
 
 
@@ -211,7 +211,7 @@ def _round(
         problem.w,
         point,
         8,
-        min(_PERTURBATIONS, problem.m),
+        min(rounds, problem.m),
     )
     if found:
         _offer(program, problem, x, best)
@@ -261,6 +261,8 @@ class _Search:
         m, rows = problem.m, problem.w.size
         depth = m + 2
         self.program, self.problem, self.best_known = program, problem, best
+        #: Whether a selection met the rows only by the rounding of their sums; `bound` covers its value.
+        self.doubtful = False
         # The root's bound is over the items that it left; what it dropped may be worth more.
         self._ceiling = min(ceiling, max(root.bound, root.dropped))
         shift = problem.W.T @ root.lam if rows else np.zeros(m)
@@ -340,5 +342,8 @@ class _Search:
         if self._numbers[kernel.INCUMBENT] > before:
             x = _fixed_in(self.program)
             x[self.problem.items[self._best > 0]] = 1
-            self.best_known.value, self.best_known.x = float(self._numbers[kernel.INCUMBENT]), x
+            if self.program.violations(x):
+                self.doubtful = True
+            else:
+                self.best_known.value, self.best_known.x = float(self._numbers[kernel.INCUMBENT]), x
         return stopped

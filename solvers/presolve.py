@@ -72,16 +72,15 @@ def presolve(program: SelectionProgram) -> Problem | None:
     """
     assert program.fixed is not None
     inside, free = np.flatnonzero(program.fixed == 1), program.free
-    room = program.budget + float(feasibility_tolerance(program.budget)) - float(program.costs[inside].sum())
+    room = _limit(program.costs, program.budget) - float(program.costs[inside].sum())
     if room < 0:
         return None
     rows, limits = [], []
     for row in program.rows:
         for sign, bound in ((1.0, row.upper), (-1.0, -row.lower)):
             if math.isfinite(bound):
-                slack = float(feasibility_tolerance(bound))
                 rows.append(sign * row.coefficients[free])
-                limits.append(bound + slack - sign * float(row.coefficients[inside].sum()))
+                limits.append(_limit(row.coefficients, bound) - sign * float(row.coefficients[inside].sum()))
     W, w = np.array(rows).reshape(len(rows), free.size), np.array(limits, dtype=np.float64)
     base = float(program.linear[inside].sum() - 0.5 * program.pairwise[np.ix_(inside, inside)].sum())
     p = program.linear[free] - program.pairwise[np.ix_(free, inside)].sum(axis=1)
@@ -112,6 +111,13 @@ def presolve(program: SelectionProgram) -> Problem | None:
         base,
         scale,
     )
+
+
+def _limit(coefficients: FloatArray, bound: float) -> float:
+    """What coefficients . x may reach, for sums in any order to stay within the feasibility tolerance."""
+    tolerance = float(feasibility_tolerance(bound))
+    rounding = np.finfo(np.float64).eps * (coefficients.size + 2) * (np.abs(coefficients).sum() + abs(bound))
+    return bound + tolerance - min(tolerance / 2, float(rounding))
 
 
 def _part(M: FloatArray, k: IntArray) -> FloatArray:
