@@ -19,6 +19,7 @@ __all__ = ["Incumbent", "Root", "improved", "is_wide", "relax_root", "target", "
 _MULTIPLIER_STEPS = 25
 _QUICK_NODES = 150  # before any better matrix is worth its price
 _LARGEST_DIAGONAL = 260  # items
+_NO_PENALTY = 1e-12  # relative to the largest value: nothing for a better matrix to gain
 _WIDE_GAP = 0.03
 _EFFORTS = (20, 30, 80, 200)  # steps of `relaxation_matrix`
 _NODES_PER_STEP = 0.005  # times m^2: the time of an eigendecomposition in nodes of the search
@@ -133,7 +134,7 @@ def improved(
     """
     problem = root.problem
     scale = float(np.abs(problem.A).max(initial=0.0))
-    if problem.m < 3 or scale <= 0:
+    if problem.m < 3 or scale <= _NO_PENALTY:
         return None
     narrow = not is_wide(root.bound, best, problem) and effort == 0
     found: Root | None = None
