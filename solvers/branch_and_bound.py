@@ -29,6 +29,7 @@ import math
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,32 +146,34 @@ def _solve(
         x[problem.items[linear > 0]] = 1
         value = problem.value(linear)
         return finish(Incumbent(value, x), value, None, 0)
+    # Above 1, an incumbent below zero would allow to prune more than a better one does.
+    asked = replace(options, relative_gap=min(options.relative_gap, 1.0))
     in_haste = deadline - time.perf_counter() < _SECONDS_PER_SQUARE * problem.m**2
     best = _start(program, problem, warm.point(problem), deadline, 0 if in_haste else _PERTURBATIONS)
     tolerance = max(ABSOLUTE_TOLERANCE / 2 / problem.scale, 1e-13 * problem.m)
     G = dominated(problem.A) if in_haste else first_matrix(problem.A)
     nothing = np.zeros(problem.m)
     root = Root(problem, G, np.zeros(problem.w.size), nothing, math.inf, -math.inf)
-    root = relax_root(root, best, tolerance, options)
+    root = relax_root(root, best, tolerance, asked)
     known = None if in_haste else warm.matrix_for(problem)
-    if known is not None and root.bound > target(problem, best, tolerance, options):
+    if known is not None and root.bound > target(problem, best, tolerance, asked):
         tried = Root(problem, known, np.zeros(problem.w.size), nothing.copy(), math.inf, -math.inf)
-        tried = relax_root(tried, best, tolerance, options)
+        tried = relax_root(tried, best, tolerance, asked)
         root = tried if tried.bound < root.bound else root
     allowed = math.inf if max_nodes is None else max_nodes
-    search = _Search(program, root, best, tolerance, options.relative_gap)
+    search = _Search(program, root, best, tolerance, asked.relative_gap)
     spent, effort = 0, 0
     while True:
         patience = waiting(root, effort, is_wide(search.bound, best, problem))
         stopped = search.run(deadline, min(allowed - spent, patience))
         if stopped != "nodes" or spent + search.nodes >= allowed:
             break
-        better = improved(root, best, tolerance, options, effort, deadline)
+        better = improved(root, best, tolerance, asked, effort, deadline)
         effort += 1
         if better is not None:
             root, spent = better, spent + search.nodes
             _round(program, root.problem, root.x, best, _PERTURBATIONS // 2)
-            search = _Search(program, root, best, tolerance, options.relative_gap, ceiling=search.bound)
+            search = _Search(program, root, best, tolerance, asked.relative_gap, ceiling=search.bound)
     warm.x = best.x
     if effort:
         warm.keep(root.problem, root.G)

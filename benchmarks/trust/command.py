@@ -2,8 +2,8 @@
 
 Each small program is solved to the end, to three node limits, to a tiny time limit, with a relative gap, with
 both, and some along a path of warm starts. In most of them the later stages of the kernel are forced from the
-first nodes on. One program in two hundred is large, and compared with general solvers. A program is drawn from
-the seed and its number alone, so that a run can be stopped and resumed, and a disagreement repeated.
+first nodes on. One program in two hundred is large, and compared with general solvers. Each is drawn from the
+seed and its number alone, so that a run can be stopped and resumed, and a disagreement repeated.
 """
 
 from __future__ import annotations
