@@ -9,6 +9,7 @@ seed and its number alone, so that a run can be stopped and resumed, and a disag
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import platform
 import sys
@@ -52,6 +53,7 @@ def command(given: argparse.Namespace) -> int:
         return 2
     partial = given.out.with_suffix(".partial.json")
     counts, wrong, first = _resumed(partial, given.seed) if given.resume else (Counter[str](), [], 0)
+    _versions()  # of the sources that run, not of what an editor makes of them meanwhile
     branch_and_bound.warmup()
     with progress_bar("programs", max(given.programs - first, 0)) as advance:
         for k in range(first, given.programs):
@@ -114,6 +116,7 @@ def _resumed(partial: Path, seed: int) -> tuple[Counter[str], list[dict[str, Any
     return Counter(report["counts"]), report["wrong"], int(report["programs"])
 
 
+@functools.cache
 def _versions() -> dict[str, str]:
     """Of all that could change a result; the kernel's is a digest of its sources."""
     kernel = entrants()[0][0].version
