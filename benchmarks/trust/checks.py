@@ -18,7 +18,7 @@ __all__ = ["check_all", "check_path", "complaint", "forced_stages"]
 
 EXACT = SolveOptions(time_limit_seconds=None)
 
-_ROUNDING = 1e-11  # of an objective or a bound, relative to the sizes of all terms
+_ROUNDING = 1e-13  # of an objective or a bound, relative to the sizes of all terms
 
 
 def complaint(
