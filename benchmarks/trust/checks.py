@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +14,11 @@ from benchmarks.trust.draw import path
 from benchmarks.trust.oracle import Truth, enumerate_all
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, SolveResult, Status, branch_and_bound, relaxation, solve_path
+from mio_rag.solvers.presolve import Problem
+from mio_rag.solvers.relaxation import Incumbent
 from mio_rag.solvers.warm import WarmStart
 
-__all__ = ["check_all", "check_path", "complaint", "forced_stages"]
+__all__ = ["check_all", "check_path", "complaint", "forced_stages", "weak_starts"]
 
 EXACT = SolveOptions(time_limit_seconds=None)
 
@@ -69,15 +73,38 @@ def forced_stages(after_nodes: int, wide_gap: float, efforts: tuple[int, ...]) -
     efforts : tuple of int
         Steps of each conic matrix; a few steps leave rough ones, which must be as valid.
     """
-    names = ("_QUICK_NODES", "_NODES_PER_STEP", "_WIDE_GAP", "_EFFORTS")
-    before = {name: getattr(relaxation, name) for name in names}
-    for name, value in zip(names, (after_nodes, 0.0, wide_gap, efforts), strict=True):
-        setattr(relaxation, name, value)
+    names = {"_QUICK_NODES": after_nodes, "_NODES_PER_STEP": 0.0, "_WIDE_GAP": wide_gap, "_EFFORTS": efforts}
+    with _replaced(relaxation, names):
+        yield
+
+
+@contextmanager
+def weak_starts() -> Iterator[None]:
+    """Random selections instead of local search: an optimal one would hide a bound that is wrong."""
+
+    def start(program: SelectionProgram, problem: Problem, *_: object) -> Incumbent:
+        rng = np.random.default_rng(problem.m)
+        best = Incumbent(-np.inf, None)
+        for share in rng.random(4):
+            x = (rng.random(problem.m) < share).astype(np.int8)
+            branch_and_bound._offer(program, problem, x, best)
+        return best
+
+    with _replaced(branch_and_bound, {"_start": start, "_round": lambda *_: None}):
+        yield
+
+
+@contextmanager
+def _replaced(module: ModuleType, values: dict[str, Any]) -> Iterator[None]:
+    """Other values for names of a module."""
+    before = {name: getattr(module, name) for name in values}
+    for name, value in values.items():
+        setattr(module, name, value)
     try:
         yield
     finally:
         for name, value in before.items():
-            setattr(relaxation, name, value)
+            setattr(module, name, value)
 
 
 def check_all(

@@ -2,8 +2,9 @@
 
 Each small program is solved to the end, to three node limits, to a tiny time limit, with a relative gap, with
 both, and some along a path of warm starts. In most of them the later stages of the kernel are forced from the
-first nodes on. One program in two hundred is large, and compared with general solvers. Each is drawn from the
-seed and its number alone, so that a run can be stopped and resumed, and a disagreement repeated.
+first nodes on; half of them start from random selections, as an optimal one would hide a wrong bound. One
+program in two hundred is large, and compared with general solvers. Each is drawn from the seed and its number
+alone, so that a run can be stopped and resumed, and a disagreement repeated.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import platform
 import sys
 import traceback
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ import numpy as np
 
 from benchmarks.files import write_json
 from benchmarks.speed.entrants import entrants
-from benchmarks.trust.checks import check_all, check_path, forced_stages
+from benchmarks.trust.checks import check_all, check_path, forced_stages, weak_starts
 from benchmarks.trust.draw import draw
 from benchmarks.trust.peers import check_peers
 from mio_rag.console import progress_bar
@@ -34,7 +36,7 @@ __all__ = ["add_options", "check_program", "command"]
 N_MAX = 16
 _LARGE_EVERY = 200
 _SAVE_EVERY = 200
-_FORCED, _PATHS = 0.7, 0.3  # shares of the small programs
+_FORCED, _WEAK, _PATHS = 0.7, 0.5, 0.3  # shares of the small programs
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -80,25 +82,23 @@ def check_program(seed: int, k: int, counts: Counter[str]) -> list[dict[str, Any
     program, twists = draw(rng, int(rng.integers(9, N_MAX + 1)))
     counts.update(f"twist: {name}" for name in twists)
     counts[f"items: {program.n}"] += 1
-    forced = rng.random() < _FORCED
+    settings = ExitStack()
+    if rng.random() < _FORCED:
+        counts["programs: later stages forced"] += 1
+        efforts = (20, 30, 80, 200) if rng.random() < 0.1 else (2, 4, 8, 16)
+        after_nodes, wide_gap = int(rng.choice([0, 0, 1, 3])), float(rng.choice([0.0, 0.03, 1e9]))
+        settings.enter_context(forced_stages(after_nodes, wide_gap, efforts))
+    if rng.random() < _WEAK:
+        counts["programs: weak starts"] += 1
+        settings.enter_context(weak_starts())
     try:
-        if forced:
-            counts["programs: later stages forced"] += 1
-            efforts = (20, 30, 80, 200) if rng.random() < 0.1 else (2, 4, 8, 16)
-            wide_gap = float(rng.choice([0.0, 0.03, 1e9]))
-            with forced_stages(int(rng.choice([0, 0, 1, 3])), wide_gap, efforts):
-                wrong = _ways(program, rng, counts)
-        else:
-            counts["programs: as they are"] += 1
-            wrong = _ways(program, rng, counts)
+        with settings:
+            wrong = check_all(program, rng, counts)
+            if rng.random() < _PATHS:
+                wrong += check_path(program, rng, counts)
     except Exception:
         wrong = [("crash", traceback.format_exc())]
     return [_entry(k, way, text, program) for way, text in wrong]
-
-
-def _ways(program: SelectionProgram, rng: np.random.Generator, counts: Counter[str]) -> list[tuple[str, str]]:
-    wrong = check_all(program, rng, counts)
-    return wrong + check_path(program, rng, counts) if rng.random() < _PATHS else wrong
 
 
 def _entry(k: int, way: str, text: str, program: SelectionProgram) -> dict[str, Any]:
