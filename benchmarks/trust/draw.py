@@ -28,12 +28,13 @@ def draw(rng: np.random.Generator, n_max: int) -> tuple[SelectionProgram, tuple[
 
 
 def path(rng: np.random.Generator, program: SelectionProgram, steps: int) -> list[SelectionProgram]:
-    """Programs of one pool: penalties grow or shrink (also to nothing), or the budget moves, or both."""
+    """Programs of one pool: penalties grow or shrink, evenly or not, or vanish; the budget may move."""
     programs = []
     for _ in range(steps):
         weight = float(rng.choice([0.0, 0.25, 0.9, 1.0, 1.1, 4.0]))
+        each = np.triu(rng.random((program.n, program.n)), 1) if rng.random() < 0.5 else np.full((), 0.5)
         budget = program.budget * float(rng.choice([0.5, 1.0, 1.0, 1.3]))
-        programs.append(replace(program, pairwise=weight * program.pairwise, budget=budget))
+        programs.append(replace(program, pairwise=weight * (each + each.T) * program.pairwise, budget=budget))
     return programs
 
 

@@ -2,16 +2,17 @@
 
 import warnings
 from collections import Counter
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.trust.checks import check_all, check_path, complaint, forced_stages
+from benchmarks.trust.checks import check_all, check_path, complaint, forced_stages, weak_starts
 from benchmarks.trust.oracle import enumerate_all
 from mio_rag.formulations import LinearConstraint, SelectionProgram
-from mio_rag.solvers import SolveOptions, Status, branch_and_bound, kernel_start, solve_path
+from mio_rag.solvers import SolveOptions, Status, branch_and_bound, kernel_start, solve_many, solve_path
 from mio_rag.solvers.presolve import presolve
 from mio_rag.solvers.reformulation import better_diagonal, dominated, first_matrix, relaxation_matrix
 from mio_rag.solvers.warm import WarmStart
@@ -59,12 +60,18 @@ def test_every_certificate_holds(program: SelectionProgram, seed: int) -> None:
     after_nodes=st.integers(0, 3),
     wide_gap=st.sampled_from([0.0, 0.03, 1e9]),
     efforts=st.sampled_from([(1, 2), (3, 6, 12), (10, 20)]),
+    weak=st.booleans(),
 )
 def test_every_certificate_holds_where_later_stages_are_forced(
-    program: SelectionProgram, seed: int, after_nodes: int, wide_gap: float, efforts: tuple[int, ...]
+    program: SelectionProgram,
+    seed: int,
+    after_nodes: int,
+    wide_gap: float,
+    efforts: tuple[int, ...],
+    weak: bool,
 ) -> None:
     rng = np.random.default_rng(seed)
-    with forced_stages(after_nodes, wide_gap, efforts):
+    with forced_stages(after_nodes, wide_gap, efforts), weak_starts() if weak else nullcontext():
         assert check_all(program, rng, Counter()) == []
         assert check_path(program, rng, Counter()) == []
 
@@ -137,14 +144,17 @@ def test_knapsack_search_equals_enumeration(
     steps=st.integers(1, 12),
     links=st.sampled_from([0.0, 1e2, 1e6]),
     growth=st.sampled_from([0.0, 0.3, 1.0, 7.0]),
+    uneven=st.one_of(st.none(), SEEDS),
 )
 def test_matrices_are_semidefinite_and_below_the_penalties(
-    program: SelectionProgram, steps: int, links: float, growth: float
+    program: SelectionProgram, steps: int, links: float, growth: float, uneven: int | None
 ) -> None:
     pairwise = np.array(program.pairwise)
     pairwise[0, 1] = pairwise[1, 0] = pairwise[0, 1] - links
     free = SelectionProgram(program.linear, pairwise, program.costs, program.budget)
-    later = SelectionProgram(program.linear, growth * pairwise, program.costs, program.budget + 1)
+    each = np.ones(pairwise.shape) if uneven is None else np.random.default_rng(uneven).random(pairwise.shape)
+    grown = growth * (each + each.T) * pairwise
+    later = SelectionProgram(program.linear, grown, program.costs, program.budget + 1)
     problem, after = presolve(free), presolve(later)
     if problem is None or after is None or problem.m < 3 or not np.any(problem.A):
         return
@@ -214,6 +224,37 @@ def test_a_relative_gap_above_one_is_met_where_incumbents_start_below_zero() -> 
         program = SelectionProgram(linear, raw + raw.T, rng.integers(1, 9, 14), 25, rows)
         for gap in (1.5, 3.0, 10.0):
             assert branch_and_bound.solve(program, SolveOptions(relative_gap=gap)).is_optimal
+
+
+def test_a_loose_gap_bounds_what_earlier_stages_dropped() -> None:
+    """A later stage's root bound is over what is left; forgetting that is wrong on three of these."""
+    options = SolveOptions(time_limit_seconds=None, relative_gap=0.9)
+    for seed in (*range(20), 63, 78):
+        rng = np.random.default_rng(seed)
+        raw = np.triu(rng.normal(size=(13, 13)) * rng.choice([0.3, 1]), 1)
+        linear = rng.normal(size=13) + rng.choice([0.0, 0.5, 1.0])
+        program = SelectionProgram(linear, raw + raw.T, rng.integers(1, 9, 13), 25)
+        with (
+            weak_starts(),
+            forced_stages(int(rng.integers(0, 3)), float(rng.choice([0, 0.03, 1e9])), (2, 4, 8)),
+        ):
+            result = branch_and_bound.solve(program, options)
+        assert complaint(program, enumerate_all(program), result, options, True) is None
+
+
+def test_threads_side_by_side_search_as_one_does() -> None:
+    rng = np.random.default_rng(8)
+    programs = []
+    for _ in range(24):
+        raw = np.triu(rng.normal(size=(16, 16)), 1)
+        programs.append(SelectionProgram(rng.random(16), raw + raw.T, rng.integers(1, 9, 16), 40))
+    options = SolveOptions(time_limit_seconds=None)
+    with forced_stages(0, 0.03, (2, 4, 8)):
+        alone = solve_many(programs, "branch_and_bound", options, workers=1)
+        together = solve_many(programs, "branch_and_bound", options, workers=4)
+    for one, other in zip(alone, together, strict=True):
+        assert (one.nodes, one.objective, one.bound) == (other.nodes, other.objective, other.bound)
+        assert one.selected == other.selected
 
 
 def test_a_near_deadline_buys_no_perturbations(monkeypatch: pytest.MonkeyPatch) -> None:
