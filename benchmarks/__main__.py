@@ -1,6 +1,7 @@
 """Benchmarks: measure, write the JSON, and fail where a solver is wrong.
 
 python -m benchmarks conformance    all solvers against exhaustive enumeration on random programs
+python -m benchmarks trust          every certificate of the exact kernel against enumeration
 python -m benchmarks solvers        speed on real candidate pools, against general solvers and heuristics
 python -m benchmarks relevance      calibrated relevance and evidence links, against rank baselines
 """
@@ -15,6 +16,7 @@ from benchmarks import conformance
 from benchmarks.files import write_json
 from benchmarks.relevance import command as relevance
 from benchmarks.speed.command import add_options, command
+from benchmarks.trust import command as trust
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,9 +33,14 @@ def main(arguments: list[str] | None = None) -> int:
     one.add_argument("--out", type=Path, default=Path("benchmarks/results/conformance.json"))
     add_options(names.add_parser("solvers", help="speed on real candidate pools"))
     relevance.add_options(names.add_parser("relevance", help="calibrated relevance and evidence links"))
+    trust.add_options(
+        names.add_parser("trust", help="every certificate of the exact kernel against enumeration")
+    )
     given = parser.parse_args(arguments)
     if given.name == "relevance":
         return relevance.command(given)
+    if given.name == "trust":
+        return trust.command(given)
     if given.name == "solvers":
         return command(given, sys.argv[1:] if arguments is None else arguments)
     return _conformance(given)

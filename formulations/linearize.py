@@ -64,7 +64,8 @@ def knapsack_bound(values: FloatArray, costs: FloatArray, budget: float) -> floa
     free = cost <= 0
     total = float(value[free].sum())
     value, cost = value[~free], cost[~free]
-    order = np.argsort(-value / cost, kind="stable")
+    with np.errstate(over="ignore"):  # a cost next to nothing comes first
+        order = np.argsort(-value / cost, kind="stable")
     value, cost = value[order], cost[order]
     spent = np.cumsum(cost)
     whole = spent <= budget

@@ -144,35 +144,37 @@ def _solve(
         x[problem.items[linear > 0]] = 1
         value = problem.value(linear)
         return finish(Incumbent(value, x), value, None, 0)
+    # Above 1, an incumbent below zero would allow to prune more than a better one does.
+    asked = replace(options, relative_gap=min(options.relative_gap, 1.0))
     in_haste = deadline - time.perf_counter() < _SECONDS_PER_SQUARE * problem.m**2
     best = _start(program, problem, warm.point(problem), deadline, 0 if in_haste else _PERTURBATIONS)
     tolerance = max(ABSOLUTE_TOLERANCE / 2 / problem.scale, 1e-13 * problem.m)
     G = dominated(problem.A) if in_haste else first_matrix(problem.A)
     nothing = np.zeros(problem.m)
     root = Root(problem, G, np.zeros(problem.w.size), nothing, math.inf, -math.inf)
-    root = relax_root(root, best, tolerance, options)
+    root = relax_root(root, best, tolerance, asked)
     known = None if in_haste else warm.matrix_for(root.problem)
-    if known is not None and root.bound > target(problem, best, tolerance, options):
-        tried = relax_root(replace(root, G=known, bound=math.inf), best, tolerance, options)
+    if known is not None and root.bound > target(problem, best, tolerance, asked):
+        tried = relax_root(replace(root, G=known, bound=math.inf), best, tolerance, asked)
         root = tried if tried.bound < root.bound else root
     allowed = math.inf if max_nodes is None else max_nodes
-    search = _Search(program, root, best, tolerance, options.relative_gap)
+    search = _Search(program, root, best, tolerance, asked.relative_gap)
     spent, effort = 0, 0
     while True:
         patience = waiting(root, effort, is_wide(search.bound, best, problem))
         stopped = search.run(deadline, min(allowed - spent, patience))
         if stopped != "nodes" or spent + search.nodes >= allowed:
             break
-        better = improved(root, best, tolerance, options, effort, deadline)
+        better = improved(root, best, tolerance, asked, effort, deadline)
         effort += 1
         if better is not None:
             root, spent = better, spent + search.nodes
             _round(program, root.problem, root.x, best, _PERTURBATIONS // 2)
-            search = _Search(program, root, best, tolerance, options.relative_gap, ceiling=search.bound)
+            search = _Search(program, root, best, tolerance, asked.relative_gap, ceiling=search.bound)
     warm.x = best.x
     if root.made_for is not None and root.made is not None:
         warm.keep(root.made_for, root.made)
-    infeasible = stopped is None and best.x is None
+    infeasible = stopped is None and best.x is None and not search.doubtful
     return finish(best, search.bound, stopped, spent + search.nodes, infeasible=infeasible)
 
 
@@ -209,7 +211,7 @@ def _round(
         problem.w,
         point,
         8,
-        min(_PERTURBATIONS, problem.m),
+        min(rounds, problem.m),
     )
     if found:
         _offer(program, problem, x, best)
@@ -259,6 +261,8 @@ class _Search:
         m, rows = problem.m, problem.w.size
         depth = m + 2
         self.program, self.problem, self.best_known = program, problem, best
+        #: Whether a selection met the rows only by the rounding of their sums; `bound` covers its value.
+        self.doubtful = False
         # The root's bound is over the items that it left; what it dropped may be worth more.
         self._ceiling = min(ceiling, max(root.bound, root.dropped))
         shift = problem.W.T @ root.lam if rows else np.zeros(m)
@@ -340,5 +344,8 @@ class _Search:
         if self._numbers[kernel.INCUMBENT] > before:
             x = _fixed_in(self.program)
             x[self.problem.items[self._best > 0]] = 1
-            self.best_known.value, self.best_known.x = float(self._numbers[kernel.INCUMBENT]), x
+            if self.program.violations(x):
+                self.doubtful = True
+            else:
+                self.best_known.value, self.best_known.x = float(self._numbers[kernel.INCUMBENT]), x
         return stopped

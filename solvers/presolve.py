@@ -21,8 +21,8 @@ class Problem:
     """max p.x - 1/2 x'A x over the m items that are left, scaled to entries of about 1.
 
     `items` are their indices in the program; `cr` and `extra` are costs and additional room of the
-    relaxation, in which no cost may be zero; the rows are W x <= w; a `harmless` item can be left out
-    without breaking a row.
+    relaxation, in which no cost may be zero or next to it; the rows are W x <= w; a `harmless` item can be
+    left out without breaking a row.
     """
 
     items: IntArray
@@ -72,16 +72,15 @@ def presolve(program: SelectionProgram) -> Problem | None:
     """
     assert program.fixed is not None
     inside, free = np.flatnonzero(program.fixed == 1), program.free
-    room = program.budget + float(feasibility_tolerance(program.budget)) - float(program.costs[inside].sum())
+    room = _limit(program.costs, program.budget) - float(program.costs[inside].sum())
     if room < 0:
         return None
     rows, limits = [], []
     for row in program.rows:
         for sign, bound in ((1.0, row.upper), (-1.0, -row.lower)):
             if math.isfinite(bound):
-                slack = float(feasibility_tolerance(bound))
                 rows.append(sign * row.coefficients[free])
-                limits.append(bound + slack - sign * float(row.coefficients[inside].sum()))
+                limits.append(_limit(row.coefficients, bound) - sign * float(row.coefficients[inside].sum()))
     W, w = np.array(rows).reshape(len(rows), free.size), np.array(limits, dtype=np.float64)
     base = float(program.linear[inside].sum() - 0.5 * program.pairwise[np.ix_(inside, inside)].sum())
     p = program.linear[free] - program.pairwise[np.ix_(free, inside)].sum(axis=1)
@@ -93,25 +92,47 @@ def presolve(program: SelectionProgram) -> Problem | None:
     if rows:
         binding = np.maximum(W[:, k], 0).sum(axis=1) > w
         W, w = W[binding], w[binding]
+    W = np.ascontiguousarray(W[:, k])
+    for r in range(w.size):
+        unit = _unit(W[r])
+        if unit != 1.0:  # no sum of entries between -2 and 2 comes near the limits of a limit
+            W[r], w[r] = W[r] / unit, np.clip(w[r] / unit, -1e30, 1e30)
     p, A, c = p[k], _part(A, k), program.costs[free][k].astype(np.float64)
+    unit = _unit(c)
+    if unit != 1.0:
+        c, room = c / unit, min(room, 2 * float(c.sum())) / unit
     largest_penalty = max(float(A.max(initial=0.0)), -float(A.min(initial=0.0)))
     scale = max(float(np.abs(p).max(initial=0.0)), largest_penalty) or 1.0
     largest = float(c.max(initial=0.0))
     tiny = max(1e-3 * largest, 1e-6) if largest > 0 else 1.0
+    cr = np.where(c > 0, np.maximum(c, 1e-9 * largest), tiny)
     return Problem(
         free[k],
         p / scale,
         A / scale,
         c,
-        np.where(c > 0, c, tiny),
-        np.ascontiguousarray(W[:, k]),
+        cr,
+        W,
         w,
         harmless[k],
         room,
-        tiny * float((c <= 0).sum()),
+        float((cr - c).sum()),
         base,
         scale,
     )
+
+
+def _unit(values: FloatArray) -> float:
+    """A power of two to divide by, where squares of the values might leave the range of float64; else 1."""
+    largest = float(np.abs(values).max(initial=0.0))
+    return 1.0 if largest == 0 or 1e-9 <= largest <= 1e15 else math.ldexp(1.0, math.frexp(largest)[1] - 1)
+
+
+def _limit(coefficients: FloatArray, bound: float) -> float:
+    """What coefficients . x may reach, for sums in any order to stay within the feasibility tolerance."""
+    tolerance = float(feasibility_tolerance(bound))
+    rounding = np.finfo(np.float64).eps * (coefficients.size + 2) * (np.abs(coefficients).sum() + abs(bound))
+    return bound + tolerance - min(tolerance / 2, float(rounding))
 
 
 def _part(M: FloatArray, k: IntArray) -> FloatArray:

@@ -18,6 +18,7 @@ __all__ = ["Incumbent", "Root", "improved", "is_wide", "relax_root", "target", "
 _MULTIPLIER_STEPS = 25
 _QUICK_NODES = 150  # before any better matrix is worth its price
 _LARGEST_DIAGONAL = 260  # items
+_NO_PENALTY = 1e-12  # relative to the largest value: nothing for a better matrix to gain
 _WIDE_GAP = 0.06
 _EFFORTS = (20, 60, 200)  # steps of `relaxation_matrix`
 _NODES_PER_STEP, _NODES_PER_SQUARE = 25.0, 0.0045  # the time of an eigendecomposition in nodes
@@ -149,7 +150,7 @@ def improved(
     """
     problem = root.problem
     scale = float(np.abs(problem.A).max(initial=0.0))
-    if problem.m < 3 or scale <= 0:
+    if problem.m < 3 or scale <= _NO_PENALTY:
         return None
     if effort == 0 and not is_wide(root.bound, best, problem):
         matrix = better_diagonal(root.G, root.x, scale) if problem.m <= _LARGEST_DIAGONAL else None

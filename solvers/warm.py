@@ -53,6 +53,5 @@ class WarmStart:
         return shifted(M)
 
     def keep(self, problem: Problem, matrix: FloatArray) -> None:
-        """Remember the matrix of a problem, in the program's units."""
-        self.items = problem.items.copy()
-        self.penalties, self.matrix = problem.A * problem.scale, matrix * problem.scale
+        """Remember the matrix of a problem, with the penalties that it was made for."""
+        self.items, self.penalties, self.matrix = problem.items, problem.A, matrix

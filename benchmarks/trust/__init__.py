@@ -1,0 +1,1 @@
+"""Is every certificate of the exact kernel true? See `command`."""

@@ -1,0 +1,163 @@
+"""What must hold for every result of the exact kernel, wherever and however it was stopped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from benchmarks.trust.draw import path
+from benchmarks.trust.oracle import Truth, enumerate_all
+from mio_rag.formulations import SelectionProgram
+from mio_rag.solvers import SolveOptions, SolveResult, Status, branch_and_bound, relaxation, solve_path
+from mio_rag.solvers.presolve import Problem
+from mio_rag.solvers.relaxation import Incumbent
+from mio_rag.solvers.warm import WarmStart
+
+__all__ = ["check_all", "check_path", "complaint", "forced_stages", "weak_starts"]
+
+EXACT = SolveOptions(time_limit_seconds=None)
+
+_ROUNDING = 1e-13  # of an objective or a bound, relative to the sizes of all terms
+
+
+def complaint(
+    program: SelectionProgram, truth: Truth, claim: SolveResult, options: SolveOptions, finished: bool
+) -> str | None:
+    """What is wrong with a result, given the truth; None when all of it holds.
+
+    Parameters
+    ----------
+    finished : bool
+        Whether nothing stopped the search, so that it owes a proof.
+    """
+    rounding = _ROUNDING * truth.size
+    if claim.status is Status.ERROR:
+        return f"error: {claim.message}"
+    if claim.status is Status.INFEASIBLE:
+        return "infeasibility of a program that admits a selection" if truth.feasible else None
+    if claim.bound is not None and claim.bound < truth.least - rounding:
+        return f"bound {claim.bound:.17g} below the optimum {truth.least:.17g}"
+    if claim.x is None:
+        return f"no selection, no limit: {claim.certificate()}" if finished else None
+    assert claim.objective is not None
+    if program.violations(claim.x):
+        return f"an infeasible selection: {program.violations(claim.x)[0]}"
+    if abs(claim.objective - program.objective(claim.x)) > rounding:
+        return f"objective {claim.objective:.17g} of a selection worth {program.objective(claim.x):.17g}"
+    if claim.objective > truth.most + rounding:
+        return f"objective {claim.objective:.17g} above the optimum {truth.most:.17g}"
+    if claim.is_optimal and claim.objective < truth.least - options.tolerance(claim.objective) - rounding:
+        return f"objective {claim.objective:.17g} called optimal, below the optimum {truth.least:.17g}"
+    if claim.limit is None and not claim.is_optimal:
+        assert claim.bound is not None
+        if claim.bound - claim.objective > options.tolerance(claim.objective) + rounding:
+            return f"neither a limit nor a proof: {claim.certificate()}"
+    return None
+
+
+@contextmanager
+def forced_stages(after_nodes: int, wide_gap: float, efforts: tuple[int, ...]) -> Iterator[None]:
+    """Better matrices from the first nodes on: small programs are over before they would begin.
+
+    Parameters
+    ----------
+    after_nodes : int
+        Nodes before the first of them, >= 0.
+    wide_gap : float
+        Relative gap above which another diagonal is not enough: 0 for the conic matrices alone.
+    efforts : tuple of int
+        Steps of each conic matrix; a few steps leave rough ones, which must be as valid.
+    """
+    names = {"_QUICK_NODES": after_nodes, "_NODES_PER_STEP": 0.0, "_WIDE_GAP": wide_gap, "_EFFORTS": efforts}
+    with _replaced(relaxation, names):
+        yield
+
+
+@contextmanager
+def weak_starts() -> Iterator[None]:
+    """Random selections instead of local search: an optimal one would hide a bound that is wrong."""
+
+    def start(program: SelectionProgram, problem: Problem, *_: object) -> Incumbent:
+        rng = np.random.default_rng(problem.m)
+        best = Incumbent(-np.inf, None)
+        for share in rng.random(4):
+            x = (rng.random(problem.m) < share).astype(np.int8)
+            branch_and_bound._offer(program, problem, x, best)
+        return best
+
+    with _replaced(branch_and_bound, {"_start": start, "_round": lambda *_: None}):
+        yield
+
+
+@contextmanager
+def _replaced(module: ModuleType, values: dict[str, Any]) -> Iterator[None]:
+    """Other values for names of a module."""
+    before = {name: getattr(module, name) for name in values}
+    for name, value in values.items():
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
+
+
+def check_all(
+    program: SelectionProgram, rng: np.random.Generator, counts: Counter[str]
+) -> list[tuple[str, str]]:
+    """Solve in every way; returns (way, complaint) for each certificate that does not hold."""
+    truth = enumerate_all(program)
+    counts["truth: feasible" if truth.feasible else "truth: infeasible"] += 1
+    counts["truth: decided by rounding"] += truth.doubtful
+    wrong: list[tuple[str, str]] = []
+
+    def check(way: str, claim: SolveResult, options: SolveOptions, finished: bool) -> None:
+        counts[f"solves: {way}"] += 1
+        counts[f"{claim.status.value}: {way}"] += 1
+        found = complaint(program, truth, claim, options, finished)
+        if found is not None:
+            wrong.append((way, found))
+
+    left = WarmStart()
+    result = branch_and_bound.solve(program, EXACT, warm=left)
+    counts["reached a better matrix"] += left.items.size > 0
+    check("to the end", result, EXACT, True)
+    before = np.inf
+    for limit in np.sort(rng.integers(0, 2 + 2 * (result.nodes or 0), 3)):
+        claim = branch_and_bound.solve(program, EXACT, max_nodes=int(limit))
+        check("node limit", claim, EXACT, False)
+        reach = claim.bound if claim.bound is not None else -np.inf
+        slack = EXACT.tolerance(claim.objective) if claim.objective is not None and claim.is_optimal else 0.0
+        if reach > before + slack + _ROUNDING * truth.size:
+            wrong.append(("node limit", f"bound {reach:.17g} at {limit} nodes, {before:.17g} with fewer"))
+        before = reach if claim.bound is not None else before
+    timed = SolveOptions(time_limit_seconds=10.0 ** rng.uniform(-5, -2.5))
+    check("time limit", branch_and_bound.solve(program, timed), timed, False)
+    loose = SolveOptions(
+        time_limit_seconds=None, relative_gap=float(rng.choice([1e-3, 1e-2, 0.1, 0.5, 1.0, 3.0]))
+    )
+    check("relative gap", branch_and_bound.solve(program, loose), loose, True)
+    both = branch_and_bound.solve(program, loose, max_nodes=int(rng.integers(0, 20)))
+    check("relative gap, node limit", both, loose, False)
+    return wrong
+
+
+def check_path(
+    program: SelectionProgram, rng: np.random.Generator, counts: Counter[str]
+) -> list[tuple[str, str]]:
+    """The same along a path of programs, each started from the one before."""
+    wrong = []
+    gap = float(rng.choice([0.0, 0.0, 0.05]))
+    options = SolveOptions(time_limit_seconds=None, relative_gap=gap)
+    programs = path(rng, program, 3)
+    for given, claim in zip(programs, solve_path(programs, "branch_and_bound", options), strict=True):
+        counts["solves: path"] += 1
+        found = complaint(given, enumerate_all(given), claim, options, True)
+        if found is not None:
+            wrong.append(("path", found))
+    return wrong

@@ -1,0 +1,153 @@
+"""Programs that try to make the exact kernel lie: those of `benchmarks.programs`, bent in scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.programs import random_program
+from mio_rag.formulations import LinearConstraint, SelectionProgram
+
+__all__ = ["TWISTS", "draw", "path"]
+
+FloatArray = NDArray[np.float64]
+_Twist = Callable[[np.random.Generator, SelectionProgram], SelectionProgram]
+
+
+def draw(rng: np.random.Generator, n_max: int) -> tuple[SelectionProgram, tuple[str, ...]]:
+    """A program of at most `n_max` items, and the names of its twists, none to three."""
+    program = random_program(rng, n_max)
+    count = int(rng.integers(4))
+    names = tuple(str(name) for name in rng.choice(list(TWISTS), count, replace=False))
+    for name in names:
+        program = TWISTS[name](rng, program)
+    return program, names
+
+
+def path(rng: np.random.Generator, program: SelectionProgram, steps: int) -> list[SelectionProgram]:
+    """Programs of one pool: penalties grow or shrink, evenly or not, or vanish; the budget may move."""
+    programs = []
+    for _ in range(steps):
+        weight = float(rng.choice([0.0, 0.25, 0.9, 1.0, 1.1, 4.0]))
+        each = np.triu(rng.random((program.n, program.n)), 1) if rng.random() < 0.5 else np.full((), 0.5)
+        budget = program.budget * float(rng.choice([0.5, 1.0, 1.0, 1.3]))
+        programs.append(replace(program, pairwise=weight * (each + each.T) * program.pairwise, budget=budget))
+    return programs
+
+
+def _powers(rng: np.random.Generator, shape: int | tuple[int, int], most: int = 6) -> FloatArray:
+    """Powers of ten between 10^-most and 10^most."""
+    return np.asarray(10.0 ** rng.integers(-most, most + 1, shape))
+
+
+def _scaled_values(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    factor = float(_powers(rng, 1)[0])
+    return replace(program, linear=factor * program.linear, pairwise=factor * program.pairwise)
+
+
+def _mixed_values(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    """Every item with a size of its own, or every number."""
+    most = int(rng.integers(1, 7))
+    size = _powers(rng, program.n, most)
+    if rng.random() < 0.5:
+        return replace(
+            program,
+            linear=size * program.linear,
+            pairwise=np.sqrt(np.outer(size, size)) * program.pairwise,
+        )
+    pairs = np.triu(_powers(rng, (program.n, program.n), most), 1)
+    return replace(program, linear=size * program.linear, pairwise=(pairs + pairs.T) * program.pairwise)
+
+
+def _scaled_costs(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    factor = float(_powers(rng, 1)[0])
+    return replace(program, costs=factor * program.costs, budget=factor * program.budget)
+
+
+def _mixed_costs(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    costs = _powers(rng, program.n, int(rng.integers(1, 7))) * program.costs
+    return replace(program, costs=costs, budget=float(rng.choice([0.0, 0.3, 0.6])) * float(costs.sum()))
+
+
+def _edge_of_budget(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    """Exactly what some items cost, off by nothing or by about the feasibility tolerance."""
+    some = float(program.costs[rng.random(program.n) < 0.5].sum())
+    off = float(rng.choice([0.0, 0.0, 5e-7, -5e-7, 1e-6, -1e-6, 2e-6, -2e-6]))
+    return replace(program, budget=some + off)
+
+
+def _edge_of_rows(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    """A row that some selection meets with equality, of coefficients of any size."""
+    coefficients = np.round(rng.normal(size=program.n), 3) * float(_powers(rng, 1)[0])
+    if rng.random() < 0.3:
+        coefficients = coefficients * _powers(rng, program.n, 3)
+    at = float(coefficients[rng.random(program.n) < 0.5].sum())
+    kind = int(rng.integers(3))
+    row = LinearConstraint(
+        coefficients,
+        lower=-np.inf if kind == 0 else at,
+        upper=np.inf if kind == 1 else at,
+        name="met exactly",
+    )
+    return replace(program, rows=(*program.rows, row))
+
+
+def _conflicts(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    """Some pairs excluded by a huge penalty."""
+    huge = float(rng.choice([1e3, 1e6, 1e9]))
+    chosen = np.triu(rng.random((program.n, program.n)) < 0.1, 1)
+    return replace(program, pairwise=np.where(chosen | chosen.T, huge, program.pairwise))
+
+
+def _strong_links(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    """Some pairs worth far more together than anything alone."""
+    benefit = float(rng.choice([3.0, 100.0, 1e6]))
+    chosen = np.triu(rng.random((program.n, program.n)) < 0.1, 1)
+    return replace(program, pairwise=np.where(chosen | chosen.T, -benefit, program.pairwise))
+
+
+def _offset(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    """An item that is fixed in and worth far more, or less, than the rest."""
+    if program.n == 0:
+        return program
+    assert program.fixed is not None
+    i = int(rng.integers(program.n))
+    fixed, linear = program.fixed.copy(), program.linear.copy()
+    fixed[i], linear[i] = 1, float(rng.choice([-1.0, 1.0])) * float(_powers(rng, 1)[0])
+    return replace(program, fixed=fixed, linear=linear)
+
+
+def _full_digits(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    """Numbers with all their digits."""
+    n = program.n
+    noise = np.triu(rng.random((n, n)), 1)
+    return replace(
+        program,
+        linear=program.linear * rng.random(n),
+        pairwise=program.pairwise * (noise + noise.T),
+        costs=program.costs * rng.random(n),
+        budget=program.budget * float(rng.random()),
+    )
+
+
+#: Ways to bend a program, by name.
+TWISTS: dict[str, _Twist] = {
+    "scaled values": _scaled_values,
+    "mixed values": _mixed_values,
+    "scaled costs": _scaled_costs,
+    "mixed costs": _mixed_costs,
+    "edge of the budget": _edge_of_budget,
+    "edge of a row": _edge_of_rows,
+    "conflicts": _conflicts,
+    "strong links": _strong_links,
+    "offset": _offset,
+    "full digits": _full_digits,
+    "no interactions": lambda _, program: replace(program, pairwise=0 * program.pairwise),
+    "no costs": lambda _, program: replace(program, costs=0 * program.costs),
+    "no values": lambda _, program: replace(program, linear=0 * program.linear),
+    "no rows": lambda _, program: replace(program, rows=(), fixed=None),
+    "positive values": lambda _, program: replace(program, linear=np.abs(program.linear)),
+}

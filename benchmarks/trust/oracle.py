@@ -1,0 +1,92 @@
+"""All selections of a small program, in extended precision: what a certificate is held against.
+
+Independent of the solvers: nothing is shared with them but the definition of a program. A selection whose
+excess over a limit equals the feasibility tolerance to within rounding is neither clearly feasible nor
+clearly not; so there are two optima, without and with such selections, nearly always the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.formulations import SelectionProgram
+from mio_rag.formulations.program import feasibility_tolerance
+
+__all__ = ["Truth", "enumerate_all"]
+
+Extended = NDArray[np.longdouble]
+
+_ROUNDING = 1e-14  # of a sum, relative to the sizes of its terms
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What enumeration finds.
+
+    Parameters
+    ----------
+    least, most : float
+        Optimum over what is clearly feasible, and with the doubtful selections too; -inf where there is none.
+    size : float
+        Sum of the absolute values of all terms of the objective: rounding is relative to it.
+    """
+
+    least: float
+    most: float
+    size: float
+
+    @property
+    def feasible(self) -> bool:
+        """Whether some selection is clearly feasible."""
+        return self.least > -np.inf
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether rounding decides the optimum."""
+        return self.least != self.most
+
+
+def enumerate_all(program: SelectionProgram) -> Truth:
+    """Objective and rows of every selection of the free items, by doubling: 2^n numbers a row."""
+    assert program.fixed is not None
+    free, inside = program.free, np.flatnonzero(program.fixed == 1)
+    pairwise = program.pairwise.astype(np.longdouble)
+    linear = program.linear.astype(np.longdouble)
+    value = np.array([linear[inside].sum() - pairwise[np.ix_(inside, inside)].sum() / 2])
+    for k, i in enumerate(free):
+        gain = linear[i] - pairwise[i, inside].sum()
+        value = np.concatenate([value, value + gain - _sums(pairwise[i, free[:k]])])
+    sure = np.ones(value.size, dtype=bool)
+    possible = sure.copy()
+    for row, upper in _limits(program):
+        activity = _sums(row[free], row[inside].astype(np.longdouble).sum())
+        excess = activity - np.longdouble(upper) - np.longdouble(feasibility_tolerance(upper))
+        rounding = _ROUNDING * (float(np.abs(row).sum()) + abs(upper))
+        sure &= excess <= -rounding
+        possible &= excess <= rounding
+    size = float(np.abs(program.linear).sum() + np.abs(program.pairwise).sum() / 2)
+    return Truth(_largest(value[sure]), _largest(value[possible]), size)
+
+
+def _limits(program: SelectionProgram) -> list[tuple[NDArray[np.float64], float]]:
+    """Budget and rows as  coefficients . x <= upper."""
+    limits = [(program.costs, program.budget)]
+    for row in program.rows:
+        limits += [(sign * row.coefficients, sign * side) for sign, side in ((1, row.upper), (-1, row.lower))]
+    return [(row, upper) for row, upper in limits if np.isfinite(upper)]
+
+
+def _sums(terms: NDArray[Any], start: Any = 0) -> Extended:
+    """Sums over all subsets; bit i of the index says whether term i is in."""
+    sums = np.array([start], dtype=np.longdouble)
+    for term in terms.astype(np.longdouble):
+        sums = np.concatenate([sums, sums + term])
+    return sums
+
+
+def _largest(values: Extended) -> float:
+    return float(values.max()) if values.size else -np.inf
