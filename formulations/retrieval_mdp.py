@@ -42,7 +42,6 @@ Parameter = float | tuple[float, ...]
 #: From the cheapest: where actions are worth the same, the first is taken.
 ACTIONS = ("stop", "reason", "retrieve")
 
-_BELOW_ONE = 0.999  # largest discount that `changed` makes without a horizon
 _EXACT = 1e-9  # a level so near to a point of the grid lies on it
 
 
@@ -224,11 +223,11 @@ class RetrievalMDP:
         return low, share
 
     def changed(self, name: str, factor: float) -> RetrievalMDP:
-        """The model with one parameter multiplied; shares and drops stay within [0, 1]."""
+        """The model with one parameter multiplied: of the discount 1 - gamma; shares and drops stay <= 1."""
         value = getattr(self, name)
+        if name == "discount":
+            return replace(self, discount=1 - min((1 - value) * factor, 1 - _EXACT))
         top = np.inf if name.endswith("cost") or name == "k" else 1.0
-        if name == "discount" and self.horizon is None:
-            top = _BELOW_ONE
         scaled = [min(float(v) * factor, top) for v in (value if isinstance(value, tuple) else [value])]
         changes: dict[str, Any] = {name: tuple(scaled) if isinstance(value, tuple) else scaled[0]}
         return replace(self, **changes)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from mio_rag.cli_mdp import mdp_app
 from mio_rag.cli_options import (
     Budget,
     ComparisonOptions,
@@ -48,6 +49,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich's help formatter would double the start-up time
 )
+app.add_typer(mdp_app, name="mdp")
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,92 @@
+"""The commands ``mio-rag mdp``: solve the retrieve/reason/stop process, calibrate it, replay what was
+done."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mio_rag.cli_options import Json
+from mio_rag.cli_output import open_output
+from mio_rag.errors import InputError
+
+if TYPE_CHECKING:
+    from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+
+__all__ = ["mdp_app", "model_of"]
+
+mdp_app = typer.Typer(
+    help="Retrieve, reason or stop: the decision process behind `--controller mdp`.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", help="TOML file with parameters of the model; options given here win over it."),
+]
+PlotFile = Annotated[
+    Path | None, typer.Option("--plot", help="Draw quality, value and policy over U: .png, .svg or .pdf.")
+]
+
+
+@mdp_app.command("solve")
+def solve_command(
+    config: Config = None,
+    horizon: Annotated[
+        str | None,
+        typer.Option("--horizon", help="Decisions until the answer is due; inf: as published. [10]"),
+    ] = None,
+    quality: Annotated[
+        str | None, typer.Option("--quality", help="Quality over U: linear, log or exp. [linear]")
+    ] = None,
+    k: Annotated[float | None, typer.Option("--k", help="Steepness of exp. [1]")] = None,
+    gamma: Annotated[float | None, typer.Option("--gamma", help="Discount, in (0, 1]. [0.98]")] = None,
+    grid: Annotated[int | None, typer.Option("--grid", help="Points of the grid over U. [1001]")] = None,
+    json_output: Json = False,
+    plot: PlotFile = None,
+) -> None:
+    """Solve the process, and say honestly what its policy looks like."""
+    from mio_rag.console_mdp import print_plan
+    from mio_rag.control.plan import solve_plan
+    from mio_rag.control.structure import sensitivity, structure, to_json
+
+    output = open_output(json_output)
+    given: dict[str, Any] = {"quality": quality, "k": k, "discount": gamma, "grid": grid}
+    if horizon is not None:
+        given["horizon"] = _horizon(horizon)
+    model = model_of(config, {name: value for name, value in given.items() if value is not None})
+    start = time.perf_counter()
+    plan = solve_plan(model)
+    shape, changes = structure(plan), sensitivity(plan)
+    seconds = time.perf_counter() - start
+    if plot is not None:
+        from mio_rag.control.plot import plot_plan
+
+        plot_plan(plan, plot)
+    if json_output:
+        output.json(to_json(plan, shape, changes, seconds))
+        return
+    print_plan(output.console, plan, shape, changes)
+    if plot is not None:
+        output.console.print(f"\nplot: {plot}", markup=False, soft_wrap=True)
+
+
+def model_of(config: Path | None, given: dict[str, Any]) -> RetrievalMDP:
+    """The model of a TOML file, with what was given on the command line in its place."""
+    from mio_rag.control.plan import model_from_mapping, read_model
+
+    settings = {} if config is None else read_model(config)
+    return model_from_mapping(settings | given, f"'{config}'" if config else "the command line")
+
+
+def _horizon(text: str) -> int | str:
+    if text.strip() == "inf":
+        return "inf"
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InputError(f"--horizon={text!r} must be a whole number of decisions, or inf") from error
