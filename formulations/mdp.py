@@ -219,6 +219,10 @@ def _stochastic(given: Any, allowed: BoolArray, problems: list[str]) -> Any:
         problems.append(f"transitions from state {s} by action {a} sum to {sums[row]:.10g}, not to 1")
     rows = np.repeat(np.arange(n * m), np.diff(matrix.indptr))
     matrix.data /= sums[rows]
+    if matrix.nnz < 2**31:  # half the memory, which is what a sweep waits for
+        matrix = sparse.csr_array(
+            (matrix.data, matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)), shape=matrix.shape
+        )
     for part in (matrix.data, matrix.indices, matrix.indptr):
         part.flags.writeable = False
     return matrix

@@ -45,13 +45,9 @@ def print_plan(console: Console, plan: Plan, shape: Structure, changes: Sequence
     if tied:
         console.print(f"[dim]actions tie somewhere in {tied} of {plan.steps} steps (--json lists where)[/]")
     moved = Table(box=None, pad_edge=False, header_style="bold")
-    for title, side in (
-        ("parameter", "left"),
-        ("times", "right"),
-        ("policy moved", "right"),
-        ("value", "right"),
-    ):
-        moved.add_column(title, justify=side)  # type: ignore[arg-type]
+    moved.add_column("parameter")
+    for title in ("times", "policy moved", "value"):
+        moved.add_column(title, justify="right")
     for row in changes:
         name = "1 - discount" if row.parameter == "discount" else row.parameter
         moved.add_row(name, f"{row.factor:g}", f"{row.changed:.1%}", f"{row.value_change:.4f}")

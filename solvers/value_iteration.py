@@ -34,7 +34,7 @@ FloatArray = NDArray[np.float64]
 MDPMethod = Literal["auto", "one_pass", "policy_iteration", "value_iteration", "numpy", "backward_induction"]
 
 _EPS = float(np.finfo(np.float64).eps)
-_EVALUATIONS = 20  # backups under one policy
+_EVALUATIONS = 100  # most backups under one policy
 _TIGHTER = 0.25  # with factors that differ the check may be weaker than the stopping rule
 
 
@@ -172,12 +172,12 @@ def _fixed_point(
     if method == "one_pass":
         kernel.one_pass(*_rows(mdp), m, values)
         return values, 1
-    numbers = np.zeros(3)
+    numbers = np.zeros(4)
     evaluations = _EVALUATIONS if method == "policy_iteration" else 0
     values = kernel.iterate(
         *_rows(mdp),
+        m,
         values,
-        np.empty((n, m)),
         np.empty(n, dtype=np.int32),
         evaluations,
         *mdp.factor_range,
@@ -202,26 +202,21 @@ def _by_products(
 
 
 def _beyond(mdp: FiniteMDP, low: float, high: float) -> tuple[float, float]:
-    """How far the optimum can lie from TV, below and above, after changes between `low` and `high`."""
-    least, greatest = mdp.factor_range
-    down = greatest if low < 0 else least
-    up = greatest if high > 0 else least
-    return low * down / (1 - down), high * up / (1 - up)
+    from mio_rag.solvers import mdp_kernel as kernel
 
-
-def _rounding(mdp: FiniteMDP, scale: float) -> float:
-    """What rounding can add to one backup of values of that size."""
-    return 2 * (mdp.successors + 4) * _EPS * scale
+    return kernel.beyond(low, high, *mdp.factor_range)
 
 
 def _backup(
     mdp: FiniteMDP, values: FloatArray, tie: float, q: FloatArray, policy: NDArray[np.int32]
-) -> tuple[FloatArray, float, float]:
+) -> tuple[FloatArray, float, float, float]:
+    """TV with the least and the greatest change, and what rounding can add."""
     from mio_rag.solvers import mdp_kernel as kernel
 
-    improved, numbers = np.empty(mdp.n_states), np.empty(3)
-    kernel.backup(*_rows(mdp), values, tie, q, improved, policy, numbers)
-    return improved, float(numbers[kernel.LOW]), float(numbers[kernel.HIGH])
+    improved, numbers = np.empty(mdp.n_states), np.empty(4)
+    kernel.sweep(*_rows(mdp), mdp.n_actions, values, improved, policy, False, q, tie, numbers)
+    low, high, _, scale = numbers.tolist()
+    return improved, low, high, 2 * (mdp.successors + 4) * _EPS * scale
 
 
 def _checked(
@@ -230,11 +225,10 @@ def _checked(
     """The solution with bounds that follow from the values alone, whoever found them."""
     n, m = mdp.rewards.shape
     q, policy = np.empty((n, m)), np.empty(n, dtype=np.int32)
-    improved, low, high = _backup(mdp, values, tie, q, policy)
+    improved, low, high, rounding = _backup(mdp, values, tie, q, policy)
     below, above = _beyond(mdp, low, high)
     worst, _ = _beyond(mdp, low - tie, high)
-    scale = max(float(np.abs(values).max()), float(np.abs(improved).max()))
-    rounding = _rounding(mdp, scale) / (1 - mdp.factor_range[1])
+    rounding /= 1 - mdp.factor_range[1]
     error = max(-below, above, 0.0) + rounding
     return MDPSolution(
         values=improved,
@@ -260,9 +254,8 @@ def _backward(mdp: FiniteMDP, tie: float, start: float) -> MDPSolution:
     error = loss = 0.0
     greatest = mdp.factor_range[1]
     for t in reversed(range(horizon)):
-        values[t], _, _ = _backup(mdp, values[t + 1], tie, q[t], policy[t])
-        scale = max(float(np.abs(values[t]).max()), float(np.abs(values[t + 1]).max()))
-        error = _rounding(mdp, scale) + greatest * error
+        values[t], _, _, rounding = _backup(mdp, values[t + 1], tie, q[t], policy[t])
+        error = rounding + greatest * error
         loss = tie + greatest * loss
     return MDPSolution(
         values=values,

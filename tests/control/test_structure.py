@@ -77,7 +77,7 @@ def test_the_worth_between_points_is_interpolated(stopping: Plan) -> None:
     assert stopping.action_at(0, 0.04) == "stop"  # a tie: the cheapest
     assert stopping.action_at(0, 1.0) == "retrieve"
     assert stopping.q_at(99, 0.5) == stopping.q_at(9, 0.5)
-    with pytest.raises(InputError, match="must be in"):
+    with pytest.raises(InputError, match="uncertainty=1"):
         stopping.q_at(0, 1.1)
 
 
@@ -114,7 +114,7 @@ def test_models_travel_as_plain_data(tmp_path: Path) -> None:
     assert model_from_mapping(read_model(file), "file") == RetrievalMDP(horizon=None, success=(0.5, 0.6))
     for text in ("success = ", "mdp = 3"):
         file.write_text(text)
-        with pytest.raises(InputError, match="no readable TOML|must be a table"):
+        with pytest.raises(InputError, match=r"must be a table|no readable TOML"):
             read_model(file)
     with pytest.raises(InputError, match="sets delta_r: known are retrieve_drop"):
         model_from_mapping({"delta_r": 0.2}, "it")

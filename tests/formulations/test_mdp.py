@@ -65,7 +65,7 @@ def test_rows_are_scaled_to_sum_to_one() -> None:
 def test_malformed_processes_are_refused(changes: dict[str, object], message: str) -> None:
     given = {"transitions": STAY, "rewards": [[0.0], [1.0]], "discount": 0.9} | changes
     with pytest.raises(InputError, match=message):
-        FiniteMDP(**given)  # type: ignore[arg-type]
+        FiniteMDP(**given)
 
 
 def test_all_problems_are_told_at_once() -> None:

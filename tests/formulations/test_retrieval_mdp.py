@@ -77,10 +77,7 @@ def test_rounding_brackets_the_continuous_process(horizon: int | None, quality: 
     }
     exact = solve_mdp(RetrievalMDP(grid=1001, **settings).to_finite()).values
     model = RetrievalMDP(grid=101, **settings)
-    low, middle, high = (
-        solve_mdp(model.rounded(r)).values
-        for r in ("up", "interpolate", "down")  # type: ignore[arg-type]
-    )
+    low, middle, high = (solve_mdp(model.rounded(r)).values for r in ("up", "interpolate", "down"))
     cut = (slice(None), slice(0, 101)) if horizon else (slice(0, 101),)
     points = (slice(None), slice(0, 1001, 10)) if horizon else (slice(0, 1001, 10),)
     slack = 1e-9
@@ -91,7 +88,7 @@ def test_rounding_brackets_the_continuous_process(horizon: int | None, quality: 
 
 
 def test_parameters_by_bins() -> None:
-    model = RetrievalMDP(success=(0.2, 0.9), retrieve_drop=[0.1, 0.3], grid=101)  # type: ignore[arg-type]
+    model = RetrievalMDP(success=(0.2, 0.9), retrieve_drop=[0.1, 0.3], grid=101)
     assert model.at("success", [0.0, 0.49, 0.5, 1.0]).tolist() == [0.2, 0.2, 0.9, 0.9]
     assert model.lowered("retrieve", [0.4, 0.6]) == pytest.approx([0.3, 0.3])
     assert not model.constant
@@ -105,7 +102,7 @@ def test_parameters_by_bins() -> None:
 def test_quality_runs_from_certain_to_nothing() -> None:
     u = np.linspace(0, 1, 11)
     for name, k in (("linear", 1.0), ("log", 1.0), ("exp", 0.5), ("exp", 8.0)):
-        q = quality_of(u, name, k)  # type: ignore[arg-type]
+        q = quality_of(u, name, k)
         assert np.all(np.diff(q) < 0)
         assert q[-1] == pytest.approx(0)
         assert q[0] == pytest.approx(1 if name != "exp" else 1 - np.exp(-k))
@@ -113,7 +110,7 @@ def test_quality_runs_from_certain_to_nothing() -> None:
 
 def test_bad_parameters_are_told_together() -> None:
     with pytest.raises(InputError) as found:
-        RetrievalMDP(1.5, -0.1, (0.5, 2.0), float("nan"), (), 1.0, None, "best", 0, 1)  # type: ignore[arg-type]
+        RetrievalMDP(1.5, -0.1, (0.5, 2.0), float("nan"), (), 1.0, None, "best", 0, 1)
     text = str(found.value)
     for name in (
         "retrieve_drop",
@@ -128,4 +125,4 @@ def test_bad_parameters_are_told_together() -> None:
     ):
         assert name in text
     with pytest.raises(InputError, match="horizon=2"):
-        RetrievalMDP(horizon=2.5)  # type: ignore[arg-type]
+        RetrievalMDP(horizon=2.5)

@@ -39,7 +39,7 @@ def value_of(mdp: FiniteMDP, policy: tuple[int, ...] | NDArray[np.int32]) -> NDA
 
 def optimum(mdp: FiniteMDP) -> NDArray[np.float64]:
     """The best value of every state over all deterministic policies."""
-    choices = [np.flatnonzero(row).tolist() for row in mdp.allowed]  # type: ignore[union-attr]
+    choices = [np.flatnonzero(row).tolist() for row in mdp.allowed]
     return np.max([value_of(mdp, policy) for policy in itertools.product(*choices)], axis=0)
 
 
@@ -96,7 +96,7 @@ def test_a_semi_markov_process_in_closed_form(long: float, policy: int) -> None:
     # One unit for 1, or two units for `long`, for ever: 1 / (1 - .9) against long / (1 - .81).
     mdp = FiniteMDP(np.ones((1, 2, 1)), [[1.0, long]], 0.9, durations=[[1, 2]])
     for method in ("auto", *METHODS):
-        found = solve_mdp(mdp, method, epsilon=1e-10)  # type: ignore[arg-type]
+        found = solve_mdp(mdp, method, epsilon=1e-10)
         assert found.values == pytest.approx([max(10.0, long / 0.19)], abs=1e-9)
         assert found.policy.tolist() == [policy]
 
@@ -104,9 +104,9 @@ def test_a_semi_markov_process_in_closed_form(long: float, policy: int) -> None:
 def recursion(mdp: FiniteMDP, s: int, left: int) -> float:
     """The value of a state with so many decisions left, by the definition."""
     if left == 0:
-        return float(mdp.terminal[s])  # type: ignore[index]
+        return float(mdp.terminal[s])
     worths = []
-    for a in np.flatnonzero(mdp.allowed[s]):  # type: ignore[index]
+    for a in np.flatnonzero(mdp.allowed[s]):
         row = mdp.transitions[[s * mdp.n_actions + int(a)]].toarray()[0]
         after = sum(p * recursion(mdp, j, left - 1) for j, p in enumerate(row) if p > 0)
         worths.append(mdp.rewards[s, a] + mdp.factors[s, a] * after)
@@ -176,7 +176,7 @@ def test_other_packages_agree_on_random_processes(seed: int) -> None:
 
 @pytest.mark.parametrize("quality", ["linear", "log", "exp"])
 def test_other_packages_agree_on_the_retrieval_process(quality: str) -> None:
-    mdp = RetrievalMDP(horizon=None, quality=quality).to_finite()  # type: ignore[arg-type]
+    mdp = RetrievalMDP(horizon=None, quality=quality).to_finite()
     truth = solve_mdp(mdp)
     assert truth.method == "one_pass"
     for method in METHODS:
@@ -213,7 +213,7 @@ def test_methods_refuse_what_they_cannot_take(horizon: int | None, method: MDPMe
 def test_bad_settings_are_refused() -> None:
     mdp = random_mdp(0)
     with pytest.raises(InputError) as found:
-        solve_mdp(mdp, "magic", epsilon=0, max_sweeps=0, initial=[1.0], tie=-1)  # type: ignore[arg-type]
+        solve_mdp(mdp, "magic", epsilon=0, max_sweeps=0, initial=[1.0], tie=-1)
     assert len(found.value.problems) == 5
 
 
