@@ -75,6 +75,51 @@ def solve_command(
         output.console.print(f"\nplot: {plot}", markup=False, soft_wrap=True)
 
 
+Traces = Annotated[Path, typer.Argument(help="traces.jsonl, or the folder of an evaluation that holds it.")]
+
+
+@mdp_app.command("replay")
+def replay_command(
+    traces: Traces,
+    question: Annotated[
+        str | None, typer.Option("--question", help="Show the traces of this question id in full.")
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Make every decision of recorded runs again, and tell what comes out differently."""
+    from mio_rag.console_mdp import print_outcome
+    from mio_rag.control.trace import read_traces, replay
+
+    output = open_output(json_output)
+    found = [t for t in read_traces(traces) if question in (None, t.question_id)]
+    if not found:
+        raise InputError(f"'{traces}' holds no trace of question '{question}'")
+    differing: list[dict[str, Any]] = [
+        {
+            "question": t.question_id,
+            "controller": t.controller,
+            "budget_tokens": t.budget_tokens,
+            "differs": wrong,
+        }
+        for t in found
+        if (wrong := replay(t))
+    ]
+    if json_output:
+        shown = [t.to_dict() for t in found] if question is not None else []
+        output.json({"traces": len(found), "differing": differing, "shown": shown})
+    else:
+        for trace in found if question is not None else []:
+            output.console.print(f"\n{trace.controller}: {trace.question}", style="bold", markup=False)
+            print_outcome(output.console, trace)
+        output.console.print(f"{len(found)} traces replayed, {len(differing)} differ")
+        for entry in differing[:10]:
+            output.console.print(
+                f"{entry['question']}, {entry['controller']}: {entry['differs'][0]}", markup=False
+            )
+    if differing:
+        raise typer.Exit(1)
+
+
 def model_of(config: Path | None, given: dict[str, Any]) -> RetrievalMDP:
     """The model of a TOML file, with what was given on the command line in its place."""
     from mio_rag.control.plan import model_from_mapping, read_model

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,8 +12,9 @@ from rich.table import Table
 if TYPE_CHECKING:
     from mio_rag.control.plan import Plan
     from mio_rag.control.structure import Segment, Sensitivity, Structure
+    from mio_rag.control.trace import Trace
 
-__all__ = ["print_plan"]
+__all__ = ["print_outcome", "print_plan", "print_profile"]
 
 _SHOWN = 6  # segments of a step, before the rest is counted
 
@@ -26,9 +27,7 @@ def _rule(segments: Sequence[Segment]) -> str:
 
 def print_plan(console: Console, plan: Plan, shape: Structure, changes: Sequence[Sensitivity]) -> None:
     """The policy step by step, what is odd about it, and what each parameter does to it."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("step", "over U"):
-        table.add_column(title, overflow="fold")
+    table = _table("step", "over U", left=2)
     for step, segments in enumerate(shape.segments):
         table.add_row("every" if plan.steps == 1 else str(step), _rule(segments))
     console.print(table)
@@ -44,12 +43,68 @@ def print_plan(console: Console, plan: Plan, shape: Structure, changes: Sequence
     tied = sum(bool(step) for step in shape.ties)
     if tied:
         console.print(f"[dim]actions tie somewhere in {tied} of {plan.steps} steps (--json lists where)[/]")
-    moved = Table(box=None, pad_edge=False, header_style="bold")
-    moved.add_column("parameter")
-    for title in ("times", "policy moved", "value"):
-        moved.add_column(title, justify="right")
+    moved = _table("parameter", "times", "policy moved", "value")
     for row in changes:
         name = "1 - discount" if row.parameter == "discount" else row.parameter
         moved.add_row(name, f"{row.factor:g}", f"{row.changed:.1%}", f"{row.value_change:.4f}")
     console.print()
     console.print(moved)
+
+
+def _table(*titles: str, left: int = 1) -> Table:
+    """A plain table; the first columns hold text, the others numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, title in enumerate(titles):
+        table.add_column(title, justify="left" if place < left else "right", overflow="fold")
+    return table
+
+
+def print_outcome(console: Console, trace: Trace) -> None:
+    """The answer, then every step: U, the worth of the actions, what was done and what it brought."""
+    console.print(trace.answer or "(no answer)", style="bold", markup=False)
+    parts = trace.parts.values()
+    console.print(
+        f"{trace.generator}: {sum(p.prompt_tokens for p in parts)} prompt and "
+        f"{sum(p.completion_tokens for p in parts)} answer tokens in {sum(p.lm_calls for p in parts)} calls, "
+        f"{sum(p.seconds for p in parts):.2f} s; {trace.controller}, U {trace.gauge}\n",
+        style="dim",
+        markup=False,
+    )
+    table = _table("step", "action", "what", "new", "U", "then", "Q", "s", left=3)
+    for step in trace.steps:
+        worth = step.q_values or {}
+        table.add_row(
+            str(step.step),
+            step.action,
+            escape(step.query or step.note or "(nothing new)"),
+            str(len(step.new_ids)) if step.action == "retrieve" else "",
+            f"{step.uncertainty:.3f}",
+            f"{step.next_uncertainty:.3f}",
+            " ".join(f"{action} {q:.3f}" for action, q in worth.items()),
+            f"{sum(call.seconds for call in step.calls):.2f}",
+        )
+    if trace.steps:
+        console.print(table)
+    console.print(f"ended: {trace.ended}, at U = {trace.uncertainty:.3f}", markup=False)
+    for passage in trace.passages:
+        title = f"{escape(passage['title'])} " if passage["title"] else ""
+        console.print(f"[green]\u2713[/] {title}[dim]{escape(passage['id'])}[/], {passage['tokens']} tokens")
+
+
+def print_profile(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Where the time went, part by part."""
+    table = _table(
+        "method", "part", "budget", "questions", "seconds", "share", "mean", "median", "p95", left=2
+    )
+    for row in rows:
+        table.add_row(
+            escape(row["method"]),
+            row["part"],
+            str(row["budget_tokens"]),
+            str(row["questions"]),
+            f"{row['seconds']:.1f}",
+            f"{row['share']:.0%}",
+            *(f"{row[name]:.3f}" for name in ("mean", "median", "p95")),
+        )
+    console.print()
+    console.print(table)

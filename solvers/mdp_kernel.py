@@ -40,8 +40,8 @@ def sweep(
     """One Bellman backup of all states, from `values` into `improved`.
 
     With `fixed` only the actions of `policy` count; otherwise it becomes the first actions within `tie` of
-    the best. `q`, of shape (n, m), takes what every action is worth; if it is empty it is left out, and so are
-    ties. `numbers` takes the least and the greatest change of a value, and the largest absolute value.
+    the best. `q`, of shape (n, m), takes what every action is worth; if it is empty it is left out, and so
+    are ties. `numbers` takes the least and the greatest change of a value, and the largest absolute value.
     """
     low, high, scale = np.inf, -np.inf, 0.0
     one, two = np.uint64(1), np.uint64(2)

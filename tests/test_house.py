@@ -19,7 +19,7 @@ LAYERS = (
     {"context", "corpus", "names", "formulations"},
     {"solvers", "relevance"},
     {"selector", "explain", "many"},
-    {"datasets", "documents", "public_datasets", "retrieval", "generation"},
+    {"datasets", "documents", "public_datasets", "question_sets", "retrieval", "generation"},
     {"control"},
     {"evaluation", "ask"},
     {

@@ -21,9 +21,14 @@ _COSTS = (
     "retrieve_seconds",
     "select_seconds",
     "generate_seconds",
+    "decompose_seconds",
+    "reason_seconds",
+    "measure_seconds",
     "total_seconds",
     "retrieval_calls",
     "lm_calls",
+    "steps",
+    "uncertainty",
 )
 SUMMARY_MEASURES = SELECTION_MEASURES + GENERATION_MEASURES + _COSTS
 _COMPARED = (
