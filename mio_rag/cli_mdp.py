@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -118,6 +118,71 @@ def replay_command(
             )
     if differing:
         raise typer.Exit(1)
+
+
+@mdp_app.command("calibrate")
+def calibrate_command(
+    traces: Traces,
+    config: Config = None,
+    uncertainty: Annotated[
+        str | None, typer.Option("--uncertainty", help="Which measured U: confidence or evidence.")
+    ] = None,
+    bins: Annotated[int, typer.Option("--bins", help="Equal bins of U with parameters of their own.")] = 4,
+    min_drop: Annotated[
+        float, typer.Option("--min-drop", help="What U must fall by for a retrieval to be a success.")
+    ] = 0.01,
+    cost_by: Annotated[str, typer.Option("--cost-by", help="What costs: seconds or tokens.")] = "seconds",
+    price: Annotated[
+        float | None,
+        typer.Option("--price", help="Quality that one second, or token, is worth. [keeps reason_cost]"),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the bootstrap.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the calibrated process as TOML, for --config.")
+    ] = None,
+    by_bins: Annotated[
+        bool, typer.Option("--by-bins", help="Into --out goes the process whose parameters differ by U.")
+    ] = False,
+    json_output: Json = False,
+) -> None:
+    """Estimate the process from recorded runs, check its assumptions, and solve it again."""
+    import dataclasses
+
+    from mio_rag.console_mdp import print_calibration
+    from mio_rag.control.calibration import Unit, calibrate
+    from mio_rag.control.plan import model_to_dict, model_to_toml, solve_plan
+    from mio_rag.control.structure import structure, to_json
+    from mio_rag.control.trace import read_traces
+    from mio_rag.evaluation.ledger import write_atomically
+
+    output = open_output(json_output)
+    given = model_of(config, {})
+    found = calibrate(
+        read_traces(traces),
+        given,
+        gauge=uncertainty,
+        bins=bins,
+        min_drop=min_drop,
+        cost_by=cast("Unit", cost_by),
+        price=price,
+        seed=seed,
+    )
+    if out is not None:
+        write_atomically(out, model_to_toml(found.by_bins if by_bins else found.model))
+    plans = {
+        name: solve_plan(model)
+        for name, model in (("given", given), ("calibrated", found.model), ("by bins", found.by_bins))
+    }
+    shapes = {name: structure(plan) for name, plan in plans.items()}
+    if json_output:
+        data = dataclasses.asdict(found)
+        data |= {"model": model_to_dict(found.model), "by_bins": model_to_dict(found.by_bins)}
+        solved = {name: to_json(plan, shapes[name]) for name, plan in plans.items()}
+        output.json({**data, "solved": solved, "out": None if out is None else str(out)})
+        return
+    print_calibration(output.console, found, shapes)
+    if out is not None:
+        output.console.print(f"\nprocess: {out}", markup=False, soft_wrap=True)
 
 
 def model_of(config: Path | None, given: dict[str, Any]) -> RetrievalMDP:

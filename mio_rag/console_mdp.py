@@ -10,11 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from mio_rag.control.calibration import Calibration, Estimate
     from mio_rag.control.plan import Plan
     from mio_rag.control.structure import Segment, Sensitivity, Structure
     from mio_rag.control.trace import Trace
 
-__all__ = ["print_outcome", "print_plan", "print_profile"]
+__all__ = ["print_calibration", "print_outcome", "print_plan", "print_profile"]
 
 _SHOWN = 6  # segments of a step, before the rest is counted
 
@@ -108,3 +109,48 @@ def print_profile(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         )
     console.print()
     console.print(table)
+
+
+def _interval(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "\u2013"
+    return f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f}, n = {estimate.n})"
+
+
+def print_calibration(console: Console, found: Calibration, shapes: Mapping[str, Structure]) -> None:
+    """Estimates with intervals, for all U and by bins; the assumptions; the first decision before and
+    after."""
+    console.print(
+        f"{found.retrievals} retrievals and {found.reasonings} reasoning steps on {found.questions} "
+        f"questions, U by {found.gauge}\n",
+        markup=False,
+    )
+    table = _table("U", "p_s", "delta_r", "delta_p", left=4)
+    table.add_row(
+        "all", _interval(found.success), _interval(found.retrieve_drop), _interval(found.reason_drop)
+    )
+    for part in found.bins:
+        table.add_row(
+            f"{part.low:.2f}\u2013{part.high:.2f}",
+            _interval(part.success),
+            _interval(part.retrieve_drop),
+            _interval(part.reason_drop),
+        )
+    console.print(table)
+    console.print(
+        f"costs: retrieve {_interval(found.retrieve_cost)}, reason {_interval(found.reason_cost)}\n",
+        markup=False,
+    )
+    for check in found.checks:
+        said = {None: "[dim]too few data[/]", True: "[red]violated[/]", False: "not violated"}[check.violated]
+        value = "" if check.value is None else f" ({check.value:.2f}, n = {check.n})"
+        console.print(f"{escape(check.name)}: {said}{value}")
+    for note in found.notes:
+        console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+    console.print()
+    rules = _table("process", "first decision over U", left=2)
+    for name, shape in shapes.items():
+        rules.add_row(name, _rule(shape.segments[0]))
+    console.print(rules)
+    for warning in shapes["calibrated"].warnings:
+        console.print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True)

@@ -15,7 +15,16 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.solvers.value_iteration import MDPSolution, solve_mdp
 
-__all__ = ["TIE", "GridError", "Plan", "model_from_mapping", "model_to_dict", "read_model", "solve_plan"]
+__all__ = [
+    "TIE",
+    "GridError",
+    "Plan",
+    "model_from_mapping",
+    "model_to_dict",
+    "model_to_toml",
+    "read_model",
+    "solve_plan",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -137,6 +146,19 @@ def model_to_dict(model: RetrievalMDP) -> dict[str, Any]:
     """Plain data that `model_from_mapping` reads back."""
     data = dataclasses.asdict(model)
     return data | {"horizon": "inf" if model.horizon is None else model.horizon}
+
+
+def model_to_toml(model: RetrievalMDP) -> str:
+    """The model as TOML that `read_model` reads back."""
+    lines = []
+    for name, value in model_to_dict(model).items():
+        text = (
+            f'"{value}"'
+            if isinstance(value, str)
+            else repr(list(value) if isinstance(value, tuple) else value)
+        )
+        lines.append(f"{name} = {text}\n")
+    return "[mdp]\n" + "".join(lines)
 
 
 def read_model(path: Path) -> dict[str, Any]:
