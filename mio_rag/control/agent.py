@@ -11,6 +11,7 @@ from mio_rag.control.memory import (
     Limits,
     Memory,
     Meter,
+    Replies,
     Reply,
     require_answerable,
     totals,
@@ -106,13 +107,17 @@ class Agent:
     max_tokens: int = 32
     seed: int = 0
 
-    def run(self, question: Question, generator: Generator, budget_tokens: int) -> Outcome:
+    def run(
+        self, question: Question, generator: Generator, budget_tokens: int, replies: Replies | None = None
+    ) -> Outcome:
         """Answer a question.
 
         Parameters
         ----------
         budget_tokens : int
             Largest block of evidence, >= 1; notes come on top of it.
+        replies : dict, optional
+            What the generator said to other runs on this question; it is taken from there, and added to.
 
         Raises
         ------
@@ -129,7 +134,7 @@ class Agent:
             budget_tokens = min(budget_tokens, window - notes)
         memory = Memory(question, budget_tokens)
         asked = generator.prompt_tokens(self.parts.synthesizer.prompt(memory))
-        meter = Meter(generator, settings.limits, asked + budget_tokens + notes + self.max_tokens)
+        meter = Meter(generator, settings.limits, asked + budget_tokens + notes + self.max_tokens, replies)
         steps: list[Step] = []
         opening: tuple[Call, ...] = ()
         ended, level, q = "stop", 1.0, None

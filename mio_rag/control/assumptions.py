@@ -19,6 +19,8 @@ FloatArray = NDArray[np.float64]
 
 _FEWEST = 8  # observations that a test needs
 _LEVEL = 0.05
+_MARKOV_TESTS = 4  # which share the level
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,17 @@ def check_assumptions(
     """Test the assumptions by action; a fall of at most `min_drop` counts as none, `edges` are bins of U."""
     checks = []
     for action, group in (("retrieve", retrieved), ("reason", reasoned)):
-        rest = _residuals(group, edges)
-        steps = [(r, float(t.step)) for r, t in zip(rest, group, strict=True)]
-        lasts = [(r, t.last_drop) for r, t in zip(rest, group, strict=True) if t.last_drop is not None]
+        later = [t for t in group if t.last_drop is not None]
         checks += [
-            _independent(f"Markov: {action} does the same at any step", steps),
-            _independent(f"Markov: {action} does the same whatever the last action did", lasts),
+            _independent(
+                f"Markov: {action} does the same at any step", group, [t.step for t in group], edges
+            ),
+            _independent(
+                f"Markov: {action} does the same whatever the last action did",
+                later,
+                [t.last_drop or 0.0 for t in later],
+                edges,
+            ),
         ]
         n = len(group)
         rises = sum(t.drop < -min_drop for t in group)
@@ -79,13 +86,6 @@ def check_assumptions(
     return checks
 
 
-def _residuals(group: Sequence[Transition], edges: FloatArray) -> list[float]:
-    """Falls without the part that U explains: minus the mean of their bin."""
-    bins = np.minimum(np.searchsorted(edges, [t.before for t in group], side="right"), len(edges) - 1)
-    drops = np.array([t.drop for t in group])
-    return [float(d - drops[bins == b].mean()) for d, b in zip(drops, bins, strict=True)]
-
-
 def _correlation(pairs: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     """Spearman's correlation with its p-value; None for too few or constant data."""
     if len(pairs) < _FEWEST:
@@ -97,8 +97,17 @@ def _correlation(pairs: Sequence[tuple[float, float]]) -> tuple[float, float] | 
     return float(found.statistic), float(found.pvalue)
 
 
-def _independent(name: str, pairs: Sequence[tuple[float, float]]) -> Check:
-    found = _correlation(pairs)
-    if found is None:
-        return Check(name, None, None, len(pairs), None)
-    return Check(name, found[0], found[1], len(pairs), found[1] < _LEVEL)
+def _independent(name: str, group: Sequence[Transition], other: Sequence[float], edges: FloatArray) -> Check:
+    """Whether the falls go with something else once U is known: correlation within the bins of U."""
+    n, bins = len(group), len(edges) - 1
+    place = np.minimum(np.searchsorted(edges, [t.before for t in group], side="right"), bins)
+    columns = np.array([[t.drop for t in group], other], dtype=np.float64)
+    for b in np.unique(place):
+        columns[:, place == b] -= columns[:, place == b].mean(axis=1, keepdims=True)
+    columns[np.abs(columns) < _ROUNDING] = 0.0
+    if n < _FEWEST + bins or not columns.any(axis=1).all():
+        constant = n >= _FEWEST + bins and columns[1].any()  # falls that do not vary depend on nothing
+        return Check(name, None, None, n, False if constant else None)
+    found = stats.pearsonr(*columns)
+    p_value = float(found.pvalue)
+    return Check(name, float(found.statistic), p_value, n, p_value < _LEVEL / _MARKOV_TESTS)

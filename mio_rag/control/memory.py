@@ -11,7 +11,7 @@ from mio_rag.errors import GenerationError, InputError
 from mio_rag.generation import Generator, Prompt
 from mio_rag.types import Answer, Candidates, Passage, Question, Selection
 
-__all__ = ["Call", "LimitReached", "Limits", "Memory", "Meter", "Reply"]
+__all__ = ["Call", "LimitReached", "Limits", "Memory", "Meter", "Replies", "Reply"]
 
 NOTES_ID = "notes"
 
@@ -74,6 +74,10 @@ class Reply:
     choice: int | None = None
 
 
+#: What was said before, by prompt and longest answer: models decode greedily, so it would be said again.
+Replies = dict[tuple[str, str, int], Reply]
+
+
 @dataclass
 class Memory:
     """The state of one question: what was read, asked and noted.
@@ -116,23 +120,30 @@ class Meter:
     ----------
     reserve : int
         Tokens set aside for the answer.
+    replies : dict, optional
+        Replies that other runs on the question got already. They are not asked for again, but they count with
+        the tokens and the seconds that they took.
     """
 
-    def __init__(self, generator: Generator, limits: Limits, reserve: int) -> None:
+    def __init__(
+        self, generator: Generator, limits: Limits, reserve: int, replies: Replies | None = None
+    ) -> None:
         if limits.tokens < reserve:
             raise InputError(
                 f"limit tokens={limits.tokens} is below the {reserve} that the answer alone may take: raise "
                 "it, or lower the token budget"
             )
         self.generator, self.limits, self._reserve = generator, limits, reserve
+        self._replies: Replies = {} if replies is None else replies
         self._started = time.perf_counter()
+        self._remembered = 0.0  # seconds that replies took when they were first given
         self._calls: list[Call] = []
         self.tokens = 0
 
     @property
     def seconds(self) -> float:
-        """Wall time since the question was taken up."""
-        return time.perf_counter() - self._started
+        """Time since the question was taken up, as if every reply had been waited for."""
+        return time.perf_counter() - self._started + self._remembered
 
     def take(self) -> tuple[Call, ...]:
         """The calls since this was last asked."""
@@ -148,19 +159,28 @@ class Meter:
         """Let the model answer, if the limit on tokens allows it; the `final` answer it always does."""
         if not final:
             self._affordable(prompt, max_tokens)
-        answer = self.generator.generate(prompt, max_tokens=max_tokens)
-        self._count(part, answer.latency_seconds, answer.prompt_tokens, answer.completion_tokens)
-        return answer
+        key = (prompt.system, prompt.user, max_tokens)
+        if key in self._replies:
+            self._remembered += self._replies[key].answer.latency_seconds
+        else:
+            self._replies[key] = Reply(self.generator.generate(prompt, max_tokens=max_tokens))
+        return self._counted(part, self._replies[key]).answer
 
     def choose(self, part: str, prompt: Prompt) -> Reply:
         """Let the model choose among the options of the prompt's question."""
-        choices = prompt.question.choices
-        start = time.perf_counter()
-        choice = self.generator.choose(prompt, choices)
-        seconds = time.perf_counter() - start
-        tokens = self.generator.prompt_tokens(prompt)
-        self._count(part, seconds, tokens, 1)
-        return Reply(Answer(choices[choice], tokens, 1, seconds, self.generator.name), choice)
+        key = (prompt.system, prompt.user, 0)
+        if key in self._replies:
+            self._remembered += self._replies[key].answer.latency_seconds
+        else:
+            choices = prompt.question.choices
+            start = time.perf_counter()
+            choice = self.generator.choose(prompt, choices)
+            seconds = time.perf_counter() - start
+            tokens = self.generator.prompt_tokens(prompt)
+            self._replies[key] = Reply(
+                Answer(choices[choice], tokens, 1, seconds, self.generator.name), choice
+            )
+        return self._counted(part, self._replies[key])
 
     @contextmanager
     def timed(self, part: str, retrieval_calls: int = 0) -> Iterator[None]:
@@ -174,9 +194,13 @@ class Meter:
         if self.tokens + needed + self._reserve > self.limits.tokens:
             raise LimitReached(f"{self.limits.tokens} tokens")
 
-    def _count(self, part: str, seconds: float, prompt_tokens: int, completion_tokens: int) -> None:
-        self.tokens += prompt_tokens + completion_tokens
-        self._calls.append(Call(part, seconds, 1, 0, prompt_tokens, completion_tokens))
+    def _counted(self, part: str, reply: Reply) -> Reply:
+        answer = reply.answer
+        self.tokens += answer.prompt_tokens + answer.completion_tokens
+        self._calls.append(
+            Call(part, answer.latency_seconds, 1, 0, answer.prompt_tokens, answer.completion_tokens)
+        )
+        return reply
 
 
 def totals(calls: Sequence[Call]) -> dict[str, Call]:

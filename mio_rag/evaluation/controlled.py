@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.control.agent import Agent, ControlSettings, Outcome, make_agent
+from mio_rag.control.memory import Replies
 from mio_rag.control.trace import append_traces
 from mio_rag.errors import InputError
 from mio_rag.evaluation.measures import answer_measures, failed_measures
@@ -53,9 +54,9 @@ class Controlled:
         """Name of the controller."""
         return self.agent.name
 
-    def run(self, question: Question, generator: Generator, budget_tokens: int) -> Outcome:
+    def run(self, question: Question, generator: Generator, budget_tokens: int, replies: Replies) -> Outcome:
         """Answer a question, and keep its trace."""
-        outcome = self.agent.run(question, generator, budget_tokens)
+        outcome = self.agent.run(question, generator, budget_tokens, replies)
         if self.traces is not None:
             append_traces(self.traces, [outcome.trace])
         return outcome

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mio_rag.context import TokenCounter
+from mio_rag.control.memory import Replies
 from mio_rag.errors import GenerationError, InfeasibleError, MioRagError
 from mio_rag.evaluation.controlled import Controlled, outcome_row
 from mio_rag.evaluation.measures import answer_measures, failed_measures, selection_measures
@@ -91,18 +92,21 @@ class Road:
             work.row.update({f"{stage}_seconds": s for stage, s in work.seconds.items()})
         for question in questions:
             rows = [work.row for work in works if work.question is question]
+            replies: Replies = {}  # the same prompt is asked once, and charged to every controller
             for method, budget in open_pairs[question.id]:
                 if isinstance(method, Controlled):
-                    rows.append(self._controlled(question, method, budget))
+                    rows.append(self._controlled(question, method, budget, replies))
             yield rows
 
-    def _controlled(self, question: Question, method: Controlled, budget: int) -> dict[str, Any]:
+    def _controlled(
+        self, question: Question, method: Controlled, budget: int, replies: Replies
+    ) -> dict[str, Any]:
         """The row of a question that an agent answers."""
         assert self.generator is not None
         work = _Work(question, method, budget)
         work.row["retrieval_calls"] = 0
         try:
-            outcome = method.run(question, self.generator, budget)
+            outcome = method.run(question, self.generator, budget, replies)
         except MioRagError as error:
             work.fail(error, answered=True)
             return work.row
