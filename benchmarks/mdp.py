@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-import mio_rag
 from benchmarks.files import write_json
+from mio_rag import __version__
 from mio_rag.formulations.mdp import FiniteMDP
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.solvers.value_iteration import MDPMethod, solve_mdp
@@ -212,7 +212,7 @@ def run(
         "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
         "versions": {
             "python": platform.python_version(),
-            "mio-rag": mio_rag.__version__,
+            "mio-rag": __version__,
             **{package: metadata.version(package) for package in packages},
         },
         "machine": {

@@ -23,8 +23,8 @@ def trace(
         for k, action in enumerate(actions)
     )
     return Trace(
-        question, "?", (), f"random@{gauge}", gauge, 100, {}, steps, "stop", levels[-1], None, (), "a", None, "g",
-        (), (),
+        question, "?", (), f"random@{gauge}", gauge, 100, {}, steps, "stop", levels[-1], None, (), "a", None,
+        "g", (), (),
     )  # fmt: skip
 
 
