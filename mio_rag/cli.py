@@ -377,15 +377,16 @@ def solve(
 
 @app.command()
 def warmup(json_output: Json = False) -> None:
-    """Compile the exact kernel ahead of its first use (once for this machine)."""
+    """Compile the kernels ahead of their first use (once for this machine)."""
     from mio_rag.solvers.branch_and_bound import warmup as compile_kernel
+    from mio_rag.solvers.value_iteration import warmup as compile_processes
 
     output = open_output(json_output)
-    seconds = compile_kernel()
+    seconds = compile_kernel() + compile_processes()
     if json_output:
         output.json({"seconds": seconds})
     else:
-        output.console.print(f"the exact kernel is ready ({seconds:.1f} s)")
+        output.console.print(f"the kernels are ready ({seconds:.1f} s)")
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ would leave an error of up to 4.9e-5 at b = .98.
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -28,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.mdp import FiniteMDP
 
-__all__ = ["MDPMethod", "MDPSolution", "solve_mdp"]
+__all__ = ["MDPMethod", "MDPSolution", "solve_mdp", "warmup"]
 
 FloatArray = NDArray[np.float64]
 MDPMethod = Literal["auto", "one_pass", "policy_iteration", "value_iteration", "numpy", "backward_induction"]
@@ -108,7 +109,6 @@ def solve_mdp(
     SolverError
         If the method cannot take the process.
     """
-    start = time.perf_counter()
     problems = []
     if method not in get_args(MDPMethod):
         problems.append(f"method '{method}' is unknown: choose {', '.join(get_args(MDPMethod))}")
@@ -124,6 +124,8 @@ def solve_mdp(
     if problems:
         raise InputError(problems)
     chosen = _resolve(mdp, method)
+    _ready()
+    start = time.perf_counter()
     if mdp.horizon is not None:
         return _backward(mdp, tie, start)
     sweeps, wanted = 0, epsilon
@@ -135,6 +137,25 @@ def solve_mdp(
         if solution.converged or sweeps >= max_sweeps or wanted < 1e-15 or chosen == "one_pass":
             return solution
         wanted *= _TIGHTER
+
+
+def warmup() -> float:
+    """Compile the kernels ahead of their first use; returns the seconds that took, under one when cached."""
+    start = time.perf_counter()
+    _ready()
+    return time.perf_counter() - start
+
+
+@functools.cache
+def _ready() -> None:
+    """Load or compile the kernels by solving a process of one state; say so where that takes seconds."""
+    from mio_rag.solvers.compiled import announced
+
+    with announced("the kernels of decision processes"):
+        mdp = FiniteMDP(np.ones((1, 1, 1)), np.ones((1, 1)), 0.5)
+        for method in ("one_pass", "policy_iteration"):
+            values, sweeps = _fixed_point(mdp, method, np.zeros(1), 1e-6, 100)
+            _checked(mdp, method, values, 1e-6, sweeps, 0.0, time.perf_counter())
 
 
 def _resolve(mdp: FiniteMDP, method: MDPMethod) -> str:

@@ -191,7 +191,8 @@ def test_the_profile_is_shown(folder: Path) -> None:
         app,
         [
             "evaluate", str(folder / "data"), "--embedder", "tfidf", "--methods", "none",
-            "--controllers", "fixed-2", "--out", str(folder / "out"), "--generator", f"scripted:{folder}/says.json", "--limit", "2",
+            "--controllers", "fixed-2", "--out", str(folder / "out"), "--limit", "2",
+            "--generator", f"scripted:{folder}/says.json",
         ],
     )  # fmt: skip
     assert result.exit_code == 0, result.output

@@ -217,8 +217,9 @@ def evaluate(
     warm_up(methods)
     started = time.perf_counter()
     failing = 0
-    for first in range(0, len(questions), _CHUNK):
-        chunk = questions[first : first + _CHUNK]
+    size = 1 if settings.controllers else _CHUNK  # agents generate step by step, and take their time
+    for first in range(0, len(questions), size):
+        chunk = questions[first : first + size]
         open_pairs = {q.id: [p for p in pairs if (q.id, p[0].name, p[1]) not in done] for q in chunk}
         for rows in road.rows([q for q in chunk if open_pairs[q.id]], open_pairs):
             ledger.append(rows)
@@ -229,7 +230,7 @@ def evaluate(
                     f"finished is kept in '{folder}': mend the cause and go on with resume (--resume)"
                 )
         if progress:
-            progress(len(chunk), f"{min(first + _CHUNK, len(questions))} of {len(questions)} questions")
+            progress(len(chunk), f"{min(first + size, len(questions))} of {len(questions)} questions")
     # In the order of an uninterrupted run: the resampling of the intervals goes by position.
     by_key = {Ledger.key(row): row for row in ledger.rows}
     rows = [by_key[q.id, method.name, budget] for q in questions for method, budget in pairs]
