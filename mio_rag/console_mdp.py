@@ -56,7 +56,9 @@ def _table(*titles: str, left: int = 1) -> Table:
     """A plain table; the first columns hold text, the others numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for place, title in enumerate(titles):
-        table.add_column(title, justify="left" if place < left else "right", overflow="fold")
+        table.add_column(
+            title, justify="left" if place < left else "right", overflow="fold", no_wrap=title == "method"
+        )
     return table
 
 

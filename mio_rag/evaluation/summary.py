@@ -71,7 +71,9 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
             "budget_tokens": budget,
             "n": len(group),
             "failed": sum(bool(row.get("error")) for row in group),
-            "optimal_share": None if ranked else len(proven) / len(group),
+            "optimal_share": None
+            if ranked or not any(row.get("status") for row in group)
+            else len(proven) / len(group),
         }
         for measure in SUMMARY_MEASURES:
             values = [float(row[measure]) for row in group if row.get(measure) is not None]
