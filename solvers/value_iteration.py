@@ -34,6 +34,7 @@ __all__ = ["MDPMethod", "MDPSolution", "solve_mdp", "warmup"]
 FloatArray = NDArray[np.float64]
 MDPMethod = Literal["auto", "one_pass", "policy_iteration", "value_iteration", "numpy", "backward_induction"]
 
+_METHODS = get_args(MDPMethod)
 _EPS = float(np.finfo(np.float64).eps)
 _EVALUATIONS = 100  # most backups under one policy
 _TIGHTER = 0.25  # with factors that differ the check may be weaker than the stopping rule
@@ -110,8 +111,8 @@ def solve_mdp(
         If the method cannot take the process.
     """
     problems = []
-    if method not in get_args(MDPMethod):
-        problems.append(f"method '{method}' is unknown: choose {', '.join(get_args(MDPMethod))}")
+    if method not in _METHODS:
+        problems.append(f"method '{method}' is unknown: choose {', '.join(_METHODS)}")
     if not 0 < epsilon < np.inf:
         problems.append(f"epsilon={epsilon!r} must be a finite number > 0")
     if max_sweeps < 1:
@@ -119,7 +120,7 @@ def solve_mdp(
     if not 0 <= tie < np.inf:
         problems.append(f"tie={tie!r} must be a finite number >= 0")
     values = np.zeros(mdp.n_states) if initial is None else np.array(initial, dtype=np.float64)
-    if values.shape != (mdp.n_states,) or not np.all(np.isfinite(values)):
+    if initial is not None and not (values.shape == (mdp.n_states,) and np.all(np.isfinite(values))):
         problems.append(f"initial must be {mdp.n_states} finite values, one for each state")
     if problems:
         raise InputError(problems)
