@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mio_rag.context import SEPARATOR, clean, render_context
 from mio_rag.control.memory import Memory, Meter, Reply
@@ -205,7 +206,8 @@ class SelectingFinder:
 def merge_pools(one: Candidates, other: Candidates, size: int, keep: set[str]) -> Candidates:
     """Two pools of one index as one, best first: the `size` most relevant passages, and those to keep.
 
-    Relevance and scores are the larger of the two; the query embedding is that of the first pool.
+    Relevance and scores are the larger of the two; question and query embedding are those of the first pool.
+    Links are known within each pool, and 0 between passages that were never in one pool.
     """
     rows: dict[str, tuple[Candidates, int]] = {}
     relevance: dict[str, float] = {}
@@ -235,4 +237,22 @@ def merge_pools(one: Candidates, other: Candidates, size: int, keep: set[str]) -
         if one.sources is None or other.sources is None
         else [pool.passage(i).source for pool, i in taken],
         scores={name: np.array([column[p] for p in ids]) for name, column in scores.items()},
+        question=one.question,
+        links=_merged_links((one, other), ids),
+        positions=None
+        if one.positions is None or other.positions is None
+        else np.array([pool.positions[i] for pool, i in taken if pool.positions is not None]),
     )
+
+
+def _merged_links(pools: tuple[Candidates, Candidates], ids: list[str]) -> NDArray[np.float32] | None:
+    """Links among these passages, as far as a pool holds both; None where a pool has none."""
+    place = {passage: k for k, passage in enumerate(ids)}
+    links = np.zeros((len(ids), len(ids)), dtype=np.float32)
+    for pool in pools:
+        if pool.links is None:
+            return None
+        rows = [i for i, passage in enumerate(pool.ids) if passage in place]
+        at = [place[pool.ids[i]] for i in rows]
+        links[np.ix_(at, at)] = np.maximum(links[np.ix_(at, at)], pool.links[np.ix_(rows, rows)])
+    return links

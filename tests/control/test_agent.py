@@ -21,7 +21,7 @@ from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import BaseGenerator, ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selector import Selector
-from mio_rag.types import Answer, Question
+from mio_rag.types import Answer, Candidates, Question
 
 COMPARISON = Question("c", "Which river is longer, the Arno or the Tiber?", ("Tiber",), ("r1", "r3"))
 CHOICE = Question("m", "Which river is longer?", ("The Tiber",), choices=("The Arno", "The Tiber", "The Po"))
@@ -232,6 +232,21 @@ def test_merged_pools_keep_the_best_of_both(river_index: CorpusIndex) -> None:
         assert merged.texts[i] == source.texts[k]
         assert merged.tokens[i] == source.tokens[k]
         assert np.array_equal(merged.embeddings[i], source.embeddings[k])
+
+
+def test_merged_pools_keep_the_links_of_each() -> None:
+    def pool(ids: list[str], pair: tuple[int, int], weight: float) -> Candidates:
+        links = np.zeros((2, 2))
+        links[pair] = weight
+        return Candidates(ids, ids, np.ones(2), np.ones(2), question="q", links=links, positions=[3, 4])
+
+    merged = merge_pools(pool(["a", "b"], (0, 1), 0.5), pool(["b", "c"], (1, 0), 1.0), 3, set())
+    at = {i: k for k, i in enumerate(merged.ids)}
+    expected = np.zeros((3, 3))
+    expected[at["a"], at["b"]], expected[at["c"], at["b"]] = 0.5, 1.0
+    assert np.array_equal(merged.links, expected)
+    assert merged.question == "q"
+    assert [merged.positions[at[i]] for i in "abc"] == [3, 4, 4]
 
 
 def test_controllers_by_hand() -> None:
