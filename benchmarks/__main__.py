@@ -4,6 +4,7 @@ python -m benchmarks conformance    all solvers against exhaustive enumeration o
 python -m benchmarks trust          every certificate of the exact kernel against enumeration
 python -m benchmarks solvers        speed on real candidate pools, against general solvers and heuristics
 python -m benchmarks relevance      calibrated relevance and evidence links, against rank baselines
+python -m benchmarks mdp            decision processes: our kernels, plain Python, numpy, other packages
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import conformance
+from benchmarks import conformance, mdp
 from benchmarks.files import write_json
 from benchmarks.relevance import command as relevance
 from benchmarks.speed.command import add_options, command
@@ -36,7 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
     trust.add_options(
         names.add_parser("trust", help="every certificate of the exact kernel against enumeration")
     )
+    mdp.add_options(names.add_parser("mdp", help="decision processes: our kernels against other packages"))
     given = parser.parse_args(arguments)
+    if given.name == "mdp":
+        return mdp.command(given)
     if given.name == "relevance":
         return relevance.command(given)
     if given.name == "trust":

@@ -2,14 +2,18 @@
 
 from mio_rag.formulations.constraints import fixed_values, passage_count, source_caps
 from mio_rag.formulations.linearize import MilpArrays, linearize
+from mio_rag.formulations.mdp import FiniteMDP
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.formulations.robust import nominal_program, termwise_program, worst_similarity
 from mio_rag.formulations.uncertainty import NormBall
 
 __all__ = [
+    "FiniteMDP",
     "LinearConstraint",
     "MilpArrays",
     "NormBall",
+    "RetrievalMDP",
     "SelectionProgram",
     "fixed_values",
     "linearize",

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from mio_rag.cli_control import AgentOptions, ControlOptions, ask_agent, show_profile
+from mio_rag.cli_mdp import mdp_app
 from mio_rag.cli_options import (
     Budget,
     ComparisonOptions,
@@ -48,6 +50,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich's help formatter would double the start-up time
 )
+app.add_typer(mdp_app, name="mdp")
 
 
 def _version(wanted: bool) -> None:
@@ -184,13 +187,21 @@ def ask(
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 64,
+    controller: Annotated[
+        str | None,
+        typer.Option("--controller", help="Let an agent retrieve, reason and stop: mdp, or a baseline."),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="With --controller: append its trace to this file.")
+    ] = None,
+    agent: AgentOptions,
     json_output: Json = False,
 ) -> None:
     """Choose passages, let a model answer from them, and show what it read."""
     from mio_rag.ask import ask as answer_question
     from mio_rag.console import collect, print_answer, print_selection
     from mio_rag.generation import make_generator
-    from mio_rag.retrieval import CorpusIndex
+    from mio_rag.retrieval import CorpusIndex, Retriever
 
     output = open_output(json_output)
     selector, corpus, reader, _ = collect(
@@ -203,6 +214,27 @@ def ask(
     )
     doubt_embedder(selector, corpus)
     try:
+        if controller is not None:
+            ask_agent(
+                output,
+                controller,
+                question,
+                reader,
+                Retriever(
+                    corpus,
+                    pool=pool,
+                    mode=cast("Mode", retrieval),
+                    counter=reader,
+                    link_hops=evidence.link_hops,
+                ),
+                selector,
+                agent.settings(),
+                budget_tokens=budget_tokens,
+                max_tokens=max_tokens,
+                seed=solving.seed,
+                trace=trace,
+            )
+            return
         selection, answer = answer_question(
             corpus,
             question,
@@ -247,6 +279,7 @@ def evaluate(
     program: ProgramOptions,
     evidence: RelevanceOptions,
     solving: SolverOptions = _FOR_MANY,
+    control: ControlOptions,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 32,
@@ -255,7 +288,6 @@ def evaluate(
 ) -> None:
     """Compare methods on a question set: same pool, prompt, budget and reader for all."""
     from mio_rag.console import collect, print_failures, print_run, print_summary, progress_bar
-    from mio_rag.datasets import load_dataset
     from mio_rag.evaluation.harness import check_folder
     from mio_rag.evaluation.run import evaluate_and_report
     from mio_rag.generation import make_generator
@@ -264,18 +296,25 @@ def evaluate(
 
     output = open_output(json_output)
     settings, dataset, reader, corpus, model, *_ = collect(
-        lambda: evaluation_settings(comparison, program, evidence, solving, pool, retrieval, max_tokens),
-        lambda: load_dataset(data),
+        lambda: evaluation_settings(
+            comparison, program, evidence, solving, pool, retrieval, max_tokens, control
+        ),
+        lambda: control.load(data, solving.seed),
         lambda: None if comparison.generator == "none" else make_generator(comparison.generator),
         lambda: None if comparison.index is None else CorpusIndex.load(comparison.index),
-        lambda: None if comparison.index is not None else make_embedder(comparison.embedder or "minilm"),
+        lambda: (
+            None
+            if comparison.index is not None or control.closed_book
+            else make_embedder(comparison.embedder or "minilm")
+        ),
         comparison.check_index,
         lambda: check_folder(out, resume),
     )
     try:
-        if corpus is None:
+        if corpus is None and not control.closed_book:
             corpus = build_index(dataset.passages, model, dataset.name)
-        doubt_embedder(settings.selector, corpus)
+        if corpus is not None:
+            doubt_embedder(settings.selector, corpus)
         with progress_bar("evaluating", len(dataset.questions[: settings.limit])) as advance:
             result = evaluate_and_report(
                 dataset, corpus, reader, settings, out, resume=resume, progress=advance
@@ -288,6 +327,8 @@ def evaluate(
         return
     print_run(output.console, result.run)
     print_summary(output.console, result.summary)
+    if control.names:
+        show_profile(output, result.rows)
     print_failures(output.console, result.rows)
     output.console.print(f"\nreport: {result.folder / 'report.html'}", markup=False, soft_wrap=True)
     if all(row["error"] for row in result.rows):
@@ -336,15 +377,16 @@ def solve(
 
 @app.command()
 def warmup(json_output: Json = False) -> None:
-    """Compile the exact kernel ahead of its first use (once for this machine)."""
+    """Compile the kernels ahead of their first use (once for this machine)."""
     from mio_rag.solvers.branch_and_bound import warmup as compile_kernel
+    from mio_rag.solvers.value_iteration import warmup as compile_processes
 
     output = open_output(json_output)
-    seconds = compile_kernel()
+    seconds = compile_kernel() + compile_processes()
     if json_output:
         output.json({"seconds": seconds})
     else:
-        output.console.print(f"the exact kernel is ready ({seconds:.1f} s)")
+        output.console.print(f"the kernels are ready ({seconds:.1f} s)")
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ import typer
 from mio_rag.errors import InputError
 
 if TYPE_CHECKING:
+    from mio_rag.cli_control import ControlOptions
     from mio_rag.cli_relevance import RelevanceOptions
     from mio_rag.evaluation.harness import EvaluationSettings
     from mio_rag.formulations.uncertainty import Norm
@@ -144,7 +145,7 @@ class ComparisonOptions:
         typer.Option(
             "--methods",
             help="Comma-separated: topk, topk:K, bm25, fused, mmr, density, greedy, local_search, exact; "
-            "with a relevance model also calibrated.",
+            "with a relevance model also calibrated; none: controllers alone.",
         ),
     ] = "topk,mmr,exact"
     budget_tokens: Annotated[str, typer.Option("--budget-tokens", help="Comma-separated token budgets.")] = (
@@ -255,6 +256,7 @@ def evaluation_settings(
     pool: int,
     retrieval: str,
     max_tokens: int,
+    control: ControlOptions,
 ) -> EvaluationSettings:
     """What the options ask an evaluation to do; the problems of all of them at once."""
     from mio_rag.console import collect
@@ -263,9 +265,12 @@ def evaluation_settings(
     from mio_rag.selector import Selector
 
     methods = tuple(name.strip() for name in comparison.methods.split(",") if name.strip())
-    selector, budgets, *_ = collect(
+    if methods == ("none",) and control.names:
+        methods = ()
+    selector, budgets, agents, *_ = collect(
         lambda: evidence.applied(lambda: make_selector(program, solving)),
         comparison.budgets,
+        control.settings,
         lambda: EvaluationSettings(
             limit=comparison.limit, max_tokens=max_tokens, pool=pool, seed=solving.seed
         ),
@@ -288,6 +293,9 @@ def evaluation_settings(
         limit=comparison.limit,
         max_tokens=max_tokens,
         seed=solving.seed,
+        controllers=control.names,
+        control=agents,
+        closed_book=control.closed_book,
     )
 
 

@@ -26,6 +26,8 @@ class Dataset:
         Unique ids, at least one.
     questions : tuple of Question
         May be empty; gold ids refer to passages of the corpus.
+    closed_book : bool
+        There is no corpus: the questions are asked of what a model knows by itself.
 
     Raises
     ------
@@ -36,10 +38,13 @@ class Dataset:
     name: str
     passages: tuple[Passage, ...]
     questions: tuple[Question, ...]
+    closed_book: bool = False
 
     def __post_init__(self) -> None:
         problems: list[str] = []
-        if not self.passages:
+        if self.closed_book and self.passages:
+            problems.append(f"'{self.name}' is closed book but has {len(self.passages)} passages: choose one")
+        if not self.passages and not self.closed_book:
             problems.append(f"the corpus of '{self.name}' is empty: it needs at least one passage")
         for what, items in (("passage", self.passages), ("question", self.questions)):
             repeated = _repeated(item.id for item in items)

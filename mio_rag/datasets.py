@@ -32,6 +32,7 @@ __all__ = [
     "load_dataset",
     "load_folder",
     "load_named",
+    "load_questions",
 ]
 
 _SHOWN = 10  # problems listed before "and N more"
@@ -69,6 +70,38 @@ def load_dataset(source: str | Path) -> Dataset:
     return load_folder(folder)
 
 
+def load_questions(source: str | Path) -> tuple[Question, ...]:
+    """The questions at a path or of a name, whether or not there is a corpus beside them.
+
+    Parameters
+    ----------
+    source : str or Path
+        A folder with questions.jsonl[.gz], or what `load_dataset` takes.
+
+    Raises
+    ------
+    DataError
+        With every malformed line, or if there are no questions.
+    """
+    folder = Path(source)
+    path = _find(folder, "questions") if folder.is_dir() else None
+    if path is None or _find(folder, "corpus") is not None:
+        questions = load_dataset(source).questions
+    else:
+        problems: list[str] = []
+        questions = tuple(_parsed(path, _question, problems))
+        if problems:
+            raise DataError(_shortened(problems))
+    if not questions:
+        raise DataError(f"'{source}' has no questions: it needs questions.jsonl[.gz]")
+    return questions
+
+
+def _shortened(problems: list[str]) -> list[str]:
+    more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+    return [*problems[:_SHOWN], *more]
+
+
 def _find(folder: Path, stem: str) -> Path | None:
     return next((p for p in (folder / f"{stem}.jsonl", folder / f"{stem}.jsonl.gz") if p.is_file()), None)
 
@@ -80,8 +113,7 @@ def _load_layout(folder: Path, name: str) -> Dataset:
     passages = tuple(_parsed(corpus, _passage, problems))
     asked = tuple(_parsed(questions, _question, problems)) if questions is not None else ()
     if problems:
-        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-        raise DataError([*problems[:_SHOWN], *more])
+        raise DataError(_shortened(problems))
     return Dataset(name, passages, asked)
 
 

@@ -1,11 +1,13 @@
-"""Solvers for selection programs. They know arrays, and nothing of retrieval."""
+"""Solvers for selection programs and Markov decision processes: they know arrays, nothing of retrieval."""
 
 from mio_rag.solvers.batch import solve_many
 from mio_rag.solvers.registry import SolverInfo, available_solvers, resolve, solve, solvers
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 from mio_rag.solvers.sweep import solve_path
+from mio_rag.solvers.value_iteration import MDPSolution, solve_mdp
 
 __all__ = [
+    "MDPSolution",
     "SolveOptions",
     "SolveResult",
     "SolverInfo",
@@ -14,6 +16,7 @@ __all__ = [
     "resolve",
     "solve",
     "solve_many",
+    "solve_mdp",
     "solve_path",
     "solvers",
 ]

@@ -24,8 +24,6 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
-import threading
 import time
 from dataclasses import replace
 
@@ -35,7 +33,7 @@ from numpy.typing import NDArray
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.solvers import kernel, kernel_start
 from mio_rag.solvers.blas import one_blas_thread
-from mio_rag.solvers.compiled import VERSION
+from mio_rag.solvers.compiled import VERSION, announced
 from mio_rag.solvers.presolve import Problem, presolve
 from mio_rag.solvers.reformulation import dominated, first_matrix
 from mio_rag.solvers.relaxation import Incumbent, Root, improved, is_wide, relax_root, target, waiting
@@ -90,18 +88,12 @@ def warmup() -> float:
 @functools.cache
 def _ready() -> None:
     """Load or compile the kernel by solving two small programs; say so where that takes seconds."""
-    text = "mio-rag: compiling the exact kernel, once (about 12 s; `mio-rag warmup` does it ahead)\n"
-    note = threading.Timer(1.5, lambda: sys.stderr.write(text))
-    note.daemon = True
-    note.start()
-    try:
+    with announced("the exact kernel"):
         penalties = np.array([[0, 0.1, 0.2], [0.1, 0, 0.3], [0.2, 0.3, 0]])
         values, costs = np.array([1.0, 1.1, 1.2]), np.array([1.0, 2.0, 3.0])
         for pairwise in (penalties, np.zeros((3, 3))):
             program = SelectionProgram(values, pairwise, costs, 4)
             _solve(program, SolveOptions(), None, WarmStart(), time.perf_counter())
-    finally:
-        note.cancel()
 
 
 def _solve(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar, cast
 
 import numba
 
-__all__ = ["VERSION", "compiled"]
+__all__ = ["VERSION", "announced", "compiled"]
 
 VERSION = f"numba {numba.__version__}"
 
@@ -24,3 +27,16 @@ def compiled(function: _Function) -> _Function:
         return cast(_Function, numba.njit(cache=True, nogil=True)(function))
     except RuntimeError:  # numba found no place for its cache
         return cast(_Function, numba.njit(nogil=True)(function))
+
+
+@contextmanager
+def announced(what: str) -> Iterator[None]:
+    """Say what is compiled where that takes more than a moment; from the cache it does not."""
+    text = f"mio-rag: compiling {what}, once (about 12 s; `mio-rag warmup` does it ahead)\n"
+    note = threading.Timer(1.5, lambda: sys.stderr.write(text))
+    note.daemon = True
+    note.start()
+    try:
+        yield
+    finally:
+        note.cancel()

@@ -19,9 +19,22 @@ LAYERS = (
     {"context", "corpus", "names", "formulations"},
     {"solvers", "relevance"},
     {"selector", "explain", "many"},
-    {"datasets", "documents", "public_datasets", "retrieval", "generation"},
+    {"datasets", "documents", "public_datasets", "question_sets", "retrieval", "generation"},
+    {"control"},
     {"evaluation", "ask"},
-    {"console", "cli", "cli_options", "cli_output", "cli_relevance", "demo", "__main__", "benchmarks"},
+    {
+        "console",
+        "console_mdp",
+        "cli",
+        "cli_control",
+        "cli_mdp",
+        "cli_options",
+        "cli_output",
+        "cli_relevance",
+        "demo",
+        "__main__",
+        "benchmarks",
+    },
 )
 #: What the two mathematical packages may import at most.
 CONFINED = {"formulations": {"errors"}, "solvers": {"errors", "formulations"}}
@@ -119,7 +132,16 @@ def test_importing_is_light(module: str) -> None:
 def test_bare_names_stay_free() -> None:
     names = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for folder in ("", "formulations", "solvers", "relevance", "retrieval", "evaluation", "generation")
+        for folder in (
+            "",
+            "formulations",
+            "solvers",
+            "relevance",
+            "retrieval",
+            "evaluation",
+            "generation",
+            "control",
+        )
         for path in sorted((ROOT / "mio_rag" / folder).glob("*.py"))
         if path.stem != "__main__"
     ]

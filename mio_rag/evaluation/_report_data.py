@@ -113,7 +113,7 @@ def _latency(report: Report) -> list[dict[str, Any]]:
     found = []
     for (method, budget), rows in groups.items():
         timed = {}
-        for stage in ("retrieve", "select", "generate", "total"):
+        for stage in ("retrieve", "select", "decompose", "reason", "measure", "generate", "total"):
             seconds = [s for row in rows if (s := row.get(f"{stage}_seconds")) is not None]
             if seconds:
                 timed[stage] = [float(np.median(seconds)), float(np.percentile(seconds, 95))]

@@ -78,7 +78,8 @@ def _tally(report: Report) -> str:
 
 
 def _proofs(report: Report) -> str:
-    asked = [row for row in report.rows if row.get("solver") not in RANKING_SOLVERS]
+    # A controller that read nothing asked for no selection.
+    asked = [r for r in report.rows if r.get("solver") not in RANKING_SOLVERS and status(r) != "none"]
     if not asked:
         return ""
     total = Counter(row["method"] for row in asked)

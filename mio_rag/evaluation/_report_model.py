@@ -72,6 +72,10 @@ MEASURES = (
     Measure("prompt_tokens", "Prompt tokens", "count", 0, "tokens of the whole prompt"),
     Measure("completion_tokens", "Completion tokens", "count", 0, "tokens of the answer"),
     Measure("gap", "Certified gap", "rate", 0, "distance from the proven bound, relative to the objective"),
+    Measure("steps", "Steps", "number", 0, "actions that a controller took before the answer"),
+    Measure("lm_calls", "Model calls", "number", 0, "calls of the language model"),
+    Measure("retrieval_calls", "Retrievals", "number", 0, "calls of the retriever"),
+    Measure("uncertainty", "Uncertainty", "rate", 0, "of a controller when it stopped: 0 is certain"),
     Measure("total_seconds", "Total time", "seconds", 0, "wall time of the question, all stages"),
 )
 _KNOWN = {measure.key: measure for measure in MEASURES}

@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.context import RegexCounter
+from mio_rag.control.agent import ControlSettings
 from mio_rag.corpus import Dataset
 from mio_rag.errors import DataError, GenerationError, InputError
+from mio_rag.evaluation.controlled import Controlled, check_controllers, make_controlled
 from mio_rag.evaluation.ledger import Ledger, write_atomically
 from mio_rag.evaluation.matched import matched_rows
-from mio_rag.evaluation.methods import make_methods
+from mio_rag.evaluation.methods import Method, make_methods
 from mio_rag.evaluation.road import Road, warm_up
 from mio_rag.evaluation.summary import compare_rows, summarize
 from mio_rag.generation import Generator
@@ -64,6 +66,12 @@ class EvaluationSettings:
         Longest answer, in tokens, >= 1.
     seed : int
         Of the bootstrap, the permutation tests and the solvers.
+    controllers : sequence of str
+        Agents that are compared as well; see `mio_rag.control.policies`.
+    control : ControlSettings
+        Of the agents.
+    closed_book : bool
+        There is no corpus: controllers only.
     """
 
     methods: Sequence[str] = ("topk", "mmr", "exact")
@@ -79,6 +87,9 @@ class EvaluationSettings:
     limit: int | None = None
     max_tokens: int = 32
     seed: int = 0
+    controllers: Sequence[str] = ()
+    control: ControlSettings = field(default_factory=ControlSettings)
+    closed_book: bool = False
 
     def __post_init__(self) -> None:
         problems = []
@@ -96,19 +107,32 @@ class EvaluationSettings:
         if not 0 <= self.seed < 2**31:
             problems.append(f"seed={self.seed} must be between 0 and 2^31 - 1")
         problems += pool_problems(self.pool, self.mode, self.link_hops)
-        if self.baseline is not None and self.baseline not in self.methods:
-            problems.append(f"baseline '{self.baseline}' is not among the methods {', '.join(self.methods)}")
+        if self.baseline is not None and self.baseline not in self.names:
+            problems.append(f"baseline '{self.baseline}' is not among the methods {', '.join(self.names)}")
         try:
-            make_methods(list(self.methods), self.selector, self.mmr_lambda)
+            if self.methods or not self.controllers:
+                make_methods(list(self.methods), self.selector, self.mmr_lambda)
+            check_controllers(list(self.controllers), self.control, self.closed_book)
         except InputError as error:
             problems += error.problems
+        if self.closed_book and self.methods:
+            problems.append(
+                f"methods {', '.join(self.methods)} select from a corpus, and closed book there is none: "
+                "compare controllers alone (--methods none)"
+            )
         if problems:
             raise InputError(problems)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Everything that is compared, in the order of the ledger."""
+        return (*self.methods, *self.controllers)
+
+    @property
     def reference(self) -> str:
-        """The baseline that applies."""
-        return self.baseline or ("topk" if "topk" in self.methods else self.methods[0])
+        """The baseline that applies: topk, else the first method, else the first controller but the mdp."""
+        rivals = [*self.methods, *(c for c in self.controllers if not c.startswith("mdp"))]
+        return self.baseline or ("topk" if "topk" in self.methods else [*rivals, *self.names][0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +149,7 @@ class EvaluationResult:
 
 def evaluate(
     dataset: Dataset,
-    index: CorpusIndex,
+    index: CorpusIndex | None,
     generator: Generator | None,
     settings: EvaluationSettings,
     out: str | Path,
@@ -140,6 +164,8 @@ def evaluate(
 
     Parameters
     ----------
+    index : CorpusIndex or None
+        None only closed book.
     generator : Generator or None
         None evaluates the selection alone.
     out : path
@@ -161,7 +187,11 @@ def evaluate(
     if not questions:
         raise DataError(f"'{dataset.name}' has no questions to evaluate: it needs questions.jsonl[.gz]")
     # Ids alone do not tell: many corpora number their passages from 0.
-    differing = {p.id for p in set(dataset.passages) ^ set(index.passages)}
+    if (index is None) != settings.closed_book:
+        raise InputError("closed book there is no index, and otherwise one is needed")
+    if settings.controllers and generator is None:
+        raise InputError("controllers need a model that answers: give --generator")
+    differing = {p.id for p in set(dataset.passages) ^ set(index.passages if index else ())}
     if differing:
         raise InputError(
             f"the index does not hold the corpus of '{dataset.name}' ({len(differing)} passages differ, "
@@ -170,24 +200,26 @@ def evaluate(
     run = _run_record(dataset, index, generator, settings, len(questions))
     ledger = _open(folder, run, resume)
     done = {Ledger.key(row) for row in ledger.rows}
-    methods = make_methods(list(settings.methods), settings.selector, settings.mmr_lambda)
-    pairs = [(method, int(budget)) for method in methods for budget in settings.budgets]
-    road = Road(
-        Retriever(
+    retriever = (
+        None
+        if index is None
+        else Retriever(
             index,
             pool=settings.pool,
             mode=settings.mode,
             counter=generator or RegexCounter(),
             link_hops=settings.link_hops,
-        ),
-        generator,
-        settings.max_tokens,
+        )
     )
+    methods = _compared(settings, retriever, folder)
+    pairs = [(method, int(budget)) for method in methods for budget in settings.budgets]
+    road = Road(retriever, generator, settings.max_tokens)
     warm_up(methods)
     started = time.perf_counter()
     failing = 0
-    for first in range(0, len(questions), _CHUNK):
-        chunk = questions[first : first + _CHUNK]
+    size = 1 if settings.controllers else _CHUNK  # agents generate step by step, and take their time
+    for first in range(0, len(questions), size):
+        chunk = questions[first : first + size]
         open_pairs = {q.id: [p for p in pairs if (q.id, p[0].name, p[1]) not in done] for q in chunk}
         for rows in road.rows([q for q in chunk if open_pairs[q.id]], open_pairs):
             ledger.append(rows)
@@ -198,7 +230,7 @@ def evaluate(
                     f"finished is kept in '{folder}': mend the cause and go on with resume (--resume)"
                 )
         if progress:
-            progress(len(chunk), f"{min(first + _CHUNK, len(questions))} of {len(questions)} questions")
+            progress(len(chunk), f"{min(first + size, len(questions))} of {len(questions)} questions")
     # In the order of an uninterrupted run: the resampling of the intervals goes by position.
     by_key = {Ledger.key(row): row for row in ledger.rows}
     rows = [by_key[q.id, method.name, budget] for q in questions for method, budget in pairs]
@@ -216,6 +248,24 @@ def evaluate(
     ):
         write_atomically(folder / f"{name}.json", json.dumps(content, indent=1, allow_nan=False))
     return EvaluationResult(folder, rows, summary, comparisons, run, matched)
+
+
+def _compared(
+    settings: EvaluationSettings, retriever: Retriever | None, folder: Path
+) -> list[Method | Controlled]:
+    """Methods and controllers, in the order of the ledger."""
+    methods: list[Method | Controlled] = []
+    if settings.methods:
+        methods += make_methods(list(settings.methods), settings.selector, settings.mmr_lambda)
+    return methods + make_controlled(
+        settings.controllers,
+        settings.control,
+        retriever,
+        settings.selector,
+        max_tokens=settings.max_tokens,
+        seed=settings.seed,
+        traces=folder / "traces.jsonl",
+    )
 
 
 def _stuck(rows: Sequence[dict[str, Any]], pairs: int) -> bool:
@@ -254,7 +304,7 @@ _RECORDED = (
 
 def _run_record(
     dataset: Dataset,
-    index: CorpusIndex,
+    index: CorpusIndex | None,
     generator: Generator | None,
     settings: EvaluationSettings,
     questions: int,
@@ -274,16 +324,21 @@ def _run_record(
         "questions": questions,
         "passages": len(dataset.passages),
         "generator": generator.name if generator is not None else None,
-        "embedder": index.embedder.name,
-        "embedder_fingerprint": index.embedder.fingerprint,
+        "embedder": index.embedder.name if index else None,
+        "embedder_fingerprint": index.embedder.fingerprint if index else None,
         "pool": settings.pool,
         "mode": settings.mode,
         "link_hops": settings.link_hops,
         "seed": settings.seed,
-        "methods": list(settings.methods),
+        "methods": list(settings.names),
         "budgets": [int(b) for b in settings.budgets],
         "baseline": settings.reference,
-        "settings": {"max_tokens": settings.max_tokens, "mmr_lambda": settings.mmr_lambda, **selector},
+        "settings": {
+            "max_tokens": settings.max_tokens,
+            "mmr_lambda": settings.mmr_lambda,
+            **selector,
+            **({"control": settings.control.to_dict()} if settings.controllers else {}),
+        },
         "versions": versions,
         "hardware": {"machine": platform.machine(), "cores": os.cpu_count(), "system": platform.system()},
         "started": _now(),

@@ -29,6 +29,7 @@ _TEXT = (
     "solver",
     "error",
     "error_kind",
+    "ended",
 )
 _INTEGER = (
     "budget_tokens",
@@ -39,6 +40,7 @@ _INTEGER = (
     "completion_tokens",
     "retrieval_calls",
     "lm_calls",
+    "steps",
 )
 _LISTS = ("selected_ids", "gold_ids", "answers")
 

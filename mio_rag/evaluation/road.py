@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from mio_rag.context import TokenCounter
+from mio_rag.control.memory import Replies
 from mio_rag.errors import GenerationError, InfeasibleError, MioRagError
+from mio_rag.evaluation.controlled import Controlled, outcome_row
 from mio_rag.evaluation.measures import answer_measures, failed_measures, selection_measures
 from mio_rag.evaluation.methods import Method
 from mio_rag.formulations.program import SelectionProgram
@@ -33,7 +36,7 @@ class _Work:
     """One row on its way: what was selected, and what goes to the generator."""
 
     question: Question
-    method: Method
+    method: Method | Controlled
     budget: int
     row: dict[str, Any] = field(init=False)
     selection: Selection | None = None
@@ -63,7 +66,7 @@ class _Work:
         self.row |= {"error": str(error), "error_kind": type(error).__name__, **zeros}
 
 
-def warm_up(methods: Sequence[Method]) -> None:
+def warm_up(methods: Sequence[Method | Controlled]) -> None:
     """Import and compile the solvers before anything is timed."""
     trivial = SelectionProgram(np.ones(13), np.zeros((13, 13)), np.ones(13), 1.0)
     for solver in {method.selector.solver for method in methods}:
@@ -73,24 +76,48 @@ def warm_up(methods: Sequence[Method]) -> None:
 class Road:
     """Question -> rows, for a chunk of questions at a time."""
 
-    def __init__(self, retriever: Retriever, generator: Generator | None, max_tokens: int) -> None:
+    def __init__(self, retriever: Retriever | None, generator: Generator | None, max_tokens: int) -> None:
         self.retriever, self.generator, self.max_tokens = retriever, generator, max_tokens
 
     def rows(
-        self, questions: Sequence[Question], open_pairs: dict[str, list[tuple[Method, int]]]
+        self, questions: Sequence[Question], open_pairs: dict[str, list[tuple[Method | Controlled, int]]]
     ) -> Iterator[list[dict[str, Any]]]:
         """The rows of each question, question by question."""
-        works = [work for q in questions for work in self._select(q, open_pairs[q.id])]
+        selecting = {q.id: [(m, b) for m, b in open_pairs[q.id] if isinstance(m, Method)] for q in questions}
+        works = [work for q in questions for work in self._select(q, selecting[q.id])]
         if self.generator is not None:
             self._generate(self.generator, works)
         for work in works:
             work.row["total_seconds"] = sum(work.seconds.values())
             work.row.update({f"{stage}_seconds": s for stage, s in work.seconds.items()})
         for question in questions:
-            yield [work.row for work in works if work.question is question]
+            rows = [work.row for work in works if work.question is question]
+            replies: Replies = {}  # the same prompt is asked once, and charged to every controller
+            for method, budget in open_pairs[question.id]:
+                if isinstance(method, Controlled):
+                    rows.append(self._controlled(question, method, budget, replies))
+            yield rows
+
+    def _controlled(
+        self, question: Question, method: Controlled, budget: int, replies: Replies
+    ) -> dict[str, Any]:
+        """The row of a question that an agent answers."""
+        assert self.generator is not None
+        work = _Work(question, method, budget)
+        work.row["retrieval_calls"] = 0
+        try:
+            outcome = method.run(question, self.generator, budget, replies)
+        except MioRagError as error:
+            work.fail(error, answered=True)
+            return work.row
+        if outcome.selection is not None:
+            work.row |= _described(question, outcome.selection)
+        return work.row | outcome_row(question, outcome)
 
     def _select(self, question: Question, pairs: Sequence[tuple[Method, int]]) -> list[_Work]:
         """Retrieve once, and decide by every method."""
+        if self.retriever is None or not pairs:
+            return []
         start = time.perf_counter()
         found: Candidates | MioRagError
         try:
@@ -104,15 +131,16 @@ class Road:
             if isinstance(found, MioRagError):
                 work.fail(found, answered=self.generator is not None)
             else:
-                self._decide(work, found)
+                self._decide(work, found, self.retriever.counter)
         return works
 
-    def _decide(self, work: _Work, candidates: Candidates) -> None:
+    def _decide(self, work: _Work, candidates: Candidates, counter: TokenCounter) -> None:
         start = time.perf_counter()
         failure: MioRagError | None = None
         try:
             allowed = self._allowed(work.question, work.budget)
-            work.selection = work.method.select(candidates, allowed, self.retriever.counter)
+            assert isinstance(work.method, Method)
+            work.selection = work.method.select(candidates, allowed, counter)
             if work.selection.result.x is None:
                 raise InfeasibleError(work.selection.explain())
             work.prompt = build_prompt(work.question, work.selection.passages)

@@ -16,7 +16,7 @@ __all__ = ["evaluate_and_report"]
 
 def evaluate_and_report(
     dataset: Dataset,
-    index: CorpusIndex,
+    index: CorpusIndex | None,
     generator: Generator | None,
     settings: EvaluationSettings,
     out: str | Path,

@@ -21,9 +21,14 @@ _COSTS = (
     "retrieve_seconds",
     "select_seconds",
     "generate_seconds",
+    "decompose_seconds",
+    "reason_seconds",
+    "measure_seconds",
     "total_seconds",
     "retrieval_calls",
     "lm_calls",
+    "steps",
+    "uncertainty",
 )
 SUMMARY_MEASURES = SELECTION_MEASURES + GENERATION_MEASURES + _COSTS
 _COMPARED = (
@@ -66,7 +71,9 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
             "budget_tokens": budget,
             "n": len(group),
             "failed": sum(bool(row.get("error")) for row in group),
-            "optimal_share": None if ranked else len(proven) / len(group),
+            "optimal_share": None
+            if ranked or not any(row.get("status") for row in group)
+            else len(proven) / len(group),
         }
         for measure in SUMMARY_MEASURES:
             values = [float(row[measure]) for row in group if row.get(measure) is not None]

@@ -1,0 +1,287 @@
+"""What do logged runs say about the process? Its parameters with intervals, its assumptions, and its new
+policy.
+
+Every recorded action is a transition from U to the U measured after it. Retrieving succeeds if U falls by
+more than `min_drop`; p_s is the share of successes, delta_r the mean fall in a success, delta_p the mean fall
+of all reasoning steps. Intervals are 95 %: Wilson's for p_s, for means the percentile bootstrap over
+questions (transitions of one question hang together). Costs are the mean seconds, or tokens, of an action
+times a price; without a price one reasoning step keeps the cost that it had.
+
+The process assumes that U alone decides what an action does (Markov), that nothing raises U, and that
+starting lower ends lower (monotone). Each assumption is tested as far as the data go; a violation is told,
+not mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from scipy import stats
+
+from mio_rag.control.assumptions import Check, Transition, check_assumptions
+from mio_rag.control.trace import Trace
+from mio_rag.errors import InputError
+from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+
+__all__ = ["BinEstimate", "Calibration", "Estimate", "calibrate", "transitions"]
+
+Unit = Literal["seconds", "tokens"]
+
+RESAMPLES = 2000
+_BIN_FEWEST = 5  # observations of a bin, below which the value of all stands in
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % interval, from `n` observations."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class BinEstimate:
+    """The parameters in one bin of U; None where it was never acted in."""
+
+    low: float
+    high: float
+    success: Estimate | None
+    retrieve_drop: Estimate | None
+    reason_drop: Estimate | None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Parameters, by U and for all U; what they rest on; the models that follow."""
+
+    gauge: str
+    questions: int
+    retrievals: int
+    reasonings: int
+    success: Estimate | None
+    retrieve_drop: Estimate | None
+    reason_drop: Estimate | None
+    retrieve_cost: Estimate | None
+    reason_cost: Estimate | None
+    bins: tuple[BinEstimate, ...]
+    checks: tuple[Check, ...]
+    notes: tuple[str, ...]
+    model: RetrievalMDP
+    by_bins: RetrievalMDP
+
+
+def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list[Transition], str]:
+    """The actions of traces whose U was measured, and how it was.
+
+    Raises
+    ------
+    InputError
+        If there are none, or U was measured in several ways and `gauge` does not choose one.
+    """
+    measured = {trace.gauge for trace in traces} - {"tracked"}
+    if gauge is None and len(measured) > 1:
+        raise InputError(f"U was measured by {' and by '.join(sorted(measured))}: choose with --uncertainty")
+    chosen = gauge or next(iter(measured), "tracked")
+    if chosen == "tracked" or chosen not in measured:
+        raise InputError(
+            "nothing was measured here: tracked U follows the model, so it can only give the model back; run "
+            "controllers with @confidence or @evidence"
+        )
+    found = []
+    for trace in traces:
+        if trace.gauge != chosen:
+            continue
+        last: float | None = None
+        for step in trace.steps:
+            tokens = sum(call.prompt_tokens + call.completion_tokens for call in step.calls)
+            seconds = sum(call.seconds for call in step.calls)
+            found.append(
+                Transition(
+                    trace.question_id,
+                    step.action,
+                    step.step,
+                    step.uncertainty,
+                    step.next_uncertainty,
+                    seconds,
+                    tokens,
+                    last,
+                )
+            )
+            last = step.uncertainty - step.next_uncertainty
+    if not found:
+        raise InputError(f"the traces measured by {chosen} hold no action: every one stopped at once")
+    return found, chosen
+
+
+def calibrate(
+    traces: Sequence[Trace],
+    given: RetrievalMDP,
+    *,
+    gauge: str | None = None,
+    bins: int = 4,
+    min_drop: float = 0.01,
+    cost_by: Unit = "seconds",
+    price: float | None = None,
+    seed: int = 0,
+) -> Calibration:
+    """Estimate the parameters of the process from traces.
+
+    Parameters
+    ----------
+    given : RetrievalMDP
+        What is kept: discount, horizon, quality, grid; and parameters of actions that were never taken.
+    bins : int
+        Equal bins of U, >= 1.
+    min_drop : float
+        In [0, 1): what U must fall by for a retrieval to count as a success.
+    cost_by : {"seconds", "tokens"}
+    price : float, optional
+        Quality that one second, or token, is worth; > 0.
+
+    Raises
+    ------
+    InputError
+        For parameters out of range, or traces that say nothing.
+    """
+    problems = [] if bins >= 1 else [f"bins={bins} must be >= 1"]
+    if not 0 <= min_drop < 1:
+        problems.append(f"min_drop={min_drop!r} must be in [0, 1)")
+    if cost_by not in ("seconds", "tokens"):
+        problems.append(f"cost_by='{cost_by}' is unknown: choose seconds or tokens")
+    if price is not None and not 0 < price < np.inf:
+        problems.append(f"price={price!r} must be a finite number > 0")
+    if problems:
+        raise InputError(problems)
+    data, used = transitions(traces, gauge)
+    retrieved = [t for t in data if t.action == "retrieve"]
+    reasoned = [t for t in data if t.action == "reason"]
+    notes: list[str] = []
+    whole = _parameters(retrieved, reasoned, min_drop, seed)
+    costs = _costs(retrieved, reasoned, given, cost_by, price, seed, notes)
+    edges = np.linspace(0, 1, bins + 1)
+    parts = []
+    for low, high in pairwise(edges.tolist()):
+        won, thought = ([t for t in group if _within(t, low, high)] for group in (retrieved, reasoned))
+        parts.append(BinEstimate(low, high, *_parameters(won, thought, min_drop, seed)))
+    model = _model(given, whole, costs, notes)
+    return Calibration(
+        gauge=used,
+        questions=len({t.question_id for t in data}),
+        retrievals=len(retrieved),
+        reasonings=len(reasoned),
+        success=whole[0],
+        retrieve_drop=whole[1],
+        reason_drop=whole[2],
+        retrieve_cost=costs[0],
+        reason_cost=costs[1],
+        bins=tuple(parts),
+        checks=tuple(check_assumptions(retrieved, reasoned, edges, min_drop)),
+        notes=tuple(notes),
+        model=model,
+        by_bins=_binned(model, parts),
+    )
+
+
+def _within(transition: Transition, low: float, high: float) -> bool:
+    return low <= transition.before < high or (high == 1 and transition.before == 1)
+
+
+Parameters = tuple[Estimate | None, Estimate | None, Estimate | None]
+
+
+def _parameters(
+    retrieved: Sequence[Transition], reasoned: Sequence[Transition], min_drop: float, seed: int
+) -> Parameters:
+    """p_s, delta_r and delta_p, each None without data."""
+    won = [t for t in retrieved if t.drop > min_drop]
+    chance = None
+    if retrieved:
+        interval = stats.binomtest(len(won), len(retrieved)).proportion_ci(method="wilson")
+        chance = Estimate(
+            len(won) / len(retrieved), float(interval.low), float(interval.high), len(retrieved)
+        )
+    return chance, _mean(won, lambda t: t.drop, seed), _mean(reasoned, lambda t: t.drop, seed)
+
+
+def _mean(group: Sequence[Transition], value: Callable[[Transition], float], seed: int) -> Estimate | None:
+    """Mean over transitions with a bootstrap interval over questions."""
+    if not group:
+        return None
+    names = list(dict.fromkeys(t.question_id for t in group))
+    place = {name: k for k, name in enumerate(names)}
+    sums, counts = np.zeros(len(names)), np.zeros(len(names))
+    for t in group:
+        sums[place[t.question_id]] += value(t)
+        counts[place[t.question_id]] += 1
+    rows = np.random.default_rng(seed).integers(0, len(names), size=(RESAMPLES, len(names)))
+    means = sums[rows].sum(axis=1) / counts[rows].sum(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Estimate(float(sums.sum() / counts.sum()), float(low), float(high), len(group))
+
+
+def _costs(
+    retrieved: Sequence[Transition],
+    reasoned: Sequence[Transition],
+    given: RetrievalMDP,
+    cost_by: Unit,
+    price: float | None,
+    seed: int,
+    notes: list[str],
+) -> tuple[Estimate | None, Estimate | None]:
+    """c_r and c_p in units of quality."""
+
+    def amount(t: Transition) -> float:
+        return t.seconds if cost_by == "seconds" else float(t.tokens)
+
+    one = _mean(reasoned, amount, seed)
+    kept = float(given.at("reason_cost", 1.0))
+    if price is None and (one is None or one.value <= 0 or kept <= 0):
+        notes.append("costs are kept: there is no reasoning step to take a price from; give --price")
+        return None, None
+    rate = price if price is not None or one is None else kept / one.value
+    assert rate is not None
+    notes.append(
+        f"one of {cost_by} is worth {rate:.3g} of quality"
+        + ("" if price is not None else ", so that a reasoning step keeps its cost")
+    )
+    both = (_mean(retrieved, amount, seed), one)
+    scaled = [None if e is None else Estimate(e.value * rate, e.low * rate, e.high * rate, e.n) for e in both]
+    return scaled[0], scaled[1]
+
+
+def _model(
+    given: RetrievalMDP,
+    whole: Parameters,
+    costs: tuple[Estimate | None, Estimate | None],
+    notes: list[str],
+) -> RetrievalMDP:
+    """The given model with what was measured in its place."""
+    names = ("success", "retrieve_drop", "reason_drop", "retrieve_cost", "reason_cost")
+    changes: dict[str, Any] = {}
+    for name, estimate in zip(names, (*whole, *costs), strict=True):
+        if estimate is None:
+            if not name.endswith("cost"):
+                notes.append(f"{name} is kept: nothing was observed")
+            continue
+        if estimate.value < 0:
+            notes.append(f"{name} is set to 0: it measured {estimate.value:.3g}, U rose on average")
+        changes[name] = max(0.0, estimate.value)
+    return replace(given, **changes)
+
+
+def _binned(model: RetrievalMDP, bins: Sequence[BinEstimate]) -> RetrievalMDP:
+    """The model with parameters by bins; a bin with too few observations has the value of all."""
+    changes: dict[str, Any] = {}
+    for name in ("success", "retrieve_drop", "reason_drop"):
+        common = float(model.at(name, 1.0))
+        own: list[Estimate | None] = [getattr(part, name) for part in bins]
+        changes[name] = tuple(
+            common if e is None or e.n < _BIN_FEWEST else min(1.0, max(0.0, e.value)) for e in own
+        )
+    return replace(model, **changes)

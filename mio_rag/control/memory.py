@@ -1,0 +1,235 @@
+"""What an agent knows about one question, what it has spent on it, and what it may still spend."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from mio_rag.errors import GenerationError, InputError
+from mio_rag.generation import Generator, Prompt
+from mio_rag.types import Answer, Candidates, Passage, Question, Selection
+
+__all__ = ["Call", "LimitReached", "Limits", "Memory", "Meter", "Replies", "Reply"]
+
+NOTES_ID = "notes"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where every run ends, whatever its controller wants.
+
+    Parameters
+    ----------
+    steps : int
+        Most actions before the answer, >= 0.
+    tokens : int
+        Most tokens into and out of the language model for one question, the answer included. A call that
+        could go beyond is not made; what the answer may take is set aside from the start.
+    seconds : float
+        No action begins after so many seconds. A call that runs is not cut short, and the answer is still
+        given.
+    """
+
+    steps: int = 10
+    tokens: int = 20_000
+    seconds: float = 120.0
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.steps < 0 or self.steps != int(self.steps):
+            problems.append(f"steps={self.steps!r} must be a whole number >= 0")
+        if self.tokens < 1 or self.tokens != int(self.tokens):
+            problems.append(f"tokens={self.tokens!r} must be a whole number >= 1")
+        if not self.seconds > 0:
+            problems.append(f"seconds={self.seconds!r} must be > 0")
+        if problems:
+            raise InputError([f"limit {problem}" for problem in problems])
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of a part, and what it took.
+
+    Parameters
+    ----------
+    part : str
+        decompose, retrieve, select, reason, measure or answer.
+    """
+
+    part: str
+    seconds: float
+    lm_calls: int = 0
+    retrieval_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer, with the position of the chosen option where there are options."""
+
+    answer: Answer
+    choice: int | None = None
+
+
+#: What was said before, by prompt and longest answer: models decode greedily, so it would be said again.
+Replies = dict[tuple[str, str, int], Reply]
+
+
+@dataclass
+class Memory:
+    """The state of one question: what was read, asked and noted.
+
+    Parameters
+    ----------
+    pool : Candidates or None
+        What all queries so far have found.
+    selection : Selection or None
+        What is read of it.
+    queries, notes : list of str
+        What was searched for, and what was thought.
+    draft : Reply or None
+        An answer from exactly this state, if one was made to measure the uncertainty.
+    """
+
+    question: Question
+    budget_tokens: int
+    pool: Candidates | None = None
+    selection: Selection | None = None
+    queries: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    draft: Reply | None = None
+
+    def passages(self, kept_notes: int) -> tuple[Passage, ...]:
+        """The evidence, then the last notes as one more passage."""
+        read = () if self.selection is None else self.selection.passages
+        kept = self.notes[-kept_notes:] if kept_notes else []
+        return (*read, Passage(NOTES_ID, "\n".join(kept), "Notes")) if kept else read
+
+
+class LimitReached(Exception):
+    """The next call could go beyond a limit; the text says beyond which."""
+
+
+class Meter:
+    """A generator that counts, by part, and refuses what a limit forbids.
+
+    Parameters
+    ----------
+    reserve : int
+        Tokens set aside for the answer.
+    replies : dict, optional
+        Replies that other runs on the question got already. They are not asked for again, but they count with
+        the tokens and the seconds that they took.
+    """
+
+    def __init__(
+        self, generator: Generator, limits: Limits, reserve: int, replies: Replies | None = None
+    ) -> None:
+        if limits.tokens < reserve:
+            raise InputError(
+                f"limit tokens={limits.tokens} is below the {reserve} that the answer alone may take: raise "
+                "it, or lower the token budget"
+            )
+        self.generator, self.limits, self._reserve = generator, limits, reserve
+        self._replies: Replies = {} if replies is None else replies
+        self._started = time.perf_counter()
+        self._remembered = 0.0  # seconds that replies took when they were first given
+        self._calls: list[Call] = []
+        self.tokens = 0
+
+    @property
+    def seconds(self) -> float:
+        """Time since the question was taken up, as if every reply had been waited for."""
+        return time.perf_counter() - self._started + self._remembered
+
+    def take(self) -> tuple[Call, ...]:
+        """The calls since this was last asked."""
+        calls, self._calls = tuple(self._calls), []
+        return calls
+
+    def check(self) -> None:
+        """Raise `LimitReached` if no further action may begin."""
+        if self.seconds >= self.limits.seconds:
+            raise LimitReached(f"{self.limits.seconds:g} seconds")
+
+    def generate(self, part: str, prompt: Prompt, max_tokens: int, *, final: bool = False) -> Answer:
+        """Let the model answer, if the limit on tokens allows it; the `final` answer it always does."""
+        if not final:
+            self._affordable(prompt, max_tokens)
+        key = (prompt.system, prompt.user, max_tokens)
+        if key in self._replies:
+            self._remembered += self._replies[key].answer.latency_seconds
+        else:
+            self._replies[key] = Reply(self.generator.generate(prompt, max_tokens=max_tokens))
+        return self._counted(part, self._replies[key]).answer
+
+    def choose(self, part: str, prompt: Prompt) -> Reply:
+        """Let the model choose among the options of the prompt's question."""
+        key = (prompt.system, prompt.user, 0)
+        if key in self._replies:
+            self._remembered += self._replies[key].answer.latency_seconds
+        else:
+            choices = prompt.question.choices
+            start = time.perf_counter()
+            choice = self.generator.choose(prompt, choices)
+            seconds = time.perf_counter() - start
+            tokens = self.generator.prompt_tokens(prompt)
+            self._replies[key] = Reply(
+                Answer(choices[choice], tokens, 1, seconds, self.generator.name), choice
+            )
+        return self._counted(part, self._replies[key])
+
+    @contextmanager
+    def timed(self, part: str, retrieval_calls: int = 0) -> Iterator[None]:
+        """Count what happens inside as a use of a part without the model."""
+        start = time.perf_counter()
+        yield
+        self._calls.append(Call(part, time.perf_counter() - start, retrieval_calls=retrieval_calls))
+
+    def _affordable(self, prompt: Prompt, max_tokens: int) -> None:
+        needed = self.generator.prompt_tokens(prompt) + max_tokens
+        if self.tokens + needed + self._reserve > self.limits.tokens:
+            raise LimitReached(f"{self.limits.tokens} tokens")
+
+    def _counted(self, part: str, reply: Reply) -> Reply:
+        answer = reply.answer
+        self.tokens += answer.prompt_tokens + answer.completion_tokens
+        self._calls.append(
+            Call(part, answer.latency_seconds, 1, 0, answer.prompt_tokens, answer.completion_tokens)
+        )
+        return reply
+
+
+def totals(calls: Sequence[Call]) -> dict[str, Call]:
+    """The calls of each part, added up."""
+    sums: dict[str, Call] = {}
+    for call in calls:
+        before = sums.get(call.part, Call(call.part, 0.0))
+        sums[call.part] = Call(
+            call.part,
+            before.seconds + call.seconds,
+            before.lm_calls + call.lm_calls,
+            before.retrieval_calls + call.retrieval_calls,
+            before.prompt_tokens + call.prompt_tokens,
+            before.completion_tokens + call.completion_tokens,
+        )
+    return sums
+
+
+def require_answerable(generator: Generator, question: Question, max_tokens: int) -> int | None:
+    """Tokens that the window leaves for passages and notes; None: unbounded.
+
+    Raises
+    ------
+    GenerationError
+        If there is no room at all.
+    """
+    window = generator.context_allowance(question, max_tokens=max_tokens)
+    if window is not None and window < 1:
+        raise GenerationError(
+            f"question '{question.id}' leaves no room for context in the window of {generator.name}"
+        )
+    return window

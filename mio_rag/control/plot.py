@@ -1,0 +1,85 @@
+"""A picture of a solved process: quality and value, the worth of each action, the policy over U and steps."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mio_rag.control.plan import Plan
+from mio_rag.errors import InputError, require
+
+__all__ = ["plot_plan", "save_figure"]
+
+_COLOURS = {"stop": "#4c9f70", "reason": "#e0a030", "retrieve": "#3b6fb6"}
+_FORMATS = (".png", ".svg", ".pdf")
+
+
+def plot_plan(plan: Plan, path: Path) -> None:
+    """Draw a plan into a .png, .svg or .pdf file.
+
+    Raises
+    ------
+    InputError
+        For another format, or if the file cannot be written.
+    MissingExtraError
+        Without matplotlib.
+    """
+    require("matplotlib", "evaluation", "plotting a policy")
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    model, actions = plan.model, plan.model.actions
+    u = model.levels
+    figure = Figure(figsize=(8, 8), layout="constrained")
+    above, middle, below = figure.subplots(3, 1, sharex=True, height_ratios=[2, 2, 1.6])
+    above.plot(u, model.quality_at(u), color="#888888", label="quality Q(U)")
+    above.plot(u, plan.values(), color="black", label="value V(U)")
+    above.set_ylabel("quality")
+    above.legend(frameon=False)
+    for a, action in enumerate(actions):
+        middle.plot(u, plan.q()[:, a] - plan.values(), color=_COLOURS[action], label=action)
+    middle.set_ylabel("worth, below the best")
+    middle.legend(frameon=False)
+    policy = np.array([plan.policy(t) for t in range(plan.steps)])
+    edges = np.concatenate([[u[0]], (u[1:] + u[:-1]) / 2, [u[-1]]])
+    below.pcolormesh(
+        edges,
+        np.arange(plan.steps + 1),
+        policy,
+        cmap=ListedColormap([_COLOURS[action] for action in actions]),
+        norm=BoundaryNorm(np.arange(len(actions) + 1) - 0.5, len(actions)),
+    )
+    below.set_ylim(plan.steps, 0)
+    below.set_ylabel("decision" if plan.steps > 1 else "every decision")
+    if plan.steps == 1:
+        below.set_yticks([])
+    below.set_xlabel("uncertainty U: 0 is certain, 1 knows nothing")
+    patches = [Patch(color=_COLOURS[action], label=action) for action in actions]
+    below.legend(handles=patches, frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, 1.25))
+    reading = "as published, no stop" if model.horizon is None else f"with stop, {model.horizon} decisions"
+    k = f", k = {model.k:g}" if model.quality == "exp" else ""
+    figure.suptitle(f"Retrieve, reason or stop ({reading}; {model.quality} quality{k})")
+    save_figure(figure, path)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure all or nothing.
+
+    Raises
+    ------
+    InputError
+        For a format that is not .png, .svg or .pdf, or if the file cannot be written.
+    """
+    if path.suffix.lower() not in _FORMATS:
+        raise InputError(f"'{path}' must end with {', '.join(_FORMATS)}: the ending names the format")
+    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
+    try:
+        figure.savefig(partial, dpi=150)
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise InputError(f"'{path}' could not be written: {error}") from error

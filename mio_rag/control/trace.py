@@ -1,0 +1,267 @@
+"""What an agent did on one question: written as one JSON line, read back, and replayed.
+
+A trace holds everything that decisions rest on, so `replay` can make them again: every action from the state,
+the model and the seed; every tracked U from the action before; the totals from the calls. What the language
+model said is not asked for again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mio_rag.control.memory import Call, totals
+from mio_rag.control.plan import model_from_mapping
+from mio_rag.control.policies import State, make_controller
+from mio_rag.control.uncertainty import draw, tracked_next
+from mio_rag.errors import DataError, InputError
+from mio_rag.formulations.retrieval_mdp import ACTIONS
+
+__all__ = ["Step", "Trace", "append_traces", "open_actions", "read_traces", "replay"]
+
+VERSION = 1
+_SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class Step:
+    """One action.
+
+    Parameters
+    ----------
+    uncertainty, next_uncertainty : float
+        U before and after.
+    q_values : dict or None
+        Worth of every action, where the controller knows it.
+    query, note : str
+        What was searched for, or thought; an empty note repeated an earlier one.
+    new_ids, selected_ids : tuple of str
+        Passages that are read since this action; all that are read.
+    calls : tuple of Call
+        What it took, measuring U included.
+    """
+
+    step: int
+    uncertainty: float
+    action: str
+    q_values: dict[str, float] | None
+    query: str
+    note: str
+    new_ids: tuple[str, ...]
+    selected_ids: tuple[str, ...]
+    next_uncertainty: float
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All of one question.
+
+    Parameters
+    ----------
+    settings : dict
+        model, stop_at, seed, closed_book, limits: what decisions depend on.
+    ended : str
+        "stop", or the limit that came first.
+    passages : tuple of dict
+        id, title, text and tokens of what was read in the end.
+    opening, closing : tuple of Call
+        Measuring U before the first action; the answer.
+    """
+
+    question_id: str
+    question: str
+    choices: tuple[str, ...]
+    controller: str
+    gauge: str
+    budget_tokens: int
+    settings: dict[str, Any]
+    steps: tuple[Step, ...]
+    ended: str
+    uncertainty: float
+    last_q_values: dict[str, float] | None
+    passages: tuple[dict[str, Any], ...]
+    answer: str
+    choice: int | None
+    generator: str
+    opening: tuple[Call, ...]
+    closing: tuple[Call, ...]
+    parts: dict[str, Call] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Every use of a part, in order."""
+        return (*self.opening, *(call for step in self.steps for call in step.calls), *self.closing)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"version": VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Trace:
+        """The trace of plain data.
+
+        Raises
+        ------
+        DataError
+            If it is none, or of another version.
+        """
+        if data.get("version") != VERSION:
+            raise DataError(f"version {data.get('version')!r} of the format is not known, only {VERSION}")
+        try:
+            given = {k: v for k, v in data.items() if k != "version"}
+            for name in ("opening", "closing"):
+                given[name] = _calls(given[name])
+            given["parts"] = {part: Call(**call) for part, call in given["parts"].items()}
+            given["steps"] = tuple(
+                Step(
+                    **{
+                        **step,
+                        "calls": _calls(step["calls"]),
+                        "new_ids": tuple(step["new_ids"]),
+                        "selected_ids": tuple(step["selected_ids"]),
+                    }
+                )
+                for step in given["steps"]
+            )
+            return cls(**{**given, "choices": tuple(given["choices"]), "passages": tuple(given["passages"])})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"this is no trace ({type(error).__name__}: {error})") from error
+
+
+def open_actions(steps: Sequence[Step], closed_book: bool) -> tuple[str, ...]:
+    """What can bring something new after these steps.
+
+    Models decode greedily and retrieval is deterministic, so a query that was searched for brings nothing
+    again, and a prompt that brought no new note brings none again: until a note changes what is asked for, or
+    new passages what is thought about.
+    """
+    closed: set[str] = set()
+    queries: set[str] = set()
+    for step in steps:
+        if step.action == "retrieve":
+            if step.query.lower() in queries:
+                closed.add("retrieve")
+            queries.add(step.query.lower())
+            if step.new_ids:
+                closed.discard("reason")
+        elif step.note:
+            closed.discard("retrieve")
+        else:
+            closed.add("reason")
+    if closed_book:
+        closed.add("retrieve")
+    return tuple(action for action in ACTIONS if action not in closed)
+
+
+def _calls(rows: Iterable[Mapping[str, Any]]) -> tuple[Call, ...]:
+    return tuple(Call(**row) for row in rows)
+
+
+def append_traces(path: Path, traces: Iterable[Trace]) -> None:
+    """Add lines to a file; they are on disk when this returns."""
+    text = "".join(json.dumps(trace.to_dict()) + "\n" for trace in traces)
+    if not text:
+        return
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            if file.tell() and not path.read_bytes().endswith(b"\n"):
+                file.write("\n")  # parts from a line that an interruption cut short
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise InputError(f"the traces '{path}' could not be written: {error}") from error
+
+
+def read_traces(source: Path) -> list[Trace]:
+    """The traces of a file, or of ``traces.jsonl`` in a folder; of repeated ones the last.
+
+    Raises
+    ------
+    InputError
+        If there are none.
+    DataError
+        If a line is no trace; a line cut short by an interruption is passed over.
+    """
+    path = source / "traces.jsonl" if source.is_dir() else source
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"'{path}' cannot be read ({error}): give traces.jsonl, or its folder") from error
+    found: dict[tuple[str, str, int], Trace] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            data = json.loads(line)
+        except ValueError:
+            continue
+        try:
+            trace = Trace.from_dict(data if isinstance(data, dict) else {})
+        except DataError as error:
+            raise DataError(f"{path}, line {number}: {error}") from error
+        found[trace.question_id, trace.controller, trace.budget_tokens] = trace
+    if not found:
+        raise InputError(f"'{path}' holds no traces: run evaluate with --controllers, or ask with --trace")
+    return list(found.values())
+
+
+def replay(trace: Trace) -> list[str]:
+    """Make every decision again; what comes out differently (nothing, if all is well).
+
+    Raises
+    ------
+    InputError
+        If the trace's own settings cannot be used.
+    """
+    settings = trace.settings
+    model = model_from_mapping(dict(settings["model"]), "the trace")
+    name = trace.controller.partition("@")[0]
+    closed = bool(settings["closed_book"])
+    seed = int(settings["seed"])
+    controller = make_controller(name, model, stop_at=settings["stop_at"], seed=seed, closed_book=closed)
+    wrong = []
+    level = trace.steps[0].uncertainty if trace.steps else trace.uncertainty
+    for k, step in enumerate(trace.steps):
+        where = f"step {k}"
+        if step.step != k or abs(step.uncertainty - level) > _SAME:
+            wrong.append(f"{where}: U is {step.uncertainty}, after the step before it was {level}")
+        possible = open_actions(trace.steps[:k], closed)
+        decision = controller.decide(State(trace.question_id, k, step.uncertainty, possible))
+        if decision.action != step.action:
+            wrong.append(f"{where}: {step.action} was chosen, the controller says {decision.action}")
+        if not _same_q(decision.q_values, step.q_values):
+            wrong.append(f"{where}: Q was {step.q_values}, the model says {decision.q_values}")
+        level = step.next_uncertainty
+        if trace.gauge == "tracked":
+            luck = draw(seed, trace.question_id, k, 1)
+            said = tracked_next(
+                model, step.action, step.uncertainty, len(step.new_ids) + bool(step.note), luck
+            )
+            if abs(said - level) > _SAME:
+                wrong.append(f"{where}: U became {level}, the model says {said}")
+    if abs(level - trace.uncertainty) > _SAME:
+        wrong.append(f"the end: U is {trace.uncertainty}, after the last step it was {level}")
+    if trace.ended == "stop":
+        possible = open_actions(trace.steps, closed)
+        last = controller.decide(State(trace.question_id, len(trace.steps), trace.uncertainty, possible))
+        if last.action != "stop":
+            wrong.append(f"the end: it stopped, the controller says {last.action}")
+    for part, call in totals(trace.calls).items():
+        told = trace.parts.get(part)
+        if told is None or any(
+            abs(a - b) > 1e-6
+            for a, b in zip(dataclasses.astuple(call)[1:], dataclasses.astuple(told)[1:], strict=True)
+        ):
+            wrong.append(f"the totals of {part} do not add up")
+    return wrong
+
+
+def _same_q(one: Mapping[str, float] | None, other: Mapping[str, float] | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.keys() == other.keys() and all(abs(one[a] - other[a]) <= 1e-7 for a in one)

@@ -1,0 +1,198 @@
+"""The compiled part of the solvers of finite Markov decision processes.
+
+A process comes as compressed rows: row s * m + a holds the successors of action a in state s,
+``next_state[start[row] : start[row + 1]]`` with their probabilities; ``reward[row]`` is minus infinity where
+the action is not allowed, ``factor[row]`` is gamma^tau. Indices are unsigned where it counts: signed ones are
+checked for counting from the end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.solvers.compiled import compiled
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+
+#: Places in the array `numbers` that kernels fill.
+LOW, HIGH, SWEEPS, SCALE = range(4)
+_LEAVE = 0.3  # a policy is left when its own bounds are that much closer than those of all
+
+
+@compiled
+def sweep(
+    start: IntArray,
+    next_state: IntArray,
+    probability: FloatArray,
+    reward: FloatArray,
+    factor: FloatArray,
+    m: int,
+    values: FloatArray,
+    improved: FloatArray,
+    policy: IntArray,
+    fixed: bool,
+    q: FloatArray,
+    tie: float,
+    numbers: FloatArray,
+) -> None:
+    """One Bellman backup of all states, from `values` into `improved`.
+
+    With `fixed` only the actions of `policy` count; otherwise it becomes the first actions within `tie` of
+    the best. `q`, of shape (n, m), takes what every action is worth; if it is empty it is left out, and so
+    are ties. `numbers` takes the least and the greatest change of a value, and the largest absolute value.
+    """
+    low, high, scale = np.inf, -np.inf, 0.0
+    one, two = np.uint64(1), np.uint64(2)
+    for s in range(values.size):
+        first, last = (policy[s], policy[s] + 1) if fixed else (0, m)
+        best = -np.inf
+        chosen = first
+        for a in range(first, last):
+            row = s * m + a
+            value = reward[row]
+            if value > -np.inf:
+                k, end = np.uint64(start[row]), np.uint64(start[row + 1])
+                even = odd = 0.0  # two sums: in one, each addition would wait for the one before it
+                while k + one < end:
+                    even += probability[k] * values[np.uint64(next_state[k])]
+                    odd += probability[k + one] * values[np.uint64(next_state[k + one])]
+                    k += two
+                if k < end:
+                    even += probability[k] * values[np.uint64(next_state[k])]
+                value += factor[row] * (even + odd)
+                if value > best:
+                    best = value
+                    chosen = a
+            if q.size > 0:
+                q[s, a] = value
+        if q.size > 0:
+            chosen = 0
+            while q[s, chosen] < best - tie:
+                chosen += 1
+        improved[s] = best
+        policy[s] = chosen
+        low = min(low, best - values[s])
+        high = max(high, best - values[s])
+        scale = max(scale, abs(best), abs(values[s]))
+    numbers[LOW] = low
+    numbers[HIGH] = high
+    numbers[SCALE] = scale
+
+
+@compiled
+def beyond(low: float, high: float, least: float, greatest: float) -> tuple[float, float]:
+    """How far the optimum can lie from TV, below and above, after changes between `low` and `high`."""
+    down = greatest if low < 0 else least
+    up = greatest if high > 0 else least
+    return low * down / (1.0 - down), high * up / (1.0 - up)
+
+
+@compiled
+def iterate(
+    start: IntArray,
+    next_state: IntArray,
+    probability: FloatArray,
+    reward: FloatArray,
+    factor: FloatArray,
+    m: int,
+    values: FloatArray,
+    policy: IntArray,
+    evaluations: int,
+    least: float,
+    greatest: float,
+    epsilon: float,
+    max_sweeps: int,
+    numbers: FloatArray,
+) -> FloatArray:
+    """Value iteration, or modified policy iteration with at most `evaluations` sweeps under each policy.
+
+    Stops once the bounds of MacQueen lie within `epsilon` of their midpoint, which is returned. `least` and
+    `greatest` are the extreme factors; `values` is used up.
+    """
+    improved = np.empty_like(values)
+    q = np.empty((0, m))
+    done = 0
+    while True:
+        sweep(
+            start,
+            next_state,
+            probability,
+            reward,
+            factor,
+            m,
+            values,
+            improved,
+            policy,
+            False,
+            q,
+            0.0,
+            numbers,
+        )
+        done += 1
+        below, above = beyond(numbers[LOW], numbers[HIGH], least, greatest)
+        if 0.5 * (above - below) <= epsilon or done >= max_sweeps:
+            numbers[SWEEPS] = done
+            middle: FloatArray = improved + 0.5 * (above + below)
+            return middle
+        values, improved = improved, values
+        enough = max(epsilon, _LEAVE * 0.5 * (above - below))
+        for _ in range(min(evaluations, max_sweeps - done - 1)):
+            sweep(
+                start,
+                next_state,
+                probability,
+                reward,
+                factor,
+                m,
+                values,
+                improved,
+                policy,
+                True,
+                q,
+                0.0,
+                numbers,
+            )
+            values, improved = improved, values
+            done += 1
+            below, above = beyond(numbers[LOW], numbers[HIGH], least, greatest)
+            if 0.5 * (above - below) <= enough:
+                break
+
+
+@compiled
+def one_pass(
+    start: IntArray,
+    next_state: IntArray,
+    probability: FloatArray,
+    reward: FloatArray,
+    factor: FloatArray,
+    m: int,
+    values: FloatArray,
+) -> None:
+    """Exact values where no action leads to a higher state, by substitution from state 0 upwards.
+
+    An action that may stay is worth what it is worth when repeated until it leaves:
+    V = r + f (p V + rest), hence V = (r + f rest) / (1 - f p). Successors are sorted, so staying comes last.
+    """
+    for s in range(values.size):
+        best = -np.inf
+        for a in range(m):
+            row = s * m + a
+            if reward[row] == -np.inf:
+                continue
+            k, end = np.uint64(start[row]), np.uint64(start[row + 1])
+            staying = 0.0
+            if next_state[end - np.uint64(1)] == s:
+                end -= np.uint64(1)
+                staying = probability[end]
+            following = 0.0
+            while k < end:
+                following += probability[k] * values[np.uint64(next_state[k])]
+                k += np.uint64(1)
+            value = reward[row] + factor[row] * following
+            if staying > 0.0:  # a division costs more than all the rest
+                value /= 1.0 - factor[row] * staying
+            best = max(best, value)
+        values[s] = best

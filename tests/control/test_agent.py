@@ -1,0 +1,328 @@
+"""The loop: decisions follow the process, limits bind, traces can be replayed, parts can be replaced."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mio_rag.control.agent import Agent, ControlSettings, Outcome, make_agent
+from mio_rag.control.memory import LimitReached, Limits, Memory, Meter, totals
+from mio_rag.control.parts import Parts, merge_pools
+from mio_rag.control.plan import solve_plan
+from mio_rag.control.policies import State, make_controller
+from mio_rag.control.trace import Trace, append_traces, open_actions, read_traces, replay
+from mio_rag.errors import DataError, InputError
+from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.generation import BaseGenerator, ExtractiveGenerator, Prompt, ScriptedGenerator
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.selector import Selector
+from mio_rag.types import Answer, Candidates, Question
+
+COMPARISON = Question("c", "Which river is longer, the Arno or the Tiber?", ("Tiber",), ("r1", "r3"))
+CHOICE = Question("m", "Which river is longer?", ("The Tiber",), choices=("The Arno", "The Tiber", "The Po"))
+SELECTOR = Selector(passage_penalty=0.0)
+
+
+def said(prompt: Prompt) -> str:
+    """A model that asks, thinks and answers by what it is told to do."""
+    if prompt.system.startswith("You write search queries"):
+        return f"Tiber length {prompt.user.count('- ')}"
+    if prompt.system.startswith("You think"):
+        return f"Note {prompt.user.count('- ')}"
+    return "B" if prompt.question.choices else "the Tiber"
+
+
+class Sure(BaseGenerator):
+    """Scripted, with log-probabilities: the more is read or noted, the surer."""
+
+    def __init__(self, confidence: Callable[[Prompt], float]) -> None:
+        super().__init__("sure", None)
+        self.inner = ScriptedGenerator(said)
+        self.confidence = confidence
+
+    def _count(self, texts: list[str]) -> list[int]:
+        return self.inner.count(texts)
+
+    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+        answer = self.inner.generate(prompt, max_tokens=max_tokens)
+        return dataclasses.replace(answer, logprobs=(math.log(self.confidence(prompt)),) * 2)
+
+
+def agent(name: str, index: CorpusIndex | None, **settings: Any) -> Agent:
+    retriever = None if index is None else Retriever(index, pool=4)
+    return make_agent(name, ControlSettings(**settings), retriever, SELECTOR, seed=3)
+
+
+def check_books(outcome: Outcome) -> Trace:
+    """The trace adds up, survives the disk, and its decisions come out again."""
+    trace = outcome.trace
+    again = Trace.from_dict(json.loads(json.dumps(trace.to_dict())))
+    assert json.loads(json.dumps(again.to_dict())) == json.loads(json.dumps(trace.to_dict()))
+    assert replay(again) == []
+    assert trace.parts == totals(trace.calls)
+    return trace
+
+
+def test_decisions_are_those_of_the_process(river_index: CorpusIndex) -> None:
+    trace = check_books(agent("mdp", river_index).run(COMPARISON, ScriptedGenerator(said), 60))
+    plan = solve_plan(RetrievalMDP())
+    assert trace.steps
+    for k, step in enumerate(trace.steps):
+        possible = open_actions(trace.steps[:k], False)
+        q = plan.q_at(k, step.uncertainty)
+        assert step.q_values == pytest.approx(q)
+        assert q[step.action] >= max(q[a] for a in possible) - 1e-9
+    assert trace.steps[0].action == "retrieve"
+    assert trace.steps[0].query == COMPARISON.text  # the first query is free
+    assert trace.answer == "the Tiber"
+
+
+def test_tracked_uncertainty_follows_the_model(river_index: CorpusIndex) -> None:
+    model = RetrievalMDP(success=1.0)
+    trace = check_books(
+        agent("fixed-4", river_index, model=model).run(COMPARISON, ScriptedGenerator(said), 60)
+    )
+    level = 1.0
+    for step in trace.steps:
+        assert step.uncertainty == pytest.approx(level)
+        if step.action == "reason" and step.note:
+            level -= 0.08
+        elif step.action == "retrieve" and step.new_ids:
+            level -= 0.25
+    assert trace.uncertainty == pytest.approx(level)
+    assert [s.action for s in trace.steps] == ["retrieve", "reason", "retrieve", "reason"]
+
+
+def test_what_brings_nothing_is_not_repeated(river_index: CorpusIndex) -> None:
+    # It always asks the same and always thinks the same.
+    dull = ScriptedGenerator(lambda prompt: "again")
+    trace = check_books(agent("threshold", river_index).run(COMPARISON, dull, 60))
+    assert trace.ended == "stop"
+    actions = [(s.action, s.query or s.note) for s in trace.steps]
+    assert len(actions) == len(set(actions)) or actions[-1][1] == ""
+    assert {"retrieve", "reason"} == {s.action for s in trace.steps}
+    assert len(trace.steps) < 10  # it ran dry before the limit
+    only = check_books(agent("always-reason", river_index).run(COMPARISON, dull, 60))
+    assert [s.note for s in only.steps] == ["again", ""]
+    assert only.steps[1].next_uncertainty == only.steps[1].uncertainty  # no new note: U stays
+
+
+def test_confidence_is_measured_and_its_draft_is_the_answer(river_index: CorpusIndex) -> None:
+    generator = Sure(lambda prompt: 0.97 if prompt.passages else 0.2)
+    trace = check_books(agent("mdp@confidence", river_index).run(COMPARISON, generator, 60))
+    assert trace.gauge == "confidence"
+    assert trace.steps[0].uncertainty == pytest.approx(0.8)
+    assert trace.uncertainty == pytest.approx(0.03)
+    assert trace.ended == "stop"
+    assert "answer" not in trace.parts  # the draft answered
+    assert trace.parts["measure"].lm_calls == len(trace.steps) + 1
+    with pytest.raises(InputError, match="gives no log-probabilities"):
+        agent("mdp@confidence", river_index).run(COMPARISON, ExtractiveGenerator(), 60)
+
+
+def test_confidence_in_a_choice_is_that_of_its_letter() -> None:
+    trace = check_books(agent("mdp@confidence", None).run(CHOICE, Sure(lambda prompt: 0.99), 60))
+    assert trace.choice == 1
+    assert trace.answer == "The Tiber"
+    assert trace.uncertainty == pytest.approx(0.01)
+    assert trace.steps == ()
+
+
+def test_evidence_is_measured_from_what_is_read(river_index: CorpusIndex) -> None:
+    outcome = agent("always-retrieve@evidence", river_index).run(COMPARISON, ScriptedGenerator(said), 60)
+    trace = check_books(outcome)
+    assert outcome.selection is not None
+    pool = outcome.selection.candidates
+    strongest = max(pool.relevance[i] for i in outcome.selection.chosen)
+    assert trace.uncertainty == pytest.approx(1 - min(1, strongest))
+    assert trace.steps[0].uncertainty == 1.0
+
+
+def test_closed_book_never_retrieves() -> None:
+    for name in ("mdp", "threshold", "random", "fixed-3", "always-reason"):
+        trace = check_books(agent(name, None).run(CHOICE, ScriptedGenerator(said), 60))
+        assert {s.action for s in trace.steps} <= {"reason"}
+        assert trace.choice == 1
+        assert all(call.retrieval_calls == 0 for call in trace.calls)
+    with pytest.raises(InputError, match="needs a corpus"):
+        agent("always-retrieve", None)
+
+
+@pytest.mark.parametrize(
+    "name", ["mdp", "always-reason", "always-retrieve", "threshold", "random", "fixed-9"]
+)
+def test_every_limit_binds_every_controller(name: str, river_index: CorpusIndex) -> None:
+    for steps in (0, 1, 3):
+        trace = check_books(
+            agent(name, river_index, limits=Limits(steps=steps)).run(COMPARISON, ScriptedGenerator(said), 60)
+        )
+        assert len(trace.steps) <= steps
+        assert trace.answer == "the Tiber"
+    enough = Limits(tokens=20_000)
+    free = agent(name, river_index, limits=enough).run(COMPARISON, ScriptedGenerator(said), 60).trace
+    for tokens in (420, 500, 700, 1000):
+        outcome = agent(name, river_index, limits=Limits(tokens=tokens)).run(
+            COMPARISON, ScriptedGenerator(said), 60
+        )
+        trace = check_books(outcome)
+        spent = sum(call.prompt_tokens + call.completion_tokens for call in trace.calls)
+        assert spent <= tokens
+        assert trace.answer == "the Tiber"
+        assert len(trace.steps) <= len(free.steps)
+        assert trace.ended == "stop" or trace.ended.endswith(("tokens", "steps"))
+    late = agent(name, river_index, limits=Limits(seconds=1e-9)).run(COMPARISON, ScriptedGenerator(said), 60)
+    assert late.trace.steps == ()
+    with pytest.raises(InputError, match="is below the"):
+        agent(name, river_index, limits=Limits(tokens=30)).run(COMPARISON, ScriptedGenerator(said), 60)
+
+
+def test_a_small_window_is_never_exceeded(river_index: CorpusIndex) -> None:
+    generator = ScriptedGenerator(said, window=330)  # refuses what does not fit
+    trace = check_books(agent("fixed-6", river_index).run(COMPARISON, generator, 5000))
+    assert trace.budget_tokens < 5000
+    assert trace.answer == "the Tiber"
+
+
+def test_evidence_keeps_the_budget_and_selection_is_exact(river_index: CorpusIndex) -> None:
+    outcome = agent("fixed-5", river_index).run(COMPARISON, ScriptedGenerator(said), 40)
+    assert outcome.selection is not None
+    assert outcome.selection.tokens_used <= 40
+    assert outcome.selection.result.is_optimal
+    assert [p["id"] for p in outcome.trace.passages] == list(outcome.selection.ids)
+
+
+def test_parts_can_be_replaced(river_index: CorpusIndex) -> None:
+    built = agent("fixed-2", river_index)
+
+    class Fixed:
+        def next_query(self, memory: Memory, uncertainty: float, meter: Meter) -> str:
+            return "bread"
+
+        def reason(self, memory: Memory, meter: Meter) -> str:
+            return "Bread is food."
+
+    parts = Parts(Fixed(), built.parts.finder, Fixed(), built.parts.synthesizer)
+    trace = dataclasses.replace(built, parts=parts).run(COMPARISON, ScriptedGenerator(said), 20).trace
+    assert trace.steps[0].query == "bread"
+    assert trace.steps[0].selected_ids == ("r5",)
+    assert trace.steps[1].note == "Bread is food."
+    assert sum(call.lm_calls for call in trace.calls) == 1  # the answer alone
+
+
+def test_merged_pools_keep_the_best_of_both(river_index: CorpusIndex) -> None:
+    retriever = Retriever(river_index, pool=3)
+    one, other = retriever.retrieve("Arno length"), retriever.retrieve("bread flour")
+    merged = merge_pools(one, other, 3, keep={one.ids[2]})
+    assert one.ids[2] in merged.ids
+    assert len(merged) <= 4
+    best = {
+        i: max(dict(zip(p.ids, p.relevance, strict=True)).get(i, -1) for p in (one, other))
+        for i in merged.ids
+    }
+    assert merged.relevance == pytest.approx([best[i] for i in merged.ids])
+    assert np.all(np.diff(merged.relevance) <= 1e-12)
+    for i, passage in enumerate(merged.ids):
+        source = one if passage in one.ids else other
+        k = source.ids.index(passage)
+        assert merged.texts[i] == source.texts[k]
+        assert merged.tokens[i] == source.tokens[k]
+        assert np.array_equal(merged.embeddings[i], source.embeddings[k])
+
+
+def test_merged_pools_keep_the_links_of_each() -> None:
+    def pool(ids: list[str], pair: tuple[int, int], weight: float) -> Candidates:
+        links = np.zeros((2, 2))
+        links[pair] = weight
+        return Candidates(ids, ids, np.ones(2), np.ones(2), question="q", links=links, positions=[3, 4])
+
+    merged = merge_pools(pool(["a", "b"], (0, 1), 0.5), pool(["b", "c"], (1, 0), 1.0), 3, set())
+    at = {i: k for k, i in enumerate(merged.ids)}
+    expected = np.zeros((3, 3))
+    expected[at["a"], at["b"]], expected[at["c"], at["b"]] = 0.5, 1.0
+    assert np.array_equal(merged.links, expected)
+    assert merged.question == "q"
+    assert [merged.positions[at[i]] for i in "abc"] == [3, 4, 4]
+
+
+def test_controllers_by_hand() -> None:
+    def act(
+        name: str, u: float, step: int = 0, possible: tuple[str, ...] = ("stop", "reason", "retrieve")
+    ) -> str:
+        return make_controller(name, RetrievalMDP()).decide(State("q", step, u, possible)).action
+
+    assert [act("threshold", u) for u in (0.05, 0.49, 0.5)] == ["stop", "reason", "retrieve"]
+    assert act("threshold:.3", 0.3) == "retrieve"
+    assert act("threshold", 0.9, possible=("stop", "reason")) == "reason"
+    assert act("always-retrieve", 0.9, possible=("stop", "reason")) == "stop"
+    assert [act("fixed-3", 0.0, k) for k in range(4)] == ["retrieve", "reason", "retrieve", "stop"]
+    assert act("mdp", 0.02) == "stop"
+    drawn = {act("random", 0.5, k) for k in range(30)}
+    assert drawn == {"stop", "reason", "retrieve"}
+    assert act("random", 0.5, 3) == act("random", 0.5, 3)
+    published = make_controller("mdp", RetrievalMDP(horizon=None))
+    assert published.decide(State("q", 50, 0.0)).action == "stop"
+    assert published.decide(State("q", 50, 0.1)).action == "reason"
+    for name in ("mdp@luck", "best", "fixed-x", "threshold:2"):
+        with pytest.raises(InputError):
+            agent(name, None)
+
+
+def test_a_tampered_trace_is_found_out(river_index: CorpusIndex) -> None:
+    trace = agent("mdp", river_index).run(COMPARISON, ScriptedGenerator(said), 60).trace
+    first = trace.steps[0]
+
+    def told(**changes: Any) -> str:
+        steps = (dataclasses.replace(first, **changes), *trace.steps[1:])
+        return " ".join(replay(dataclasses.replace(trace, steps=steps)))
+
+    assert "the controller says retrieve" in told(action="reason")
+    assert "the model says" in told(next_uncertainty=0.33)
+    assert "Q was" in told(q_values={**first.q_values, "stop": 0.5})
+    assert "do not add up" in told(calls=first.calls[:1])
+
+
+def test_trace_files_survive_interruption(river_index: CorpusIndex, tmp_path: Path) -> None:
+    file = tmp_path / "traces.jsonl"
+    trace = agent("fixed-1", river_index).run(COMPARISON, ScriptedGenerator(said), 60).trace
+    append_traces(file, [trace])
+    with file.open("a") as cut:
+        cut.write('{"version": 1, "quest')
+    append_traces(file, [dataclasses.replace(trace, answer="later")])
+    assert [t.answer for t in read_traces(tmp_path)] == ["later"]
+    file.write_text('{"version": 9}\n')
+    with pytest.raises(DataError, match=r"line 1: version 9"):
+        read_traces(file)
+    file.write_text("")
+    with pytest.raises(InputError, match="holds no traces"):
+        read_traces(file)
+
+
+def test_a_meter_refuses_before_it_spends() -> None:
+    generator = ScriptedGenerator({"q": "yes"})
+    meter = Meter(generator, Limits(tokens=50), 20)
+    prompt = Prompt(Question("q", "why"), (), "s", "u " * 25)
+    with pytest.raises(LimitReached, match="50 tokens"):
+        meter.generate("reason", prompt, 10)
+    assert generator.prompts == []
+    assert meter.take() == ()
+    with pytest.raises(InputError, match="tokens=0"):
+        Limits(tokens=0)
+
+
+def test_replies_are_asked_for_once_and_charged_to_all(river_index: CorpusIndex) -> None:
+    generator, replies = ScriptedGenerator(said), {}
+    one = agent("fixed-3", river_index).run(COMPARISON, generator, 60, replies)
+    asked = len(generator.prompts)
+    again = agent("fixed-3", river_index).run(COMPARISON, generator, 60, replies)
+    assert len(generator.prompts) == asked > 0
+    counts = [(c.part, c.lm_calls, c.prompt_tokens, c.completion_tokens) for c in one.trace.calls]
+    assert counts == [(c.part, c.lm_calls, c.prompt_tokens, c.completion_tokens) for c in again.trace.calls]
+    chosen: dict[Any, Any] = {}
+    for _ in range(2):
+        assert agent("fixed-0", None).run(CHOICE, generator, 60, chosen).trace.choice == 1
+    assert len(generator.prompts) == asked + 1

@@ -1,0 +1,130 @@
+"""Calibration finds the parameters that traces were made with, and what speaks against the process."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mio_rag.control.calibration import calibrate, transitions
+from mio_rag.control.memory import Call
+from mio_rag.control.plan import model_from_mapping, model_to_toml, read_model
+from mio_rag.control.trace import Step, Trace
+from mio_rag.errors import InputError
+from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+
+
+def trace(
+    question: str, levels: list[float], actions: list[str], gauge: str = "confidence", **calls: Any
+) -> Trace:
+    """A trace of these levels of U; retrieving takes 3 s and 30 tokens, reasoning 1 s and 50."""
+    took = {"retrieve": Call("retrieve", 3.0, 1, 1, 20, 10), "reason": Call("reason", 1.0, 1, 0, 40, 10)}
+    steps = tuple(
+        Step(k, levels[k], action, None, f"query {k}", "", (), (), levels[k + 1], (took[action],))
+        for k, action in enumerate(actions)
+    )
+    return Trace(
+        question, "?", (), f"random@{gauge}", gauge, 100, {}, steps, "stop", levels[-1], None, (), "a", None,
+        "g", (), (),
+    )  # fmt: skip
+
+
+def simulate(
+    model: RetrievalMDP, questions: int, seed: int, length: int = 3, drift: float = 0.0
+) -> list[Trace]:
+    """Runs of the process itself, from random levels well above 0, with random actions."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for k in range(questions):
+        levels, actions = [float(rng.uniform(0.8, 1))], []
+        for step in range(length):
+            action = str(rng.choice(["retrieve", "reason"]))
+            u = levels[-1]
+            wins = action == "reason" or rng.random() < float(model.at("success", u))
+            after = float(model.lowered(action, u)) if wins else u
+            levels.append(min(1.0, after + drift * step))
+            actions.append(action)
+        found.append(trace(f"q{k}", levels, actions))
+    return found
+
+
+def test_the_parameters_come_back() -> None:
+    truth = RetrievalMDP(retrieve_drop=0.2, reason_drop=0.05, success=0.6)
+    found = calibrate(simulate(truth, 400, seed=0), RetrievalMDP())
+    assert found.success is not None
+    assert found.success.low <= 0.6 <= found.success.high
+    assert found.model.success == pytest.approx(0.6, abs=0.05)
+    assert found.model.retrieve_drop == pytest.approx(0.2)
+    assert found.model.reason_drop == pytest.approx(0.05)
+    assert found.retrievals + found.reasonings == 1200
+    assert not any(check.violated for check in found.checks)
+    # A reasoning step keeps its cost; a retrieval took three times as long, and 3/5 of the tokens.
+    assert found.model.reason_cost == pytest.approx(0.02)
+    assert found.model.retrieve_cost == pytest.approx(0.06)
+    tokens = calibrate(simulate(truth, 50, seed=0), RetrievalMDP(), cost_by="tokens", price=0.001)
+    assert (tokens.model.retrieve_cost, tokens.model.reason_cost) == pytest.approx((0.03, 0.05))
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+    truth = RetrievalMDP(success=0.7)
+    inside = 0
+    for seed in range(40):
+        estimate = calibrate(simulate(truth, 40, seed), RetrievalMDP()).success
+        assert estimate is not None
+        inside += estimate.low <= 0.7 <= estimate.high
+    assert inside >= 34
+
+
+def test_bins_have_parameters_of_their_own() -> None:
+    truth = RetrievalMDP(success=(0.2, 0.9), retrieve_drop=(0.1, 0.25), reason_drop=0.08)
+    found = calibrate(simulate(truth, 400, seed=1, length=6), RetrievalMDP(), bins=2)
+    success, drop = found.by_bins.success, found.by_bins.retrieve_drop
+    assert isinstance(success, tuple)
+    assert success == pytest.approx((0.2, 0.9), abs=0.1)
+    assert drop == pytest.approx((0.1, 0.25), abs=0.03)
+    sparse = calibrate([trace("q", [0.9, 0.6], ["retrieve"])], RetrievalMDP(), bins=4)
+    assert sparse.by_bins.success == (1.0,) * 4  # one observation makes no bin of its own
+    assert sparse.model.reason_drop == 0.08
+    assert any("reason_drop is kept" in note for note in sparse.notes)
+
+
+def test_violations_are_told() -> None:
+    def violated(traces: list[Trace]) -> list[str]:
+        return [c.name for c in calibrate(traces, RetrievalMDP(), bins=2).checks if c.violated]
+
+    drifting = simulate(RetrievalMDP(0.2, 0.15, 1.0), 200, seed=2, drift=0.05)
+    assert "Markov: reason does the same at any step" in violated(drifting)
+    rising = [trace(f"q{k}", [0.5, 0.7, 0.75], ["reason", "reason"]) for k in range(20)]
+    assert "reason never raises U" in violated(rising)
+    found = calibrate(rising, RetrievalMDP())
+    assert found.model.reason_drop == 0.0
+    assert any("U rose on average" in note for note in found.notes)
+    rng = np.random.default_rng(0)
+    crossing = [
+        trace(f"q{k}", [u, 1 - u], ["retrieve"]) for k, u in enumerate(rng.uniform(0.5, 1, 30).tolist())
+    ]
+    assert "monotone: retrieve from a lower U ends lower" in violated(crossing)
+    few = calibrate([trace("q", [0.9, 0.6], ["retrieve"])], RetrievalMDP())
+    assert all(check.violated is None for check in few.checks)
+
+
+def test_tracked_runs_calibrate_nothing() -> None:
+    with pytest.raises(InputError, match="can only give the model back"):
+        transitions([trace("q", [1, 0.75], ["retrieve"], gauge="tracked")])
+    both = [trace("q", [1, 0.75], ["retrieve"]), trace("q", [1, 0.5], ["retrieve"], gauge="evidence")]
+    with pytest.raises(InputError, match="choose with --uncertainty"):
+        transitions(both)
+    assert transitions(both, "evidence")[0][0].after == 0.5
+    with pytest.raises(InputError, match="stopped at once"):
+        transitions([trace("q", [1.0], [])])
+    with pytest.raises(InputError) as found:
+        calibrate(both, RetrievalMDP(), bins=0, min_drop=1, cost_by="luck", price=0)
+    assert len(found.value.problems) == 4
+
+
+def test_the_calibrated_process_is_a_file(tmp_path: Any) -> None:
+    model = calibrate(
+        simulate(RetrievalMDP(success=(0.3, 0.8)), 60, seed=4), RetrievalMDP(horizon=None)
+    ).by_bins
+    file = tmp_path / "model.toml"
+    file.write_text(model_to_toml(model))
+    assert model_from_mapping(read_model(file), "file") == model

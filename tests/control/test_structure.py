@@ -1,0 +1,144 @@
+"""The plan answers at any U, and its structure tells what the policy really does."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mio_rag.control.plan import Plan, model_from_mapping, model_to_dict, read_model, solve_plan
+from mio_rag.control.plot import plot_plan
+from mio_rag.control.structure import Segment, sensitivity, structure, to_json
+from mio_rag.errors import InputError
+from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+
+
+@pytest.fixture(scope="module")
+def published() -> Plan:
+    return solve_plan(RetrievalMDP(horizon=None))
+
+
+@pytest.fixture(scope="module")
+def stopping() -> Plan:
+    return solve_plan(RetrievalMDP())
+
+
+def test_segments_are_the_policy(stopping: Plan) -> None:
+    shape = structure(stopping)
+    assert len(shape.segments) == 10
+    for step, segments in enumerate(shape.segments):
+        told = [
+            a
+            for u in stopping.model.levels
+            for s in segments
+            if s.start - 1e-12 <= u <= s.end + 1e-12
+            for a in s.actions
+        ]
+        assert told == [stopping.model.actions[k] for k in stopping.policy(step)]  # every point, once
+    assert shape.segments[0][0] == Segment(0.0, 0.04, ("stop",))
+
+
+def test_stripes_and_ties_are_not_called_a_threshold(stopping: Plan, published: Plan) -> None:
+    shape = structure(stopping)
+    assert shape.striped[0]
+    assert not shape.striped[-1]
+    assert any("exact tie" in w and "striped" in w for w in shape.warnings)
+    # At U = .04 stopping is worth .96 and reasoning .98 * 1 - .02 as well.
+    (tie,) = [s for s in shape.ties[0] if s.start <= 0.04 <= s.end]
+    assert set(tie.actions) == {"stop", "reason"}
+    one = structure(published)
+    assert one.segments == ((Segment(0.0, 0.157, ("reason",)), Segment(0.158, 1.0, ("retrieve",))),)
+    assert one.striped == (False,)
+    assert any("no stop" in w and "pays 0.02" in w for w in one.warnings)
+
+
+def test_a_degenerate_model_is_told() -> None:
+    # p_s delta_r / c_r = .525 and delta_p / c_p = .80: neither raises quality by what it costs.
+    dear = structure(solve_plan(RetrievalMDP(0.15, 0.08, 0.7, 0.2, 0.1)))
+    assert dear.unused == ("reason", "retrieve")
+    assert any(
+        "retrieve is never used: one step costs 0.2 and raises quality by at most 0.105" in w
+        for w in dear.warnings
+    )
+    # Both pay, but reasoning lowers U more than twice as far for the same cost.
+    worse = structure(solve_plan(RetrievalMDP(0.21, 0.08, 0.5, 0.06, 0.02, 1.0, horizon=20)))
+    assert worse.unused == ("retrieve",)
+    assert "retrieve is never used: p_s delta_r / c_r = 1.75 against delta_p / c_p = 4" in worse.warnings
+    useless = structure(solve_plan(RetrievalMDP(success=0.0)))
+    assert "retrieve never lowers U in this model" in useless.warnings
+
+
+def test_the_worth_between_points_is_interpolated(stopping: Plan) -> None:
+    q, u = stopping.q(3), stopping.model.levels
+    between = stopping.q_at(3, float(u[500] + u[501]) / 2)
+    for a, action in enumerate(stopping.model.actions):
+        assert between[action] == pytest.approx((q[500, a] + q[501, a]) / 2)
+    assert stopping.action_at(0, 0.01) == "stop"
+    assert stopping.action_at(0, 0.04) == "stop"  # a tie: the cheapest
+    assert stopping.action_at(0, 1.0) == "retrieve"
+    assert stopping.q_at(99, 0.5) == stopping.q_at(9, 0.5)
+    with pytest.raises(InputError, match="uncertainty=1"):
+        stopping.q_at(0, 1.1)
+
+
+def test_the_error_of_the_grid(published: Plan) -> None:
+    assert published.grid_error is not None
+    assert published.grid_error.at_points < 1e-9  # both drops are multiples of .001
+    assert 0 < published.grid_error.anywhere < 0.2
+    coarse = solve_plan(RetrievalMDP(grid=12))
+    assert coarse.grid_error is not None
+    assert coarse.grid_error.at_points > 0.01
+    assert any("grid of 12 points" in w for w in structure(coarse).warnings)
+    fine = np.interp(coarse.model.levels, RetrievalMDP().levels, solve_plan(RetrievalMDP()).values())
+    assert np.abs(coarse.values() - fine).max() <= coarse.grid_error.at_points
+    bins = solve_plan(RetrievalMDP(success=(0.5, 0.9)))
+    assert bins.grid_error is None
+    assert any("not bounded" in w for w in structure(bins).warnings)
+
+
+def test_sensitivity_solves_again(published: Plan) -> None:
+    rows = {(row.parameter, row.factor): row for row in sensitivity(published, (1.0, 0.5))}
+    assert all(row.changed == row.value_change == 0 for (_, factor), row in rows.items() if factor == 1.0)
+    cheap = rows["retrieve_cost", 0.5]
+    other = solve_plan(RetrievalMDP(retrieve_cost=0.025, horizon=None))
+    assert cheap.changed == pytest.approx(np.mean(published.policy() != other.policy()))
+    assert cheap.first == structure(other).segments[0]
+    assert rows["discount", 0.5].value_change > 40  # 1 - gamma halves: values double
+
+
+def test_models_travel_as_plain_data(tmp_path: Path) -> None:
+    for model in (RetrievalMDP(horizon=None, quality="exp", k=3), RetrievalMDP(success=(0.1, 0.9))):
+        assert model_from_mapping(model_to_dict(model), "test") == model
+    file = tmp_path / "model.toml"
+    file.write_text('[mdp]\nhorizon = "inf"\nsuccess = [0.5, 0.6]\n')
+    assert model_from_mapping(read_model(file), "file") == RetrievalMDP(horizon=None, success=(0.5, 0.6))
+    for text in ("success = ", "mdp = 3"):
+        file.write_text(text)
+        with pytest.raises(InputError, match=r"must be a table|no readable TOML"):
+            read_model(file)
+    with pytest.raises(InputError, match="sets delta_r: known are retrieve_drop"):
+        model_from_mapping({"delta_r": 0.2}, "it")
+
+
+@pytest.mark.parametrize("ending", [".png", ".svg"])
+def test_plots_are_pictures(stopping: Plan, published: Plan, tmp_path: Path, ending: str) -> None:
+    for plan in (stopping, published):
+        path = tmp_path / f"plan{ending}"
+        plot_plan(plan, path)
+        assert path.read_bytes()[:5] in (b"\x89PNG\r", b"<?xml")
+    assert [p.name for p in tmp_path.iterdir()] == [f"plan{ending}"]
+    with pytest.raises(InputError, match="the ending names the format"):
+        plot_plan(stopping, tmp_path / "plan.txt")
+    with pytest.raises(InputError, match="could not be written"):
+        plot_plan(stopping, tmp_path / "missing" / "plan.png")
+
+
+def test_json_holds_segments(stopping: Plan) -> None:
+    data: dict[str, Any] = to_json(stopping, structure(stopping))
+    assert data["segments"][9] == [
+        {"from": 0.0, "to": 0.04, "action": "stop"},
+        {"from": 0.041, "to": 0.138, "action": "reason"},
+        {"from": 0.139, "to": 1.0, "action": "retrieve"},
+    ]
+    assert data["model"]["horizon"] == 10
+    assert data["error"] < 1e-12

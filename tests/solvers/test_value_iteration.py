@@ -1,0 +1,235 @@
+"""Every method against enumeration, closed forms, other packages, and its own stated error."""
+
+import itertools
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import sparse
+
+from mio_rag.errors import InputError, SolverError
+from mio_rag.formulations.mdp import FiniteMDP
+from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.solvers.value_iteration import MDPMethod, MDPSolution, solve_mdp
+
+METHODS: tuple[MDPMethod, ...] = ("policy_iteration", "value_iteration", "numpy")
+
+
+def random_mdp(seed: int, n: int = 5, m: int = 3, falling: bool = False, semi: bool = False) -> FiniteMDP:
+    """A process with masked actions, sparse rows, rewards of both signs."""
+    rng = np.random.default_rng(seed)
+    transitions = rng.random((n, m, n)) * (rng.random((n, m, n)) < 0.5)
+    if falling:
+        transitions *= np.tril(np.ones((n, n)))[:, None, :]
+    transitions += 0.1 * np.eye(n)[:, None, :]
+    transitions /= transitions.sum(axis=2, keepdims=True)
+    allowed = rng.random((n, m)) < 0.7
+    allowed[np.arange(n), rng.integers(0, m, n)] = True
+    durations = rng.uniform(0.5, 3, (n, m)) if semi else None
+    return FiniteMDP(transitions, rng.normal(size=(n, m)), 0.93, allowed=allowed, durations=durations)
+
+
+def value_of(mdp: FiniteMDP, policy: tuple[int, ...] | NDArray[np.int32]) -> NDArray[np.float64]:
+    """Value of a policy, by a linear system."""
+    n, m = mdp.rewards.shape
+    rows = np.arange(n) * m + np.asarray(policy)
+    matrix = mdp.transitions.toarray()[rows] * mdp.factors.ravel()[rows, None]
+    return np.linalg.solve(np.eye(n) - matrix, mdp.rewards.ravel()[rows])
+
+
+def optimum(mdp: FiniteMDP) -> NDArray[np.float64]:
+    """The best value of every state over all deterministic policies."""
+    choices = [np.flatnonzero(row).tolist() for row in mdp.allowed]
+    return np.max([value_of(mdp, policy) for policy in itertools.product(*choices)], axis=0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_finds_what_enumeration_finds(seed: int, method: MDPMethod) -> None:
+    mdp = random_mdp(seed, semi=seed % 3 == 0)
+    truth = optimum(mdp)
+    found = solve_mdp(mdp, method, epsilon=1e-9)
+    assert found.converged
+    assert found.method == method
+    assert np.abs(found.values - truth).max() <= found.error <= 1e-9
+    assert np.max(truth - value_of(mdp, found.policy)) <= found.policy_loss + 1e-12
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_pass_is_exact_where_states_never_rise(seed: int) -> None:
+    mdp = random_mdp(seed, falling=True, semi=seed % 2 == 0)
+    found = solve_mdp(mdp)
+    assert found.method == "one_pass"
+    assert found.sweeps == 2  # the pass and its check
+    assert np.abs(found.values - optimum(mdp)).max() <= found.error < 1e-11
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("sweeps", [1, 2, 5, 20, 60])
+def test_the_stated_error_holds_wherever_it_stops(method: MDPMethod, sweeps: int) -> None:
+    for seed in range(8):
+        mdp = random_mdp(seed, semi=seed % 2 == 0)
+        truth = optimum(mdp)
+        start = np.random.default_rng(seed).normal(scale=30, size=mdp.n_states)
+        found = solve_mdp(mdp, method, epsilon=1e-13, max_sweeps=sweeps, initial=start)
+        assert np.abs(found.values - truth).max() <= found.error
+        assert np.max(truth - value_of(mdp, found.policy)) <= found.policy_loss
+        assert found.converged == (found.error <= 1e-13)
+
+
+def test_a_textbook_process_in_closed_form() -> None:
+    # Puterman (1994), example 3.1.1: state 1 stays half the time for 5, or leaves for 10; state 2 pays -1 for
+    # ever. At .95: V(2) = -1 / .05; V(1) = (5 - .475 * 20) / (1 - .475).
+    transitions = [[[0.5, 0.5], [0.0, 1.0]], [[0.0, 1.0], [0.0, 1.0]]]
+    mdp = FiniteMDP(transitions, [[5, 10], [-1, -9]], 0.95, allowed=[[True, True], [True, False]])
+    for method in METHODS:
+        found = solve_mdp(mdp, method, epsilon=1e-10)
+        assert found.values == pytest.approx([-4.5 / 0.525, -20.0], abs=1e-9)
+        assert found.policy.tolist() == [0, 0]
+    # At .5 leaving at once is better: V(2) = -1 / .5; 10 + .5 * V(2) = 9 against (5 + .25 * V(2)) / .75 = 6.
+    patient = FiniteMDP(transitions, [[5, 10], [-1, -9]], 0.5, allowed=[[True, True], [True, False]])
+    assert solve_mdp(patient).values == pytest.approx([9.0, -2.0], abs=1e-6)
+
+
+@pytest.mark.parametrize(("long", "policy"), [(1.8, 0), (2.0, 1)])
+def test_a_semi_markov_process_in_closed_form(long: float, policy: int) -> None:
+    # One unit for 1, or two units for `long`, for ever: 1 / (1 - .9) against long / (1 - .81).
+    mdp = FiniteMDP(np.ones((1, 2, 1)), [[1.0, long]], 0.9, durations=[[1, 2]])
+    for method in ("auto", *METHODS):
+        found = solve_mdp(mdp, method, epsilon=1e-10)
+        assert found.values == pytest.approx([max(10.0, long / 0.19)], abs=1e-9)
+        assert found.policy.tolist() == [policy]
+
+
+def recursion(mdp: FiniteMDP, s: int, left: int) -> float:
+    """The value of a state with so many decisions left, by the definition."""
+    if left == 0:
+        return float(mdp.terminal[s])
+    worths = []
+    for a in np.flatnonzero(mdp.allowed[s]):
+        row = mdp.transitions[[s * mdp.n_actions + int(a)]].toarray()[0]
+        after = sum(p * recursion(mdp, j, left - 1) for j, p in enumerate(row) if p > 0)
+        worths.append(mdp.rewards[s, a] + mdp.factors[s, a] * after)
+    return float(max(worths))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_backward_induction_against_the_recursion(seed: int) -> None:
+    base = random_mdp(seed, n=3, m=2, semi=True)
+    mdp = FiniteMDP(
+        base.transitions,
+        base.rewards,
+        1.0 if seed == 0 else 0.9,
+        horizon=4,
+        terminal=[1.0, -2.0, 0.5],
+        allowed=base.allowed,
+        durations=base.durations,
+    )
+    found = solve_mdp(mdp)
+    for t in range(5):
+        expected = [recursion(mdp, s, 4 - t) for s in range(3)]
+        assert found.values[t] == pytest.approx(expected, abs=1e-12)
+    assert found.error < 1e-12
+    assert np.array_equal(found.policy, found.q.argmax(axis=2))
+
+
+def test_of_equal_actions_the_first_is_taken() -> None:
+    mdp = FiniteMDP(np.ones((1, 3, 1)), [[1.0, 1.0 + 5e-10, 1.0]], 0.5)
+    assert solve_mdp(mdp).policy.tolist() == [0]
+    assert solve_mdp(mdp, tie=0.0).policy.tolist() == [1]
+    assert solve_mdp(mdp).tied().tolist() == [[True, True, True]]
+    assert solve_mdp(mdp).tied(1e-12).tolist() == [[False, True, False]]
+
+
+def solve_by_quantecon(mdp: FiniteMDP) -> NDArray[np.float64]:
+    """Policy iteration of quantecon."""
+    markov = pytest.importorskip("quantecon").markov
+    m = mdp.n_actions
+    kept = np.flatnonzero(np.isfinite(mdp.rewards.ravel()))
+    states, actions = np.divmod(kept, m)
+    process = markov.DiscreteDP(
+        mdp.rewards.ravel()[kept], mdp.transitions[kept], mdp.discount, states, actions
+    )
+    return np.asarray(process.solve(method="policy_iteration").v)
+
+
+def solve_by_mdpsolver(mdp: FiniteMDP) -> NDArray[np.float64]:
+    """Modified policy iteration of mdpsolver; it knows no masks."""
+    model = pytest.importorskip("mdpsolver").model()
+    n, m = mdp.rewards.shape
+    dense = mdp.transitions.toarray().reshape(n, m, n)
+    model.mdp(discount=mdp.discount, rewards=mdp.rewards.tolist(), tranMatWithZeros=dense.tolist())
+    model.solve(algorithm="mpi", tolerance=1e-10, parallel=False)
+    return np.asarray(model.getValueVector())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_other_packages_agree_on_random_processes(seed: int) -> None:
+    masked = random_mdp(seed, n=40)
+    found = solve_mdp(masked, epsilon=1e-9)
+    assert np.abs(found.values - solve_by_quantecon(masked)).max() < 1e-8
+    n = 40
+    rng = np.random.default_rng(seed)
+    full = FiniteMDP(rng.dirichlet(np.ones(n), size=(n, 3)), rng.normal(size=(n, 3)), 0.95)
+    assert np.abs(solve_mdp(full, epsilon=1e-9).values - solve_by_mdpsolver(full)).max() < 1e-8
+
+
+@pytest.mark.parametrize("quality", ["linear", "log", "exp"])
+def test_other_packages_agree_on_the_retrieval_process(quality: str) -> None:
+    mdp = RetrievalMDP(horizon=None, quality=quality).to_finite()
+    truth = solve_mdp(mdp)
+    assert truth.method == "one_pass"
+    for method in METHODS:
+        found = solve_mdp(mdp, method, epsilon=1e-9)
+        assert np.abs(found.values - truth.values).max() <= found.error + truth.error
+        assert np.array_equal(found.policy, truth.policy)
+    assert np.abs(truth.values - solve_by_quantecon(mdp)).max() < 1e-8
+    assert np.abs(truth.values - solve_by_mdpsolver(mdp)).max() < 1e-8
+
+
+def test_a_plain_stopping_rule_would_be_wrong() -> None:
+    # Why bounds: at .98 a largest change of 1e-6 leaves an error many times as large.
+    mdp = RetrievalMDP(horizon=None).to_finite()
+    values, change = np.zeros(mdp.n_states), np.inf
+    while change > 1e-6:
+        improved = mdp.q_values(values).max(axis=1)
+        change = float(np.abs(improved - values).max())
+        values = improved
+    truth = solve_mdp(mdp).values
+    assert np.abs(values - truth).max() > 4e-5
+    assert np.abs(solve_mdp(mdp, "value_iteration", epsilon=1e-6).values - truth).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("horizon", "method"),
+    [(3, "policy_iteration"), (None, "backward_induction"), (None, "one_pass")],
+)
+def test_methods_refuse_what_they_cannot_take(horizon: int | None, method: MDPMethod) -> None:
+    rising = FiniteMDP(np.eye(2)[::-1][:, None, :], [[0.0], [1.0]], 0.9, horizon)
+    with pytest.raises(SolverError, match="use "):
+        solve_mdp(rising, method)
+
+
+def test_bad_settings_are_refused() -> None:
+    mdp = random_mdp(0)
+    with pytest.raises(InputError) as found:
+        solve_mdp(mdp, "magic", epsilon=0, max_sweeps=0, initial=[1.0], tie=-1)
+    assert len(found.value.problems) == 5
+
+
+def test_a_large_process_keeps_its_promise() -> None:
+    rng = np.random.default_rng(1)
+    n, m, k = 2000, 4, 6
+    weights = rng.random((n * m, k))
+    matrix = sparse.csr_array(
+        (
+            (weights / weights.sum(axis=1, keepdims=True)).ravel(),
+            rng.integers(0, n, n * m * k),
+            np.arange(0, n * m * k + 1, k),
+        ),
+        shape=(n * m, n),
+    )
+    mdp = FiniteMDP(matrix, rng.random((n, m)), 0.97)
+    solutions: list[MDPSolution] = [solve_mdp(mdp, method, epsilon=1e-8) for method in METHODS]
+    for one, other in itertools.combinations(solutions, 2):
+        assert np.abs(one.values - other.values).max() <= one.error + other.error <= 2e-8
