@@ -73,8 +73,8 @@ def forced_stages(after_nodes: int, wide_gap: float, efforts: tuple[int, ...]) -
     efforts : tuple of int
         Steps of each conic matrix; a few steps leave rough ones, which must be as valid.
     """
-    names = {"_QUICK_NODES": after_nodes, "_NODES_PER_STEP": 0.0, "_WIDE_GAP": wide_gap, "_EFFORTS": efforts}
-    with _replaced(relaxation, names):
+    waits = {"_QUICK_NODES": after_nodes, "_NODES_PER_STEP": 0.0, "_NODES_PER_SQUARE": 0.0}
+    with _replaced(relaxation, {**waits, "_WIDE_GAP": wide_gap, "_EFFORTS": efforts}):
         yield
 
 
