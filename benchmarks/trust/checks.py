@@ -23,6 +23,7 @@ __all__ = ["check_all", "check_path", "complaint", "forced_stages", "weak_starts
 EXACT = SolveOptions(time_limit_seconds=None)
 
 _ROUNDING = 1e-13  # of an objective or a bound, relative to the sizes of all terms
+_RESOLUTION = 1e-13  # of a proof, times items, relative to the largest term
 
 
 def complaint(
@@ -55,7 +56,8 @@ def complaint(
         return f"objective {claim.objective:.17g} called optimal, below the optimum {truth.least:.17g}"
     if claim.limit is None and not claim.is_optimal:
         assert claim.bound is not None
-        if claim.bound - claim.objective > options.tolerance(claim.objective) + rounding:
+        gap = claim.bound - claim.objective - options.tolerance(claim.objective)
+        if gap > _RESOLUTION * program.n * truth.largest or not claim.message:
             return f"neither a limit nor a proof: {claim.certificate()}"
     return None
 
