@@ -132,6 +132,7 @@ class SolveResult:
             return f"optimal: objective {self.objective:.6g}, proven bound {self.bound:.6g} ({took})"
         if self.status is Status.FEASIBLE and self.bound is not None and self.gap is not None:
             why = f", stopped by the {self.limit} limit" if self.limit else ""
+            why = f"{why}, {self.message}" if self.message else why
             return (
                 f"feasible, not proven optimal: objective {self.objective:.6g}, no selection can exceed "
                 f"{self.bound:.6g} (gap {self.gap:.2%}{why}; {took})"

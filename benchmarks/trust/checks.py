@@ -23,6 +23,7 @@ __all__ = ["check_all", "check_path", "complaint", "forced_stages", "weak_starts
 EXACT = SolveOptions(time_limit_seconds=None)
 
 _ROUNDING = 1e-13  # of an objective or a bound, relative to the sizes of all terms
+_RESOLUTION = 1e-13  # of a proof, times items, relative to the largest term
 
 
 def complaint(
@@ -55,7 +56,8 @@ def complaint(
         return f"objective {claim.objective:.17g} called optimal, below the optimum {truth.least:.17g}"
     if claim.limit is None and not claim.is_optimal:
         assert claim.bound is not None
-        if claim.bound - claim.objective > options.tolerance(claim.objective) + rounding:
+        gap = claim.bound - claim.objective - options.tolerance(claim.objective)
+        if gap > _RESOLUTION * program.n * truth.largest or not claim.message:
             return f"neither a limit nor a proof: {claim.certificate()}"
     return None
 
@@ -73,8 +75,8 @@ def forced_stages(after_nodes: int, wide_gap: float, efforts: tuple[int, ...]) -
     efforts : tuple of int
         Steps of each conic matrix; a few steps leave rough ones, which must be as valid.
     """
-    names = {"_QUICK_NODES": after_nodes, "_NODES_PER_STEP": 0.0, "_WIDE_GAP": wide_gap, "_EFFORTS": efforts}
-    with _replaced(relaxation, names):
+    waits = {"_QUICK_NODES": after_nodes, "_NODES_PER_STEP": 0.0, "_NODES_PER_SQUARE": 0.0}
+    with _replaced(relaxation, {**waits, "_WIDE_GAP": wide_gap, "_EFFORTS": efforts}):
         yield
 
 

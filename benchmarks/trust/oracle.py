@@ -33,11 +33,14 @@ class Truth:
         Optimum over what is clearly feasible, and with the doubtful selections too; -inf where there is none.
     size : float
         Sum of the absolute values of all terms of the objective: rounding is relative to it.
+    largest : float
+        The largest of them.
     """
 
     least: float
     most: float
     size: float
+    largest: float
 
     @property
     def feasible(self) -> bool:
@@ -69,7 +72,8 @@ def enumerate_all(program: SelectionProgram) -> Truth:
         sure &= excess <= -rounding
         possible &= excess <= rounding
     size = float(np.abs(program.linear).sum() + np.abs(program.pairwise).sum() / 2)
-    return Truth(_largest(value[sure]), _largest(value[possible]), size)
+    largest = float(max(np.abs(program.linear).max(initial=0.0), np.abs(program.pairwise).max(initial=0.0)))
+    return Truth(_largest(value[sure]), _largest(value[possible]), size, largest)
 
 
 def _limits(program: SelectionProgram) -> list[tuple[NDArray[np.float64], float]]:
