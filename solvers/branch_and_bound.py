@@ -94,9 +94,10 @@ def _ready() -> None:
     with announced("the exact kernel"):
         penalties = np.array([[0, 0.1, 0.2], [0.1, 0, 0.3], [0.2, 0.3, 0]])
         values, costs = np.array([1.0, 1.1, 1.2]), np.array([1.0, 2.0, 3.0])
-        for pairwise in (penalties, np.zeros((3, 3))):
-            program = SelectionProgram(values, pairwise, costs, 4)
-            _solve(program, SolveOptions(), None, WarmStart(), time.perf_counter())
+        with one_blas_thread():  # its first use looks for BLAS libraries, which is not solving either
+            for pairwise in (penalties, np.zeros((3, 3))):
+                program = SelectionProgram(values, pairwise, costs, 4)
+                _solve(program, SolveOptions(), None, WarmStart(), time.perf_counter())
 
 
 def _solve(
