@@ -79,12 +79,12 @@ def test_every_certificate_holds_where_later_stages_are_forced(
 def test_forced_stages_do_reach_better_matrices() -> None:
     counts: Counter[str] = Counter()
     rng = np.random.default_rng(0)
-    with forced_stages(0, 0.0, (2, 4)):
-        for _ in range(20):
+    with forced_stages(0, 0.0, (20, 60)):
+        for _ in range(15):
             raw = np.triu(rng.normal(size=(12, 12)), 1)
             program = SelectionProgram(rng.random(12), raw + raw.T, rng.integers(1, 9, 12), 30)
             assert check_all(program, rng, counts) == []
-    assert counts["reached a better matrix"] > 10
+    assert counts["reached a better matrix"] > 5, counts
 
 
 @settings(max_examples=100, deadline=None)
