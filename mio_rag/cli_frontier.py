@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -12,12 +12,15 @@ from mio_rag.cli_options import (
     Exclude,
     Include,
     Json,
+    MaxTokens,
     ModeName,
     Pool,
     ProgramOptions,
     SolverOptions,
+    build_index,
     check_request,
     make_selector,
+    penalty,
     spread,
 )
 from mio_rag.cli_output import open_output
@@ -25,8 +28,6 @@ from mio_rag.cli_relevance import RelevanceOptions, doubt_embedder
 from mio_rag.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from mio_rag.retrieval.retriever import Mode
 
 __all__ = ["frontier_app"]
@@ -80,6 +81,7 @@ def query(
     Tokens are counted by an approximation, as in `select`.
     """
     from mio_rag.console import collect, progress_bar
+    from mio_rag.console_frontier import print_query
     from mio_rag.frontier.plot import plot_query
     from mio_rag.frontier.query import query_frontier
     from mio_rag.retrieval import CorpusIndex, Retriever
@@ -113,58 +115,118 @@ def query(
     if json_output:
         output.json(data)
         return
-    _print_query(output.console, data)
+    print_query(output.console, data)
     if plot is not None:
         output.console.print(f"\n{plot}", markup=False, soft_wrap=True)
 
 
-def _print_query(console: Console, data: dict[str, Any]) -> None:
-    """The paths as three short tables."""
-    from rich.table import Table
+_FOR_MANY = SolverOptions(time_limit=2.0, relative_gap=0.001)
+"""A grid over a data set solves many programs, and is content with a stated gap."""
 
-    passages, budget = data["passages"], data["budget"]
 
-    def names(positions: list[int]) -> str:
-        return ", ".join(passages[i]["id"] for i in positions) or "nothing"
+@frontier_app.command()
+@spread
+def data(
+    data: Annotated[str, typer.Argument(help="Folder with corpus and questions, 'demo' or hf:NAME.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of ledger, frontier.json, .png and .html.")],
+    index: Annotated[
+        Path | None, typer.Option("--index", help="Index of this corpus; else one is built.")
+    ] = None,
+    embedder: Annotated[
+        str | None, typer.Option("--embedder", help="Embedder of the index that is built. [minilm]")
+    ] = None,
+    budget_tokens: Annotated[str, typer.Option("--budget-tokens", help="Comma-separated token budgets.")] = (
+        "128,256,512"
+    ),
+    weights: Weights = "0,0.1,0.3",
+    radii: Radii = "0,0.05",
+    penalties: Annotated[
+        str, typer.Option("--penalties", help="Comma-separated passage penalties (lambda_2), or auto.")
+    ] = "auto",
+    reference_radius: Annotated[
+        float, typer.Option("--reference-radius", help="Embedding error that robustness is measured under.")
+    ] = 0.05,
+    draws: Annotated[
+        int, typer.Option("--draws", help="Random errors per question for stability. 0: not measured.")
+    ] = 3,
+    slack: Annotated[
+        float, typer.Option("--slack", help="Coverage that the operating point may give up for tokens.")
+    ] = 0.02,
+    generator: Annotated[
+        str, typer.Option("--generator", help="As in ask: answers are scored too. none: selection alone.")
+    ] = "none",
+    limit: Annotated[int | None, typer.Option("--limit", help="Only the first so many questions.")] = None,
+    *,
+    program: ProgramOptions,
+    evidence: RelevanceOptions,
+    solving: SolverOptions = _FOR_MANY,
+    pool: Pool = 50,
+    retrieval: ModeName = "fused",
+    max_tokens: MaxTokens = 32,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")] = False,
+    json_output: Json = False,
+) -> None:
+    """A data set: coverage, diversity, robustness and tokens of every setting, and a page to look through.
 
-    steps = budget["steps"]
-    proof = "every step proven" if budget["certified"] else "steps marked ? are not proven"
-    console.print(f"{len(steps)} selections up to {steps[-1]['until'] if steps else 0} tokens, {proof}")
-    table = Table("tokens", "passages", "value", "per token", "what changes", box=None)
-    for before, step in zip([None, *steps], steps, strict=False):
-        was = set(before["selected"]) if before else set()
-        gained = [f"+{passages[i]['id']}" for i in step["selected"] if i not in was]
-        lost = [f"-{passages[i]['id']}" for i in sorted(was - set(step["selected"]))]
-        price = before["next_price"] if before else None
-        table.add_row(
-            f"{step['tokens']}{'' if step['certified'] else ' ?'}",
-            str(len(step["selected"])),
-            f"{step['value']:.4f}",
-            "" if price is None else f"{price:.2e}",
-            " ".join(gained + lost),
+    --redundancy, --passage-penalty and --reference-radius make the program in which the guaranteed value of
+    every selection is measured; the grid sets its own.
+    """
+    from mio_rag.console import collect, progress_bar
+    from mio_rag.console_frontier import print_points
+    from mio_rag.datasets import load_dataset
+    from mio_rag.evaluation.harness import check_folder
+    from mio_rag.frontier.dataset import FrontierSettings
+    from mio_rag.frontier.run import data_frontier
+    from mio_rag.generation import make_generator
+    from mio_rag.retrieval import CorpusIndex
+    from mio_rag.retrieval.embedders import make_embedder
+
+    output = open_output(json_output)
+    if index is not None and embedder is not None:
+        raise InputError("--index and --embedder exclude each other: the index brings its embedder")
+    settings, dataset, reader, corpus, model, *_ = collect(
+        lambda: FrontierSettings(
+            budgets=tuple(int(b) if b % 1 == 0 else b for b in numbers("--budget-tokens", budget_tokens)),
+            weights=numbers("--weights", weights),
+            radii=numbers("--radii", radii),
+            penalties=tuple(penalty(part) for part in penalties.split(",") if part.strip()),
+            selector=evidence.applied(lambda: make_selector(program, solving)),
+            reference_radius=reference_radius,
+            draws=draws,
+            pool=pool,
+            mode=cast("Mode", retrieval),
+            link_hops=evidence.link_hops,
+            limit=limit,
+            max_tokens=max_tokens,
+            seed=solving.seed,
+        ),
+        lambda: load_dataset(data),
+        lambda: None if generator == "none" else make_generator(generator),
+        lambda: None if index is None else CorpusIndex.load(index),
+        lambda: None if index is not None else make_embedder(embedder or "minilm"),
+        lambda: check_folder(out, resume),
+    )
+    try:
+        corpus = corpus or build_index(dataset.passages, model, dataset.name)
+        doubt_embedder(settings.selector, corpus)
+        with progress_bar("questions", len(dataset.questions[:limit])) as advance:
+            found = data_frontier(
+                dataset,
+                corpus,
+                settings,
+                out,
+                generator=reader,
+                slack=slack,
+                resume=resume,
+                progress=advance,
+            )
+    finally:
+        if reader is not None:
+            reader.close()
+    if json_output:
+        output.json(
+            {"out": str(out), "run": found.run, "points": found.points, "operating_point": found.chosen}
         )
-    console.print(table)
-    for gain in budget["buys"]:
-        console.print(
-            f"+{gain['more_tokens']} tokens above {gain['budget_tokens']} buy {gain['gain']:.4f}"
-            f" (+ {names(gain['added'])}; - {names(gain['removed'])})",
-            markup=False,
-        )
-    table = Table("passage penalty", "passages", "tokens", "chosen", box=None)
-    for piece in data["penalty"]["pieces"]:
-        high = "and above" if piece["high"] is None else f"to {piece['high']:.4f}"
-        mark = "" if piece["certified"] else " ?"
-        table.add_row(
-            f"{piece['low']:.4f} {high}{mark}",
-            str(piece["passages"]),
-            str(piece["tokens"]),
-            names(piece["selected"]),
-        )
-    console.print(f"\nat {data['budget_tokens']} tokens:")
-    console.print(table)
-    table = Table("lambda_1", "rho", "tokens", "relevance", "redundancy", "guaranteed", "", box=None)
-    for p in data["grid"]:
-        state = "frontier" if p["frontier"] else "dominated" if p["certified"] else p["status"]
-        figures = (f"{p[k]:.4f}" for k in ("relevance", "redundancy", "guaranteed"))
-        table.add_row(f"{p['redundancy_weight']:g}", f"{p['radius']:g}", str(p["tokens"]), *figures, state)
-    console.print(table)
+        return
+    print_points(output.console, found.points, found.chosen)
+    output.console.print(f"\npage: {out / 'frontier.html'}", markup=False, soft_wrap=True)

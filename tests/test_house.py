@@ -25,6 +25,7 @@ LAYERS = (
     {"frontier"},
     {
         "console",
+        "console_frontier",
         "console_mdp",
         "cli",
         "cli_control",
