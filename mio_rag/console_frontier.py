@@ -22,8 +22,11 @@ def print_query(console: Console, data: Mapping[str, Any]) -> None:
         return escape(", ".join(passages[i]["id"] for i in positions)) or "nothing"
 
     steps = budget["steps"]
+    if not steps:
+        console.print("no selection satisfies the constraints at any of these budgets")
+        return
     proof = "every step proven" if budget["certified"] else "steps marked ? are not proven"
-    console.print(f"{len(steps)} selections up to {steps[-1]['until'] if steps else 0} tokens, {proof}")
+    console.print(f"{len(steps)} selections up to {steps[-1]['until']} tokens, {proof}")
     table = Table("tokens", "passages", "value", "per token", "what changes", box=None)
     for before, step in zip([None, *steps], steps, strict=False):
         was = set(before["selected"]) if before else set()

@@ -186,7 +186,7 @@ def question_rows(
     pool = selector.valued(nominal)
     solved = _along(pool, selector, grid)
     elsewhere = [_along(selector.valued(other), selector, grid) for other in others]
-    safe = replace(selector, radius=settings.reference_radius)
+    reference = replace(selector, radius=settings.reference_radius).program(pool, max(settings.budgets))
     found = []
     for k, (setting, (program, result)) in enumerate(zip(grid, solved, strict=True)):
         chosen = in_prompt_order(pool, result.selected, selector.prompt_order)
@@ -208,7 +208,7 @@ def question_rows(
             "relevance": [round(float(pool.relevance[i]), 4) for i in chosen],
             **gold_measures(question, selection),
             "diversity": diversity(pool, chosen),
-            "guaranteed": safe.program(pool, setting.budget_tokens).objective(x),
+            "guaranteed": reference.objective(x),
             "stability": float(np.mean(overlaps)) if overlaps else None,
             "solve_seconds": result.wall_seconds,
             "error": None,

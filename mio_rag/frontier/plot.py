@@ -33,7 +33,8 @@ def plot_query(data: Mapping[str, Any], path: Path) -> None:
     if steps:
         edges = [step["tokens"] for step in steps] + [steps[-1]["until"]]
         above.stairs([s["value"] for s in steps], edges, baseline=None, color=_FRONT, label="value")
-        above.stairs([s["bound"] for s in steps], edges, baseline=None, color=_REST, ls=":", label="bound")
+        bounds = [float("nan") if s["bound"] is None else s["bound"] for s in steps]
+        above.stairs(bounds, edges, baseline=None, color=_REST, ls=":", label="bound")
         hull = [s for s in steps if s["supported"]]
         above.plot(
             [s["tokens"] for s in hull],

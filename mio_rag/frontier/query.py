@@ -69,7 +69,7 @@ class QueryFrontier:
                 "relative_gap": self.selector.options.relative_gap,
             },
             "budget": {
-                "steps": [asdict(step) for step in steps],
+                "steps": [asdict(step) | {"bound": _finite(step.bound)} for step in steps],
                 "complete": self.budget.complete,
                 "certified": self.budget.complete and all(step.certified for step in steps),
                 "solves": self.budget.solves,
@@ -77,8 +77,8 @@ class QueryFrontier:
             },
             "penalty": {
                 "pieces": [
-                    asdict(p) | {k: v for k in ("high", "gap") if (v := _finite(getattr(p, k))) is None}
-                    for p in self.penalty.pieces
+                    asdict(piece) | {"high": _finite(piece.high), "gap": _finite(piece.gap)}
+                    for piece in self.penalty.pieces
                 ],
                 "certified": all(piece.certified for piece in self.penalty.pieces),
                 "solves": self.penalty.solves,
@@ -127,7 +127,7 @@ def query_frontier(
     weights, radii : sequences of float
         Of the grid. See `mio_rag.frontier.grid.weight_grid`.
     progress : callable, optional
-        Called with amounts that add up to `work(...)`.
+        Called with the budgets just settled; they add up to `up_to` + 1. The other two paths are short.
 
     Raises
     ------
