@@ -52,6 +52,14 @@ def numbers(name: str, text: str) -> tuple[float, ...]:
         ) from error
 
 
+def whole_numbers(name: str, text: str) -> tuple[int, ...]:
+    """The whole numbers of a comma-separated option."""
+    found = numbers(name, text)
+    if any(value % 1 != 0 for value in found):
+        raise InputError(f"{name}={text!r} must be whole numbers separated by commas, for instance 128,256")
+    return tuple(int(value) for value in found)
+
+
 @frontier_app.command()
 @spread
 def query(
@@ -186,7 +194,7 @@ def data(
         raise InputError("--index and --embedder exclude each other: the index brings its embedder")
     settings, dataset, reader, corpus, model, *_ = collect(
         lambda: FrontierSettings(
-            budgets=tuple(int(b) if b % 1 == 0 else b for b in numbers("--budget-tokens", budget_tokens)),
+            budgets=whole_numbers("--budget-tokens", budget_tokens),
             weights=numbers("--weights", weights),
             radii=numbers("--radii", radii),
             penalties=tuple(penalty(part) for part in penalties.split(",") if part.strip()),

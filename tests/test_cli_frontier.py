@@ -72,7 +72,9 @@ def test_data_goes_on_with_resume(index: Path, tmp_path: Path) -> None:
 
 def test_data_reports_bad_lists(tmp_path: Path) -> None:
     base = ["frontier", "data", "demo", "--embedder", "tfidf", "--out", tmp_path / "out"]
-    _, error = run(*base, "--budget-tokens", "1.5", "--radii", "-1", code=2)
-    assert "budget_tokens=1.5 must be a whole number" in error
+    _, error = run(*base, "--budget-tokens", "1.5", code=2)
+    assert "--budget-tokens='1.5' must be whole numbers" in error
+    _, error = run(*base, "--budget-tokens", "0", "--radii", "-1", code=2)
+    assert "budget_tokens=0 must be >= 1" in error
     assert "radii holds -1" in error
     assert not (tmp_path / "out").exists()

@@ -154,7 +154,7 @@ def budget_path(
 def _priced(steps: list[BudgetStep]) -> tuple[BudgetStep, ...]:
     """The steps with their prices, and which of them are on the hull."""
     on_hull = supported([s.tokens for s in steps], [s.value for s in steps])
-    nexts = [*steps[1:], None]
+    nexts = [*steps, None][1:]
     return tuple(
         replace(
             step,

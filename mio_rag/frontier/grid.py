@@ -121,7 +121,7 @@ def weight_grid(
         raise InputError(problems)
     reference = replace(selector, radius=max(radii)).program(candidates, budget_tokens)
     chain = Chain(selector.solver, selector.options)
-    points = []
+    points: list[GridPoint] = []
     for weight in weights:
         # There and back, so that neighbours on the path are neighbours on the grid.
         for radius in radii if len(points) % (2 * len(radii)) == 0 else list(radii)[::-1]:

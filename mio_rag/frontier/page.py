@@ -27,7 +27,7 @@ _LABELS = {
     "gold_recall": "Gold recall",
     "all_gold": "All gold passages",
     "source_recall": "Gold documents",
-    "diversity": "Diversity (1 − mean cosine)",
+    "diversity": "Diversity (1 − mean cosine, of two or more)",
     "stability": "Stability (Jaccard under random error)",
     "guaranteed": "Guaranteed value at the reference radius",
     "token_f1": "Answer F1",
