@@ -73,20 +73,26 @@ def print_points(
     coverage = coverage_measure(points)
     names = [name for name in (coverage, "diversity", "stability", "token_f1") if name is not None]
     names = [name for name in names if any(name in p["measures"] for p in points)]
-    table = Table("setting", "budget", "tokens", *(name.replace("_", " ") for name in names), box=None)
+    table = Table("l_1", "rho", "l_2", "budget", "tokens", box=None)
+    for name in names:
+        table.add_column(name.replace("_", " "), no_wrap=True)
+    table.add_column("")
     shown = [p for p in points if p["dominated"] is False]
     for point in sorted(shown, key=lambda p: p["measures"]["tokens_used"]["mean"]):
-        values = (point["measures"].get(name) for name in names)
         table.add_row(
-            point["name"],
+            f"{point['redundancy_weight']:g}",
+            f"{point['radius']:g}",
+            str(point["passage_penalty"]),
             str(point["budget_tokens"]),
             f"{point['measures']['tokens_used']['mean']:.0f}",
-            *("" if v is None else f"{v['mean']:.3f} ({v['low']:.3f}-{v['high']:.3f})" for v in values),
+            *(_mean(point["measures"].get(name), interval=name == coverage) for name in names),
+            "*" if coverage in point["front"] else "",
         )
     open_points = sum(not p["certified"] for p in points)
     console.print(
         f"{len(points)} settings, {len(shown)} on the frontier, {len(points) - len(shown) - open_points} "
-        f"dominated, {open_points} not certified"
+        f"dominated, {open_points} not certified\n"
+        "l_1, rho, l_2: redundancy weight, radius, passage penalty; *: most coverage for its tokens"
     )
     console.print(table)
     if chosen is None:
@@ -101,3 +107,9 @@ def print_points(
             f"the rule on held-out questions: {gain['mean']:.3f} ({gain['low']:.3f}-{gain['high']:.3f}) at "
             f"{cost['mean']:.0f} tokens"
         )
+
+
+def _mean(value: Mapping[str, float] | None, *, interval: bool) -> str:
+    if value is None:
+        return ""
+    return f"{value['mean']:.3f}" + (f" ({value['low']:.3f}-{value['high']:.3f})" if interval else "")
