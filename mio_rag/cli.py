@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from mio_rag.cli_control import AgentOptions, ControlOptions, ask_agent, show_profile
+from mio_rag.cli_frontier import frontier_app
 from mio_rag.cli_mdp import mdp_app
 from mio_rag.cli_options import (
     Budget,
@@ -50,6 +51,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich's help formatter would double the start-up time
 )
+app.add_typer(frontier_app, name="frontier")
 app.add_typer(mdp_app, name="mdp")
 
 

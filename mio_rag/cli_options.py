@@ -44,6 +44,7 @@ __all__ = [
     "check_request",
     "evaluation_settings",
     "make_selector",
+    "penalty",
     "read_text",
     "spread",
 ]
@@ -213,7 +214,8 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     return with_groups
 
 
-def _penalty(text: str) -> float | Literal["auto"]:
+def penalty(text: str) -> float | Literal["auto"]:
+    """A passage penalty as it is written on the command line."""
     if text.strip() == "auto":
         return "auto"
     try:
@@ -232,7 +234,7 @@ def make_selector(
     selector, options = collect(
         lambda: Selector(
             redundancy_weight=program.redundancy,
-            passage_penalty=_penalty(program.passage_penalty),
+            passage_penalty=penalty(program.passage_penalty),
             token_price=program.token_price,
             radius=program.radius,
             norm=cast("Norm", program.norm),

@@ -22,11 +22,14 @@ LAYERS = (
     {"datasets", "documents", "public_datasets", "question_sets", "retrieval", "generation"},
     {"control"},
     {"evaluation", "ask"},
+    {"frontier"},
     {
         "console",
+        "console_frontier",
         "console_mdp",
         "cli",
         "cli_control",
+        "cli_frontier",
         "cli_mdp",
         "cli_options",
         "cli_output",
@@ -141,6 +144,7 @@ def test_bare_names_stay_free() -> None:
             "evaluation",
             "generation",
             "control",
+            "frontier",
         )
         for path in sorted((ROOT / "mio_rag" / folder).glob("*.py"))
         if path.stem != "__main__"

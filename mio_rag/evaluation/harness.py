@@ -36,7 +36,16 @@ from mio_rag.retrieval.retriever import Mode, Retriever, pool_problems
 from mio_rag.selector import Selector
 from mio_rag.solvers.result import SolveOptions
 
-__all__ = ["EvaluationResult", "EvaluationSettings", "Progress", "check_folder", "evaluate"]
+__all__ = [
+    "EvaluationResult",
+    "EvaluationSettings",
+    "Progress",
+    "check_corpus",
+    "check_folder",
+    "environment",
+    "evaluate",
+    "open_run",
+]
 
 _CHUNK = 4  # questions whose answers are generated together
 _ABORT_AFTER = 5  # consecutive questions that fail entirely: the cause is not the question
@@ -186,19 +195,13 @@ def evaluate(
     questions = dataset.questions[: settings.limit]
     if not questions:
         raise DataError(f"'{dataset.name}' has no questions to evaluate: it needs questions.jsonl[.gz]")
-    # Ids alone do not tell: many corpora number their passages from 0.
     if (index is None) != settings.closed_book:
         raise InputError("closed book there is no index, and otherwise one is needed")
     if settings.controllers and generator is None:
         raise InputError("controllers need a model that answers: give --generator")
-    differing = {p.id for p in set(dataset.passages) ^ set(index.passages if index else ())}
-    if differing:
-        raise InputError(
-            f"the index does not hold the corpus of '{dataset.name}' ({len(differing)} passages differ, "
-            f"for instance '{min(differing)}'): build it from the same data"
-        )
+    check_corpus(dataset, index)
     run = _run_record(dataset, index, generator, settings, len(questions))
-    ledger = _open(folder, run, resume)
+    ledger = open_run(folder, run, resume)
     done = {Ledger.key(row) for row in ledger.rows}
     retriever = (
         None
@@ -248,6 +251,17 @@ def evaluate(
     ):
         write_atomically(folder / f"{name}.json", json.dumps(content, indent=1, allow_nan=False))
     return EvaluationResult(folder, rows, summary, comparisons, run, matched)
+
+
+def check_corpus(dataset: Dataset, index: CorpusIndex | None) -> None:
+    """Raise `InputError` unless the index holds this corpus; none holds an empty one."""
+    # Ids alone do not tell: many corpora number their passages from 0.
+    differing = {p.id for p in set(dataset.passages) ^ set(index.passages if index else ())}
+    if differing:
+        raise InputError(
+            f"the index does not hold the corpus of '{dataset.name}' ({len(differing)} passages differ, "
+            f"for instance '{min(differing)}'): build it from the same data"
+        )
 
 
 def _compared(
@@ -312,12 +326,6 @@ def _run_record(
     selector = dataclasses.asdict(settings.selector)
     if selector["options"]["time_limit_seconds"] == math.inf:  # JSON has no infinity
         selector["options"]["time_limit_seconds"] = None
-    versions = {"python": platform.python_version()}
-    for package in _RECORDED:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return {
         "dataset": dataset.name,
         "data_sha256": dataset.content_hash(),
@@ -339,9 +347,22 @@ def _run_record(
             **selector,
             **({"control": settings.control.to_dict()} if settings.controllers else {}),
         },
+        **environment(),
+        "started": _now(),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Versions and hardware, as every record of a run names them."""
+    versions = {"python": platform.python_version()}
+    for package in _RECORDED:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
         "versions": versions,
         "hardware": {"machine": platform.machine(), "cores": os.cpu_count(), "system": platform.system()},
-        "started": _now(),
     }
 
 
@@ -376,7 +397,14 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return changed + [key for key in new if old.get(key) != new[key]]
 
 
-def _open(folder: Path, run: dict[str, Any], resume: bool) -> Ledger:
+def open_run(folder: Path, run: dict[str, Any], resume: bool) -> Ledger:
+    """The ledger of a new run, or of the interrupted one that it goes on with.
+
+    Raises
+    ------
+    InputError
+        If the folder holds something else, or the record there differs in what rows depend on.
+    """
     check_folder(folder, resume)
     record = folder / "run.json"
     if record.is_file():

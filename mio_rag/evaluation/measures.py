@@ -33,6 +33,7 @@ __all__ = [
     "GENERATION_MEASURES",
     "SELECTION_MEASURES",
     "answer_measures",
+    "diversity",
     "exact_match",
     "failed_measures",
     "gold_measures",
@@ -168,7 +169,7 @@ def selection_measures(question: Question, selection: Selection) -> dict[str, fl
         measures["answer_in_context"] = float(
             any(f" {a} " in context for a in map(normalize_answer, question.answers) if a)
         )
-    measures["diversity"] = _diversity(pool, selection.chosen)
+    measures["diversity"] = diversity(pool, selection.chosen)
     if pool.sources is not None and selection.chosen:
         counts = np.array(list(Counter(pool.sources[i] for i in selection.chosen).values()), dtype=float)
         share = counts / counts.sum()
@@ -208,7 +209,8 @@ def _rank_measures(ids: Sequence[str], gold: set[str]) -> dict[str, float | None
     return {"reciprocal_rank": float(values[library.RR]), "ndcg": float(values[library.nDCG])}
 
 
-def _diversity(pool: Candidates, chosen: Sequence[int]) -> float | None:
+def diversity(pool: Candidates, chosen: Sequence[int]) -> float | None:
+    """1 - mean pairwise cosine of the chosen passages; None for fewer than two, or without embeddings."""
     if pool.embeddings is None or len(chosen) < 2:
         return None
     vectors = pool.embeddings[list(chosen)].astype(np.float64)

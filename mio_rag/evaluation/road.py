@@ -25,7 +25,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.solvers.registry import solve
 from mio_rag.types import Answer, Candidates, Question, Selection
 
-__all__ = ["Road", "warm_up"]
+__all__ = ["Road", "choose_option", "warm_up"]
 
 _SHOWN_REST = 8  # unselected passages kept for the drill-down
 _EXCERPT = 400
@@ -175,7 +175,7 @@ class Road:
         choices: dict[tuple[str, str], int] = {}
         for key, prompt in prompts.items():
             if prompt.question.choices:
-                answers[key], choices[key] = _choose(generator, prompt)
+                answers[key], choices[key] = choose_option(generator, prompt)
         for work, prompt in waiting:
             answer = answers[_key(prompt)]
             if isinstance(answer, MioRagError):
@@ -196,7 +196,7 @@ def _key(prompt: Prompt) -> tuple[str, str]:
     return prompt.system, prompt.user
 
 
-def _choose(generator: Generator, prompt: Prompt) -> tuple[Answer | MioRagError, int]:
+def choose_option(generator: Generator, prompt: Prompt) -> tuple[Answer | MioRagError, int]:
     """The chosen option as an answer, and its position: -1 after a failure."""
     start = time.perf_counter()
     try:

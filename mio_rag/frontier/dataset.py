@@ -1,0 +1,235 @@
+"""A question set under every setting of a grid: one row for each question and setting.
+
+Each question's pool is retrieved once, and solved along the whole grid, each program started from the one
+before. Stability asks the same of pools whose embeddings were moved by a random error of the reference
+radius: how much of the selection stays (Jaccard).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from mio_rag.context import in_prompt_order
+from mio_rag.errors import InputError, SolverError
+from mio_rag.evaluation.measures import diversity, gold_measures
+from mio_rag.explain import decisions
+from mio_rag.formulations.constraints import count_problem
+from mio_rag.formulations.program import SelectionProgram
+from mio_rag.frontier.grid import check_values
+from mio_rag.retrieval.retriever import Mode, Retriever, pool_problems
+from mio_rag.selector import Selector
+from mio_rag.solvers.result import SolveOptions, SolveResult, Status
+from mio_rag.solvers.sweep import solve_path
+from mio_rag.types import Candidates, Question, Selection
+
+__all__ = ["FrontierSettings", "Setting", "perturbed", "question_rows"]
+
+Penalty = float | Literal["auto"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One point of the grid."""
+
+    redundancy_weight: float
+    radius: float
+    passage_penalty: Penalty
+    budget_tokens: int
+
+    @property
+    def name(self) -> str:
+        """All but the budget, as the ledger names it."""
+        penalty = self.passage_penalty
+        shown = penalty if isinstance(penalty, str) else f"{penalty:g}"
+        return f"lambda_1={self.redundancy_weight:g} rho={self.radius:g} lambda_2={shown}"
+
+    def applied(self, selector: Selector) -> Selector:
+        """A selector with these weights, and everything else as it was."""
+        return replace(
+            selector,
+            redundancy_weight=self.redundancy_weight,
+            radius=self.radius,
+            passage_penalty=self.passage_penalty,
+        )
+
+
+@dataclass(frozen=True)
+class FrontierSettings:
+    """The grid, and how its points are measured.
+
+    Parameters
+    ----------
+    budgets : sequence of int
+        Token budgets, each >= 1.
+    weights, radii : sequences of float
+        lambda_1 and rho, each >= 0.
+    penalties : sequence of float or "auto"
+        lambda_2, each >= 0.
+    selector : Selector
+        All other settings. Its own weights and the reference radius make the reference program in which the
+        guaranteed value is measured.
+    reference_radius : float
+        >= 0: the embedding error that guaranteed value and stability are about.
+    draws : int
+        >= 0: pools with random errors for each question. 0: stability is not measured.
+    pool, mode, link_hops
+        See `Retriever`.
+    limit : int or None
+        Only the first so many questions.
+    max_tokens : int
+        Longest answer, in tokens, >= 1; where a generator reads.
+    seed : int
+        Of the random errors and the bootstrap.
+
+    Raises
+    ------
+    InputError
+        With every problem found.
+    """
+
+    budgets: Sequence[int] = (128, 256, 512)
+    weights: Sequence[float] = (0.0, 0.1, 0.3)
+    radii: Sequence[float] = (0.0, 0.05)
+    penalties: Sequence[Penalty] = ("auto",)
+    selector: Selector = field(
+        default_factory=lambda: Selector(
+            passage_penalty="auto", options=SolveOptions(time_limit_seconds=2.0, relative_gap=1e-3)
+        )
+    )
+    reference_radius: float = 0.05
+    draws: int = 3
+    pool: int = 50
+    mode: Mode = "fused"
+    link_hops: int = 0
+    limit: int | None = None
+    max_tokens: int = 32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        problems = check_values("weights", self.weights) + check_values("radii", self.radii)
+        problems += check_values("reference_radius", [self.reference_radius])
+        problems += check_values("passage penalties", [p for p in self.penalties if p != "auto"] or [0.0])
+        problems += ["no passage penalty is given"] if not self.penalties else []
+        problems += ["no token budget is given"] if not self.budgets else []
+        problems += [
+            count_problem("budget_tokens", b) or f"budget_tokens={b} must be >= 1"
+            for b in self.budgets
+            if count_problem("budget_tokens", b) or b < 1
+        ]
+        if len(set(self.budgets)) < len(self.budgets) or len(set(self.penalties)) < len(self.penalties):
+            problems.append("a token budget or passage penalty is listed twice")
+        if problem := count_problem("draws", self.draws):
+            problems.append(problem)
+        if self.limit is not None and self.limit < 1:
+            problems.append(f"limit={self.limit} must be >= 1")
+        if self.max_tokens < 1:
+            problems.append(f"max_tokens={self.max_tokens} must be >= 1")
+        if not 0 <= self.seed < 2**31:
+            problems.append(f"seed={self.seed} must be between 0 and 2^31 - 1")
+        problems += pool_problems(self.pool, self.mode, self.link_hops)
+        if problems:
+            raise InputError(problems)
+
+    @property
+    def grid(self) -> tuple[Setting, ...]:
+        """Every setting; neighbours differ in their budget first."""
+        return tuple(
+            Setting(float(w), float(r), p, int(b))
+            for w, r, p, b in itertools.product(self.weights, self.radii, self.penalties, self.budgets)
+        )
+
+
+def perturbed(pool: Candidates, radius: float, norm: str, rng: np.random.Generator) -> Candidates:
+    """The pool after a random error of that size in every passage's embedding.
+
+    Relevance and the dense score are the cosines that a retriever would have seen then.
+
+    Raises
+    ------
+    InputError
+        If the candidates have no embeddings of passages and question.
+    """
+    if pool.embeddings is None or pool.query_embedding is None:
+        raise InputError("stability needs embeddings of passages and question: set draws=0")
+    noise = rng.normal(size=pool.embeddings.shape)
+    size = np.linalg.norm(noise, ord={"l2": 2, "l1": 1, "linf": np.inf}[norm], axis=1, keepdims=True)
+    moved = pool.embeddings + radius * noise / size
+    cosine = moved @ pool.query_embedding.astype(np.float64)
+    scores = dict(pool.scores) | ({"dense": cosine} if "dense" in pool.scores else {})
+    return replace(pool, embeddings=moved.astype(np.float32), relevance=cosine, scores=scores)
+
+
+def question_rows(
+    question: Question, retriever: Retriever, settings: FrontierSettings
+) -> list[tuple[dict[str, Any], Selection]]:
+    """One row and selection for each setting of the grid, in its order.
+
+    Raises
+    ------
+    SolverError
+        If the solver broke.
+    """
+    selector, grid = settings.selector, settings.grid
+    nominal = retriever.retrieve(question.text)
+    # Seeded by the question, so that a resumed run draws what an uninterrupted one would have drawn.
+    rng = np.random.default_rng([settings.seed, zlib.crc32(question.id.encode("utf-8", "replace"))])
+    others = [
+        perturbed(nominal, settings.reference_radius, selector.norm, rng) for _ in range(settings.draws)
+    ]
+    pool = selector.valued(nominal)
+    solved = _along(pool, selector, grid)
+    elsewhere = [_along(selector.valued(other), selector, grid) for other in others]
+    reference = replace(selector, radius=settings.reference_radius).program(pool, max(settings.budgets))
+    found = []
+    for k, (setting, (program, result)) in enumerate(zip(grid, solved, strict=True)):
+        chosen = in_prompt_order(pool, result.selected, selector.prompt_order)
+        used = int(pool.tokens[list(chosen)].sum())
+        selection = Selection(
+            pool, chosen, used, setting.budget_tokens, result, program, decisions(pool, program, result)
+        )
+        x = np.zeros(len(pool)) if result.x is None else result.x
+        overlaps = [_jaccard(result.selected, other[k][1].selected) for other in elsewhere]
+        row = {
+            "question_id": question.id,
+            "method": setting.name,
+            "budget_tokens": setting.budget_tokens,
+            "status": result.status.value,
+            "gap": result.gap,
+            "tokens_used": used,
+            "passages_selected": len(chosen),
+            "selected_ids": list(selection.ids),
+            "relevance": [round(float(pool.relevance[i]), 4) for i in chosen],
+            **gold_measures(question, selection),
+            "diversity": diversity(pool, chosen),
+            "guaranteed": reference.objective(x),
+            "stability": float(np.mean(overlaps)) if overlaps else None,
+            "solve_seconds": result.wall_seconds,
+            "error": None,
+        }
+        found.append((json.loads(json.dumps(row)), selection))
+    return found
+
+
+def _along(
+    pool: Candidates, selector: Selector, grid: Sequence[Setting]
+) -> list[tuple[SelectionProgram, SolveResult]]:
+    """Program and result at every setting, each solve started from the one before."""
+    programs = [s.applied(selector).program(pool, s.budget_tokens) for s in grid]
+    results = list(solve_path(programs, selector.solver, selector.options))
+    broken = next((r for r in results if r.status is Status.ERROR), None)
+    if broken is not None:
+        raise SolverError(broken.message)
+    return list(zip(programs, results, strict=True))
+
+
+def _jaccard(one: Sequence[int], other: Sequence[int]) -> float:
+    """Shared part of two selections; 1 where both are empty."""
+    either = set(one) | set(other)
+    return len(set(one) & set(other)) / len(either) if either else 1.0

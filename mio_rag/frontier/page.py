@@ -1,0 +1,137 @@
+"""A data set's frontier as one HTML page: hover over a setting, see what a question would read there.
+
+The page opens offline: scripts, styles and data are inside it, and its content security policy forbids any
+request. Question and passage text is foreign; it travels as JSON and is inserted as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from string import Template
+from typing import Any
+
+from mio_rag.corpus import Dataset
+from mio_rag.errors import require
+from mio_rag.evaluation._report_text import escape, number, plain, plural, script_json
+from mio_rag.frontier.summary import MEASURES
+from mio_rag.types import Question
+
+__all__ = ["MOST_QUESTIONS", "render_page"]
+
+#: Questions whose selections the page holds, spread evenly over the set.
+MOST_QUESTIONS = 60
+_EXCERPT = 400
+
+_LABELS = {
+    "gold_recall": "Gold recall",
+    "all_gold": "All gold passages",
+    "source_recall": "Gold documents",
+    "diversity": "Diversity (1 − mean cosine, of two or more)",
+    "stability": "Stability (Jaccard under random error)",
+    "guaranteed": "Guaranteed value at the reference radius",
+    "token_f1": "Answer F1",
+    "exact_match": "Exact match",
+}
+
+
+def render_page(
+    data: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    dataset: Dataset,
+    questions: Sequence[Question],
+) -> str:
+    """The page as one self-contained string.
+
+    Parameters
+    ----------
+    data : mapping
+        run, points, operating_point, as in frontier.json.
+    rows : sequence of mappings
+        Of the ledger: every question at every point.
+
+    Raises
+    ------
+    MissingExtraError
+        If plotly is not installed.
+    """
+    plotly = require("plotly", "evaluation", "the frontier page")
+    run, points = data["run"], data["points"]
+    shown = list(questions)[:: max(1, -(-len(questions) // MOST_QUESTIONS))]
+    evaluation, here = (resources.files(f"mio_rag.{part}") for part in ("evaluation", "frontier"))
+    facts = {
+        "Data set": run["dataset"],
+        "Questions": number(run["questions"], "count"),
+        "Settings": len(points),
+        "Certified": sum(p["certified"] for p in points),
+        "Embedder": run["embedder"],
+        "Reader": run["generator"] or "none",
+        "Reference radius": run["settings"]["reference_radius"],
+    }
+    return Template(here.joinpath("page_template.html").read_text(encoding="utf-8")).substitute(
+        title=escape(f"mio-rag frontier: {run['dataset']}"),
+        heading=escape(f"What each setting reads: {run['dataset']}"),
+        style=evaluation.joinpath("report_style.html").read_text(encoding="utf-8"),
+        facts="".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items()),
+        sentence=escape(_sentence(data.get("operating_point"))),
+        plotly=plotly.offline.get_plotlyjs(),
+        data=script_json(plain(_page_data(data, rows, dataset, shown))),
+        script=here.joinpath("page_script.html").read_text(encoding="utf-8"),
+    )
+
+
+def _sentence(chosen: Mapping[str, Any] | None) -> str:
+    """The operating point in words."""
+    if chosen is None:
+        return "No operating point: there are no labels, or no setting is certified."
+    text = f"Operating point ({chosen['rule']}): {chosen['name']}, budget {chosen['budget_tokens']}."
+    held = chosen["held_out"]
+    if held is None:
+        return text
+    gain, cost = held[chosen["coverage"]], held["tokens_used"]
+    return (
+        f"{text} The rule on held-out questions: {number(gain['mean'])} ({number(gain['low'])} to "
+        f"{number(gain['high'])}) at {cost['mean']:.0f} tokens, {plural(held['n'], 'question')}."
+    )
+
+
+def _page_data(
+    data: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], dataset: Dataset, shown: Sequence[Question]
+) -> dict[str, Any]:
+    """Points, questions, what each reads where, and each passage once."""
+    points = data["points"]
+    place = {(p["name"], p["budget_tokens"]): k for k, p in enumerate(points)}
+    texts = {p.id: p for p in dataset.passages}
+    order: dict[str, int] = {}
+    picks: dict[str, list[Any]] = {q.id: [None] * len(points) for q in shown}
+    for row in rows:
+        if row["question_id"] not in picks:
+            continue
+        picks[row["question_id"]][place[row["method"], row["budget_tokens"]]] = {
+            "read": [order.setdefault(i, len(order)) for i in row["selected_ids"]],
+            "relevance": row["relevance"],
+            "tokens": row["tokens_used"],
+            "status": row["status"],
+            "gap": row["gap"],
+            "answer": row.get("answer"),
+            "error": row.get("error"),
+            "values": {m: row[m] for m in MEASURES if row.get(m) is not None},
+        }
+    chosen = data.get("operating_point")
+    return {
+        "points": points,
+        "chosen": None if chosen is None else place[chosen["name"], chosen["budget_tokens"]],
+        "measures": {m: _LABELS[m] for m in MEASURES if any(m in p["measures"] for p in points)},
+        "questions": [
+            {"id": q.id, "text": q.text, "answers": q.answers, "gold": q.gold_ids, "picks": picks[q.id]}
+            for q in shown
+        ],
+        "passages": [
+            {"id": i, "title": texts[i].title, "source": texts[i].source, "text": _excerpt(texts[i].text)}
+            for i in order
+        ],
+    }
+
+
+def _excerpt(text: str) -> str:
+    return text if len(text) <= _EXCERPT else text[: _EXCERPT - 1] + "\u2026"

@@ -1,0 +1,181 @@
+"""A data set's frontier, from questions to files; resumable."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mio_rag.context import RegexCounter, render_context
+from mio_rag.corpus import Dataset
+from mio_rag.errors import DataError, GenerationError, MioRagError
+from mio_rag.evaluation.harness import Progress, check_corpus, environment, open_run
+from mio_rag.evaluation.ledger import Ledger, write_atomically
+from mio_rag.evaluation.measures import answer_measures, failed_measures
+from mio_rag.evaluation.road import choose_option
+from mio_rag.frontier.dataset import FrontierSettings, question_rows
+from mio_rag.frontier.page import render_page
+from mio_rag.frontier.plot import plot_data
+from mio_rag.frontier.summary import operating_point, summarize_grid
+from mio_rag.generation import Generator, Prompt, build_prompt
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.types import Answer, Question, Selection
+
+__all__ = ["FrontierResult", "data_frontier"]
+
+_ABORT_AFTER = 5  # consecutive questions without any answer: the cause is not the question
+
+
+@dataclass(frozen=True, eq=False)
+class FrontierResult:
+    """Where the files lie, the points, the chosen one, and the record of the run."""
+
+    folder: Path
+    points: list[dict[str, Any]]
+    chosen: dict[str, Any] | None
+    run: dict[str, Any]
+
+
+def data_frontier(
+    dataset: Dataset,
+    index: CorpusIndex,
+    settings: FrontierSettings,
+    out: str | Path,
+    *,
+    generator: Generator | None = None,
+    slack: float = 0.02,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> FrontierResult:
+    """Measure every setting on every question; write frontier.json, frontier.png and frontier.html.
+
+    Parameters
+    ----------
+    index : CorpusIndex
+        Of this corpus.
+    out : path
+        Folder; new or empty, or an interrupted run with `resume`.
+    generator : Generator, optional
+        Reads every selection, and counts the tokens; then answers are scored too.
+    slack : float
+        Of the rule for the operating point; see `operating_point`.
+    progress : callable, optional
+        Called with (1, text) after each question.
+
+    Raises
+    ------
+    InputError
+        If the data has no questions, the folder holds something else, or a resumed run had other settings.
+    SolverError
+        If the solver broke; the rows so far are kept.
+    GenerationError
+        When five questions in a row get no answer; the rows so far are kept.
+    """
+    questions = dataset.questions[: settings.limit]
+    if not questions:
+        raise DataError(f"'{dataset.name}' has no questions: it needs questions.jsonl[.gz]")
+    check_corpus(dataset, index)
+    run = _record(dataset, index, generator, settings, len(questions))
+    folder = Path(out)
+    ledger = open_run(folder, run, resume)
+    retriever = Retriever(
+        index,
+        pool=settings.pool,
+        mode=settings.mode,
+        counter=generator or RegexCounter(),
+        link_hops=settings.link_hops,
+    )
+    keys = {q.id: [(q.id, s.name, s.budget_tokens) for s in settings.grid] for q in questions}
+    done = {Ledger.key(row) for row in ledger.rows}
+    failing = 0
+    for count, question in enumerate(questions, start=1):
+        if not done.issuperset(keys[question.id]):
+            found = question_rows(question, retriever, settings)
+            if generator is not None:
+                _answer(generator, question, found, settings.max_tokens)
+            ledger.append([row for row, _ in found if Ledger.key(row) not in done])
+            failing = failing + 1 if all(row["error"] for row, _ in found) else 0
+            if failing >= _ABORT_AFTER:
+                raise GenerationError(
+                    f"{failing} questions in a row were not answered, the last with: "
+                    f"{found[-1][0]['error']}. What is finished is kept in '{folder}': mend the cause and "
+                    "go on with resume (--resume)"
+                )
+        if progress:
+            progress(1, f"{count} of {len(questions)} questions")
+    by_key = {Ledger.key(row): row for row in ledger.rows}
+    rows = [by_key[key] for question in questions for key in keys[question.id]]
+    points = summarize_grid(rows, settings)
+    chosen = operating_point(rows, points, settings, slack)
+    data = {"run": run, "points": points, "operating_point": chosen}
+    write_atomically(folder / "frontier.json", json.dumps(data, indent=1, allow_nan=False))
+    plot_data(data, folder / "frontier.png")
+    write_atomically(folder / "frontier.html", render_page(data, rows, dataset, questions))
+    return FrontierResult(folder, points, chosen, run)
+
+
+def _answer(
+    generator: Generator,
+    question: Question,
+    found: Sequence[tuple[dict[str, Any], Selection]],
+    max_tokens: int,
+) -> None:
+    """Answer each distinct prompt once, and score it in every row that it belongs to."""
+    prompts: dict[str, Prompt] = {}
+    for row, selection in found:
+        prompt = build_prompt(question, selection.passages)
+        prompts.setdefault(prompt.user, prompt)
+        # What the reader's tokenizer counts for the block as a whole, not the sum over its passages.
+        block = render_context(selection.passages)
+        row["tokens_used"] = generator.count([block])[0] if block else 0
+        row["over_budget"] = row["tokens_used"] > row["budget_tokens"]
+    answers: dict[str, tuple[Answer | MioRagError, int | None]] = {}
+    if question.choices:
+        answers = {key: choose_option(generator, prompt) for key, prompt in prompts.items()}
+    else:
+        written = generator.generate_many(list(prompts.values()), max_tokens=max_tokens)
+        answers = {key: (answer, None) for key, answer in zip(prompts, written, strict=True)}
+    for row, selection in found:
+        answer, choice = answers[build_prompt(question, selection.passages).user]
+        if isinstance(answer, MioRagError):
+            row |= {"error": str(answer), **failed_measures(question, selection=False, answer=True)}
+        else:
+            row |= {"answer": answer.text, **answer_measures(question, answer.text, choice)}
+
+
+def _record(
+    dataset: Dataset,
+    index: CorpusIndex,
+    generator: Generator | None,
+    settings: FrontierSettings,
+    questions: int,
+) -> dict[str, Any]:
+    """What the run rests on; `open_run` compares it before rows are added to those of an earlier one."""
+    kept = dataclasses.asdict(settings)
+    for name in ("pool", "mode", "link_hops", "seed", "limit"):
+        kept.pop(name)
+    if kept["selector"]["options"]["time_limit_seconds"] == math.inf:
+        kept["selector"]["options"]["time_limit_seconds"] = None
+    record = {
+        "kind": "frontier",
+        "dataset": dataset.name,
+        "data_sha256": dataset.content_hash(),
+        "questions": questions,
+        "passages": len(dataset.passages),
+        "generator": None if generator is None else generator.name,
+        "embedder": index.embedder.name,
+        "embedder_fingerprint": index.embedder.fingerprint,
+        "pool": settings.pool,
+        "mode": settings.mode,
+        "link_hops": settings.link_hops,
+        "seed": settings.seed,
+        "settings": {"kind": "frontier", **kept},
+        **environment(),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(record))
+    return plain

@@ -1,0 +1,168 @@
+"""Rows -> points with intervals, the frontier among them, and an operating point by a stated rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.evaluation.statistics import mean_interval
+from mio_rag.frontier.chain import dominated
+from mio_rag.frontier.dataset import FrontierSettings
+
+__all__ = ["MEASURES", "coverage_measure", "operating_point", "summarize_grid"]
+
+Row = Mapping[str, Any]
+
+#: Measures of a point, larger is better; tokens are what each is held against.
+MEASURES = (
+    "gold_recall",
+    "all_gold",
+    "source_recall",
+    "diversity",
+    "stability",
+    "guaranteed",
+    "token_f1",
+    "exact_match",
+)
+_COUNTED = ("tokens_used", "passages_selected", "solve_seconds")
+_FOLDS = 5
+
+
+def coverage_measure(points: Sequence[Row]) -> str | None:
+    """Recall of the gold passages, else of the gold documents; None without labels."""
+    known = ("gold_recall", "source_recall")
+    return next((m for m in known if any(m in p["measures"] for p in points)), None)
+
+
+def summarize_grid(rows: Sequence[Row], settings: FrontierSettings) -> list[dict[str, Any]]:
+    """One point for each setting.
+
+    Returns
+    -------
+    list of dict
+        The setting; n questions, failed (no answer), proven (share of the selections that are optimal within
+        the stated gap, or proven not to exist), certified (all of them); measures, each {mean, low, high};
+        front: measures in which no other certified point is as good for as few tokens; dominated: whether
+        another certified point is at least as good in tokens, coverage, diversity and stability, and better
+        in one; None where the point is not certified.
+    """
+    groups = _groups(rows)
+    points = []
+    for setting in settings.grid:
+        group = groups[setting.name, setting.budget_tokens]
+        proven = [row["status"] in ("optimal", "infeasible") for row in group]
+        measures = {}
+        for name in (*MEASURES, *_COUNTED):
+            values = [float(row[name]) for row in group if row.get(name) is not None]
+            if values:
+                measures[name] = mean_interval(values, settings.seed) | {"n": len(values)}
+        points.append(
+            {
+                "name": setting.name,
+                "redundancy_weight": setting.redundancy_weight,
+                "radius": setting.radius,
+                "passage_penalty": setting.passage_penalty,
+                "budget_tokens": setting.budget_tokens,
+                "n": len(group),
+                "failed": sum(bool(row["error"]) for row in group),
+                "over_budget": sum(bool(row.get("over_budget")) for row in group),
+                "infeasible": sum(row["status"] == "infeasible" for row in group),
+                "proven": float(np.mean(proven)),
+                "certified": all(proven),
+                "measures": measures,
+            }
+        )
+    _mark(points)
+    return points
+
+
+def _groups(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["method"], int(row["budget_tokens"])), []).append(row)
+    return groups
+
+
+def _mark(points: list[dict[str, Any]]) -> None:
+    """Write `front` and `dominated` into the points; only certified ones take part."""
+    proven = [p for p in points if p["certified"]]
+
+    def values(name: str) -> NDArray[np.float64]:
+        return np.array([p["measures"].get(name, {}).get("mean", np.nan) for p in proven])
+
+    tokens = -values("tokens_used")
+    for point in points:
+        point["front"], point["dominated"] = [], None
+    for name in MEASURES:
+        column = values(name)
+        if np.isnan(column).all():
+            continue
+        beaten = dominated(np.column_stack([tokens, column]))
+        for point, out, value in zip(proven, beaten, column, strict=True):
+            if not out and not np.isnan(value):
+                point["front"].append(name)
+    coverage = coverage_measure(points)
+    names = [name for name in (coverage, "diversity", "stability") if name is not None]
+    if proven:
+        for point, out in zip(proven, dominated(np.column_stack([tokens, *map(values, names)])), strict=True):
+            point["dominated"] = bool(out)
+
+
+def operating_point(
+    rows: Sequence[Row], points: Sequence[Row], settings: FrontierSettings, slack: float = 0.02
+) -> dict[str, Any] | None:
+    """The certified setting with the fewest mean tokens whose mean coverage is within `slack` of the best.
+
+    What the rule is worth is measured by five-fold cross-validation over questions: chosen on four parts,
+    measured on the fifth. The figures of the chosen point itself are flattered by the choice.
+
+    Returns
+    -------
+    dict or None
+        rule, name, budget_tokens, held_out: {coverage, tokens_used} with intervals (None for fewer than five
+        labelled questions), picks: how often the folds chose which setting. None without labels or without a
+        certified point.
+    """
+    coverage = coverage_measure(points)
+    allowed = [(p["name"], int(p["budget_tokens"])) for p in points if p["certified"]]
+    if coverage is None or not allowed:
+        return None
+    groups = _groups(rows)
+    labelled = [
+        k for k, row in enumerate(groups[allowed[0]]) if row.get(coverage) is not None
+    ]  # every setting has the same questions, in the same order
+    gain = np.array([[float(groups[key][k][coverage]) for k in labelled] for key in allowed])
+    cost = np.array([[float(groups[key][k]["tokens_used"]) for k in labelled] for key in allowed])
+
+    def pick(part: NDArray[np.bool_]) -> int:
+        means, tokens = gain[:, part].mean(axis=1), cost[:, part].mean(axis=1)
+        return int(np.argmin(np.where(means >= means.max() - slack - 1e-12, tokens, np.inf)))
+
+    n = len(labelled)
+    best = pick(np.ones(n, dtype=bool))
+    found: dict[str, Any] = {
+        "rule": f"fewest mean tokens with mean {coverage} within {slack:g} of the best certified setting",
+        "name": allowed[best][0],
+        "budget_tokens": allowed[best][1],
+        "coverage": coverage,
+        "held_out": None,
+        "picks": [],
+    }
+    if n < _FOLDS:
+        return found
+    fold = np.random.default_rng(settings.seed).permutation(n) % _FOLDS
+    chosen = np.array([pick(fold != f) for f in range(_FOLDS)])
+    at = chosen[fold]
+    found["held_out"] = {
+        coverage: mean_interval(gain[at, np.arange(n)].tolist(), settings.seed),
+        "tokens_used": mean_interval(cost[at, np.arange(n)].tolist(), settings.seed),
+        "n": n,
+    }
+    found["picks"] = [
+        {"name": allowed[k][0], "budget_tokens": allowed[k][1], "folds": int((chosen == k).sum())}
+        for k in dict.fromkeys(chosen.tolist())
+    ]
+    return found

@@ -1,0 +1,220 @@
+"""A data set's frontier: rows, points, the operating point, and what an interruption leaves."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mio_rag.corpus import Dataset
+from mio_rag.errors import InputError
+from mio_rag.evaluation.harness import EvaluationSettings, evaluate
+from mio_rag.frontier.chain import dominated
+from mio_rag.frontier.dataset import FrontierSettings, perturbed
+from mio_rag.frontier.page import render_page
+from mio_rag.frontier.run import FrontierResult, data_frontier
+from mio_rag.frontier.summary import operating_point, summarize_grid
+from mio_rag.generation import make_generator
+from mio_rag.retrieval import CorpusIndex, Retriever
+
+SETTINGS = FrontierSettings(
+    budgets=(100, 200), weights=(0.0, 0.3), radii=(0.0, 0.1), pool=15, draws=2, limit=8, seed=3
+)
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+
+
+def page_data(folder: Path) -> Any:
+    page = (folder / "frontier.html").read_text(encoding="utf-8")
+    found = re.search(r'<script type="application/json" id="frontier-data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+@pytest.fixture(scope="module")
+def found(demo: Dataset, demo_index: CorpusIndex, tmp_path_factory: pytest.TempPathFactory) -> FrontierResult:
+    return data_frontier(demo, demo_index, SETTINGS, tmp_path_factory.mktemp("frontier") / "run")
+
+
+def test_points_agree_with_the_harness(
+    demo: Dataset, demo_index: CorpusIndex, found: FrontierResult, tmp_path: Path
+) -> None:
+    point = next(p for p in found.points if p["redundancy_weight"] == 0.3 and p["radius"] == 0.1)
+    settings = EvaluationSettings(
+        methods=("exact",),
+        budgets=(100,),
+        selector=replace(SETTINGS.selector, redundancy_weight=0.3, radius=0.1),
+        pool=15,
+        limit=8,
+        seed=3,
+    )
+    run = evaluate(demo, demo_index, None, settings, tmp_path / "run")
+    assert point["budget_tokens"] == 100
+    for measure in ("gold_recall", "all_gold", "tokens_used"):
+        assert point["measures"][measure]["mean"] == pytest.approx(run.summary[0][measure]["mean"], abs=1e-9)
+
+
+def test_points_are_certified_and_marked(found: FrontierResult) -> None:
+    points = found.points
+    assert len(points) == 8
+    assert all(p["certified"] and p["n"] == 8 and not p["failed"] for p in points)
+    assert all(row["tokens_used"] <= row["budget_tokens"] for row in rows_of(found.folder))
+
+    def value(p: dict[str, Any], name: str) -> float:
+        # One passage has no diversity; that never beats one that has.
+        return float(p["measures"][name]["mean"]) if name in p["measures"] else -1.0
+
+    for p in points:
+        beaten = any(
+            value(o, "tokens_used") <= value(p, "tokens_used") + 1e-9
+            and all(value(o, m) >= value(p, m) - 1e-9 for m in ("gold_recall", "diversity", "stability"))
+            and (
+                value(o, "tokens_used") < value(p, "tokens_used") - 1e-6
+                or any(value(o, m) > value(p, m) + 1e-6 for m in ("gold_recall", "diversity", "stability"))
+            )
+            for o in points
+        )
+        assert p["dominated"] is beaten
+        assert 0 <= value(p, "stability") <= 1
+        low, mean, high = (p["measures"]["gold_recall"][k] for k in ("low", "mean", "high"))
+        assert low <= mean <= high
+    assert any(not p["dominated"] for p in points)
+
+
+def test_unproven_points_are_not_on_the_frontier(found: FrontierResult) -> None:
+    rows = rows_of(found.folder)
+    spoiled = [row | {"status": "feasible"} if row["budget_tokens"] == 200 else row for row in rows]
+    points = summarize_grid(spoiled, SETTINGS)
+    for p in points:
+        assert p["certified"] is (p["budget_tokens"] == 100)
+        if not p["certified"]:
+            assert (p["dominated"], p["front"], p["proven"]) == (None, [], 0.0)
+    chosen = operating_point(spoiled, points, SETTINGS)
+    assert chosen is not None
+    assert chosen["budget_tokens"] == 100
+
+
+def test_operating_point_keeps_its_rule(found: FrontierResult) -> None:
+    chosen = found.chosen
+    assert chosen is not None
+    recall = {(p["name"], p["budget_tokens"]): p["measures"]["gold_recall"]["mean"] for p in found.points}
+    tokens = {(p["name"], p["budget_tokens"]): p["measures"]["tokens_used"]["mean"] for p in found.points}
+    key = chosen["name"], chosen["budget_tokens"]
+    enough = [k for k in recall if recall[k] >= max(recall.values()) - 0.02]
+    assert key in enough
+    assert tokens[key] == pytest.approx(min(tokens[k] for k in enough))
+    assert sum(pick["folds"] for pick in chosen["picks"]) == 5
+    held = chosen["held_out"]
+    assert held["gold_recall"]["low"] <= held["gold_recall"]["mean"] <= held["gold_recall"]["high"]
+
+
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(
+    demo: Dataset, demo_index: CorpusIndex, found: FrontierResult, tmp_path: Path
+) -> None:
+    def stop(_: int, text: str) -> None:
+        if text.startswith("3 of"):
+            raise KeyboardInterrupt
+
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        data_frontier(demo, demo_index, SETTINGS, folder, progress=stop)
+    assert len(rows_of(folder)) == 24
+    with (folder / "rows.jsonl").open("a") as file:
+        file.write('{"question_id": "cut sh')
+    with pytest.raises(InputError, match="already holds a run"):
+        data_frontier(demo, demo_index, SETTINGS, folder)
+    with pytest.raises(InputError, match="another draws"):
+        data_frontier(demo, demo_index, replace(SETTINGS, draws=1), folder, resume=True)
+    data_frontier(demo, demo_index, SETTINGS, folder, resume=True)
+
+    def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{k: v for k, v in row.items() if k != "solve_seconds"} for row in rows]
+
+    assert timeless(rows_of(folder)) == timeless(rows_of(found.folder))
+    assert not list(folder.glob(".*"))
+
+
+def test_the_page_is_closed_and_shows_what_was_read(found: FrontierResult, demo: Dataset) -> None:
+    page = (found.folder / "frontier.html").read_text(encoding="utf-8")
+    assert "default-src 'none'" in page
+    assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page)
+    data = page_data(found.folder)
+    picks = {
+        (question["id"], point["name"], point["budget_tokens"]): [
+            data["passages"][k]["id"] for k in pick["read"]
+        ]
+        for question in data["questions"]
+        for point, pick in zip(data["points"], question["picks"], strict=True)
+    }
+    rows = rows_of(found.folder)
+    assert picks == {(r["question_id"], r["method"], r["budget_tokens"]): r["selected_ids"] for r in rows}
+    assert (found.folder / "frontier.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_hostile_text_stays_text(found: FrontierResult, demo: Dataset) -> None:
+    hostile = "</script><script>alert(1)</script> ${x} $data"
+    passages = tuple(replace(p, text=hostile, title=hostile) for p in demo.passages)
+    questions = tuple(replace(q, text=hostile) for q in demo.questions[:8])
+    data = json.loads((found.folder / "frontier.json").read_text())
+    page = render_page(data, rows_of(found.folder), Dataset(hostile, passages, questions), questions)
+    assert "<script>alert(1)" not in page
+    assert "$data" in page
+
+
+def test_answers_are_scored_where_a_reader_reads(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    settings = FrontierSettings(budgets=(30, 60), weights=(0.0,), radii=(0.0,), pool=6, draws=0)
+    with make_generator("extractive") as reader:
+        found = data_frontier(rivers, river_index, settings, tmp_path / "run", generator=reader)
+    assert all(0 <= p["measures"]["token_f1"]["mean"] <= 1 for p in found.points)
+    assert all("stability" not in p["measures"] for p in found.points)
+    assert all(row["answer"] and not row["over_budget"] for row in rows_of(found.folder))
+    assert found.chosen is not None
+    assert found.chosen["held_out"] is None  # three labelled questions
+
+
+@pytest.mark.parametrize(("norm", "order"), [("l2", 2), ("l1", 1), ("linf", np.inf)])
+def test_errors_have_the_radius_that_was_asked_for(demo_index: CorpusIndex, norm: str, order: float) -> None:
+    pool = Retriever(demo_index, pool=10).retrieve("Which bridge is the longest?")
+    moved = perturbed(pool, 0.2, norm, np.random.default_rng(0))
+    assert pool.embeddings is not None
+    assert moved.embeddings is not None
+    assert pool.query_embedding is not None
+    sizes = np.linalg.norm(moved.embeddings - pool.embeddings, ord=order, axis=1)
+    assert sizes == pytest.approx(0.2, abs=1e-5)
+    assert moved.relevance == pytest.approx(moved.embeddings @ pool.query_embedding, abs=1e-5)
+    assert moved.scores["dense"] == pytest.approx(moved.relevance)
+    assert pool.scores["dense"] == pytest.approx(pool.relevance)
+
+
+def test_without_errors_everything_is_stable(demo: Dataset, demo_index: CorpusIndex, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, reference_radius=0.0, draws=1, limit=3)
+    for point in data_frontier(demo, demo_index, settings, tmp_path / "run").points:
+        assert point["measures"]["stability"]["mean"] == 1
+
+
+def test_settings_report_every_problem() -> None:
+    with pytest.raises(InputError) as caught:
+        FrontierSettings(budgets=(0, 0), weights=(), radii=(-1.0,), draws=-1, max_tokens=0)
+    text = str(caught.value)
+    for part in (
+        "budget_tokens=0",
+        "weights is empty",
+        "radii holds -1",
+        "draws=-1",
+        "max_tokens=0",
+        "twice",
+    ):
+        assert part in text
+
+
+def test_unknown_measures_do_not_win() -> None:
+    assert dominated([[1.0, np.nan], [1.0, 0.0]]).tolist() == [True, False]

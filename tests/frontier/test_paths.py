@@ -1,0 +1,213 @@
+"""Paths over budget, passage penalty and (lambda_1, rho), against enumeration."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mio_rag.errors import InputError
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+from mio_rag.frontier import budget_path, penalty_path, query_frontier, weight_grid
+from mio_rag.frontier.chain import Chain, dominated, supported
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.selector import Selector
+from mio_rag.solvers import SolveOptions
+from mio_rag.types import Candidates
+
+
+def program(seed: int, n: int, *, rows: int = 0, links: bool = False) -> SelectionProgram:
+    """A random pool: unit vectors, token costs, and on request evidence links and a count row."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(n, 4)) + 1.0
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    pairwise = 0.3 * vectors @ vectors.T
+    if links:
+        gain = np.triu((rng.random((n, n)) < 0.1) * rng.random((n, n)), 1)
+        pairwise = pairwise - gain - gain.T
+    np.fill_diagonal(pairwise, 0)
+    return SelectionProgram(
+        rng.random(n) - 0.05,
+        (pairwise + pairwise.T) / 2,
+        rng.integers(5, 30, n),
+        90,
+        tuple([LinearConstraint(np.ones(n), lower=2, name="at least 2")] * rows),
+    )
+
+
+def table(p: SelectionProgram) -> list[tuple[int, int, float]]:
+    """(cost, passages, value) of every selection that keeps the rows."""
+    every = (np.array(x) for x in itertools.product((0, 1), repeat=p.n))
+    free = replace(p, budget=float(p.costs.sum()))
+    return [(int(p.cost(x)), int(x.sum()), p.objective(x)) for x in every if not free.violations(x)]
+
+
+POOLS = [(0, 9, 0, False), (1, 10, 0, True), (2, 9, 1, False), (3, 14, 0, True), (4, 13, 1, False)]
+
+
+@pytest.mark.parametrize(("seed", "n", "rows", "links"), POOLS)
+def test_budget_path_has_every_breakpoint(seed: int, n: int, rows: int, links: bool) -> None:
+    p = program(seed, n, rows=rows, links=links)
+    every = table(p)
+    values = [max((v for c, _, v in every if b >= c), default=None) for b in range(91)]
+    path = budget_path(p)
+    assert path.complete
+    assert all(step.certified for step in path.steps)
+    changes = [
+        b
+        for b, v in enumerate(values)
+        if v is not None and (b == 0 or values[b - 1] is None or v > values[b - 1] + 1e-9)
+    ]
+    assert [step.tokens for step in path.steps] == changes
+    for budget, value in enumerate(values):
+        step = path.at(budget)
+        assert (step is None) == (value is None)
+        if step is not None:
+            x = np.isin(np.arange(n), step.selected)
+            assert step.value == pytest.approx(value, abs=1e-6) == p.objective(x)
+            assert not replace(p, budget=budget).violations(x)
+    assert path.solves <= 2 * len(path.steps) + 2
+
+
+def test_what_more_tokens_buy() -> None:
+    p = SelectionProgram([1.0, 0.9, 0.4], np.zeros((3, 3)), [10, 20, 5], 40)
+    path = budget_path(p)
+    assert [(s.tokens, s.until) for s in path.steps] == [
+        (0, 4),
+        (5, 9),
+        (10, 14),
+        (15, 29),
+        (30, 34),
+        (35, 40),
+    ]
+    assert [s.supported for s in path.steps] == [True, False, True, True, False, True]
+    assert path.steps[1].next_price == pytest.approx((1.0 - 0.4) / 5)
+    gain = path.gain(14, 20)
+    assert gain is not None
+    assert gain["gain"] == pytest.approx(0.9)
+    assert (gain["added"], gain["removed"], gain["tokens_used"]) == ([1], [], 20)
+    assert gain["low"] <= gain["gain"] <= gain["high"]
+    assert path.gain(30, 100) is None
+
+
+def test_a_path_of_a_heuristic_is_bounded_not_certified() -> None:
+    p = program(5, 12)
+    every = table(p)
+    path = budget_path(p, Chain("topk"))
+    assert not all(step.certified for step in path.steps)
+    for step in path.steps:
+        best = max(v for c, _, v in every if c <= step.until)
+        assert step.value - 1e-9 <= best <= step.bound + 1e-9
+
+
+def test_a_path_needs_whole_tokens() -> None:
+    with pytest.raises(InputError, match="whole numbers of tokens"):
+        budget_path(SelectionProgram([1.0], [[0.0]], [1.5], 10))
+
+
+@pytest.mark.parametrize(("seed", "n", "rows", "links"), POOLS)
+def test_penalty_path_is_the_envelope(seed: int, n: int, rows: int, links: bool) -> None:
+    p = program(seed, n, rows=rows, links=links)
+    fits = [(k, v) for c, k, v in table(p) if c <= p.budget]
+    path = penalty_path(p)
+    pieces = path.pieces
+    assert all(piece.certified for piece in pieces)
+    assert pieces[0].low == 0
+    assert pieces[-1].high == np.inf
+    assert pieces[-1].passages == min(k for k, _ in fits)
+    assert [a.high for a in pieces[:-1]] == pytest.approx([b.low for b in pieces[1:]])
+    for penalty in np.linspace(0, pieces[-1].low * 1.5 + 0.1, 60):
+        piece = path.at(penalty)
+        assert piece is not None
+        best = max(v - penalty * k for k, v in fits)
+        assert piece.value - penalty * piece.passages == pytest.approx(best, abs=1e-6)
+    assert len({piece.passages for piece in pieces}) == len(pieces)
+
+
+def test_an_infeasible_program_has_no_paths() -> None:
+    p = program(2, 9, rows=1)
+    tight = replace(p, budget=5)
+    assert budget_path(tight).steps == ()
+    assert budget_path(tight).complete
+    assert penalty_path(tight).pieces == ()
+
+
+def test_dominated_by_hand() -> None:
+    assert dominated([[1, 1], [2, 0], [0, 2], [1, 0.5], [1, 1], [2, np.nan]]).tolist() == [
+        False, False, False, True, False, True,
+    ]  # fmt: skip
+    assert dominated(np.zeros((0, 2))).tolist() == []
+
+
+def test_hull_by_hand() -> None:
+    assert supported([0, 1, 2, 3], [0, 1, 1.5, 3]) == [True, False, False, True]
+    assert supported([0, 1, 2], [0, 2, 3]) == [True, True, True]
+
+
+@pytest.fixture(scope="module")
+def pool(demo_index: CorpusIndex) -> Candidates:
+    return Retriever(demo_index, pool=20).retrieve(
+        "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
+    )
+
+
+def test_grid_points_are_optimal_and_marked(pool: Candidates) -> None:
+    selector = Selector(passage_penalty="auto")
+    points = weight_grid(pool, selector, 200, (0.0, 0.2, 0.6), (0.0, 0.1))
+    assert [(p.redundancy_weight, p.radius) for p in points] == [
+        (w, r) for w in (0.0, 0.2, 0.6) for r in (0.0, 0.1)
+    ]
+    reference = replace(selector, radius=0.1).program(pool, 200)
+    for p in points:
+        alone = replace(selector, redundancy_weight=p.redundancy_weight, radius=p.radius).select(pool, 200)
+        assert p.certified
+        assert p.value == pytest.approx(alone.result.objective, abs=1e-6)
+        assert p.tokens <= 200
+        assert p.guaranteed == pytest.approx(reference.objective(np.isin(np.arange(20), p.selected)))
+    assert any(p.dominated is False for p in points)
+    for p in (p for p in points if p.dominated):
+        assert any(
+            o.tokens <= p.tokens
+            and o.relevance >= p.relevance - 1e-9
+            and o.redundancy <= p.redundancy + 1e-9
+            and o.guaranteed >= p.guaranteed - 1e-9
+            for o in points
+            if o is not p
+        )
+
+
+def test_points_of_a_heuristic_are_not_on_the_frontier(pool: Candidates) -> None:
+    points = weight_grid(pool, Selector(solver="topk", passage_penalty="auto"), 200, (0.1, 0.6), (0.0,))
+    assert {p.dominated for p in points if not p.certified} == {None}
+    assert any(not p.certified for p in points)
+
+
+def test_grid_refuses_what_it_cannot_use(pool: Candidates) -> None:
+    with pytest.raises(InputError, match="finite number >= 0") as caught:
+        weight_grid(pool, Selector(), 200, (-1.0,), ())
+    assert len(caught.value.problems) == 2
+    with pytest.raises(InputError, match="their own radii"):
+        weight_grid(replace(pool, radius=0.1), Selector(), 200, (0.0,), (0.0, 0.1))
+
+
+def test_query_frontier_agrees_with_select(pool: Candidates) -> None:
+    selector = Selector(passage_penalty="auto", options=SolveOptions(time_limit_seconds=None))
+    found = query_frontier(pool, selector, 200, up_to=400)
+    for budget in (150, 200, 333, 400):
+        step = found.budget.at(budget)
+        assert step is not None
+        assert step.value == pytest.approx(selector.select(pool, budget).result.objective, abs=1e-6)
+    for penalty in (0.0, 0.07, selector.penalty(pool), 0.5):
+        piece = found.penalty.at(penalty)
+        alone = replace(selector, passage_penalty=penalty).select(pool, 200).result.objective
+        assert piece is not None
+        assert piece.value - penalty * piece.passages == pytest.approx(alone, abs=1e-6)
+    data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert data["budget"]["certified"]
+    assert [g["more_tokens"] for g in data["budget"]["buys"]] == [50, 100, 200]
+    assert data["penalty"]["pieces"][-1]["high"] is None
+    with pytest.raises(InputError, match="up_to=100 is below"):
+        query_frontier(pool, selector, 200, up_to=100)
