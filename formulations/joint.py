@@ -7,8 +7,8 @@ For a selection S and perturbations delta the objective is
 
 and the counterpart maximises W(S) = min_delta f(S, delta). W is not a closed program, but has both ends:
 
-- any perturbations in the sets are a *scenario* s: f_s is a selection program, and f_s(S) >= W(S) for every S.
-  So is any convex combination of scenarios, which is again a selection program (see `mio_rag.solvers.cuts`).
+- any perturbations in the sets are a *scenario* s: f_s is a selection program, and f_s(S) >= W(S) for
+  every S. So is any convex combination of scenarios, again a selection program (`mio_rag.solvers.cuts`).
 - for a given S, with a line alpha_i - beta_i loss below each value (`relevance_value`) and
   m_i = lambda_1 sum_{j in S, j != i} mu_j,
 
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import SelectionProgram
-from mio_rag.formulations.relevance_value import ItemValue
+from mio_rag.formulations.relevance_value import CurveValue, ItemValue
 from mio_rag.formulations.uncertainty import UncertaintySet
 
 __all__ = ["JointProblem"]
@@ -84,6 +84,7 @@ class JointProblem:
     _beta: FloatArray = field(init=False, repr=False)
     _product: FloatArray = field(init=False, repr=False)
     _lowest: FloatArray = field(init=False, repr=False)
+    _bare: SelectionProgram = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -100,6 +101,7 @@ class JointProblem:
         put(self, "_beta", beta)
         put(self, "_product", self.uncertainty.bilinear(n, self.query.size))
         put(self, "_lowest", self.value.at(reach))
+        put(self, "_bare", self.assemble(np.zeros(n), np.zeros((n, n))))
         put(self, "similarity", self.embeddings @ self.embeddings.T)
 
     @property
@@ -170,10 +172,21 @@ class JointProblem:
             + gain
         )
 
+    def added(self, x: NDArray[np.int8]) -> float:
+        """What `assemble` adds to the objective of a decision: prices that no perturbation moves."""
+        return self._bare.objective(x)
+
+    def interval(self, x: NDArray[np.int8]) -> tuple[float, float]:
+        """Certified ends of the worst case of a decision of the program."""
+        chosen, added = np.flatnonzero(x[: self.n]), self.added(x)
+        return self.lower(chosen) + added, self.worst(chosen)[1] + added
+
     def _still(self) -> FloatArray:
         """Values of items that do not deviate themselves, everybody else at their worst."""
         zero = np.zeros(self.n)
-        return self.value.alone(zero[None, :])[0] if hasattr(self.value, "alone") else self.value.at(zero)
+        return (
+            self.value.alone(zero[None, :])[0] if isinstance(self.value, CurveValue) else self.value.at(zero)
+        )
 
     def worst(
         self, chosen: IntArray, *, rng: np.random.Generator | None = None, restarts: int = 0

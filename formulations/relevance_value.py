@@ -8,8 +8,8 @@ its value is either
   lower it too (through evidence links), never raise it.
 
 For certificates a curve is replaced from below by lines: for every slope beta >= 0,
-value_i(loss) >= alpha - beta loss over the losses that can occur. With samples t_0 < ... < t_K of the loss, the
-curve falls, so on [t_k, t_k+1] it is at least its value at t_k+1, and alpha = min_k value(t_k+1) + beta t_k.
+value_i(loss) >= alpha - beta loss over the losses that can occur. With samples t_0 < ... < t_K of the loss,
+the curve falls, so on [t_k, t_k+1] it is at least its value at t_k+1: alpha = min_k value(t_k+1) + beta t_k.
 """
 
 from __future__ import annotations

@@ -68,6 +68,11 @@ class UncertaintySet(ABC):
         return None
 
     @property
+    def has_points(self) -> bool:
+        """Whether the set can say which perturbation is worst, as joint worst cases and attacks need."""
+        return True
+
+    @property
     @abstractmethod
     def is_exact(self) -> bool:
         """Whether nothing can deviate."""

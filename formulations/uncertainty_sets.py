@@ -172,6 +172,11 @@ class OwnSet(ScaledSet):
             problems.append(f"bilinear_bound={self.bilinear_bound!r} must be finite and >= 0")
         return problems
 
+    @property
+    def has_points(self) -> bool:
+        """Whether there is a maximiser."""
+        return self.maximiser is not None
+
     def unit_support(self, a: FloatArray) -> FloatArray:
         """Your function, its shape and sign checked."""
         value = np.asarray(self.function(a), dtype=np.float64)
@@ -237,6 +242,11 @@ class DeviationBudget(UncertaintySet):
     def is_exact(self) -> bool:
         """Whether nothing can deviate."""
         return self.gamma == 0 or self.base.is_exact
+
+    @property
+    def has_points(self) -> bool:
+        """Whether the base set has."""
+        return self.base.has_points
 
     def radii(self, n: int) -> FloatArray:
         """Those of the base set."""

@@ -1,15 +1,15 @@
 """The joint robust counterpart by cuts, with any exact solver of selection programs as the oracle.
 
-maximise W(x) = min_s f_s(x) over scenarios s, each a selection program (`mio_rag.formulations.joint`). For any
-weights w >= 0 that sum to 1, max_x sum_s w_s f_s(x) is one selection program, and its proven bound lies above
-every W. Each round solves that program, evaluates the selection's certified worst case, adds the scenario that
-is worst for it, and takes for w the weights that make the largest of the values of all selections so far
-smallest (a linear program: the dual of max t subject to t <= f_s(x) over mixtures of those selections). The
-bound may stay above the best worst case, since mixtures can be safer than any one selection; the gap that is
-left is reported.
+maximise W(x) = min_s f_s(x) over scenarios s, each a selection program (`mio_rag.formulations.joint`). For
+any weights w >= 0 that sum to 1, max_x sum_s w_s f_s(x) is one selection program, and its proven bound lies
+above every W. Each round solves that program, evaluates the selection's certified worst case, adds the
+scenario that is worst for it, and takes for w the weights that make the largest of the values of all
+selections so far smallest (a linear program: the dual of max t subject to t <= f_s(x) over mixtures of those
+selections). The bound may stay above the best worst case, since mixtures can be safer than any one selection;
+the gap that is left is reported.
 
-Source: Kelley (1960); Bertsimas, Dunning and Lubin, Reformulation versus cutting-planes for robust optimization
-(2016), for cuts with an exact oracle.
+Source: Kelley (1960); Bertsimas, Dunning and Lubin, Reformulation versus cutting-planes for robust
+optimization (2016), for cuts with an exact oracle.
 """
 
 from __future__ import annotations
@@ -99,9 +99,8 @@ def joint_steps(
             if not known:
                 found.append(last.x)
                 chosen = np.flatnonzero(last.x[: problem.n])
-                extra = float(program.linear[problem.n :] @ last.x[problem.n :])
                 scenarios.append(problem.scenario(problem.worst(chosen)[0]))
-                best.offer(last.x, problem.lower(chosen) + extra)
+                best.offer(last.x, problem.lower(chosen) + problem.added(last.x))
         if idle >= _IDLE:
             break  # mixtures of selections, not missing scenarios, keep the bound up
         if bound - best.value <= options.tolerance(best.value):
@@ -142,15 +141,16 @@ def _concluded(
     """The result, recomputed from the selection."""
     seconds = time.perf_counter() - start
     limit = "time" if time.perf_counter() >= deadline or last.limit == "time" else None
-    if best.x is None:
+    x = best.x
+    if x is None:
         return JointResult(replace(last, wall_seconds=seconds, nodes=nodes), scenarios[0], None, rounds)
-    worst = min(scenarios, key=lambda s: s.objective(best.x))
+    worst = min(scenarios, key=lambda s: s.objective(x))
     value = best.value
     proven = math.isfinite(bound) and bound - value <= options.tolerance(value)
     result = SolveResult(
         Status.OPTIMAL if proven else Status.FEASIBLE,
         f"{last.solver}, joint cuts",
-        x=best.x,
+        x=x,
         objective=value,
         bound=max(bound, value) if math.isfinite(bound) else None,
         gap=relative_gap(value, bound) if math.isfinite(bound) else None,
@@ -160,7 +160,7 @@ def _concluded(
         version=last.version,
         message=f"joint worst case by {rounds} programs",
     )
-    return JointResult(result, worst, worst.objective(best.x), rounds)
+    return JointResult(result, worst, worst.objective(x), rounds)
 
 
 def _mixed(scenarios: list[SelectionProgram], weights: FloatArray) -> SelectionProgram:
