@@ -156,10 +156,11 @@ def test_bare_names_stay_free() -> None:
 
 def test_public_names() -> None:
     assert mio_rag.__all__ == [
-        "Answer", "Candidates", "Conversation", "CorpusIndex", "Dataset", "InputError", "LinearConstraint", "MioRagError",
-        "Passage", "Question", "Retriever", "Selection", "SelectionProgram", "Selector", "SideConstraints", "SolveOptions",
-        "SolveResult", "Status", "load_dataset", "make_generator", "select", "solve",
-    ]  # fmt: skip
+            "Answer", "Candidates", "Conversation", "CorpusIndex", "Dataset", "InputError",
+            "LinearConstraint", "MioRagError", "Passage", "Question", "Retriever", "Selection",
+            "SelectionProgram", "Selector", "SideConstraints", "SolveOptions", "SolveResult", "Status",
+            "load_dataset", "make_generator", "select", "solve",
+        ]  # fmt: skip
     for name in mio_rag.__all__:
         assert getattr(mio_rag, name).__name__ == name
     assert set(mio_rag.__all__) <= set(dir(mio_rag))
