@@ -2,9 +2,9 @@
 
 Every draw combines a kind of pairwise matrix, a kind of costs, a kind of budget and, each with some
 probability, count rows, source caps, shares, coverage, changes against a previous selection, conflicts,
-needs, rows of mixed signs, rows that may be broken at a price, and fixed items. All data are decimals with at most
-three places, so that no sum lies near a tolerance and every exact solver must agree to the last digit that it
-promises.
+needs, rows of mixed signs, rows that may be broken at a price, and fixed items. All data are decimals with
+at most three places, so that no sum lies near a tolerance and every exact solver must agree to the last digit
+that it promises.
 """
 
 from __future__ import annotations

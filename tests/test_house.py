@@ -34,6 +34,7 @@ LAYERS = (
         "cli_options",
         "cli_output",
         "cli_relevance",
+        "cli_side",
         "demo",
         "__main__",
         "benchmarks",
