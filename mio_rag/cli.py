@@ -287,6 +287,7 @@ def evaluate(
     comparison: ComparisonOptions,
     program: ProgramOptions,
     evidence: RelevanceOptions,
+    side: SideOptions,
     solving: SolverOptions = _FOR_MANY,
     control: ControlOptions,
     pool: Pool = 50,
@@ -305,8 +306,8 @@ def evaluate(
 
     output = open_output(json_output)
     settings, dataset, reader, corpus, model, *_ = collect(
-        lambda: evaluation_settings(
-            comparison, program, evidence, solving, pool, retrieval, max_tokens, control
+        lambda: side.in_settings(
+            evaluation_settings(comparison, program, evidence, solving, pool, retrieval, max_tokens, control)
         ),
         lambda: control.load(data, solving.seed),
         lambda: None if comparison.generator == "none" else make_generator(comparison.generator),

@@ -15,6 +15,7 @@ from mio_rag.errors import InputError
 
 if TYPE_CHECKING:
     from mio_rag.counterpart import Counterpart
+    from mio_rag.evaluation.harness import EvaluationSettings
     from mio_rag.formulations.uncertainty import UncertaintySet
     from mio_rag.selector import Selector
     from mio_rag.side import SideConstraints
@@ -62,9 +63,9 @@ class SideOptions:
     counterpart: Annotated[
         str, typer.Option("--counterpart", help="Under a radius: termwise, or joint (tighter, slower).")
     ] = "termwise"
-    uncertainty: Annotated[
+    uncertainty_set: Annotated[
         str | None,
-        typer.Option("--uncertainty", help="JSON file of an uncertainty set, instead of --radius."),
+        typer.Option("--uncertainty-set", help="JSON file of an uncertainty set, instead of --radius."),
     ] = None
     deviations: Annotated[
         int | None, typer.Option("--deviations", help="At most so many chosen passages deviate at once.")
@@ -88,6 +89,12 @@ class SideOptions:
             uncertainty=cast("UncertaintySet | None", given),
             counterpart=cast("Counterpart", self.counterpart),
         )
+
+    def in_settings(self, settings: EvaluationSettings) -> EvaluationSettings:
+        """The settings of an evaluation, with these of its selector."""
+        import dataclasses
+
+        return dataclasses.replace(settings, selector=self.applied(lambda: settings.selector))
 
     def _side(self) -> SideConstraints:
         from mio_rag.side import SideConstraints
@@ -120,12 +127,14 @@ class SideOptions:
         from mio_rag.cli_options import read_text
         from mio_rag.formulations import uncertainty_from_dict
 
-        if self.uncertainty is None:
+        if self.uncertainty_set is None:
             return None
         try:
-            return uncertainty_from_dict(json.loads(read_text(self.uncertainty)))
+            return uncertainty_from_dict(json.loads(read_text(self.uncertainty_set)))
         except json.JSONDecodeError as error:
-            raise InputError(f"--uncertainty: '{self.uncertainty}' is not valid JSON ({error})") from error
+            raise InputError(
+                f"--uncertainty-set: '{self.uncertainty_set}' is not valid JSON ({error})"
+            ) from error
 
 
 def _pairs(option: str, given: list[str] | None) -> list[tuple[str, str]]:
@@ -157,7 +166,7 @@ def radius(
     quantile: Annotated[
         float, typer.Option("--quantile", help="Share of the errors that the radius shall cover.")
     ] = 0.9,
-    limit: Annotated[int, typer.Option("--limit", help="Passages to embed for chunks and encoder.")] = 500,
+    limit: Annotated[int, typer.Option("--limit", help="Passages to embed for chunks and encoder.")] = 1000,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the sample.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", help="File (.npz) for the error of each passage.")

@@ -5,7 +5,7 @@
     chunks             passages of two sentences or more: the larger distance of their two halves' embeddings
                        from the passage's own
     encoder            distance between two encoders' embeddings after the best orthogonal alignment
-                       (Procrustes), fitted on one half of the sample and measured on the other, both ways
+                       (Procrustes), fitted on nine tenths of the sample and measured on the rest, in turn
     paraphrases        texts that mean the same: distance of each one's embedding from their mean direction
 
 Compression errors are what they are; the others stand for an uncertainty that nobody can observe, and are
@@ -35,6 +35,8 @@ __all__ = ["MeasuredRadius", "check_method", "measure_radius"]
 
 FloatArray = NDArray[np.float64]
 Progress = Callable[[int], None]
+
+_FOLDS = 10
 
 _MEANINGS = {
     "pq": "exact: this index compressed by product quantisation",
@@ -218,10 +220,17 @@ def _encoder(
     ours = index.embeddings(rows.tolist()).astype(np.float64)
     theirs = second.encode(texts, progress).astype(np.float64)
     width = max(ours.shape[1], theirs.shape[1])
+    # With fewer points than dimensions anything can be turned onto anything, and says nothing of the rest.
+    needed = -(-2 * min(ours.shape[1], theirs.shape[1]) * _FOLDS // (_FOLDS - 1))
+    if rows.size < needed:
+        raise InputError(
+            f"method 'encoder' needs {needed} passages to align these dimensions, {rows.size} are sampled: "
+            f"raise --limit, or use a larger index (this one has {len(index)})"
+        )
     ours, theirs = (np.pad(v, ((0, 0), (0, width - v.shape[1]))) for v in (ours, theirs))
     errors = np.empty(rows.size)
-    halves = np.arange(rows.size) % 2 == 0
-    for measured in (halves, ~halves):
+    for fold in range(_FOLDS):
+        measured = np.arange(rows.size) % _FOLDS == fold
         turn, _ = orthogonal_procrustes(theirs[~measured], ours[~measured])
         errors[measured] = np.linalg.norm(theirs[measured] @ turn - ours[measured], axis=1)
     return MeasuredRadius("encoder", errors, _ids(index, rows))
