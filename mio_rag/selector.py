@@ -33,8 +33,8 @@ from mio_rag.many import Steps, finish_many
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.side import SideConstraints
 from mio_rag.solvers.batch import Executor
-from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import SolveOptions, Status
+from mio_rag.solvers.sweep import path_solver
 from mio_rag.types import Candidates, Selection
 
 if TYPE_CHECKING:
@@ -217,9 +217,10 @@ class Selector:
         """
         steps = self._steps(candidates, budget_tokens, counter)
         program = next(steps)
+        run = path_solver(self.solver, self.options)
         while True:
             try:
-                program = steps.send(solve(program, self.solver, self.options))
+                program = steps.send(run(program))
             except StopIteration as done:
                 selection: Selection = done.value
                 return selection
