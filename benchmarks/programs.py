@@ -60,7 +60,8 @@ def random_program(rng: np.random.Generator, n_max: int = 10) -> SelectionProgra
         rows=rows,
         fixed=fixed.astype(np.int8),
     )
-    return with_soft_rows(program, soft)
+    priced = with_soft_rows(program, soft)
+    return priced if priced.n <= n_max else program
 
 
 def hard_program(rng: np.random.Generator, n: int = 60) -> SelectionProgram:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import SelectionProgram
-from mio_rag.formulations.relevance_value import CurveValue, ItemValue
+from mio_rag.formulations.relevance_value import ItemValue
 from mio_rag.formulations.uncertainty import UncertaintySet
 
 __all__ = ["JointProblem"]
@@ -183,10 +183,7 @@ class JointProblem:
 
     def _still(self) -> FloatArray:
         """Values of items that do not deviate themselves, everybody else at their worst."""
-        zero = np.zeros(self.n)
-        return (
-            self.value.alone(zero[None, :])[0] if isinstance(self.value, CurveValue) else self.value.at(zero)
-        )
+        return self.value.apart(np.zeros(self.n))
 
     def worst(
         self, chosen: IntArray, *, rng: np.random.Generator | None = None, restarts: int = 0
@@ -266,7 +263,7 @@ class JointProblem:
             delta = radii * self.uncertainty.unit_point(cross - np.outer(beta, self.query))
             loss = np.zeros(self.n)
             loss[items] = -(delta @ self.query)
-            value = self.value.at(loss)[items] - np.einsum("ij,ij->i", cross, delta)
+            value = self.value.apart(loss)[items] - np.einsum("ij,ij->i", cross, delta)
             better = value < least
             found[better], least[better] = delta[better], value[better]
         return found

@@ -43,6 +43,10 @@ class InnerProductValue:
         """Value of every item, all losses at once."""
         return self.nominal - loss
 
+    def apart(self, loss: FloatArray) -> FloatArray:
+        """Value of every item, others at their worst: the same, since they do not matter."""
+        return self.nominal - loss
+
     def lines(self, reach: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(alpha, beta), shapes (1, n): the value itself."""
         return self.nominal[None, :], np.ones((1, self.nominal.size))
@@ -67,6 +71,10 @@ class CurveValue:
     def at(self, loss: FloatArray) -> FloatArray:
         """Value of every item, all losses at once."""
         return self.function(loss)
+
+    def apart(self, loss: FloatArray) -> FloatArray:
+        """Value of every item, others at their worst."""
+        return np.asarray(self.alone(loss[None, :])[0])
 
     def lines(self, reach: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(alpha, beta), shapes (K, n): lines below the curve wherever |loss| <= reach, shape (n,)."""
