@@ -7,13 +7,8 @@ from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.formulations.robust import nominal_program, termwise_program, worst_similarity
 from mio_rag.formulations.uncertainty import NormBall, UncertaintySet
-from mio_rag.formulations.uncertainty_sets import (
-    DeviationBudget,
-    Ellipsoid,
-    OwnSet,
-    SparseBox,
-    uncertainty_from_dict,
-)
+from mio_rag.formulations.uncertainty_json import uncertainty_from_dict
+from mio_rag.formulations.uncertainty_sets import DeviationBudget, Ellipsoid, OwnSet, SparseBox
 
 __all__ = [
     "DeviationBudget",

@@ -8,15 +8,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.formulations.uncertainty import FloatArray, Norm, NormBall, ScaledSet, UncertaintySet
+from mio_rag.formulations.uncertainty import FloatArray, ScaledSet, UncertaintySet
 
-__all__ = ["DeviationBudget", "Ellipsoid", "OwnSet", "SparseBox", "uncertainty_from_dict"]
+__all__ = ["DeviationBudget", "Ellipsoid", "OwnSet", "SparseBox"]
 
 
 def _whole(name: str, value: Any, least: int) -> list[str]:
@@ -112,6 +112,14 @@ class Ellipsoid(ScaledSet):
         object.__setattr__(self, "factor", factor)
         return []
 
+    @functools.cached_property
+    def _inverse(self) -> FloatArray:
+        return np.asarray(np.linalg.pinv(self.factor), dtype=np.float64)
+
+    @functools.cached_property
+    def _size(self) -> float:
+        return float(np.linalg.norm(self.factor, ord=2) ** 2)
+
     def _check(self, d: int) -> None:
         if d != self.factor.shape[0]:
             raise InputError(f"the ellipsoid has {self.factor.shape[0]} dimensions, the embeddings {d}")
@@ -131,12 +139,12 @@ class Ellipsoid(ScaledSet):
     def unit_bilinear(self, d: int) -> float:
         """The square of L's largest singular value."""
         self._check(d)
-        return float(np.linalg.norm(self.factor, ord=2) ** 2)
+        return self._size
 
     def gauge(self, u: FloatArray) -> FloatArray:
         """Length of the shortest preimage under L; infinite outside its range."""
         self._check(u.shape[1])
-        preimage = u @ np.linalg.pinv(self.factor).T
+        preimage = u @ self._inverse.T
         off = np.linalg.norm(preimage @ self.factor.T - u, axis=1)
         size = np.linalg.norm(u, axis=1)
         return np.where(off > 1e-9 * np.maximum(size, 1e-12), np.inf, np.linalg.norm(preimage, axis=1))
@@ -271,32 +279,3 @@ class DeviationBudget(UncertaintySet):
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {"set": "deviations", "gamma": int(self.gamma), "base": self.base.to_dict()}
-
-
-def uncertainty_from_dict(data: Any) -> UncertaintySet:
-    """The set of a JSON object that `to_dict` wrote.
-
-    ``{"set": "l2" | "l1" | "linf", "radius": ...}``, ``{"set": "sparse_box", "radius", "k", "protected"}``,
-    ``{"set": "ellipsoid", "radius", "factor"}`` or ``{"set": "deviations", "gamma", "base": {...}}``.
-
-    Raises
-    ------
-    InputError
-        If it is not one of these.
-    """
-    kinds: dict[str, tuple[Callable[..., UncertaintySet], set[str]]] = {
-        **{name: (functools.partial(NormBall, norm=name), {"radius"}) for name in get_args(Norm)},
-        "sparse_box": (SparseBox, {"radius", "k", "protected"}),
-        "ellipsoid": (Ellipsoid, {"radius", "factor"}),
-        "deviations": (
-            lambda gamma, base: DeviationBudget(uncertainty_from_dict(base), gamma),
-            {"gamma", "base"},
-        ),
-    }
-    if not isinstance(data, dict) or data.get("set") not in kinds:
-        raise InputError(f"an uncertainty set is an object whose 'set' is one of {', '.join(kinds)}")
-    make, keys = kinds[data["set"]]
-    given = {key: value for key, value in data.items() if key != "set"}
-    if set(given) != keys and not (data["set"] == "sparse_box" and set(given) == keys - {"protected"}):
-        raise InputError(f"set '{data['set']}' takes {', '.join(sorted(keys))}, given {', '.join(given)}")
-    return make(**given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -122,8 +123,7 @@ def test_radii_scale_everything(name: str) -> None:
     if name == "deviations":
         given: UncertaintySet = DeviationBudget(NormBall(radii, "linf"), 1)
     else:
-        shape = {k: v for k, v in vars(SETS[name]).items() if k != "radius"}
-        given = type(SETS[name])(radius=radii, **shape)
+        given = replace(SETS[name], radius=radii)
     unit, a = SETS[name], np.random.default_rng(4).normal(size=(3, D))
     assert given.support(a, 3) == pytest.approx(np.outer(unit.unit_support(a), radii))
     assert given.support_each(a) == pytest.approx(radii * unit.support_each(a))
