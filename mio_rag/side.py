@@ -144,7 +144,7 @@ class Side:
         """What a decision broke, and what that cost."""
         broken = [(part, part.broken(x)) for part in self.soft]
         return [
-            f"paid {part.price * excess:.3g}: '{part.row.name}' is broken by {excess:.10g}"
+            f"paid {part.price * excess:.3g}: {part.row.name}, broken by {excess:.10g}"
             for part, excess in broken
             if excess > 0
         ]

@@ -87,7 +87,7 @@ def test_prices_are_paid_reported_and_hidden() -> None:
     assert soft.result.status is Status.OPTIMAL
     missing = set(c.clusters) - {c.clusters[i] for i in soft.chosen}
     assert len(soft.notes) == len(missing) > 0
-    assert all("paid 0.05: 'at least 1 from cluster" in note for note in soft.notes)
+    assert all("paid 0.05: at least 1 from cluster" in note for note in soft.notes)
     assert all(note in soft.explain() for note in soft.notes)
     assert len(soft.decisions) == len(c)
     assert max(soft.chosen) < len(c) < soft.program.n
