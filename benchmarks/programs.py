@@ -1,9 +1,10 @@
 """Seeded random selection programs that try to catch a solver out.
 
 Every draw combines a kind of pairwise matrix, a kind of costs, a kind of budget and, each with some
-probability, count rows, source caps, rows of mixed signs and fixed items. All data are decimals with at most
-three places, so that no sum lies near a tolerance and every exact solver must agree to the last digit that it
-promises.
+probability, count rows, source caps, shares, coverage, changes against a previous selection, conflicts,
+needs, rows of mixed signs, rows that may be broken at a price, and fixed items. All data are decimals with
+at most three places, so that no sum lies near a tolerance and every exact solver must agree to the last digit
+that it promises.
 """
 
 from __future__ import annotations
@@ -12,6 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.formulations import LinearConstraint, SelectionProgram, passage_count, source_caps
+from mio_rag.formulations.side_rows import (
+    SoftRow,
+    change_rows,
+    conflict_rows,
+    coverage_rows,
+    need_rows,
+    share_rows,
+    with_soft_rows,
+)
 
 __all__ = ["COSTS", "PAIRS", "hard_program", "random_program"]
 
@@ -36,14 +46,22 @@ def random_program(rng: np.random.Generator, n_max: int = 10) -> SelectionProgra
     pairwise, linear = _values(rng, n, str(rng.choice(PAIRS)))
     costs = _costs(rng, n, str(rng.choice(COSTS)))
     fixed = rng.choice([-1, 0, 1], size=n, p=[0.8, 0.1, 0.1]) if rng.random() < 0.3 else np.full(n, -1)
-    return SelectionProgram(
+    rows = _rows(rng, n)
+    soft = []
+    if rng.random() < 0.15:  # a source cap and coverage that may be broken at a price
+        labels = [str(s) for s in rng.choice(["a", "b", "c", ""], n)]
+        kinds = [*source_caps(labels, 1), *coverage_rows(labels)]
+        soft = [SoftRow(row, round(float(rng.random()), 3)) for row in kinds[:3]]
+    program = SelectionProgram(
         linear=linear,
         pairwise=pairwise,
         costs=costs,
         budget=_budget(rng, costs),
-        rows=_rows(rng, n),
+        rows=rows,
         fixed=fixed.astype(np.int8),
     )
+    priced = with_soft_rows(program, soft)
+    return priced if priced.n <= n_max else program
 
 
 def hard_program(rng: np.random.Generator, n: int = 60) -> SelectionProgram:
@@ -113,6 +131,7 @@ def _rows(rng: np.random.Generator, n: int) -> tuple[LinearConstraint, ...]:
     if rng.random() < 0.25:
         sources = [str(s) for s in rng.choice(["a", "b", "c", ""], n)]
         rows += source_caps(sources, int(rng.integers(0, 3)))
+    rows += _side_rows(rng, n)
     for k in range(int(rng.integers(1, 3)) if rng.random() < 0.25 else 0):
         sides = np.sort(np.round(rng.normal(0, 2, 2), 3))
         both = rng.random() < 0.3
@@ -125,3 +144,23 @@ def _rows(rng: np.random.Generator, n: int) -> tuple[LinearConstraint, ...]:
             )
         )
     return tuple(rows)
+
+
+def _side_rows(rng: np.random.Generator, n: int) -> list[LinearConstraint]:
+    """Shares, coverage, changes, conflicts and needs, each with some probability."""
+    ids = [str(k) for k in range(n)]
+    labels = [str(s) for s in rng.choice(["a", "b", "c", ""], n)]
+    rows: list[LinearConstraint] = []
+    if rng.random() < 0.1:
+        rows += share_rows(labels, float(rng.choice([0.25, 1 / 3, 0.5, 0.8])))
+    if rng.random() < 0.15:
+        rows += coverage_rows(labels, int(rng.integers(1, 3)))
+    if rng.random() < 0.15:
+        previous = [i for i in ids if rng.random() < 0.4]
+        rows += change_rows(ids, previous, int(rng.integers(0, 4)))
+    if n > 1 and rng.random() < 0.2:
+        pairs = np.argwhere(np.triu(rng.random((n, n)) < 0.3, 1))
+        rows += conflict_rows(ids, [(int(i), int(j)) for i, j in pairs])
+    if n > 1 and rng.random() < 0.15:
+        rows += need_rows(ids, {i: [str(rng.choice([*ids, "gone"]))] for i in ids if rng.random() < 0.3})
+    return rows

@@ -6,20 +6,28 @@ from mio_rag.formulations.mdp import FiniteMDP
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.formulations.robust import nominal_program, termwise_program, worst_similarity
-from mio_rag.formulations.uncertainty import NormBall
+from mio_rag.formulations.uncertainty import NormBall, UncertaintySet
+from mio_rag.formulations.uncertainty_json import uncertainty_from_dict
+from mio_rag.formulations.uncertainty_sets import DeviationBudget, Ellipsoid, OwnSet, SparseBox
 
 __all__ = [
+    "DeviationBudget",
+    "Ellipsoid",
     "FiniteMDP",
     "LinearConstraint",
     "MilpArrays",
     "NormBall",
+    "OwnSet",
     "RetrievalMDP",
     "SelectionProgram",
+    "SparseBox",
+    "UncertaintySet",
     "fixed_values",
     "linearize",
     "nominal_program",
     "passage_count",
     "source_caps",
     "termwise_program",
+    "uncertainty_from_dict",
     "worst_similarity",
 ]

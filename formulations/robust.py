@@ -10,9 +10,10 @@ and the *termwise* robust counterpart charges every term its own worst perturbat
     r_i  <-  r_i - h_i(q)                                    (relevance is q . mu_i, which can fall by h_i(q))
     s_ij <-  s_ij + h_i(mu_j) + h_j(mu_i) + max delta_i . delta_j
 
-with h the support function of the uncertainty set. Each term is exact on its own; the sum is a lower bound on
-the true worst case, in which one delta_i must serve all terms at once, so the counterpart is safe and
-conservative.
+with h the support function of the uncertainty set (`mio_rag.formulations.uncertainty`). Each term is exact on
+its own; the sum is a lower bound on the true worst case, in which one delta_i must serve all terms at once,
+so the counterpart is safe and conservative. With a budget of deviations, every passage is taken to deviate
+here; the joint counterpart (`mio_rag.formulations.joint`) uses it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
-from mio_rag.formulations.uncertainty import NormBall
+from mio_rag.formulations.uncertainty import UncertaintySet
 
 __all__ = ["nominal_program", "termwise_program", "worst_similarity"]
 
@@ -122,7 +123,7 @@ def nominal_program(
     )
 
 
-def worst_similarity(embeddings: ArrayLike, uncertainty: NormBall) -> FloatArray:
+def worst_similarity(embeddings: ArrayLike, uncertainty: UncertaintySet) -> FloatArray:
     """Largest value of each inner product mu_i . mu_j over the uncertainty set, shape (n, n).
 
     h_i(mu_j) + h_j(mu_i) + max delta_i . delta_j above the nominal one.
@@ -143,7 +144,7 @@ def termwise_program(
     query_embedding: ArrayLike,
     costs: ArrayLike,
     budget: float,
-    uncertainty: NormBall,
+    uncertainty: UncertaintySet,
     *,
     redundancy_weight: float = 0.0,
     passage_penalty: float = 0.0,
@@ -161,7 +162,7 @@ def termwise_program(
         mu_i, one row per item.
     query_embedding : array_like, shape (d,)
         q, taken as exact.
-    uncertainty : NormBall
+    uncertainty : UncertaintySet
         Where each mu_i may really lie.
     costs, budget, redundancy_weight, passage_penalty, token_price, rows, fixed
         As in `nominal_program`; with radius 0 both programs are the same.

@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Answer": "types",
     "Candidates": "types",
+    "Conversation": "conversation",
     "CorpusIndex": "retrieval",
     "Dataset": "corpus",
     "InputError": "errors",
@@ -24,18 +25,20 @@ _HOME = {
     "Selection": "types",
     "SelectionProgram": "formulations",
     "Selector": "selector",
+    "SideConstraints": "side",
     "SolveOptions": "solvers",
     "SolveResult": "solvers",
     "Status": "solvers",
     "load_dataset": "datasets",
     "make_generator": "generation",
-    "select": "selector",
+    "select": "plain",
     "solve": "solvers",
 }
 
 __all__ = [
     "Answer",
     "Candidates",
+    "Conversation",
     "CorpusIndex",
     "Dataset",
     "InputError",
@@ -47,6 +50,7 @@ __all__ = [
     "Selection",
     "SelectionProgram",
     "Selector",
+    "SideConstraints",
     "SolveOptions",
     "SolveResult",
     "Status",
@@ -57,13 +61,16 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from mio_rag.conversation import Conversation
     from mio_rag.corpus import Dataset
     from mio_rag.datasets import load_dataset
     from mio_rag.errors import InputError, MioRagError
     from mio_rag.formulations import LinearConstraint, SelectionProgram
     from mio_rag.generation import make_generator
+    from mio_rag.plain import select
     from mio_rag.retrieval import CorpusIndex, Retriever
-    from mio_rag.selector import Selector, select
+    from mio_rag.selector import Selector
+    from mio_rag.side import SideConstraints
     from mio_rag.solvers import SolveOptions, SolveResult, Status, solve
     from mio_rag.types import Answer, Candidates, Passage, Question, Selection
 

@@ -35,6 +35,7 @@ from mio_rag.cli_options import (
 )
 from mio_rag.cli_output import ReportingGroup, open_output
 from mio_rag.cli_relevance import RelevanceOptions, calibrate, doubt_embedder
+from mio_rag.cli_side import SideOptions, radius
 from mio_rag.errors import SolverError
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ def select(
     must_include: Include = None,
     must_exclude: Exclude = None,
     evidence: RelevanceOptions,
+    side: SideOptions,
     solving: SolverOptions,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
@@ -158,8 +160,10 @@ def select(
 
     output = open_output(json_output)
     selector, corpus, _ = collect(
-        lambda: evidence.applied(
-            lambda: make_selector(program, solving, must_include or (), must_exclude or ())
+        lambda: side.applied(
+            lambda: evidence.applied(
+                lambda: make_selector(program, solving, must_include or (), must_exclude or ())
+            )
         ),
         lambda: CorpusIndex.load(index),
         lambda: check_request(question, budget_tokens, pool, retrieval),
@@ -185,6 +189,7 @@ def ask(
     must_include: Include = None,
     must_exclude: Exclude = None,
     evidence: RelevanceOptions,
+    side: SideOptions,
     solving: SolverOptions,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
@@ -207,8 +212,10 @@ def ask(
 
     output = open_output(json_output)
     selector, corpus, reader, _ = collect(
-        lambda: evidence.applied(
-            lambda: make_selector(program, solving, must_include or (), must_exclude or ())
+        lambda: side.applied(
+            lambda: evidence.applied(
+                lambda: make_selector(program, solving, must_include or (), must_exclude or ())
+            )
         ),
         lambda: CorpusIndex.load(index),
         lambda: make_generator(generator),
@@ -280,6 +287,7 @@ def evaluate(
     comparison: ComparisonOptions,
     program: ProgramOptions,
     evidence: RelevanceOptions,
+    side: SideOptions,
     solving: SolverOptions = _FOR_MANY,
     control: ControlOptions,
     pool: Pool = 50,
@@ -298,8 +306,8 @@ def evaluate(
 
     output = open_output(json_output)
     settings, dataset, reader, corpus, model, *_ = collect(
-        lambda: evaluation_settings(
-            comparison, program, evidence, solving, pool, retrieval, max_tokens, control
+        lambda: side.in_settings(
+            evaluation_settings(comparison, program, evidence, solving, pool, retrieval, max_tokens, control)
         ),
         lambda: control.load(data, solving.seed),
         lambda: None if comparison.generator == "none" else make_generator(comparison.generator),
@@ -347,6 +355,7 @@ def _evaluation_json(result: EvaluationResult) -> dict[str, Any]:
 
 
 app.command()(calibrate)
+app.command()(radius)
 
 
 @app.command()

@@ -173,6 +173,8 @@ def print_selection(console: Console, selection: Selection, show_rest: int = 8) 
         f"[bold]{count}, {selection.tokens_used} of {selection.budget_tokens} tokens[/] \u2014 "
         f"{escape(selection.result.certificate())}"
     )
+    for line in (*([selection.worst_case.explain()] if selection.worst_case else []), *selection.notes):
+        console.print(escape(line))
 
 
 def print_answer(console: Console, answer: Answer) -> None:

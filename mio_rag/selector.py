@@ -1,10 +1,10 @@
 """Candidates -> program -> solver -> Selection.
 
     maximise   sum_i (r_i - lambda_2 - lambda_3 c_i) x_i  -  lambda_1 sum_{i<j} s_ij x_i x_j
-    subject to sum_i c_i x_i <= budget_tokens, and the side rows
+    subject to sum_i c_i x_i <= budget_tokens, and the side rows (`mio_rag.side`)
 
 with relevance r, similarity s (inner products of the embeddings), token costs c; under embedding uncertainty
-the termwise robust counterpart of it (`mio_rag.formulations.robust`). Relevance may be a calibrated
+the termwise or the joint robust counterpart of it (`mio_rag.counterpart`). Relevance may be a calibrated
 probability (`mio_rag.relevance`), and passages of which one mentions the other may gain by each other's
 company: `link_benefit * max(r_i, r_j)` for choosing both ends of an evidence link.
 """
@@ -16,33 +16,31 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from mio_rag.context import (
     PromptOrder,
-    RegexCounter,
     TokenCounter,
     in_prompt_order,
-    passage_tokens,
     render_context,
 )
+from mio_rag.counterpart import Counterpart, concluded, program_of, solved
 from mio_rag.errors import InputError, MioRagError, SolverError
-from mio_rag.explain import decisions
-from mio_rag.formulations.constraints import count_problem, fixed_values, passage_count, source_caps
+from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.program import SelectionProgram
-from mio_rag.formulations.robust import nominal_program, worst_similarity
-from mio_rag.formulations.uncertainty import Norm, NormBall
+from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.many import Steps, finish_many
 from mio_rag.relevance.model import RelevanceModel
+from mio_rag.side import SideConstraints
 from mio_rag.solvers.batch import Executor
-from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import SolveOptions, Status
-from mio_rag.types import Candidates, Passage, Selection
+from mio_rag.solvers.sweep import path_solver
+from mio_rag.types import Candidates, Selection
 
 if TYPE_CHECKING:
-    from mio_rag.retrieval.embedders import Embedder
+    pass
 
-__all__ = ["Selector", "select"]
+__all__ = ["Selector"]
 
 FloatArray = NDArray[np.float64]
 
@@ -84,6 +82,15 @@ class Selector:
         Weigh the similarity of two passages by sqrt(r_i r_j), so that only relevant passages compete.
     prompt_order : {"best_first", "best_at_ends", "document"}
         How the chosen passages are laid out.
+    uncertainty : UncertaintySet, optional
+        Instead of `radius` and `norm`: any set of `mio_rag.formulations`. `Candidates.radius`, where given,
+        replaces its radii.
+    counterpart : {"termwise", "joint"}
+        termwise: each term is charged its own worst perturbation; one program, conservative. joint: one
+        perturbation of each embedding serves all terms; a few programs, `relative_gap` bounds how far they
+        are driven, and the selection's worst case is certified from both sides.
+    side : SideConstraints
+        Shares, coverage, smoothness, conflicts, needs, and prices for what may be broken.
 
     Raises
     ------
@@ -107,6 +114,9 @@ class Selector:
     link_benefit: float = 0.0
     redundancy_by_relevance: bool = False
     prompt_order: PromptOrder = "best_first"
+    uncertainty: UncertaintySet | None = None
+    counterpart: Counterpart = "termwise"
+    side: SideConstraints = field(default_factory=SideConstraints)
 
     def __post_init__(self) -> None:
         problems = []
@@ -118,6 +128,14 @@ class Selector:
                 problems.append(f"{name}={value!r} must be a finite number >= 0")
         if self.norm not in get_args(Norm):
             problems.append(f"norm={self.norm!r} is unknown: choose l2, l1 or linf")
+        if self.counterpart not in get_args(Counterpart):
+            problems.append(f"counterpart={self.counterpart!r} is unknown: choose termwise or joint")
+        if self.counterpart == "joint" and self.redundancy_by_relevance:
+            problems.append(
+                "counterpart='joint' has no redundancy_by_relevance: use termwise, or leave one of them out"
+            )
+        if self.uncertainty is not None and self.radius > 0:
+            problems.append("uncertainty and radius exclude each other: the set brings its radii")
         if self.prompt_order not in get_args(PromptOrder):
             known = ", ".join(get_args(PromptOrder))
             problems.append(f"prompt_order={self.prompt_order!r} is unknown: choose {known}")
@@ -160,76 +178,13 @@ class Selector:
         InputError
             If the candidates lack what the settings need.
         """
-        n = len(candidates)
-        rows = passage_count(n, self.min_passages, self.max_passages)
-        if self.max_per_source is not None:
-            if candidates.sources is None:
-                raise InputError(
-                    "max_per_source needs candidates with sources: pass sources, or leave it out"
-                )
-            rows += source_caps(candidates.sources, self.max_per_source)
-        value, similarity = self._terms(candidates)
-        return nominal_program(
-            value,
-            similarity,
-            candidates.tokens,
-            budget_tokens,
-            redundancy_weight=self.redundancy_weight,
-            passage_penalty=self.penalty(candidates),
-            token_price=self.token_price,
-            benefit=self._benefit(candidates, value),
-            rows=rows,
-            fixed=fixed_values(candidates.ids, self.must_include, self.must_exclude),
-        )
+        return program_of(self, candidates, budget_tokens)
 
     def valued(self, candidates: Candidates) -> Candidates:
         """The candidates with the relevance that this selector gives them: its model's, or their own."""
         if self.relevance_model is None:
             return candidates
         return replace(candidates, relevance=self.relevance_model.probabilities(candidates))
-
-    def _terms(self, candidates: Candidates) -> tuple[FloatArray, FloatArray | None]:
-        """Relevance and similarity as the program charges them: nominal, or each at its own worst."""
-        n, model = len(candidates), self.relevance_model
-        radius = self.radius if candidates.radius is None else np.asarray(candidates.radius)
-        vectors, query = candidates.embeddings, candidates.query_embedding
-        if not np.any(np.asarray(radius) > 0):
-            value = candidates.relevance
-            if self.redundancy_weight == 0 or vectors is None:
-                return value, None
-            mu = vectors.astype(np.float64)
-            return value, self._weighed(mu @ mu.T, value, value)
-        if vectors is None or query is None:
-            raise InputError("radius > 0 needs embeddings and query_embedding: pass them, or set radius=0")
-        ball = NormBall(radius, self.norm)
-        loss = ball.support(query, n)
-        if model is None:
-            low, high = candidates.relevance - loss, candidates.relevance + loss
-        else:
-            low, high = (model.probabilities(candidates, sign * loss) for sign in (1, -1))
-        if self.redundancy_weight == 0:
-            return low, None
-        return low, self._weighed(worst_similarity(vectors, ball), low, high)
-
-    def _weighed(self, similarity: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
-        """Similarity by sqrt(r_i r_j), at whichever end of the relevances costs most."""
-        if not self.redundancy_by_relevance:
-            return similarity
-        least, most = (np.sqrt(np.maximum(r, 0.0)) for r in (low, high))
-        return np.where(similarity >= 0, np.outer(most, most), np.outer(least, least)) * similarity
-
-    def _benefit(self, candidates: Candidates, value: FloatArray) -> FloatArray | None:
-        """w * max(r_i, r_j) * weight of the link, for every pair of which one mentions the other."""
-        if self.link_benefit == 0:
-            return None
-        if candidates.links is None:
-            raise InputError(
-                f"link_benefit={self.link_benefit:g} needs candidates with evidence links: retrieve them "
-                "from an index that holds links, pass links, or set link_benefit=0"
-            )
-        either = np.maximum(candidates.links, candidates.links.T)
-        worth = np.maximum(value, 0.0)
-        return np.asarray(self.link_benefit * either * np.maximum.outer(worth, worth), dtype=np.float64)
 
     def select(
         self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
@@ -262,9 +217,10 @@ class Selector:
         """
         steps = self._steps(candidates, budget_tokens, counter)
         program = next(steps)
+        run = path_solver(self.solver, self.options)
         while True:
             try:
-                program = steps.send(solve(program, self.solver, self.options))
+                program = steps.send(run(program))
             except StopIteration as done:
                 selection: Selection = done.value
                 return selection
@@ -331,11 +287,13 @@ class Selector:
         candidates = self.valued(candidates)
         allowed = int(budget_tokens)
         while True:
-            program = self.program(candidates, allowed)
-            result = yield program
+            found = yield from solved(self, candidates, allowed)
+            program, result = found.program, found.result
             if result.status is Status.ERROR:
                 raise SolverError(result.message)
-            chosen = in_prompt_order(candidates, result.selected, self.prompt_order)
+            # Behind the passages stand items that buy broken rows: nobody reads them.
+            picked = [i for i in result.selected if i < len(candidates)]
+            chosen = in_prompt_order(candidates, picked, self.prompt_order)
             used = summed = int(candidates.tokens[list(chosen)].sum())
             if counter is not None and chosen:
                 used = counter.count([render_context(candidates.passage(i) for i in chosen)])[0]
@@ -350,152 +308,4 @@ class Selector:
                 message=f"no selection satisfies the constraints within {allowed} tokens, all that is left "
                 f"of {int(budget_tokens)} where the assembled block counts more than its passages",
             )
-        return Selection(
-            candidates,
-            chosen,
-            used,
-            int(budget_tokens),
-            result,
-            program,
-            decisions(candidates, program, result),
-        )
-
-
-def select(
-    query: str,
-    texts: Sequence[str],
-    *,
-    budget_tokens: int,
-    embeddings: ArrayLike | None = None,
-    query_embedding: ArrayLike | None = None,
-    scores: ArrayLike | None = None,
-    tokens: ArrayLike | None = None,
-    ids: Sequence[str] | None = None,
-    titles: Sequence[str] | None = None,
-    sources: Sequence[str] | None = None,
-    embedder: Embedder | str | None = None,
-    counter: TokenCounter | None = None,
-    selector: Selector | None = None,
-    redundancy_weight: float | None = None,
-    passage_penalty: float | Literal["auto"] | None = None,
-    token_price: float | None = None,
-    radius: float | None = None,
-    norm: Literal["l2", "l1", "linf"] | None = None,
-    min_passages: int | None = None,
-    max_passages: int | None = None,
-    max_per_source: int | Mapping[str, int] | None = None,
-    must_include: Sequence[str] | None = None,
-    must_exclude: Sequence[str] | None = None,
-    solver: str | None = None,
-    options: SolveOptions | None = None,
-) -> Selection:
-    """Choose among texts that you already retrieved: the plain-Python door.
-
-    Parameters
-    ----------
-    query : str
-    texts : sequence of str, length n
-    budget_tokens : int
-        Largest total of `tokens`.
-    embeddings : array_like, shape (n, d), optional
-        One row per text; scaled to unit length here. Or give `embedder`.
-    query_embedding : array_like, shape (d,), optional
-        With `embeddings`, relevance is the cosine with it, unless `scores` are given.
-    scores : array_like, shape (n,), optional
-        Relevance of each text, larger is better: a re-ranker's, a retriever's, a probability.
-    tokens : array_like of int, shape (n,), optional
-        Cost of each text as your model counts it. Otherwise `counter` counts them, by default `RegexCounter`,
-        an approximation.
-    counter : TokenCounter, optional
-        Your model's tokenizer. Where it prices the passages, `tokens_used` is its count of the whole block
-        (titles, texts and a blank line between passages), and that block keeps the budget.
-    embedder : Embedder or str, optional
-        Embeds query and texts where no embeddings are given: "minilm", or a sentence-transformers id or
-        folder. None is chosen for you.
-    selector : Selector, optional
-        Settings to start from; the keyword settings that are given override it. See `Selector` for their
-        meaning.
-
-    Returns
-    -------
-    Selection
-        `.texts`, `.ids`, `.tokens_used`, `.result` (the certificate) and `.explain()`.
-
-    Examples
-    --------
-    >>> chosen = select("who?", ["a b c", "d e", "f"], scores=[0.9, 0.8, 0.1], budget_tokens=4,
-    ...                 redundancy_weight=0, passage_penalty=0)
-    >>> chosen.ids, chosen.tokens_used
-    (('0', '2'), 4)
-    """
-    n = len(texts)
-    if embedder is not None and embeddings is None:
-        from mio_rag.retrieval.embedders import make_embedder
-
-        model = make_embedder(embedder) if isinstance(embedder, str) else embedder
-        if model.name == "tfidf":
-            model.fit(texts)
-        vectors: NDArray[np.float32] | None = model.encode(list(texts))
-        query_vector: NDArray[np.float32] | None = model.encode([query])[0]
-    else:
-        vectors = None if embeddings is None else _unit_rows("embeddings", embeddings)
-        query_vector = None if query_embedding is None else _unit_rows("query_embedding", query_embedding)
-    if scores is None:
-        if vectors is None or query_vector is None:
-            raise InputError(
-                "relevance is unknown: give scores=, or embeddings= with query_embedding=, or embedder= "
-                '("minilm", or a sentence-transformers id or folder)'
-            )
-        if vectors.ndim == 2 and query_vector.shape == (vectors.shape[1],):
-            scores = vectors @ query_vector
-        else:
-            scores = np.zeros(n)  # Candidates reports the wrong shape
-    # Only a counter that priced the passages can check the block that they make together.
-    checked = counter if tokens is None else None
-    labels = [str(k) for k in range(n)] if ids is None else [str(i) for i in ids]
-    if tokens is None:
-        heads = titles if titles is not None and len(titles) == n else [""] * n
-        tokens = passage_tokens(
-            [Passage(str(k), t, h) for k, (t, h) in enumerate(zip(texts, heads, strict=True))],
-            counter or RegexCounter(),
-        )
-    pool = Candidates(
-        ids=labels,
-        texts=texts,
-        relevance=scores,  # type: ignore[arg-type]
-        tokens=tokens,  # type: ignore[arg-type]
-        embeddings=vectors,
-        query_embedding=query_vector,
-        titles=titles,
-        sources=sources,
-        question=query,
-    )
-    given = {
-        "redundancy_weight": redundancy_weight,
-        "passage_penalty": passage_penalty,
-        "token_price": token_price,
-        "radius": radius,
-        "norm": norm,
-        "min_passages": min_passages,
-        "max_passages": max_passages,
-        "max_per_source": max_per_source,
-        "must_include": must_include,
-        "must_exclude": must_exclude,
-        "solver": solver,
-        "options": options,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
-    base = selector or Selector()
-    settings = Selector(**{**base.__dict__, **changes})
-    return settings.select(pool, budget_tokens, checked)
-
-
-def _unit_rows(name: str, vectors: ArrayLike) -> NDArray[np.float32]:
-    try:
-        matrix = np.asarray(vectors, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is not an array of numbers ({error})") from error
-    if matrix.ndim == 0:
-        raise InputError(f"{name} has shape (), expected one vector or one row per text")
-    norms = np.linalg.norm(matrix, axis=-1, keepdims=True)
-    return np.asarray(np.where(norms > 0, matrix / np.where(norms > 0, norms, 1), matrix), dtype=np.float32)
+        return concluded(self, candidates, found, result, chosen, used, int(budget_tokens), allowed)

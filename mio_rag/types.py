@@ -6,7 +6,7 @@ not three layers later. Arrays are stored read-only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from mio_rag.errors import InputError
 
 if TYPE_CHECKING:
+    from mio_rag.attack import Attack
+    from mio_rag.formulations.joint import JointProblem
     from mio_rag.formulations.program import SelectionProgram
+    from mio_rag.formulations.uncertainty import UncertaintySet
+    from mio_rag.solvers.infeasibility import Conflict
     from mio_rag.solvers.result import SolveResult
 
 FloatArray = NDArray[np.float64]
@@ -279,6 +283,43 @@ class Decision:
     redundant_with: str | None = None
 
 
+@dataclass(frozen=True)
+class WorstCase:
+    """What a selection is worth when its embeddings are as wrong as the uncertainty set allows.
+
+    Parameters
+    ----------
+    counterpart : str
+        Which counterpart was maximised: "termwise" or "joint".
+    lower : float
+        Certified: no perturbation of the set makes the selection worth less.
+    upper : float or None
+        Reached: some perturbation makes it worth no more; None where none was looked for.
+    programs : int
+        Solved to find the selection.
+    """
+
+    counterpart: str
+    lower: float
+    upper: float | None
+    programs: int = 1
+
+    def explain(self) -> str:
+        """One line for a person."""
+        if self.upper is None:
+            return f"worst case ({self.counterpart}): at least {self.lower:.6g}"
+        return f"worst case ({self.counterpart}): between {self.lower:.6g} and {self.upper:.6g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "counterpart": self.counterpart,
+            "lower": self.lower,
+            "upper": self.upper,
+            "programs": self.programs,
+        }
+
+
 @dataclass(frozen=True, eq=False)
 class Selection:
     """What the model will read, with the proof.
@@ -293,6 +334,19 @@ class Selection:
         Status, objective, certified bound and gap of the program that was solved.
     decisions : tuple of Decision
         One per candidate, in candidate order.
+    worst_case : WorstCase or None
+        Under embedding uncertainty.
+    notes : tuple of str
+        Constraints that were broken at their price.
+    conflict : Conflict or None
+        Where nothing is feasible: requirements that cannot hold together, and the budget that would do.
+    problem : callable or None
+        Uncertainty set (None: the selector's own) -> the robust problem, for `attack`.
+
+    Notes
+    -----
+    Where constraints may be broken at a price, `program` and `result.x` hold an item behind the passages for
+    every size in which that is bought.
     """
 
     candidates: Candidates
@@ -302,6 +356,45 @@ class Selection:
     result: SolveResult
     program: SelectionProgram
     decisions: tuple[Decision, ...]
+    worst_case: WorstCase | None = None
+    notes: tuple[str, ...] = ()
+    conflict: Conflict | None = None
+    problem: Callable[[UncertaintySet | None], JointProblem] | None = None
+
+    def attack(
+        self,
+        uncertainty: UncertaintySet | None = None,
+        *,
+        restarts: int = 8,
+        random: int = 100,
+        seed: int = 0,
+    ) -> Attack:
+        """Perturb the embeddings to make this selection as bad as possible.
+
+        Parameters
+        ----------
+        uncertainty : UncertaintySet, optional
+            Where the perturbations lie; the set that the selection was made for by default.
+        restarts : int
+            Random starts of the block-coordinate descent, beside the first-order worst case.
+        random : int
+            Random perturbations, for comparison.
+
+        Returns
+        -------
+        Attack
+            `.worst` (reached) never lies below `.certified`.
+
+        Raises
+        ------
+        InputError
+            If there is no selection, or the candidates have no embeddings.
+        """
+        from mio_rag.attack import attack
+
+        if self.problem is None or self.result.x is None:
+            raise InputError("there is no selection to attack")
+        return attack(self.problem(uncertainty), self.result.x, restarts=restarts, random=random, seed=seed)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -326,7 +419,11 @@ class Selection:
             f"{len(self.chosen)} of {len(self.candidates)} passages, "
             f"{self.tokens_used} of {self.budget_tokens} tokens",
             result.certificate(),
+            *([] if self.worst_case is None else [self.worst_case.explain()]),
+            *self.notes,
         ]
+        if self.conflict is not None:
+            return "\n".join([*lines, self.conflict.explain()])
         if result.x is None:  # there is nothing to say about single passages
             asked = [f"at most {self.program.budget:.10g} tokens", *(row.name for row in self.program.rows)]
             ids = zip(self.candidates.ids, self.program.fixed, strict=True)
@@ -346,6 +443,11 @@ class Selection:
             "tokens_used": self.tokens_used,
             "budget_tokens": self.budget_tokens,
             "selected_ids": list(self.ids),
+            "worst_case": None if self.worst_case is None else self.worst_case.to_dict(),
+            "notes": list(self.notes),
+            "conflict": None
+            if self.conflict is None
+            else {"parts": list(self.conflict.parts), "smallest_budget": self.conflict.smallest_budget},
             "passages": [
                 {
                     "id": d.id,

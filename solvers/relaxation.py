@@ -15,7 +15,7 @@ from mio_rag.solvers.result import SolveOptions
 
 __all__ = ["Incumbent", "Root", "improved", "is_wide", "relax_root", "target", "waiting"]
 
-_MULTIPLIER_STEPS = 25
+_MULTIPLIER_STEPS = 80  # with 25, a dozen mixed rows cost twice the nodes
 _QUICK_NODES = 150  # before any better matrix is worth its price
 _LARGEST_DIAGONAL = 260  # items
 _NO_PENALTY = 1e-12  # relative to the largest value: nothing for a better matrix to gain

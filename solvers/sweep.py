@@ -10,7 +10,7 @@ from mio_rag.solvers.registry import check_name, resolve, solve
 from mio_rag.solvers.result import SolveOptions, SolveResult
 from mio_rag.solvers.warm import WarmStart
 
-__all__ = ["solve_path"]
+__all__ = ["path_solver", "solve_path"]
 
 
 def solve_path(
@@ -44,11 +44,7 @@ def solve_path(
     InputError
         For an unknown solver, or programs of different sizes.
     """
-    from mio_rag.solvers import branch_and_bound
-
-    check_name(solver)
-    options = options or SolveOptions()
-    warm = WarmStart()
+    run = path_solver(solver, options or SolveOptions())
     n: int | None = None
     for k, program in enumerate(programs):
         if n is not None and program.n != n:
@@ -56,10 +52,31 @@ def solve_path(
                 f"program {k} has {program.n} items, those before it {n}: a path is over one pool of passages"
             )
         n = program.n
-        if resolve(program, solver) == "branch_and_bound":
-            result = branch_and_bound.solve(program, options, warm=warm)
-        else:
-            result = solve(program, solver, options)
-        yield result
+        yield run(program)
         if progress is not None:
             progress(1)
+
+
+def path_solver(solver: str, options: SolveOptions) -> Callable[[SelectionProgram], SolveResult]:
+    """`solve` with a memory: the kernel starts each program of a pool from what the one before left.
+
+    Raises
+    ------
+    InputError
+        For an unknown solver.
+    """
+    check_name(solver)
+    warm = WarmStart()
+    size = -1
+
+    def run(program: SelectionProgram) -> SolveResult:
+        nonlocal warm, size
+        if resolve(program, solver) != "branch_and_bound":
+            return solve(program, solver, options)
+        from mio_rag.solvers import branch_and_bound
+
+        if program.n != size:
+            warm, size = WarmStart(), program.n
+        return branch_and_bound.solve(program, options, warm=warm)
+
+    return run

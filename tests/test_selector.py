@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from mio_rag.context import render_context
 from mio_rag.errors import InputError
-from mio_rag.selector import Selector, select
+from mio_rag.plain import select
+from mio_rag.selector import Selector
 from mio_rag.solvers import Status
 from mio_rag.types import Candidates
 

@@ -323,7 +323,9 @@ def _run_record(
     settings: EvaluationSettings,
     questions: int,
 ) -> dict[str, Any]:
-    selector = dataclasses.asdict(settings.selector)
+    selector = dataclasses.asdict(dataclasses.replace(settings.selector, uncertainty=None))
+    if settings.selector.uncertainty is not None:
+        selector["uncertainty"] = settings.selector.uncertainty.to_dict()
     if selector["options"]["time_limit_seconds"] == math.inf:  # JSON has no infinity
         selector["options"]["time_limit_seconds"] = None
     return {

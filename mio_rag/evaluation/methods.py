@@ -85,6 +85,8 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
         passage_penalty=0.0,
         token_price=0.0,
         radius=0.0,
+        uncertainty=None,
+        counterpart="termwise",
         relevance_model=None,
         link_benefit=0.0,
     )

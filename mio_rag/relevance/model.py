@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -172,6 +172,42 @@ class RelevanceModel:
             at, value = np.array(self.knots).T
             current = np.interp(current, at, value)
         return current
+
+    def alone(self, candidates: Candidates, others_loss: ArrayLike) -> Callable[[FloatArray], FloatArray]:
+        """How low each probability is where everybody else's cosine is at its worst.
+
+        Parameters
+        ----------
+        others_loss : array_like, shape (n,)
+            By how much the cosines are lower, as other candidates' links see them.
+
+        Returns
+        -------
+        callable
+            (K, n) losses of the candidates' own cosines -> (K, n) probabilities, which fall as they rise.
+        """
+        loss = np.asarray(others_loss, dtype=np.float64)
+        stages = replace(self, kind="logistic", knots=())
+        before = (
+            replace(stages, stages=self.stages[:-1]).probabilities(candidates, loss)
+            if len(self.stages) > 1
+            else None
+        )
+        last = self.stages[-1]
+        score = np.full(len(candidates), last.intercept)
+        matrix = feature_matrix(candidates, last.features, before=before)
+        score += matrix @ np.array(last.weights)
+        slope = sum(
+            weight
+            for name, weight in zip(last.features, last.weights, strict=True)
+            if name in ("cosine", "cosine_gap")
+        )
+
+        def probability(own: FloatArray) -> FloatArray:
+            value = np.asarray(expit(score - slope * own))
+            return np.interp(value, *np.array(self.knots).T) if self.knots else value
+
+        return probability
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

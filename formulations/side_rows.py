@@ -1,0 +1,194 @@
+"""More side constraints as rows: shares, coverage, smoothness, conflicts, needs; and rows with a price.
+
+Names are in the user's words: explanations and infeasibility reports quote them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import InputError
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+
+__all__ = [
+    "SoftRow",
+    "change_rows",
+    "conflict_rows",
+    "coverage_rows",
+    "need_rows",
+    "share_rows",
+    "with_soft_rows",
+]
+
+FloatArray = NDArray[np.float64]
+
+
+def share_rows(labels: Sequence[str], share: float) -> list[LinearConstraint]:
+    """At most a share of the chosen passages from one source: count_s <= share * count.
+
+    Exact: with a share below 1 a single passage is never enough. Passages without a label are not capped, but
+    counted in the total.
+
+    Parameters
+    ----------
+    share : float
+        In (0, 1]; taken as the nearest fraction with a denominator up to 1000.
+    """
+    if not 0 < share <= 1:
+        raise InputError(f"max_source_share={share!r} must be in (0, 1]: a share of the chosen passages")
+    part = Fraction(share).limit_denominator(1000)
+    given = np.array(list(labels), dtype=object)
+    rows = []
+    for label in dict.fromkeys(labels):
+        if label and part < 1:
+            row = part.denominator * (given == label).astype(np.float64) - part.numerator
+            rows.append(
+                LinearConstraint(row, upper=0, name=f"at most {share:.3g} of all from source '{label}'")
+            )
+    return rows
+
+
+def coverage_rows(clusters: Sequence[str], least: int = 1) -> list[LinearConstraint]:
+    """At least `least` passages from every cluster, or all of a smaller one; blank labels do not count."""
+    given = np.array(list(clusters), dtype=object)
+    rows = []
+    for label in dict.fromkeys(clusters):
+        member = (given == label).astype(np.float64)
+        if label and least > 0:
+            count = min(least, int(member.sum()))
+            rows.append(
+                LinearConstraint(member, lower=count, name=f"at least {count} from cluster '{label}'")
+            )
+    return rows
+
+
+def change_rows(ids: Sequence[str], previous: Iterable[str], most: int) -> list[LinearConstraint]:
+    """At most `most` changes against a previous selection: passages that come in, and that go.
+
+    Previous passages that are no candidates any more cannot stay; they do not count.
+    """
+    kept = set(previous)
+    sign = np.array([-1.0 if i in kept else 1.0 for i in ids])
+    upper = most - float((sign < 0).sum())
+    if upper >= float((sign > 0).sum()):
+        return []
+    return [
+        LinearConstraint(sign, upper=upper, name=f"at most {most} changes against the previous selection")
+    ]
+
+
+def conflict_rows(ids: Sequence[str], pairs: Iterable[tuple[int, int]]) -> list[LinearConstraint]:
+    """Never both of a pair; pairs that conflict all with each other share one row, which is tighter."""
+    n = len(ids)
+    near: list[set[int]] = [set() for _ in range(n)]
+    for i, j in pairs:
+        near[i].add(j)
+        near[j].add(i)
+    open_pairs = {(i, j) for i in range(n) for j in near[i] if i < j}
+    rows = []
+    for i, j in sorted(open_pairs):
+        if (i, j) not in open_pairs:
+            continue
+        clique, common = [i, j], near[i] & near[j]
+        while common:  # the one that keeps most of the others
+            k = max(sorted(common), key=lambda c: len(near[c] & common))
+            clique.append(k)
+            common &= near[k]
+        open_pairs -= {(a, b) for a in clique for b in clique}
+        row = np.zeros(n)
+        row[clique] = 1.0
+        named = ", ".join(f"'{ids[k]}'" for k in sorted(clique)[:4]) + (" ..." if len(clique) > 4 else "")
+        what = f"not both of {named}" if len(clique) == 2 else f"at most 1 of {named}"
+        rows.append(LinearConstraint(row, upper=1, name=what))
+    return rows
+
+
+def need_rows(ids: Sequence[str], needs: Mapping[str, Sequence[str]]) -> list[LinearConstraint]:
+    """A passage only with those that it needs; one whose need is no candidate cannot be chosen."""
+    at = {i: k for k, i in enumerate(ids)}
+    rows = []
+    for child, parents in needs.items():
+        for parent in parents:
+            if child not in at or child == parent:
+                continue
+            row = np.zeros(len(ids))
+            row[at[child]] = 1.0
+            name = f"'{child}' needs '{parent}'"
+            if parent in at:
+                row[at[parent]] = -1.0
+            else:
+                name += ", which is not a candidate"
+            rows.append(LinearConstraint(row, upper=0, name=name))
+    return rows
+
+
+@dataclass(frozen=True, eq=False)
+class SoftRow:
+    """A row that may be broken at a price.
+
+    Parameters
+    ----------
+    row : LinearConstraint
+        Whole coefficients and bounds.
+    price : float
+        >= 0, in units of the objective, for every unit by which it is broken.
+    """
+
+    row: LinearConstraint
+    price: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.price) and self.price >= 0):
+            raise InputError(f"the price of '{self.row.name}' is {self.price!r}: it must be finite and >= 0")
+        ends = [b for b in (self.row.lower, self.row.upper) if math.isfinite(b)]
+        if np.any(self.row.coefficients % 1 != 0) or any(b % 1 != 0 for b in ends):
+            raise InputError(f"'{self.row.name}' cannot be soft: its numbers are not whole")
+
+    def broken(self, x: NDArray[np.int8]) -> float:
+        """By how much a decision on the row's items breaks it."""
+        return self.row.violation(float(self.row.coefficients @ x[: self.row.coefficients.size]))
+
+
+def with_soft_rows(program: SelectionProgram, soft: Sequence[SoftRow]) -> SelectionProgram:
+    """The program with rows that may be broken at a price.
+
+    Each unit by which a row is broken is bought with an additional item behind the program's own, without
+    tokens, in sizes 1, 2, 4, ...; its linear value is minus its price. Their number is `n` of the result less
+    that of the program.
+    """
+    n = program.n
+    sizes: list[tuple[int, float, float]] = []  # (soft row, coefficient, linear value)
+    for k, part in enumerate(soft):
+        least = float(np.minimum(part.row.coefficients, 0).sum())
+        most = float(np.maximum(part.row.coefficients, 0).sum())
+        for sign, excess in ((1.0, part.row.lower - least), (-1.0, most - part.row.upper)):
+            left = int(excess) if math.isfinite(excess) else 0
+            size = 1
+            while left > 0:
+                take = min(size, left)
+                sizes.append((k, sign * take, -part.price * take))
+                left, size = left - take, 2 * size
+    m = len(sizes)
+    if not soft:
+        return program
+    assert program.fixed is not None
+    rows = [replace(row, coefficients=np.append(row.coefficients, np.zeros(m))) for row in program.rows]
+    for k, part in enumerate(soft):
+        slack = np.array([coefficient if at == k else 0.0 for at, coefficient, _ in sizes])
+        rows.append(replace(part.row, coefficients=np.append(part.row.coefficients, slack)))
+    pairwise = np.zeros((n + m, n + m))
+    pairwise[:n, :n] = program.pairwise
+    return SelectionProgram(
+        linear=np.append(program.linear, [value for *_, value in sizes]),
+        pairwise=pairwise,
+        costs=np.append(program.costs, np.zeros(m)),
+        budget=program.budget,
+        rows=tuple(rows),
+        fixed=np.append(program.fixed, np.full(m, -1)),
+    )

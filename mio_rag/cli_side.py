@@ -1,0 +1,201 @@
+"""Side constraints and robustness on the command line: the options, and `mio-rag radius`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from mio_rag.cli_options import Json
+from mio_rag.cli_output import open_output
+from mio_rag.errors import InputError
+
+if TYPE_CHECKING:
+    from mio_rag.counterpart import Counterpart
+    from mio_rag.evaluation.harness import EvaluationSettings
+    from mio_rag.formulations.uncertainty import UncertaintySet
+    from mio_rag.selector import Selector
+    from mio_rag.side import SideConstraints
+
+__all__ = ["SideOptions", "radius"]
+
+
+@dataclass(frozen=True)
+class SideOptions:
+    """What a selection must keep beside budget and counts, and what embeddings may do."""
+
+    max_source_share: Annotated[
+        float | None,
+        typer.Option("--max-source-share", help="Largest share of what is chosen from one source."),
+    ] = None
+    cover: Annotated[
+        str | None,
+        typer.Option("--cover", help="A passage from every topic: kmeans:K, agglomerative:SIMILARITY."),
+    ] = None
+    max_similarity: Annotated[
+        float | None, typer.Option("--max-similarity", help="Never both of two passages more similar.")
+    ] = None
+    conflict: Annotated[
+        list[str] | None, typer.Option("--conflict", help="ID,ID: never both. Repeatable.")
+    ] = None
+    needs: Annotated[
+        list[str] | None, typer.Option("--needs", help="ID,ID: the first only with the second. Repeatable.")
+    ] = None
+    previous: Annotated[
+        list[str] | None, typer.Option("--previous", help="Id in the selection before. Repeatable.")
+    ] = None
+    max_changes: Annotated[
+        int | None, typer.Option("--max-changes", help="Most changes against the selection before.")
+    ] = None
+    change_price: Annotated[
+        float, typer.Option("--change-price", help="What a change against it costs, in units of relevance.")
+    ] = 0.0
+    soft: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--soft",
+            help="KIND:PRICE: passages, sources, clusters, conflicts, needs may break. Repeatable.",
+        ),
+    ] = None
+    counterpart: Annotated[
+        str, typer.Option("--counterpart", help="Under a radius: termwise, or joint (tighter, slower).")
+    ] = "termwise"
+    uncertainty_set: Annotated[
+        str | None,
+        typer.Option("--uncertainty-set", help="JSON file of an uncertainty set, instead of --radius."),
+    ] = None
+    deviations: Annotated[
+        int | None, typer.Option("--deviations", help="At most so many chosen passages deviate at once.")
+    ] = None
+
+    def applied(self, make: Callable[[], Selector]) -> Selector:
+        """The selector that `make` gives, with these settings; the problems of both at once."""
+        import dataclasses
+
+        from mio_rag.console import collect
+        from mio_rag.formulations import DeviationBudget, NormBall
+
+        made, side, given = collect(make, self._side, self._set)
+        selector = cast("Selector", made)
+        if self.deviations is not None:
+            given = DeviationBudget(given or NormBall(selector.radius, selector.norm), self.deviations)
+            selector = dataclasses.replace(selector, radius=0.0)
+        return dataclasses.replace(
+            selector,
+            side=cast("SideConstraints", side),
+            uncertainty=cast("UncertaintySet | None", given),
+            counterpart=cast("Counterpart", self.counterpart),
+        )
+
+    def in_settings(self, settings: EvaluationSettings) -> EvaluationSettings:
+        """The settings of an evaluation, with these of its selector."""
+        import dataclasses
+
+        return dataclasses.replace(settings, selector=self.applied(lambda: settings.selector))
+
+    def _side(self) -> SideConstraints:
+        from mio_rag.side import SideConstraints
+
+        prices = {}
+        for text in self.soft or ():
+            kind, _, price = text.rpartition(":")
+            try:
+                prices[kind] = float(price)
+            except ValueError as error:
+                raise InputError(f"--soft={text!r} must be KIND:PRICE, for instance clusters:0.05") from error
+        needs: dict[str, list[str]] = {}
+        for child, parent in _pairs("--needs", self.needs):
+            needs.setdefault(child, []).append(parent)
+        return SideConstraints(
+            max_source_share=self.max_source_share,
+            cover=self.cover,
+            previous=tuple(self.previous or ()),
+            max_changes=self.max_changes,
+            change_price=self.change_price,
+            max_similarity=self.max_similarity,
+            conflicts=_pairs("--conflict", self.conflict),
+            needs=needs,
+            prices=prices,
+        )
+
+    def _set(self) -> UncertaintySet | None:
+        import json
+
+        from mio_rag.cli_options import read_text
+        from mio_rag.formulations import uncertainty_from_dict
+
+        if self.uncertainty_set is None:
+            return None
+        try:
+            return uncertainty_from_dict(json.loads(read_text(self.uncertainty_set)))
+        except json.JSONDecodeError as error:
+            raise InputError(
+                f"--uncertainty-set: '{self.uncertainty_set}' is not valid JSON ({error})"
+            ) from error
+
+
+def _pairs(option: str, given: list[str] | None) -> list[tuple[str, str]]:
+    """ID,ID as pairs; the last comma counts, since ids may hold some."""
+    pairs = []
+    for text in given or ():
+        first, comma, second = text.rpartition(",")
+        if not (comma and first and second):
+            raise InputError(f"{option}={text!r} must be two ids with a comma between them")
+        pairs.append((first.strip(), second.strip()))
+    return pairs
+
+
+def radius(
+    index: Annotated[Path, typer.Argument(help="Folder of an index.")],
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method",
+            help="pq:M, pq:MxBITS or sq8 (what compression would cost), chunks (halves of each passage), "
+            "encoder (a second one: --other), paraphrases (of questions: --file).",
+        ),
+    ] = "sq8",
+    other: Annotated[str | None, typer.Option("--other", help="Second embedder of --method encoder.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", help='JSON lines {"texts": ["...", "..."]}: texts that mean the same.'),
+    ] = None,
+    quantile: Annotated[
+        float, typer.Option("--quantile", help="Share of the errors that the radius shall cover.")
+    ] = 0.9,
+    limit: Annotated[int, typer.Option("--limit", help="Passages to embed for chunks and encoder.")] = 1000,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the sample.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File (.npz) for the error of each passage.")
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """How far embeddings are off: a radius from data, for --radius."""
+    from mio_rag.console import collect, progress_bar
+    from mio_rag.retrieval import CorpusIndex
+    from mio_rag.retrieval.radius import check_method, measure_radius
+
+    output = open_output(json_output)
+    corpus, _ = collect(
+        lambda: CorpusIndex.load(index), lambda: check_method(method, other, file, quantile, limit, out)
+    )
+    with progress_bar(f"measuring by {method}", limit) as advance:
+        found = measure_radius(
+            corpus, method, other=other, file=file, limit=limit, seed=seed, progress=advance
+        )
+    if out is not None:
+        found.save(out)
+    summary = {"index": str(index), **found.to_dict(quantile)}
+    if json_output:
+        output.json(summary)
+        return
+    output.console.print(
+        f"{found.errors.size} errors by {found.method}: median {summary['median']:.4f}, "
+        f"{quantile:.0%} within {summary['radius']:.4f}, largest {summary['largest']:.4f}\n"
+        f"use --radius {summary['radius']:.4f}  ({found.meaning})",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,160 @@
+"""The plain-Python door: choose among texts that you already retrieved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
+from mio_rag.errors import InputError
+from mio_rag.selector import Selector
+from mio_rag.solvers.result import SolveOptions
+from mio_rag.types import Candidates, Passage, Selection
+
+if TYPE_CHECKING:
+    from mio_rag.retrieval.embedders import Embedder
+
+__all__ = ["select"]
+
+
+def select(
+    query: str,
+    texts: Sequence[str],
+    *,
+    budget_tokens: int,
+    embeddings: ArrayLike | None = None,
+    query_embedding: ArrayLike | None = None,
+    scores: ArrayLike | None = None,
+    tokens: ArrayLike | None = None,
+    ids: Sequence[str] | None = None,
+    titles: Sequence[str] | None = None,
+    sources: Sequence[str] | None = None,
+    embedder: Embedder | str | None = None,
+    counter: TokenCounter | None = None,
+    selector: Selector | None = None,
+    redundancy_weight: float | None = None,
+    passage_penalty: float | Literal["auto"] | None = None,
+    token_price: float | None = None,
+    radius: float | None = None,
+    norm: Literal["l2", "l1", "linf"] | None = None,
+    min_passages: int | None = None,
+    max_passages: int | None = None,
+    max_per_source: int | Mapping[str, int] | None = None,
+    must_include: Sequence[str] | None = None,
+    must_exclude: Sequence[str] | None = None,
+    solver: str | None = None,
+    options: SolveOptions | None = None,
+) -> Selection:
+    """Choose among texts that you already retrieved: the plain-Python door.
+
+    Parameters
+    ----------
+    query : str
+    texts : sequence of str, length n
+    budget_tokens : int
+        Largest total of `tokens`.
+    embeddings : array_like, shape (n, d), optional
+        One row per text; scaled to unit length here. Or give `embedder`.
+    query_embedding : array_like, shape (d,), optional
+        With `embeddings`, relevance is the cosine with it, unless `scores` are given.
+    scores : array_like, shape (n,), optional
+        Relevance of each text, larger is better: a re-ranker's, a retriever's, a probability.
+    tokens : array_like of int, shape (n,), optional
+        Cost of each text as your model counts it. Otherwise `counter` counts them, by default `RegexCounter`,
+        an approximation.
+    counter : TokenCounter, optional
+        Your model's tokenizer. Where it prices the passages, `tokens_used` is its count of the whole block
+        (titles, texts and a blank line between passages), and that block keeps the budget.
+    embedder : Embedder or str, optional
+        Embeds query and texts where no embeddings are given: "minilm", or a sentence-transformers id or
+        folder. None is chosen for you.
+    selector : Selector, optional
+        Settings to start from; the keyword settings that are given override it. See `Selector` for their
+        meaning.
+
+    Returns
+    -------
+    Selection
+        `.texts`, `.ids`, `.tokens_used`, `.result` (the certificate) and `.explain()`.
+
+    Examples
+    --------
+    >>> chosen = select("who?", ["a b c", "d e", "f"], scores=[0.9, 0.8, 0.1], budget_tokens=4,
+    ...                 redundancy_weight=0, passage_penalty=0)
+    >>> chosen.ids, chosen.tokens_used
+    (('0', '2'), 4)
+    """
+    n = len(texts)
+    if embedder is not None and embeddings is None:
+        from mio_rag.retrieval.embedders import make_embedder
+
+        model = make_embedder(embedder) if isinstance(embedder, str) else embedder
+        if model.name == "tfidf":
+            model.fit(texts)
+        vectors: NDArray[np.float32] | None = model.encode(list(texts))
+        query_vector: NDArray[np.float32] | None = model.encode([query])[0]
+    else:
+        vectors = None if embeddings is None else _unit_rows("embeddings", embeddings)
+        query_vector = None if query_embedding is None else _unit_rows("query_embedding", query_embedding)
+    if scores is None:
+        if vectors is None or query_vector is None:
+            raise InputError(
+                "relevance is unknown: give scores=, or embeddings= with query_embedding=, or embedder= "
+                '("minilm", or a sentence-transformers id or folder)'
+            )
+        if vectors.ndim == 2 and query_vector.shape == (vectors.shape[1],):
+            scores = vectors @ query_vector
+        else:
+            scores = np.zeros(n)  # Candidates reports the wrong shape
+    # Only a counter that priced the passages can check the block that they make together.
+    checked = counter if tokens is None else None
+    labels = [str(k) for k in range(n)] if ids is None else [str(i) for i in ids]
+    if tokens is None:
+        heads = titles if titles is not None and len(titles) == n else [""] * n
+        tokens = passage_tokens(
+            [Passage(str(k), t, h) for k, (t, h) in enumerate(zip(texts, heads, strict=True))],
+            counter or RegexCounter(),
+        )
+    pool = Candidates(
+        ids=labels,
+        texts=texts,
+        relevance=scores,  # type: ignore[arg-type]
+        tokens=tokens,  # type: ignore[arg-type]
+        embeddings=vectors,
+        query_embedding=query_vector,
+        titles=titles,
+        sources=sources,
+        question=query,
+    )
+    given = {
+        "redundancy_weight": redundancy_weight,
+        "passage_penalty": passage_penalty,
+        "token_price": token_price,
+        "radius": radius,
+        "norm": norm,
+        "min_passages": min_passages,
+        "max_passages": max_passages,
+        "max_per_source": max_per_source,
+        "must_include": must_include,
+        "must_exclude": must_exclude,
+        "solver": solver,
+        "options": options,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    base = selector or Selector()
+    settings = Selector(**{**base.__dict__, **changes})
+    return settings.select(pool, budget_tokens, checked)
+
+
+def _unit_rows(name: str, vectors: ArrayLike) -> NDArray[np.float32]:
+    try:
+        matrix = np.asarray(vectors, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is not an array of numbers ({error})") from error
+    if matrix.ndim == 0:
+        raise InputError(f"{name} has shape (), expected one vector or one row per text")
+    norms = np.linalg.norm(matrix, axis=-1, keepdims=True)
+    return np.asarray(np.where(norms > 0, matrix / np.where(norms > 0, norms, 1), matrix), dtype=np.float32)

@@ -1,0 +1,269 @@
+"""Radii from data: how far the embeddings of an index are off, in the l2 norm.
+
+    pq:M, pq:MxBITS    product quantisation with M sub-vectors (of BITS bits, 8 by default): the exact error
+    sq8                8 bits a coordinate: the exact error |mu - decode(encode(mu))| of every passage
+    chunks             passages of two sentences or more: the larger distance of their two halves' embeddings
+                       from the passage's own
+    encoder            distance between two encoders' embeddings after the best orthogonal alignment
+                       (Procrustes), fitted on nine tenths of the sample and measured on the rest, in turn
+    paraphrases        texts that mean the same: distance of each one's embedding from their mean direction
+
+Compression errors are what they are; the others stand for an uncertainty that nobody can observe, and are
+sampled. Source of the alignment: Schoenemann, Psychometrika 31 (1966).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import orthogonal_procrustes
+
+from mio_rag.errors import DataError, InputError, require
+from mio_rag.retrieval.embedders import Embedder, make_embedder
+from mio_rag.retrieval.index import CorpusIndex, embedded_text
+
+__all__ = ["MeasuredRadius", "check_method", "measure_radius"]
+
+FloatArray = NDArray[np.float64]
+Progress = Callable[[int], None]
+
+_FOLDS = 10
+
+_MEANINGS = {
+    "pq": "exact: this index compressed by product quantisation",
+    "sq8": "exact: this index compressed to 8 bits a coordinate",
+    "chunks": "how far half of a passage lies from the whole",
+    "encoder": "how far a second encoder disagrees, after alignment",
+    "paraphrases": "how far wordings of the same meaning lie apart",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredRadius:
+    """Errors of single embeddings.
+
+    Parameters
+    ----------
+    method : str
+    errors : ndarray, shape (k,)
+        l2 norms.
+    ids : tuple of str, length k
+        Whose errors they are: passages, or lines of the paraphrase file.
+    """
+
+    method: str
+    errors: FloatArray
+    ids: tuple[str, ...]
+
+    @property
+    def meaning(self) -> str:
+        """What the errors are, in a few words."""
+        return _MEANINGS[self.method.split(":")[0]]
+
+    def radius(self, quantile: float) -> float:
+        """The smallest radius that covers this share of the errors."""
+        return float(np.quantile(self.errors, quantile, method="higher"))
+
+    def to_dict(self, quantile: float) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "method": self.method,
+            "meaning": self.meaning,
+            "count": int(self.errors.size),
+            "quantile": quantile,
+            "radius": self.radius(quantile),
+            "median": float(np.median(self.errors)),
+            "mean": float(self.errors.mean()),
+            "largest": float(self.errors.max()),
+        }
+
+    def save(self, path: Path) -> None:
+        """Write ids and errors to an .npz file, all or nothing."""
+        handle, work = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".npz", dir=path.parent or ".")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez(file, ids=np.array(self.ids), errors=self.errors)
+            os.replace(work, path)
+        except OSError as error:
+            Path(work).unlink(missing_ok=True)
+            raise InputError(f"'{path}' could not be written: {error}") from error
+
+
+def check_method(
+    method: str, other: str | None, file: Path | None, quantile: float, limit: int, out: Path | None
+) -> None:
+    """Raise `InputError` with everything that is wrong with what was asked."""
+    problems = []
+    kind = "pq" if re.fullmatch(r"pq:[1-9]\d*(x[1-9]\d*)?", method) else method
+    if kind not in _MEANINGS or (kind == "pq" and method == "pq"):
+        problems.append(
+            f"--method={method!r} is unknown: choose pq:M, pq:MxBITS, sq8, chunks, encoder or paraphrases"
+        )
+    if (kind == "encoder") != (other is not None):
+        problems.append("--other names the second embedder, for --method encoder and for it alone")
+    if (kind == "paraphrases") != (file is not None):
+        problems.append("--file holds the texts, for --method paraphrases and for it alone")
+    if not 0 < quantile <= 1:
+        problems.append(f"--quantile={quantile} must be in (0, 1]")
+    if limit < 4:
+        problems.append(f"--limit={limit} must be >= 4")
+    if out is not None and (out.suffix != ".npz" or not out.absolute().parent.is_dir()):
+        problems.append(f"--out={out} must be a file that ends in .npz, in a folder that exists")
+    if problems:
+        raise InputError(problems)
+
+
+def measure_radius(
+    index: CorpusIndex,
+    method: str,
+    *,
+    other: str | Embedder | None = None,
+    file: Path | None = None,
+    limit: int = 500,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> MeasuredRadius:
+    """Errors of an index's embeddings by one method; see the module.
+
+    Parameters
+    ----------
+    other : str or Embedder
+        The second encoder of "encoder".
+    file : Path
+        Texts of "paraphrases".
+    limit : int
+        Passages that "chunks" and "encoder" sample.
+    progress : callable, optional
+        Called with the number of texts just embedded.
+
+    Raises
+    ------
+    InputError
+        If the method cannot be used with this index.
+    """
+    if method == "sq8" or method.startswith("pq:"):
+        return _compressed(index, method)
+    if method == "paraphrases":
+        assert file is not None
+        return _paraphrases(index, file, progress)
+    rows = np.sort(np.random.default_rng(seed).permutation(len(index))[:limit])
+    if method == "chunks":
+        return _chunks(index, rows, progress)
+    if method != "encoder" or other is None:
+        raise InputError(f"method {method!r} is unknown, or lacks its second embedder")
+    return _encoder(index, rows, other, progress)
+
+
+def _compressed(index: CorpusIndex, method: str) -> MeasuredRadius:
+    faiss = require("faiss", "retrieval", "compressed indexes")
+    vectors, d = index.embeddings(range(len(index))), index.dimensions
+    if method == "sq8":
+        codec = faiss.IndexScalarQuantizer(d, faiss.ScalarQuantizer.QT_8bit)
+    else:
+        parts, _, given = method.removeprefix("pq:").partition("x")
+        bits = int(given or 8)
+        problems = []
+        if d % int(parts):
+            divisors = [m for m in range(1, d + 1) if d % m == 0]
+            problems.append(f"{method}: {d} dimensions cannot be cut into {parts}; M may be {divisors}")
+        if bits > 12 or 2**bits > len(index):
+            problems.append(f"{method}: {2**bits} centroids need at least as many passages, not {len(index)}")
+        if problems:
+            raise InputError(problems)
+        codec = faiss.IndexPQ(d, int(parts), bits)
+        codec.pq.cp.min_points_per_centroid = 1  # the small ones warn on stderr
+    codec.train(vectors)
+    decoded = np.asarray(codec.sa_decode(codec.sa_encode(vectors)), dtype=np.float64)
+    return MeasuredRadius(method, np.linalg.norm(vectors - decoded, axis=1), _ids(index, range(len(index))))
+
+
+def _ids(index: CorpusIndex, rows: Sequence[int] | range | NDArray[Any]) -> tuple[str, ...]:
+    return tuple(index.passages[int(k)].id for k in rows)
+
+
+def _chunks(index: CorpusIndex, rows: NDArray[np.int64], progress: Progress | None) -> MeasuredRadius:
+    halves, kept = [], []
+    for k in rows:
+        passage = index.passages[int(k)]
+        sentences = re.split(r"(?<=[.!?])\s+", passage.text.strip())
+        if len(sentences) < 2:
+            continue
+        middle = len(sentences) // 2
+        kept.append(int(k))
+        for part in (sentences[:middle], sentences[middle:]):
+            text = " ".join(part)
+            halves.append(f"{passage.title}\n{text}" if passage.title else text)
+    if not kept:
+        raise InputError("method 'chunks' needs passages of two sentences or more: there are none")
+    parts = index.embedder.encode(halves, progress).astype(np.float64).reshape(len(kept), 2, -1)
+    whole = index.embeddings(kept).astype(np.float64)
+    errors = np.linalg.norm(parts - whole[:, None, :], axis=2).max(axis=1)
+    return MeasuredRadius("chunks", errors, _ids(index, kept))
+
+
+def _encoder(
+    index: CorpusIndex, rows: NDArray[np.int64], other: str | Embedder, progress: Progress | None
+) -> MeasuredRadius:
+    second = make_embedder(other) if isinstance(other, str) else other
+    texts = [embedded_text(index.passages[int(k)]) for k in rows]
+    if second.name == "tfidf":
+        second.fit(texts)
+    ours = index.embeddings(rows.tolist()).astype(np.float64)
+    theirs = second.encode(texts, progress).astype(np.float64)
+    width = max(ours.shape[1], theirs.shape[1])
+    # With fewer points than dimensions anything can be turned onto anything, and says nothing of the rest.
+    needed = -(-2 * min(ours.shape[1], theirs.shape[1]) * _FOLDS // (_FOLDS - 1))
+    if rows.size < needed:
+        raise InputError(
+            f"method 'encoder' needs {needed} passages to align these dimensions, {rows.size} are sampled: "
+            f"raise --limit, or use a larger index (this one has {len(index)})"
+        )
+    ours, theirs = (np.pad(v, ((0, 0), (0, width - v.shape[1]))) for v in (ours, theirs))
+    errors = np.empty(rows.size)
+    for fold in range(_FOLDS):
+        measured = np.arange(rows.size) % _FOLDS == fold
+        turn, _ = orthogonal_procrustes(theirs[~measured], ours[~measured])
+        errors[measured] = np.linalg.norm(theirs[measured] @ turn - ours[measured], axis=1)
+    return MeasuredRadius("encoder", errors, _ids(index, rows))
+
+
+def _paraphrases(index: CorpusIndex, file: Path, progress: Progress | None) -> MeasuredRadius:
+    texts: list[str] = []
+    groups: list[list[int]] = []
+    problems = []
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"'{file}' cannot be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            given = json.loads(line)["texts"]
+            fine = len(given) > 1 and all(isinstance(text, str) and text.strip() for text in given)
+        except (ValueError, TypeError, KeyError):
+            fine = False
+        if not fine:
+            problems.append(f"'{file}', line {number}: expected {{\"texts\": [two or more strings]}}")
+            continue
+        groups.append(list(range(len(texts), len(texts) + len(given))))
+        texts += given
+    if problems or not groups:
+        raise DataError(problems or [f"'{file}' holds no texts"])
+    vectors = index.embedder.encode(texts, progress).astype(np.float64)
+    errors, ids = [], []
+    for k, group in enumerate(groups, start=1):
+        mean = vectors[group].mean(axis=0)
+        mean /= max(float(np.linalg.norm(mean)), 1e-12)
+        errors += np.linalg.norm(vectors[group] - mean, axis=1).tolist()
+        ids += [f"{k}.{j}" for j in range(1, len(group) + 1)]
+    return MeasuredRadius("paraphrases", np.array(errors), tuple(ids))

@@ -1,0 +1,125 @@
+"""Radii from data, against what they mean."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mio_rag.errors import DataError, InputError
+from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
+from mio_rag.retrieval.radius import check_method, measure_radius
+from mio_rag.types import Passage
+
+
+class Turned(TfidfEmbedder):
+    """TF-IDF vectors turned by an orthogonal matrix: another encoder that knows the same."""
+
+    name = "turned"
+
+    def encode(self, texts, progress=None):
+        vectors = super().encode(texts, progress)
+        turn, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(vectors.shape[1],) * 2))
+        return (vectors @ turn).astype(np.float32)
+
+
+def test_sq8_is_exact(demo_index: CorpusIndex) -> None:
+    found = measure_radius(demo_index, "sq8")
+    vectors = demo_index.embeddings(range(len(demo_index))).astype(np.float64)
+    low, high = vectors.min(axis=0), vectors.max(axis=0)
+    step = (high - low) / 255  # a cell of the grid of every coordinate: the middle is at most half a cell off
+    assert found.errors.shape == (len(demo_index),)
+    assert np.all(found.errors <= np.linalg.norm(step) / 2 * 1.01 + 1e-6)
+    assert found.errors.max() > 0
+    assert found.ids == tuple(p.id for p in demo_index.passages)
+
+
+def test_finer_products_err_less(demo_index: CorpusIndex) -> None:
+    coarse, fine = (measure_radius(demo_index, f"pq:{m}x4").errors for m in (2, 30))
+    assert fine.mean() < coarse.mean() < 1.5
+    assert measure_radius(demo_index, "sq8").errors.mean() < fine.mean()
+
+
+def test_alignment_sees_through_a_rotation(demo_index: CorpusIndex) -> None:
+    texts = [f"{p.title}\n{p.text}" for p in demo_index.passages]
+    small = CorpusIndex.build(demo_index.passages, TfidfEmbedder(dimensions=20))
+    other = Turned(dimensions=20)
+    other.fit(texts)
+    same = measure_radius(small, "encoder", other=other, limit=1000).errors
+    assert same.size == len(small)
+    assert same.max() < 1e-4
+    stranger = TfidfEmbedder(dimensions=8)
+    stranger.fit(texts)
+    assert np.median(measure_radius(small, "encoder", other=stranger, limit=1000).errors) > 0.1
+    unfit = Turned(dimensions=60)
+    unfit.fit(texts)
+    with pytest.raises(InputError, match=r"needs 134 passages to align.*84 are sampled"):
+        measure_radius(demo_index, "encoder", other=unfit, limit=1000)
+
+
+def test_chunks_need_two_sentences() -> None:
+    passages = [
+        Passage("a", "The Arno is long. The Arno is wide."),
+        Passage("b", "One sentence on the Tiber"),
+        Passage("c", "The Po is long. Bread is baked from flour."),
+    ]
+    index = CorpusIndex.build(passages, TfidfEmbedder(dimensions=3))
+    found = measure_radius(index, "chunks")
+    assert set(found.ids) == {"a", "c"}
+    errors = dict(zip(found.ids, found.errors, strict=True))
+    assert errors["c"] > errors["a"]
+    with pytest.raises(InputError, match="two sentences or more"):
+        measure_radius(CorpusIndex.build(passages[1:2] * 1, TfidfEmbedder(dimensions=1)), "chunks")
+
+
+def test_paraphrases(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    file = tmp_path / "texts.jsonl"
+    texts = ["How tall is the tower?", "How tall is the tower?", "Which bridge is longer?"]
+    file.write_text(json.dumps({"texts": texts[:2]}) + "\n" + json.dumps({"texts": texts}) + "\n")
+    found = measure_radius(demo_index, "paraphrases", file=file)
+    assert found.ids == ("1.1", "1.2", "2.1", "2.2", "2.3")
+    assert found.errors[:2] == pytest.approx([0, 0], abs=1e-6)
+    assert found.errors[4] > found.errors[2]
+    file.write_text('{"texts": ["one"]}\nnonsense\n')
+    with pytest.raises(DataError, match="line 1: expected") as caught:
+        measure_radius(demo_index, "paraphrases", file=file)
+    assert len(caught.value.problems) == 2
+
+
+def test_quantiles_and_files(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    found = measure_radius(demo_index, "sq8")
+    radius = found.radius(0.9)
+    assert np.mean(found.errors <= radius) >= 0.9
+    assert found.radius(1.0) == found.errors.max() == found.to_dict(0.5)["largest"]
+    found.save(tmp_path / "r.npz")
+    with np.load(tmp_path / "r.npz") as read:
+        assert np.array_equal(read["errors"], found.errors)
+        assert tuple(read["ids"]) == found.ids
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "pq"}, "method='pq' is unknown"),
+        ({"method": "pq:0"}, "method='pq:0' is unknown"),
+        ({"method": "encoder"}, "--other names the second embedder"),
+        ({"other": "minilm"}, "for it alone"),
+        ({"method": "paraphrases"}, "--file holds the texts"),
+        ({"quantile": 0.0}, "--quantile=0.0"),
+        ({"limit": 1}, "--limit=1"),
+        ({"out": Path("r.txt")}, "must be a file that ends in .npz"),
+    ],
+)
+def test_what_is_asked_is_checked(changes, message: str) -> None:
+    given = {"method": "sq8", "other": None, "file": None, "quantile": 0.9, "limit": 10, "out": None}
+    with pytest.raises(InputError, match=message):
+        check_method(**{**given, **changes})
+
+
+def test_impossible_products_say_what_is_possible(demo_index: CorpusIndex) -> None:
+    with pytest.raises(InputError, match=r"60 dimensions cannot be cut into 7; M may be \[1, 2, 3"):
+        measure_radius(demo_index, "pq:7x4")
+    with pytest.raises(InputError, match="4096 centroids need at least as many passages"):
+        measure_radius(demo_index, "pq:6x12")

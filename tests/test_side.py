@@ -1,0 +1,271 @@
+"""Side constraints and robustness as a selector sees them, each against what it says in words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from mio_rag import Conversation, Selector, SideConstraints
+from mio_rag.errors import InputError
+from mio_rag.formulations import DeviationBudget, NormBall, SparseBox
+from mio_rag.relevance import load_model
+from mio_rag.solvers import Status, solve
+from mio_rag.types import Candidates
+
+
+def pool(n: int = 10, seed: int = 0, **changes) -> Candidates:
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(n, 6)) + 0.7
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    query = rng.normal(size=6) + 0.7
+    query /= np.linalg.norm(query)
+    fields = {
+        "ids": [f"p{k}" for k in range(n)],
+        "texts": [f"passage number {k}" for k in range(n)],
+        "relevance": vectors @ query,
+        "tokens": rng.integers(5, 40, n),
+        "embeddings": vectors,
+        "query_embedding": query,
+        "sources": [f"doc{k % 3}" for k in range(n)],
+        "clusters": [f"topic{k % 4}" for k in range(n)],
+    }
+    return Candidates(**{**fields, **changes})
+
+
+def made(side: SideConstraints, **settings) -> Selector:
+    return Selector(**{"redundancy_weight": 0.1, "passage_penalty": 0.0, "side": side, **settings})
+
+
+def counts(values) -> dict[str, int]:
+    return {v: list(values).count(v) for v in set(values)}
+
+
+def test_every_constraint_holds_alone_and_together() -> None:
+    for seed in range(8):
+        c = pool(seed=seed)
+        near = float(np.sort(np.triu(c.embeddings @ c.embeddings.T, 1).ravel())[-4])
+        side = SideConstraints(
+            max_source_share=0.5,
+            cover="labels",
+            previous=("p0", "p1", "p2", "gone"),
+            max_changes=6,
+            max_similarity=near,
+            conflicts=[("p3", "p4"), ("p1", "elsewhere")],
+            versions={"p5": "v", "p6": "v", "p7": "v"},
+            needs={"p8": ["p9"]},
+        )
+        chosen = made(side).select(c, 160)
+        assert chosen.result.status is Status.OPTIMAL, chosen.explain()
+        ids, at = set(chosen.ids), list(chosen.chosen)
+        assert max(counts(c.sources[i] for i in at).values()) <= 0.5 * len(at)
+        assert {c.clusters[i] for i in at} == set(c.clusters)
+        assert len(ids ^ {"p0", "p1", "p2"}) <= 6
+        assert all(c.embeddings[i] @ c.embeddings[j] <= near for i, j in combinations(at, 2))
+        assert not {"p3", "p4"} <= ids
+        assert len(ids & {"p5", "p6", "p7"}) <= 1
+        assert "p8" not in ids or "p9" in ids
+        # dropping constraints never costs anything
+        free = made(SideConstraints()).select(c, 160)
+        assert free.result.objective >= chosen.result.objective - 1e-9
+        for solver in ("highs", "cpsat"):
+            assert solve(chosen.program, solver).objective == pytest.approx(chosen.result.objective)
+
+
+def test_prices_are_paid_reported_and_hidden() -> None:
+    c = pool()
+    hard = made(SideConstraints(cover="labels")).select(c, 45)
+    assert hard.result.status is Status.INFEASIBLE
+    assert hard.conflict.smallest_budget > 45
+    assert "cannot hold together: at most 45 tokens" in hard.explain()
+    enough = made(SideConstraints(cover="labels")).select(c, int(hard.conflict.smallest_budget))
+    assert enough.result.status is Status.OPTIMAL
+    soft = made(SideConstraints(cover="labels", prices={"clusters": 0.05})).select(c, 45)
+    assert soft.result.status is Status.OPTIMAL
+    missing = set(c.clusters) - {c.clusters[i] for i in soft.chosen}
+    assert len(soft.notes) == len(missing) > 0
+    assert all("paid 0.05: at least 1 from cluster" in note for note in soft.notes)
+    assert all(note in soft.explain() for note in soft.notes)
+    assert len(soft.decisions) == len(c)
+    assert max(soft.chosen) < len(c) < soft.program.n
+    assert soft.program.objective(soft.result.x) == pytest.approx(soft.result.objective)
+    data = json.loads(json.dumps(soft.to_dict()))
+    assert len(data["passages"]) == len(c)
+    assert data["notes"] == list(soft.notes)
+    plain = made(SideConstraints()).select(c, 45)
+    paid = 0.05 * len(missing)
+    assert soft.result.objective <= plain.result.objective
+    x = np.isin(np.arange(len(c)), soft.chosen).astype(np.int8)
+    assert soft.result.objective == pytest.approx(plain.program.objective(x) - paid)
+    free = made(SideConstraints(cover="labels", prices={"clusters": 0.0})).select(c, 45)
+    assert free.result.objective == pytest.approx(plain.result.objective)
+
+
+def test_the_value_of_a_passage_counts_what_it_pays() -> None:
+    c = pool()
+    side = SideConstraints(cover="labels", prices={"clusters": 0.05})
+    chosen = made(side).select(c, 45)
+    for i, decision in enumerate(chosen.decisions):
+        other = set(chosen.chosen) ^ {i}
+        x = np.isin(np.arange(len(c)), list(other)).astype(np.int8)
+        missing = len(set(c.clusters) - {c.clusters[k] for k in other})
+        value = made(SideConstraints()).program(c, 10_000).objective(x) - 0.05 * missing
+        change = value - chosen.result.objective
+        assert decision.value == pytest.approx(-change if decision.selected else change)
+
+
+def test_soft_conflicts_and_needs_need_no_extra_items() -> None:
+    c = pool()
+    pairs = list(combinations(c.ids[:5], 2))
+    needs = {"p6": ["p7"], "p8": ["gone"]}
+    side = SideConstraints(conflicts=pairs, needs=needs, prices={"conflicts": 0.1, "needs": 0.2})
+    program, plain = made(side).program(c, 120), made(SideConstraints()).program(c, 120)
+    assert program.n == len(c)
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        x = (rng.random(len(c)) < 0.5).astype(np.int8)
+        together = int(x[:5].sum())
+        paid = 0.1 * together * (together - 1) / 2 + 0.2 * (x[6] * (1 - x[7]) + x[8])
+        assert program.objective(x) == pytest.approx(plain.objective(x) - paid)
+
+
+@pytest.mark.parametrize("how", ["kmeans:3", "agglomerative:0.8", "labels"])
+def test_clusters_are_covered(how: str) -> None:
+    from mio_rag.clusters import cluster_labels
+
+    c = pool(14)
+    labels = cluster_labels(c, how)
+    assert labels == cluster_labels(c, how)
+    chosen = made(SideConstraints(cover=how), passage_penalty=2.0).select(c, 10_000)
+    assert {labels[i] for i in chosen.chosen} == set(labels)
+    assert len(chosen.chosen) == len(set(labels))
+    if how.startswith("kmeans"):
+        assert len(set(labels)) == 3
+
+
+def test_a_conversation_stays_near_its_last_turn() -> None:
+    talk = Conversation(made(SideConstraints(max_changes=1)))
+    first = talk.select(pool(seed=1), 90)
+    assert talk.changes() is None
+    second = talk.select(pool(seed=2), 90)
+    assert talk.changes() == len(set(first.ids) ^ set(second.ids)) <= 1
+    free = made(SideConstraints()).select(pool(seed=2), 90)
+    assert len(set(first.ids) ^ set(free.ids)) > 1
+    costly = Conversation(made(SideConstraints(change_price=10.0)))
+    kept = [costly.select(pool(seed=s, tokens=[10] * 10), 90).ids for s in (1, 2)]
+    assert set(kept[0]) == set(kept[1])
+    impossible = Conversation(made(SideConstraints(), must_include=("p0", "p1")))
+    before = impossible.selector
+    assert impossible.select(pool(tokens=[50] * 10), 60).chosen == ()
+    assert impossible.selector is before
+
+
+SETS = [NormBall(0.1), NormBall(0.02, "linf"), SparseBox(0.2, 2), DeviationBudget(NormBall(0.2), 2)]
+
+
+@pytest.mark.parametrize("uncertainty", SETS)
+@pytest.mark.parametrize("counterpart", ["termwise", "joint"])
+def test_robust_selections_withstand_attacks(uncertainty, counterpart: str) -> None:
+    side = SideConstraints(cover="labels", prices={"clusters": 0.05}, conflicts=[("p1", "p2")])
+    selector = made(side, uncertainty=uncertainty, counterpart=counterpart, max_per_source=2)
+    for seed in range(3):
+        chosen = selector.select(pool(seed=seed), 110)
+        worst = chosen.worst_case
+        assert worst.counterpart == counterpart
+        assert worst.lower <= worst.upper + 1e-9
+        assert f"worst case ({counterpart}): between" in chosen.explain()
+        found = chosen.attack(restarts=3, random=30)
+        # the cuts may know a scenario that this attack does not find
+        assert worst.lower - 1e-9 <= found.worst <= worst.upper + 0.01
+        assert found.worst <= found.nominal + 1e-9
+        stronger = chosen.attack(NormBall(0.5), restarts=1, random=5)
+        assert stronger.certified <= stronger.worst
+        if counterpart == "joint":
+            termwise = replace(selector, counterpart="termwise").select(pool(seed=seed), 110)
+            assert worst.lower >= termwise.worst_case.lower - 1e-9
+            assert chosen.result.bound >= worst.lower
+            assert chosen.result.objective == worst.lower
+
+
+def test_calibrated_relevance_has_joint_worst_cases(demo_index, demo) -> None:
+    from mio_rag.retrieval import Retriever
+
+    retriever = Retriever(demo_index, pool=15, link_hops=1)
+    selector = Selector(
+        relevance_model=load_model("default"), link_benefit=0.2, redundancy_weight=0.05, radius=0.05,
+        passage_penalty=0.02, counterpart="joint",
+    )  # fmt: skip
+    for question in demo.questions[:3]:
+        chosen = selector.select(retriever.retrieve(question.text), 200)
+        found = chosen.attack(restarts=3, random=50)
+        assert chosen.worst_case.lower - 1e-9 <= found.worst <= chosen.worst_case.upper + 1e-9
+        assert found.random.min() >= found.worst - 1e-12
+        termwise = replace(selector, counterpart="termwise").select(chosen.candidates, 200)
+        assert chosen.result.objective >= termwise.result.objective - 1e-9
+
+
+def test_a_nominal_selection_can_be_attacked_too() -> None:
+    chosen = made(SideConstraints()).select(pool(), 100)
+    assert chosen.worst_case is None
+    assert chosen.attack().worst == pytest.approx(chosen.result.objective)
+    assert chosen.attack(NormBall(0.1)).worst < chosen.result.objective
+    bare = Candidates(["a"], ["text"], [0.5], [3])
+    plain = Selector(redundancy_weight=0).select(bare, 5)
+    with pytest.raises(InputError, match="needs candidates with embeddings"):
+        plain.attack()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_source_share": 0}, "max_source_share=0"),
+        ({"cover": "topics"}, "cover='topics' is unknown: give labels, kmeans:K"),
+        ({"cover": "kmeans:2.5"}, "cover='kmeans:2.5'"),
+        ({"max_changes": -1}, "max_changes=-1"),
+        ({"previous": "p1"}, "previous='p1' is a string"),
+        ({"max_similarity": 2}, "max_similarity=2"),
+        ({"conflicts": [("a",)]}, "not a pair of ids"),
+        ({"needs": {"a": "b"}}, "what 'a' needs is a string"),
+        ({"prices": {"budget": 1}}, "prices: 'budget' is unknown: choose passages"),
+        ({"prices": {"needs": -1}}, "the price needs=-1"),
+        ({"change_price": float("nan")}, "change_price=nan"),
+        ({"per_cluster": 0}, "per_cluster must be >= 1"),
+    ],
+)
+def test_malformed_constraints(arguments, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        SideConstraints(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("side", "lacking", "message"),
+    [
+        (SideConstraints(max_source_share=0.5), "sources", "max_source_share needs candidates with sources"),
+        (SideConstraints(cover="labels"), "clusters", "cover='labels' needs candidates with clusters"),
+        (
+            SideConstraints(max_similarity=0.9),
+            "embeddings",
+            "max_similarity needs candidates with embeddings",
+        ),
+        (
+            SideConstraints(cover="kmeans:2"),
+            "embeddings",
+            "cover='kmeans:2' needs candidates with embeddings",
+        ),
+    ],
+)
+def test_what_a_pool_lacks_is_named(side, lacking: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        made(side, redundancy_weight=0).select(pool(**{lacking: None}), 100)
+
+
+def test_selectors_that_contradict_themselves() -> None:
+    with pytest.raises(InputError, match="counterpart='cuts' is unknown"):
+        Selector(counterpart="cuts")
+    with pytest.raises(InputError, match="joint' has no redundancy_by_relevance"):
+        Selector(counterpart="joint", redundancy_by_relevance=True)
+    with pytest.raises(InputError, match="uncertainty and radius exclude each other"):
+        Selector(uncertainty=NormBall(0.1), radius=0.1)
