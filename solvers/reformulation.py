@@ -154,7 +154,7 @@ class Splitting:
 
 
 def relaxation_matrix(
-    problem: Problem, lam: FloatArray, steps: int, deadline: float, state: Splitting
+    problem: Problem, lam: FloatArray, steps: int, deadline: float, state: Splitting | None = None
 ) -> FloatArray | None:
     """A positive semidefinite matrix that is at most A off the diagonal, from the doubly non-negative dual.
 
@@ -168,10 +168,11 @@ def relaxation_matrix(
         Eigendecompositions of order m + 1, >= 1.
     deadline : float
         On the clock of `time.perf_counter`. Stops in time for it; None where not one step fits.
-    state : Splitting
-        Of the same items; updated.
+    state : Splitting, optional
+        Of the same items, to go on from; updated.
     """
     m = problem.m
+    state = state or Splitting.of(m)
     every = np.arange(1, m + 1)
     cost = np.zeros((m + 1, m + 1))
     cost[0, 1:] = cost[1:, 0] = -0.5 * (problem.p - problem.W.T @ lam)
