@@ -36,7 +36,7 @@ from mio_rag.solvers.blas import one_blas_thread
 from mio_rag.solvers.compiled import VERSION, announced
 from mio_rag.solvers.presolve import Problem, presolve
 from mio_rag.solvers.reformulation import dominated, first_matrix
-from mio_rag.solvers.relaxation import Incumbent, Root, improved, is_wide, relax_root, target, waiting
+from mio_rag.solvers.relaxation import Incumbent, Root, improved, relax_root, target, waiting
 from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, Status, conclude
 from mio_rag.solvers.warm import WarmStart
 
@@ -159,7 +159,7 @@ def _solve(
     search = _Search(program, root, best, tolerance, asked.relative_gap)
     spent, effort = 0, 0
     while True:
-        patience = waiting(root, effort, is_wide(search.bound, best, problem))
+        patience = waiting(root, effort, search.bound, best)
         stopped = search.run(deadline, min(allowed - spent, patience))
         if stopped != "nodes" or spent + search.nodes >= allowed:
             break

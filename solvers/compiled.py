@@ -6,13 +6,21 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
 
 __all__ = ["VERSION", "announced", "compiled"]
 
 VERSION = f"numba {numba.__version__}"
+
+# Sums may be added up in another order: their rounding is within every tolerance. Infinities and NaN keep
+# their meaning.
+_FLAGS: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"reassoc", "contract", "arcp", "nsz"},
+}
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -24,9 +32,9 @@ def compiled(function: _Function) -> _Function:
     (a read-only container) every process compiles anew.
     """
     try:
-        return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+        return cast(_Function, numba.njit(cache=True, **_FLAGS)(function))
     except RuntimeError:  # numba found no place for its cache
-        return cast(_Function, numba.njit(nogil=True)(function))
+        return cast(_Function, numba.njit(**_FLAGS)(function))
 
 
 @contextmanager

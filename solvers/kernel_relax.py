@@ -12,6 +12,8 @@ base <- base + lam.w.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -139,21 +141,23 @@ def is_positive_definite(
 ) -> bool:
     """Whether G - delta I on the items has a factorization whose pivots are far from rounding.
 
-    L and column are room to work in.
+    L and column are room to work in: the factor, and one over its diagonal.
     """
     for i in range(m):
-        row = G[ids[i]]
+        row, entry = G[ids[i]], L[i]
         for j in range(i + 1):
-            L[i, j] = row[ids[j]]
-        L[i, i] -= delta
-    for k in range(m):
-        pivot = L[k, k]
+            entry[j] = row[ids[j]]
+        entry[i] -= delta
+        for k in range(i):
+            other = L[k]
+            total = entry[k]
+            for j in range(k):
+                total -= entry[j] * other[j]
+            entry[k] = total * column[k]
+        pivot = entry[i]
+        for j in range(i):
+            pivot -= entry[j] * entry[j]
         if pivot < 1e-9:
             return False
-        for i in range(k + 1, m):
-            column[i] = L[i, k]
-        for i in range(k + 1, m):
-            factor = column[i] / pivot
-            for j in range(k + 1, i + 1):
-                L[i, j] -= factor * column[j]
+        column[i] = 1.0 / math.sqrt(pivot)
     return True

@@ -29,13 +29,14 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.solvers.presolve import Problem
 
-__all__ = ["better_diagonal", "dominated", "first_matrix", "relaxation_matrix", "shifted"]
+__all__ = ["Splitting", "better_diagonal", "dominated", "first_matrix", "relaxation_matrix", "shifted"]
 
 FloatArray = NDArray[np.float64]
 
@@ -123,7 +124,38 @@ def better_diagonal(G: FloatArray, x: FloatArray, scale: float) -> FloatArray | 
     return shifted(G - scale * np.diag(delta))
 
 
-def relaxation_matrix(problem: Problem, lam: FloatArray, steps: int, deadline: float) -> FloatArray | None:
+@dataclass(eq=False)
+class Splitting:
+    """Where the method of multipliers stands, for the items of a problem: it can be resumed.
+
+    `Z` is the primal matrix; `S` (positive semidefinite) and `N` (non-negative) share out the dual one, in
+    the units of the objective; the budget's primal slack is in those of the costs.
+    """
+
+    Z: FloatArray
+    S: FloatArray
+    N: FloatArray
+    slack: float = 0.0
+    slack_dual: float = 0.0
+    sigma: float = _FIRST_PENALTY
+    steps: int = 0
+
+    @classmethod
+    def of(cls, m: int) -> Splitting:
+        """The start for m items."""
+        Z = np.zeros((m + 1, m + 1))
+        Z[0, 0] = 1.0
+        return cls(Z, np.zeros_like(Z), np.zeros_like(Z))
+
+    def keep(self, k: NDArray[np.int64]) -> Splitting:
+        """The same for some of the items."""
+        at = np.ix_(*2 * (np.concatenate(([0], k + 1)),))
+        return replace(self, Z=self.Z[at], S=self.S[at], N=self.N[at])
+
+
+def relaxation_matrix(
+    problem: Problem, lam: FloatArray, steps: int, deadline: float, state: Splitting | None = None
+) -> FloatArray | None:
     """A positive semidefinite matrix that is at most A off the diagonal, from the doubly non-negative dual.
 
     Parameters
@@ -136,8 +168,11 @@ def relaxation_matrix(problem: Problem, lam: FloatArray, steps: int, deadline: f
         Eigendecompositions of order m + 1, >= 1.
     deadline : float
         On the clock of `time.perf_counter`. Stops in time for it; None where not one step fits.
+    state : Splitting, optional
+        Of the same items, to go on from; updated.
     """
     m = problem.m
+    state = state or Splitting.of(m)
     every = np.arange(1, m + 1)
     cost = np.zeros((m + 1, m + 1))
     cost[0, 1:] = cost[1:, 0] = -0.5 * (problem.p - problem.W.T @ lam)
@@ -148,16 +183,14 @@ def relaxation_matrix(problem: Problem, lam: FloatArray, steps: int, deadline: f
     row, room = problem.cr / length, (problem.room + problem.extra) / length
     # Constraints: Z_00 = 1, Z_ii - Z_0i = 0, row . Z_0 + slack = room. Their Gram matrix is an arrow.
     pivot = 0.5 * float(row @ row) + 1.0 - 0.25 * float(row @ row) / 1.5
-    Z, S, N = np.zeros_like(cost), np.zeros_like(cost), np.zeros_like(cost)
-    Z[0, 0] = 1.0
-    slack = slack_dual = 0.0
-    sigma = _FIRST_PENALTY
+    Z, S, N, sigma = state.Z, state.S / scale, state.N / scale, state.sigma
+    slack, slack_dual = state.slack / length, state.slack_dual * length / scale
     size = 1.0 + float(np.linalg.norm(cost))
     took = _expected_seconds(m)
-    for step in range(steps):
+    for step in range(state.steps, state.steps + steps):
         now = time.perf_counter()
         if now + 2.5 * took > deadline:  # this step, and the shift at the end
-            if step == 0:
+            if step == state.steps:
                 return None
             break
         left = cost - S - N
@@ -178,15 +211,16 @@ def relaxation_matrix(problem: Problem, lam: FloatArray, steps: int, deadline: f
         slack_dual, new_slack = max(0.0, free), max(0.0, -sigma * free)
         S, new = _split(dual - N - Z / sigma, sigma)
         stride = _OVER_RELAXATION if step else 1.0
-        Z += stride * (new - Z)
+        Z = Z + stride * (new - Z)
         slack += stride * (new_slack - slack)
         if step % _BALANCE_EVERY == _BALANCE_EVERY - 1:
             residual = float(np.linalg.norm(dual - S - N)) / size
             sigma *= _balance(Z, row, room, slack, _DUAL_WEIGHT * residual)
         took = time.perf_counter() - now
-    diagonal = 2 * scale * np.diagonal(S)[1:]
+    state.Z, state.S, state.N, state.sigma, state.steps = Z, S * scale, N * scale, sigma, step + 1
+    state.slack, state.slack_dual = slack * length, slack_dual * scale / length
     M = np.minimum(scale * (S[1:, 1:] + S[1:, 1:].T), problem.A)
-    np.fill_diagonal(M, diagonal)
+    np.fill_diagonal(M, 2 * scale * np.diagonal(S)[1:])
     return shifted(M)
 
 

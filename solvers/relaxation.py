@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from mio_rag.solvers import kernel_relax
 from mio_rag.solvers.presolve import FloatArray, Problem
-from mio_rag.solvers.reformulation import better_diagonal, relaxation_matrix
+from mio_rag.solvers.reformulation import Splitting, better_diagonal, relaxation_matrix
 from mio_rag.solvers.result import SolveOptions
 
-__all__ = ["Incumbent", "Root", "improved", "is_wide", "relax_root", "target", "waiting"]
+__all__ = ["Incumbent", "Root", "improved", "relax_root", "target", "waiting"]
 
 _MULTIPLIER_STEPS = 80  # with 25, a dozen mixed rows cost twice the nodes
 _QUICK_NODES = 150  # before any better matrix is worth its price
-_LARGEST_DIAGONAL = 260  # items
 _NO_PENALTY = 1e-12  # relative to the largest value: nothing for a better matrix to gain
-_WIDE_GAP = 0.06
-_EFFORTS = (20, 60, 200)  # steps of `relaxation_matrix`
+_NARROW_GAP, _WIDE_GAP = 0.012, 0.06
+_SMALL = 70  # items
+_EFFORTS, _WIDE_EFFORT = (12, 40, 200), 20  # steps of `relaxation_matrix`, one after another
 _NODES_PER_STEP, _NODES_PER_SQUARE = 25.0, 0.0045  # the time of an eigendecomposition in nodes
 
 
@@ -44,6 +44,7 @@ class Root:
     dropped: float  # largest value that anything dropped by its reduced cost could have had
     made_for: Problem | None = None  # the problem that an improved matrix was made for, before fixing
     made: FloatArray | None = None  # that matrix
+    splitting: Splitting | None = None  # where the search for better matrices stands
 
 
 def target(problem: Problem, best: Incumbent, tolerance: float, options: SolveOptions) -> float:
@@ -78,9 +79,11 @@ def relax_root(root: Root, best: Incumbent, tolerance: float, options: SolveOpti
     out = (h < 0) & (here + h <= stop)
     dropped = max(root.dropped, float((here + h)[out].max())) if out.any() else root.dropped
     k = np.flatnonzero(~out)
+    splitting = root.splitting
     if out.any():
         problem, G = problem.keep(k), np.ascontiguousarray(G[np.ix_(k, k)])
-    return Root(problem, G, lam, x[k], bound, dropped)
+        splitting = splitting and splitting.keep(k)
+    return Root(problem, G, lam, x[k], bound, dropped, splitting=splitting)
 
 
 def _multipliers(
@@ -122,18 +125,37 @@ def _multipliers(
     return at
 
 
-def waiting(root: Root, effort: int, wide: bool) -> float:
-    """Nodes to search before `improved` at this effort is worth its price: about as long as it takes."""
+def _gap(bound: float, best: Incumbent, problem: Problem) -> float:
+    """The gap as a share of the objective; infinite without an incumbent."""
+    objective = abs(problem.base / problem.scale + best.value)
+    return math.inf if best.x is None else (bound - best.value) / max(objective, 1e-300)
+
+
+def _diagonal_first(gap: float, m: int) -> bool:
+    """Whether another diagonal, which costs a few inversions, is the first thing to try."""
+    return gap <= _NARROW_GAP or (m <= _SMALL and gap <= _WIDE_GAP)
+
+
+def waiting(root: Root, effort: int, bound: float, best: Incumbent) -> float:
+    """Nodes to search before `improved` at this effort is worth its price.
+
+    About as long as it takes, less where the gap is such that it is sure to be needed.
+    """
     if effort >= len(_EFFORTS):
         return math.inf
-    price = _EFFORTS[effort] * (_NODES_PER_STEP + _NODES_PER_SQUARE * root.problem.m**2)
-    return max(_QUICK_NODES, math.ceil(price / 4 if wide else price))
+    m = root.problem.m
+    gap = _gap(bound, best, root.problem)
+    if effort == 0 and _diagonal_first(gap, m):
+        return _QUICK_NODES
+    wide = gap > _WIDE_GAP
+    price = _steps(effort, wide, m) * (_NODES_PER_STEP + _NODES_PER_SQUARE * m**2)
+    patience = 0.2 if wide else 0.5 if m > _SMALL and effort == 0 else 1.0
+    return max(_QUICK_NODES, math.ceil(patience * price))
 
 
-def is_wide(bound: float, best: Incumbent, problem: Problem) -> bool:
-    """Whether the gap calls for more than another diagonal."""
-    objective = abs(problem.base / problem.scale + best.value)
-    return best.x is None or bound - best.value > _WIDE_GAP * objective
+def _steps(effort: int, wide: bool, m: int) -> int:
+    """Steps of `relaxation_matrix`; a wide gap of many items needs more of them to be worth a new search."""
+    return _WIDE_EFFORT if effort == 0 and wide and m > _SMALL else _EFFORTS[effort]
 
 
 def improved(
@@ -152,10 +174,12 @@ def improved(
     scale = float(np.abs(problem.A).max(initial=0.0))
     if problem.m < 3 or scale <= _NO_PENALTY:
         return None
-    if effort == 0 and not is_wide(root.bound, best, problem):
-        matrix = better_diagonal(root.G, root.x, scale) if problem.m <= _LARGEST_DIAGONAL else None
+    if effort == 0 and _diagonal_first(_gap(root.bound, best, problem), problem.m):
+        matrix = better_diagonal(root.G, root.x, scale)
     else:
-        matrix = relaxation_matrix(problem, root.lam, _EFFORTS[effort], deadline)
+        root.splitting = root.splitting or Splitting.of(problem.m)
+        steps = _steps(effort, _gap(root.bound, best, problem) > _WIDE_GAP, problem.m)
+        matrix = relaxation_matrix(problem, root.lam, steps, deadline, root.splitting)
     if matrix is None:
         return None
     tried = relax_root(replace(root, G=matrix, bound=math.inf), best, tolerance, options)

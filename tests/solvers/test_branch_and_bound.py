@@ -12,7 +12,7 @@ from benchmarks.programs import random_program
 from mio_rag.formulations import LinearConstraint, SelectionProgram, nominal_program
 from mio_rag.solvers import SolveOptions, Status, branch_and_bound, solve
 from mio_rag.solvers.presolve import Problem, presolve
-from mio_rag.solvers.reformulation import better_diagonal, first_matrix, relaxation_matrix
+from mio_rag.solvers.reformulation import Splitting, better_diagonal, first_matrix, relaxation_matrix
 from mio_rag.solvers.relaxation import Incumbent, Root, relax_root
 
 EXACT = SolveOptions(time_limit_seconds=None)
@@ -182,6 +182,30 @@ def test_matrices_of_the_relaxation_are_valid_and_worth_their_price(weight: floa
     assert diagonal <= uniform
     if weight >= 0.3:
         assert conic < 0.6 * uniform  # pairs cannot be negative: the point of the doubly non-negative bound
+
+
+def test_a_relaxation_matrix_is_resumed_where_it_stopped_and_for_fewer_items() -> None:
+    problem = presolve(_gram_program(1, 40, 0.3, 700))
+    assert problem is not None
+    nothing = np.zeros(0)
+    straight = relaxation_matrix(problem, nothing, 30, math.inf)
+    state = Splitting.of(problem.m)
+    rough = relaxation_matrix(problem, nothing, 12, math.inf, state)
+    resumed = relaxation_matrix(problem, nothing, 18, math.inf, state)
+    assert straight is not None
+    assert rough is not None
+    assert resumed is not None
+    assert np.allclose(resumed, straight, atol=1e-9)
+    assert _root_bound(problem, resumed) < _root_bound(problem, rough)
+    k = np.arange(0, problem.m, 2)
+    part = problem.keep(k)
+    matrix = relaxation_matrix(part, nothing, 5, math.inf, state.keep(k))
+    cold = relaxation_matrix(part, nothing, 5, math.inf)
+    assert matrix is not None
+    assert cold is not None
+    assert np.linalg.eigvalsh(matrix)[0] >= -1e-14
+    assert np.all((part.A - matrix)[~np.eye(part.m, dtype=bool)] >= 0)
+    assert _root_bound(part, matrix) < _root_bound(part, cold)
 
 
 def test_a_relaxation_matrix_is_not_begun_without_time() -> None:
