@@ -41,6 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--random-radius", type=float, default=0.1, help="size of the random error (default: %(default)s)")
     add("--limit", type=int, default=150, help="questions a set (default: %(default)s)")
     add("--seed", type=int, default=0, help="of the choice of questions and of errors (default: 0)")
+    add("--finished", action="store_true", help="report what the work folder holds, compute nothing")
     add("--out", type=Path, default=Path("benchmarks/results/stability.json"))
 
 
@@ -125,9 +126,12 @@ def _set(given: argparse.Namespace, name: str, plan: Plan) -> dict[str, Any]:
             plan,
             f"{label}{given.random_radius}{given.seed}",
             advance,
+            finished_only=given.finished,
         )
+    if len(rows) < 2:
+        raise InputError(f"'{name}' has {len(rows)} finished questions: leave out --finished")
     return {
-        "questions": len(questions),
+        "questions": len(rows),
         "gold": "passage" if questions[0].gold_ids else "document",
         "data_sha256": dataset.content_hash(),
         **summarize(rows),

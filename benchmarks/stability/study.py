@@ -179,13 +179,14 @@ def run_questions(
     plan: Plan,
     label: str,
     advance: Callable[[int], None],
+    finished_only: bool = False,
 ) -> list[Row]:
     """Rows of the questions in their order; those that the work folder holds are not computed again."""
     path = folder / f"{name}-{_digest(plan, label)}.jsonl"
     known = read_rows(path)
     missing = [q for q in questions if q.id not in known]
     advance(len(questions) - len(missing))
-    if missing:
+    if missing and not finished_only:
         folder.mkdir(parents=True, exist_ok=True)
         made = versions()
         retriever.index.embedder.encode([q.text for q in missing])  # in batches, into the cache
@@ -199,4 +200,4 @@ def run_questions(
                 file.flush()
                 known[question.id] = row
                 advance(1)
-    return [known[q.id] for q in questions]
+    return [known[q.id] for q in questions if q.id in known]
