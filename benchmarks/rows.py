@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.files import write_json
+from benchmarks.options import numbers
 from benchmarks.speed.pools import Pool, load_pools
 from benchmarks.speed.runner import machine
 from mio_rag import __version__
@@ -66,9 +67,9 @@ def command(given: argparse.Namespace) -> int:
     """
     try:
         names = [name.strip() for name in given.sets.split(",") if name.strip()]
-        budgets = [int(b) for b in given.budgets.split(",") if b.strip().isdigit()]
-        if not budgets or given.n < _TOPICS or given.pools < 1:
-            raise InputError(f"--budgets takes whole numbers, --pools >= 1, --n >= {_TOPICS}")
+        budgets = numbers("--budgets", given.budgets, int)
+        if given.n < _TOPICS or given.pools < 1:
+            raise InputError(f"--pools={given.pools} must be >= 1 and --n={given.n} >= {_TOPICS}")
         pools, drawn = load_pools(
             given.data, names, given.pools, given.seed, lambda text: print(text, file=sys.stderr)
         )

@@ -140,8 +140,11 @@ class Selector:
             )
         if self.uncertainty is not None and self.radius > 0:
             problems.append("uncertainty and radius exclude each other: the set brings its radii")
-        bad = [i for i, radius in self.passage_radii.items() if not (np.isfinite(radius) and radius >= 0)]
-        problems += [f"passage_radii: '{i}' has {self.passage_radii[i]!r}, must be >= 0" for i in bad[:3]]
+        problems += [
+            f"passage_radii: '{i}' has {value!r}, must be a finite number >= 0"
+            for i, value in self.passage_radii.items()
+            if not (isinstance(value, (int, float, np.number)) and np.isfinite(value) and value >= 0)
+        ][:3]
         if self.prompt_order not in get_args(PromptOrder):
             known = ", ".join(get_args(PromptOrder))
             problems.append(f"prompt_order={self.prompt_order!r} is unknown: choose {known}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.files import write_json
+from benchmarks.options import numbers
 from benchmarks.relevance.models import halves
 from benchmarks.stability.picture import draw, table
 from benchmarks.stability.study import Plan, run_questions
@@ -19,7 +20,7 @@ from benchmarks.stability.versions import Versions
 from mio_rag import __version__
 from mio_rag.console import progress_bar
 from mio_rag.datasets import load_dataset
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, SolverError
 from mio_rag.evaluation.ledger import write_atomically
 from mio_rag.relevance import load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
@@ -51,7 +52,7 @@ def command(given: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0; 2 for bad input, 130 when interrupted.
+        0; 1 where solvers and certificates contradict each other, 2 for bad input, 130 when interrupted.
     """
     try:
         return _study(given)
@@ -59,6 +60,9 @@ def command(given: argparse.Namespace) -> int:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return 2
+    except SolverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("interrupted: finished questions are kept, the same command goes on", file=sys.stderr)
         return 130
@@ -66,8 +70,8 @@ def command(given: argparse.Namespace) -> int:
 
 def _study(given: argparse.Namespace) -> int:
     names = [name.strip() for name in given.sets.split(",") if name.strip()]
-    budgets = _numbers("--budgets", given.budgets, int)
-    radii = _numbers("--radii", given.radii, float)
+    budgets = numbers("--budgets", given.budgets, int)
+    radii = numbers("--radii", given.radii, float)
     if given.limit < 2:
         raise InputError(f"--limit={given.limit} must be >= 2: differences are over questions")
     model = load_model("default")
@@ -96,16 +100,6 @@ def _study(given: argparse.Namespace) -> int:
     draw(report, given.out.with_suffix(".png"))
     print(text)
     return 0
-
-
-def _numbers(option: str, text: str, kind: type[int] | type[float]) -> list[Any]:
-    try:
-        found = [kind(part) for part in text.split(",")]
-    except ValueError as error:
-        raise InputError(f"{option}={text!r} must be numbers with commas between them") from error
-    if not found or any(value <= 0 for value in found) or len(set(found)) < len(found):
-        raise InputError(f"{option}={text!r} must be different numbers above 0")
-    return found
 
 
 def _set(given: argparse.Namespace, name: str, plan: Plan) -> dict[str, Any]:

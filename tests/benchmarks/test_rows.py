@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.rows import measured, programs_of, summarize, table
 from benchmarks.speed.pools import Pool
 from mio_rag.solvers import SolveOptions, solve
@@ -42,6 +43,13 @@ def test_each_kind_of_rows_and_all_together(pool: Pool) -> None:
     assert {s["rows"] for s in summary if s["chosen_freely"] == "any"} == set(made)
     assert all(s["proven"] == s["programs"] == 1 for s in summary)
     assert "source caps" in table({"n": 16, "lambda_1": 0.1, "summary": summary})
+
+
+def test_malformed_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rows", "--budgets", "512,many"]) == 2
+    assert "--budgets='512,many' must be whole numbers" in capsys.readouterr().err
+    assert main(["rows", "--n", "2"]) == 2
+    assert "--n=2 >= 5" in capsys.readouterr().err
 
 
 def test_an_unproven_program_is_counted_as_such() -> None:
