@@ -3,7 +3,10 @@
 python -m benchmarks conformance    all solvers against exhaustive enumeration on random programs
 python -m benchmarks trust          every certificate of the exact kernel against enumeration
 python -m benchmarks solvers        speed on real candidate pools, against general solvers and heuristics
+python -m benchmarks rows           the exact kernel with source caps, topics and conflicts
 python -m benchmarks relevance      calibrated relevance and evidence links, against rank baselines
+python -m benchmarks attacks        attacked selections: certificates of worst cases, and their slack
+python -m benchmarks stability      what robustness costs and buys at matched token budgets
 python -m benchmarks mdp            decision processes: our kernels, plain Python, numpy, other packages
 """
 
@@ -13,10 +16,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import conformance, mdp
+from benchmarks import attacks, conformance, mdp, rows
 from benchmarks.files import write_json
 from benchmarks.relevance import command as relevance
 from benchmarks.speed.command import add_options, command
+from benchmarks.stability import command as stability
 from benchmarks.trust import command as trust
 
 
@@ -34,6 +38,9 @@ def main(arguments: list[str] | None = None) -> int:
     one.add_argument("--out", type=Path, default=Path("benchmarks/results/conformance.json"))
     add_options(names.add_parser("solvers", help="speed on real candidate pools"))
     relevance.add_options(names.add_parser("relevance", help="calibrated relevance and evidence links"))
+    rows.add_options(names.add_parser("rows", help="the exact kernel on programs with side rows"))
+    attacks.add_options(names.add_parser("attacks", help="attacked selections and their certificates"))
+    stability.add_options(names.add_parser("stability", help="robust selection at matched token budgets"))
     trust.add_options(
         names.add_parser("trust", help="every certificate of the exact kernel against enumeration")
     )
@@ -43,6 +50,12 @@ def main(arguments: list[str] | None = None) -> int:
         return mdp.command(given)
     if given.name == "relevance":
         return relevance.command(given)
+    if given.name == "rows":
+        return rows.command(given)
+    if given.name == "attacks":
+        return attacks.command(given)
+    if given.name == "stability":
+        return stability.command(given)
     if given.name == "trust":
         return trust.command(given)
     if given.name == "solvers":

@@ -59,12 +59,14 @@ def run(
     dict
         Plain data for JSON: what was compared, every disagreement (none, if all is well), the largest
         difference of an exact objective from the optimum, and per solver the median milliseconds and how many
-        optima were proven.
+        optima and infeasible programs were proven; and how many side rows the programs have.
     """
     rng = np.random.default_rng(seed)
     names = [info for info in solvers() if info.available and info.name != ORACLE]
     seconds: dict[str, list[float]] = {name: [] for name in (ORACLE, *(info.name for info in names))}
     optimal: Counter[str] = Counter()
+    infeasible: Counter[str] = Counter()
+    rows: Counter[str] = Counter()
     statuses: Counter[str] = Counter()
     versions: dict[str, str] = {}
     disagreements: list[dict[str, Any]] = []
@@ -73,12 +75,14 @@ def run(
         program = random_program(rng, n_max)
         truth = solve(program, ORACLE)
         statuses[truth.status.value] += 1
+        rows["none" if not program.rows else "1 to 4" if len(program.rows) < 5 else "5 or more"] += 1
         seconds[ORACLE].append(truth.wall_seconds)
         for info in names:
             claim = solve(program, info.name)
             seconds[info.name].append(claim.wall_seconds)
             versions[info.name] = claim.version
             optimal[info.name] += claim.is_optimal
+            infeasible[info.name] += claim.status is Status.INFEASIBLE
             if info.exact and claim.objective is not None and truth.objective is not None:
                 largest = max(largest, abs(claim.objective - truth.objective))
             wrong = disagreement(program, truth, claim, info.exact)
@@ -99,6 +103,8 @@ def run(
         "disagreements": disagreements,
         "largest_difference": largest,
         "median_milliseconds": {s: 1e3 * float(np.median(t)) for s, t in seconds.items()},
+        "programs_by_rows": dict(rows),
+        "proven_infeasible": {info.name: infeasible[info.name] for info in names},
         "proven_optimal": {info.name: optimal[info.name] for info in names},
         "versions": {"python": platform.python_version(), "numpy": np.__version__, **versions},
         "machine": {"system": platform.system(), "processor": platform.machine()},

@@ -196,13 +196,17 @@ class OwnSet(ScaledSet):
         return value
 
     def unit_point(self, a: FloatArray) -> FloatArray:
-        """Your maximiser, checked against your function."""
+        """Your maximiser, checked against your function; 0 where that is 0, which no a / |a| can divide."""
         if self.maximiser is None:
             raise InputError("this set has no maximiser: give OwnSet one, or use the termwise counterpart")
-        point = np.asarray(self.maximiser(a), dtype=np.float64)
-        reached = np.einsum("ij,ij->i", a, point) if point.shape == a.shape else np.array([np.inf])
-        if not np.allclose(reached, self.unit_support(a), rtol=1e-6, atol=1e-9):
-            raise InputError("the maximiser does not attain the support function")
+        support, point = self.unit_support(a), np.zeros_like(a)
+        rows = np.flatnonzero(support > 0)
+        if rows.size:
+            given = np.asarray(self.maximiser(a[rows]), dtype=np.float64)
+            reached = np.einsum("ij,ij->i", a[rows], given) if given.shape == a[rows].shape else np.inf
+            if not np.allclose(reached, support[rows], rtol=1e-6, atol=1e-9):
+                raise InputError("the maximiser does not attain the support function")
+            point[rows] = given
         return point
 
     def unit_bilinear(self, d: int) -> float:

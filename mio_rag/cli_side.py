@@ -67,6 +67,10 @@ class SideOptions:
         str | None,
         typer.Option("--uncertainty-set", help="JSON file of an uncertainty set, instead of --radius."),
     ] = None
+    radii: Annotated[
+        Path | None,
+        typer.Option("--radii", help="File of `mio-rag radius --out`: a radius for each passage."),
+    ] = None
     deviations: Annotated[
         int | None, typer.Option("--deviations", help="At most so many chosen passages deviate at once.")
     ] = None
@@ -78,7 +82,7 @@ class SideOptions:
         from mio_rag.console import collect
         from mio_rag.formulations import DeviationBudget, NormBall
 
-        made, side, given = collect(make, self._side, self._set)
+        made, side, given, radii = collect(make, self._side, self._set, self._radii)
         selector = cast("Selector", made)
         if self.deviations is not None:
             given = DeviationBudget(given or NormBall(selector.radius, selector.norm), self.deviations)
@@ -87,6 +91,7 @@ class SideOptions:
             selector,
             side=cast("SideConstraints", side),
             uncertainty=cast("UncertaintySet | None", given),
+            passage_radii=cast("dict[str, float]", radii),
             counterpart=cast("Counterpart", self.counterpart),
         )
 
@@ -120,6 +125,11 @@ class SideOptions:
             needs=needs,
             prices=prices,
         )
+
+    def _radii(self) -> dict[str, float]:
+        from mio_rag.retrieval.radius import read_radii
+
+        return {} if self.radii is None else read_radii(self.radii)
 
     def _set(self) -> UncertaintySet | None:
         import json

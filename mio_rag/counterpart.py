@@ -50,12 +50,27 @@ def uncertainty_of(selector: Selector, candidates: Candidates) -> UncertaintySet
     given = selector.uncertainty
     if given is None:
         given = NormBall(selector.radius, selector.norm)
-    if candidates.radius is not None:
+    radius = candidates.radius
+    if radius is None and selector.passage_radii:
+        radius = _radii(selector, candidates)
+    if radius is not None:
         if isinstance(given, ScaledSet):
-            given = replace(given, radius=np.asarray(candidates.radius))
+            given = replace(given, radius=np.asarray(radius))
         elif isinstance(given, DeviationBudget) and isinstance(given.base, ScaledSet):
-            given = replace(given, base=replace(given.base, radius=np.asarray(candidates.radius)))
+            given = replace(given, base=replace(given.base, radius=np.asarray(radius)))
     return None if given.is_exact else given
+
+
+def _radii(selector: Selector, candidates: Candidates) -> FloatArray:
+    """The radius of each candidate by its id."""
+    known = selector.passage_radii
+    missing = [i for i in candidates.ids if i not in known]
+    if missing:
+        raise InputError(
+            f"passage_radii lacks {len(missing)} of {len(candidates)} candidates ('{missing[0]}' is one): "
+            "measure every passage (mio-rag radius INDEX --method sq8 or pq:M), or give one radius for all"
+        )
+    return np.array([known[i] for i in candidates.ids], dtype=np.float64)
 
 
 def _benefit_weights(selector: Selector, candidates: Candidates) -> FloatArray | None:

@@ -85,6 +85,9 @@ class Selector:
     uncertainty : UncertaintySet, optional
         Instead of `radius` and `norm`: any set of `mio_rag.formulations`. `Candidates.radius`, where given,
         replaces its radii.
+    passage_radii : mapping of str to float
+        Id -> radius of that passage's embedding, >= 0: replaces the radii of `radius` or `uncertainty`.
+        `Candidates.radius`, where given, takes precedence. Empty: not known.
     counterpart : {"termwise", "joint"}
         termwise: each term is charged its own worst perturbation; one program, conservative. joint: one
         perturbation of each embedding serves all terms; a few programs, `relative_gap` bounds how far they
@@ -115,6 +118,7 @@ class Selector:
     redundancy_by_relevance: bool = False
     prompt_order: PromptOrder = "best_first"
     uncertainty: UncertaintySet | None = None
+    passage_radii: Mapping[str, float] = field(default_factory=dict)
     counterpart: Counterpart = "termwise"
     side: SideConstraints = field(default_factory=SideConstraints)
 
@@ -136,6 +140,11 @@ class Selector:
             )
         if self.uncertainty is not None and self.radius > 0:
             problems.append("uncertainty and radius exclude each other: the set brings its radii")
+        problems += [
+            f"passage_radii: '{i}' has {value!r}, must be a finite number >= 0"
+            for i, value in self.passage_radii.items()
+            if not (isinstance(value, (int, float, np.number)) and np.isfinite(value) and value >= 0)
+        ][:3]
         if self.prompt_order not in get_args(PromptOrder):
             known = ", ".join(get_args(PromptOrder))
             problems.append(f"prompt_order={self.prompt_order!r} is unknown: choose {known}")

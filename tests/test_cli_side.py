@@ -91,3 +91,18 @@ def test_radius(folder: Path, tmp_path: Path) -> None:
     assert out.is_file()
     assert "use --radius" in here("radius", folder, "--method", "chunks").stdout
     assert "is unknown" in refused(here("radius", folder, "--method", "guess"))[0]
+
+
+def test_measured_radii_of_each_passage_are_used(folder: Path, tmp_path: Path) -> None:
+    asked = ("select", folder, QUESTION, "--pool", 15, "--json")
+    measured = tmp_path / "errors.npz"
+    found = only_object(here("radius", folder, "--method", "pq:10x4", "--out", measured, "--json"))
+    robust = only_object(here(*asked, "--radii", measured))
+    widest = only_object(here(*asked, "--radius", found["largest"]))
+    assert robust["worst_case"]["lower"] >= widest["worst_case"]["lower"]
+    assert robust["worst_case"]["lower"] < only_object(here(*asked))["objective"]
+    only_some = tmp_path / "some.npz"
+    here("radius", folder, "--method", "chunks", "--limit", 10, "--out", only_some)
+    assert "measure every passage" in refused(here(*asked, "--radii", only_some))[0]
+    measured.write_text("nothing of the kind")
+    assert "cannot be read as radii" in refused(here(*asked, "--radii", measured))[0]

@@ -269,3 +269,22 @@ def test_selectors_that_contradict_themselves() -> None:
         Selector(counterpart="joint", redundancy_by_relevance=True)
     with pytest.raises(InputError, match="uncertainty and radius exclude each other"):
         Selector(uncertainty=NormBall(0.1), radius=0.1)
+
+
+def test_radii_by_id_are_those_of_the_pool() -> None:
+    """By id and as an array of the candidates they are the same; every shape of set takes them."""
+    given = pool(12)
+    radii = np.linspace(0.0, 0.2, 12)
+    by_id = dict(zip(given.ids, radii, strict=True))
+    for uncertainty in (None, NormBall(1.0, "l1"), DeviationBudget(NormBall(1.0), 2)):
+        one = Selector(uncertainty=uncertainty, passage_radii=by_id).select(given, 128)
+        other = Selector(uncertainty=uncertainty).select(replace(given, radius=radii), 128)
+        assert one.worst_case is not None
+        assert one.worst_case == other.worst_case
+        assert one.ids == other.ids
+    nominal = Selector().select(replace(given, radius=0.0), 128)
+    assert Selector(passage_radii=by_id).select(replace(given, radius=0.0), 128).ids == nominal.ids
+    with pytest.raises(InputError, match="passage_radii lacks 12 of 12 candidates"):
+        Selector(passage_radii={"x": 0.1}).select(given, 128)
+    with pytest.raises(InputError, match="passage_radii: 'x' has -1"):
+        Selector(passage_radii={"x": -1.0})

@@ -86,6 +86,7 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
         token_price=0.0,
         radius=0.0,
         uncertainty=None,
+        passage_radii={},
         counterpart="termwise",
         relevance_model=None,
         link_benefit=0.0,

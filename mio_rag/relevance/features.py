@@ -103,6 +103,13 @@ _BASE: dict[str, tuple[str, Callable[[Candidates], FloatArray]]] = {
 BASE_FEATURES = tuple(_BASE)
 
 
+@lru_cache(maxsize=2 * len(_BASE))  # worst cases and attacks ask for the same pool at many losses
+def _base_feature(candidates: Candidates, name: str) -> FloatArray:
+    values = np.array(_BASE[name][1](candidates), dtype=np.float64)
+    values.flags.writeable = False
+    return values
+
+
 def _missing(candidates: Candidates, name: str) -> str | None:
     """What candidates lack for a feature, or None."""
     if name in LINK_FEATURES:
@@ -166,7 +173,7 @@ def feature_matrix(
         elif name.startswith("score:"):
             columns.append(_score(candidates, name.removeprefix("score:")))
         else:
-            values = _BASE[name][1](candidates)
+            values = _base_feature(candidates, name)
             columns.append(values - cosine_loss if name in ("cosine", "cosine_gap") else values)
     return np.stack(columns, axis=1) if columns else np.zeros((len(candidates), 0))
 

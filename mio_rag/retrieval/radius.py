@@ -18,6 +18,7 @@ import json
 import os
 import re
 import tempfile
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ from mio_rag.errors import DataError, InputError, require
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.index import CorpusIndex, embedded_text
 
-__all__ = ["MeasuredRadius", "check_method", "measure_radius"]
+__all__ = ["MeasuredRadius", "check_method", "measure_radius", "read_radii"]
 
 FloatArray = NDArray[np.float64]
 Progress = Callable[[int], None]
@@ -96,6 +97,24 @@ class MeasuredRadius:
         except OSError as error:
             Path(work).unlink(missing_ok=True)
             raise InputError(f"'{path}' could not be written: {error}") from error
+
+
+def read_radii(path: Path) -> dict[str, float]:
+    """Id -> error, as `MeasuredRadius.save` wrote them.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or holds something else.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            ids, errors = stored["ids"].tolist(), stored["errors"].tolist()
+            return dict(zip(map(str, ids), map(float, errors), strict=True))
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"'{path}' cannot be read as radii ({error}): write one with mio-rag radius INDEX --out {path}"
+        ) from error
 
 
 def check_method(

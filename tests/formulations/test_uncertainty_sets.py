@@ -180,3 +180,10 @@ def test_norms_are_nested() -> None:
 def test_malformed_sets_say_what_is_wrong(make, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_a_natural_maximiser_of_your_own_is_never_asked_about_nothing() -> None:
+    """a / |a| has no value at 0, which joint worst cases meet where a passage does not matter."""
+    with np.errstate(all="raise"):
+        points = SETS["own"].points(np.array([[0.0, 0.0, 0.0], [0.0, 3.0, 4.0]]))
+    np.testing.assert_allclose(points, [[0.0, 0.0, 0.0], [0.0, 0.6, 0.8]])

@@ -1,0 +1,281 @@
+"""Attacked selections: does any perturbation beat a certificate, and how much room do certificates leave?
+
+For every question, uncertainty set and meaning of relevance five selections of the same pool are attacked:
+the optima of the nominal program, of the termwise and of the joint counterpart, and two random ones. A
+certificate is violated if the attack makes the selection worth less than certified, by the joint lower end or
+by the termwise program's value; or if the attacked pool, its cosines computed anew from the perturbed
+embeddings and put through the nominal program, is not worth what the attack claims.
+
+The *slack* of a certificate is the share of the loss it charges that no attack reached:
+(reached - certified) / (nominal - certified). 0: an attack reaches it; 1: nothing was lost at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.files import replaced, write_json
+from benchmarks.robust_sets import SETS, drawn_set
+from mio_rag import __version__
+from mio_rag.attack import attack
+from mio_rag.console import progress_bar
+from mio_rag.counterpart import joint_problem, program_of
+from mio_rag.datasets import load_dataset
+from mio_rag.errors import InputError, SolverError, require
+from mio_rag.formulations.uncertainty import UncertaintySet
+from mio_rag.relevance import load_model
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.selector import Selector
+from mio_rag.solvers import SolveOptions
+from mio_rag.types import Candidates
+
+__all__ = ["add_options", "attacked", "command", "draw", "table"]
+
+FloatArray = NDArray[np.float64]
+_RELEVANCE = ("cosine", "calibrated")
+_POOL, _BUDGET = 30, 512
+_BINS = 20
+_OPTIONS = SolveOptions(time_limit_seconds=1.0, relative_gap=1e-3)
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """One attacked selection: its value as embedded, what is certified, what was reached."""
+
+    kind: str
+    nominal: float
+    joint: float
+    termwise: float
+    reached: float
+    wrong: str = ""
+
+    def slack(self, certified: float) -> float | None:
+        """None where the certificate charges no loss."""
+        charged = self.nominal - certified
+        return (self.reached - certified) / charged if charged > 1e-9 else None
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    add = parser.add_argument
+    add("--data", type=Path, help="folder that holds one folder for each set (default: the bundled demo set)")
+    add("--indexes", type=Path, help="folder that holds an index (with links) for each set")
+    add("--sets", default="demo", help="comma-separated (default: demo)")
+    add("--questions", type=int, default=21, help="of each set (default: 21)")
+    add("--seed", type=int, default=0, help="of radii, random selections and attacks (default: 0)")
+    add("--out", type=Path, default=Path("benchmarks/results/attacks.json"), help="JSON; the PNG goes beside")
+
+
+def command(given: argparse.Namespace) -> int:
+    """Attack, then write JSON and picture.
+
+    Returns
+    -------
+    int
+        0; 1 where a certificate was violated, 2 for bad input.
+    """
+    names = [name.strip() for name in given.sets.split(",") if name.strip()]
+    try:
+        if given.questions < 1:
+            raise InputError(f"--questions={given.questions} must be >= 1")
+        if (given.data is None) != (given.indexes is None) or (given.data is None and names != ["demo"]):
+            raise InputError(
+                "--data, --indexes and --sets belong together; without them the demo set is used"
+            )
+        found = {name: _of_set(given, name) for name in names}
+    except InputError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return 2
+    report = {
+        "benchmark": "attacks",
+        "command": f"python -m benchmarks attacks --sets {','.join(names)} --questions {given.questions} "
+        f"--seed {given.seed}",
+        "seed": given.seed,
+        **summarize(found),
+        "versions": {"mio-rag": __version__, "numpy": metadata.version("numpy")},
+        "machine": {"system": platform.system(), "processor": platform.machine()},
+    }
+    write_json(given.out, report)
+    draw(report, given.out.with_suffix(".png"))
+    print(table(report))
+    for wrong in report["violations"][:10]:
+        print(wrong, file=sys.stderr)
+    return 1 if report["violations"] else 0
+
+
+def _of_set(given: argparse.Namespace, name: str) -> list[Attacked]:
+    dataset = load_dataset("demo" if given.data is None else given.data / name)
+    if given.indexes is None:
+        index = CorpusIndex.build(dataset.passages, embedder="tfidf")
+    else:
+        index = CorpusIndex.load(given.indexes / name)
+    retriever = Retriever(index, pool=_POOL, link_hops=1)
+    questions = dataset.questions[: given.questions]
+    found: list[Attacked] = []
+    with progress_bar(f"{name}: {len(questions)} questions", len(questions)) as advance:
+        for k, question in enumerate(questions):
+            pool = retriever.retrieve(question.text)
+            rng = np.random.default_rng([given.seed, k])
+            found += attacked(pool, rng, f"{name}, {question.id}")
+            advance(1)
+    return found
+
+
+def attacked(pool: Candidates, rng: np.random.Generator, label: str = "") -> list[Attacked]:
+    """Five selections of a pool under every kind of set and meaning of relevance, attacked."""
+    found = []
+    for kind, relevance in itertools.product(SETS, _RELEVANCE):
+        uncertainty = drawn_set(kind, pool, rng)
+        base = Selector(
+            redundancy_weight=float(rng.choice([0.05, 0.1, 0.3])), passage_penalty=0.0, options=_OPTIONS
+        )
+        if relevance == "calibrated":
+            base = replace(base, relevance_model=load_model("default"), link_benefit=0.2)
+        one = _Attacker(base, uncertainty, pool, f"{relevance}|{kind}", label)
+        found += [one.attacked(x, int(rng.integers(2**31))) for x in _decisions(base, uncertainty, pool, rng)]
+    return found
+
+
+def _decisions(
+    base: Selector, uncertainty: UncertaintySet, pool: Candidates, rng: np.random.Generator
+) -> Iterator[NDArray[np.int8]]:
+    robust = replace(base, uncertainty=uncertainty)
+    for selector in (base, robust, replace(robust, counterpart="joint")):
+        x = selector.select(pool, _BUDGET).result.x
+        assert x is not None
+        yield x
+    for _ in range(2):
+        x = np.zeros(len(pool), dtype=np.int8)
+        x[rng.choice(len(pool), min(len(pool), int(rng.integers(1, 11))), replace=False)] = 1
+        yield x
+
+
+class _Attacker:
+    """Attacks selections of one pool under one set."""
+
+    def __init__(
+        self, base: Selector, uncertainty: UncertaintySet, pool: Candidates, kind: str, label: str
+    ) -> None:
+        self._base, self._pool, self._kind, self._label = base, pool, kind, label
+        robust, valued = replace(base, uncertainty=uncertainty), base.valued(pool)
+        self._problem = joint_problem(robust, valued, _BUDGET)
+        self._termwise = program_of(robust, valued, _BUDGET)
+
+    def attacked(self, x: NDArray[np.int8], seed: int) -> Attacked:
+        """What became of a decision."""
+        termwise = self._termwise.objective(x)
+        try:
+            found = attack(self._problem, x, restarts=1, random=10, seed=seed)
+        except SolverError as error:  # the attack's own check of the certificate
+            return Attacked(self._kind, 0.0, 0.0, termwise, 0.0, self._said(str(error)))
+        worth, wrong = self._worth(found.delta, x), ""
+        if found.worst < termwise - 1e-7 * max(1.0, abs(termwise)):
+            wrong = self._said(f"reached {found.worst:.9g}, termwise {termwise:.9g}")
+        elif abs(worth - found.worst) > 1e-5 * max(1.0, abs(worth)):  # Candidates hold 32-bit embeddings
+            wrong = self._said(f"claimed {found.worst:.9g}, the attacked pool is worth {worth:.9g}")
+        return Attacked(self._kind, found.nominal, found.certified, termwise, found.worst, wrong)
+
+    def _said(self, text: str) -> str:
+        return f"{self._label}, {self._kind.replace('|', ', ')}: {text}"
+
+    def _worth(self, delta: FloatArray, x: NDArray[np.int8]) -> float:
+        """Value of a decision in the nominal program of the attacked pool.
+
+        A relevance model takes the best cosine and the ranks as the search observed them
+        (`mio_rag.relevance.features`), so that it is asked for its probabilities at the lowered cosines.
+        """
+        pool = self._pool
+        assert pool.embeddings is not None
+        assert pool.query_embedding is not None
+        query = pool.query_embedding.astype(np.float64)
+        moved = pool.embeddings.astype(np.float64) + delta
+        value = moved @ query
+        if self._base.relevance_model is not None:
+            value = self._base.relevance_model.probabilities(pool, pool.embeddings @ query - value)
+        moved_pool = replace(pool, embeddings=moved.astype(np.float32), relevance=value)
+        return program_of(self._base, moved_pool, _BUDGET).objective(x)
+
+
+def summarize(found: Mapping[str, Sequence[Attacked]]) -> dict[str, Any]:
+    """Counts, violations, and slack by meaning of relevance and kind of set."""
+    every = [one for part in found.values() for one in part]
+    edges = np.linspace(0.0, 1.0, _BINS + 1)
+    kinds: dict[str, Any] = {}
+    for name in dict.fromkeys(one.kind for one in every):
+        mine = [one for one in every if one.kind == name and not one.wrong]
+        entry: dict[str, Any] = {"attacked": len(mine)}
+        for certificate, of in _CERTIFICATES.items():
+            slack = np.array([s for one in mine if (s := one.slack(of(one))) is not None])
+            entry[certificate] = {
+                "charged": int(slack.size),
+                "histogram": np.histogram(np.clip(slack, 0, 1), edges)[0].tolist(),
+                **{
+                    key: float(np.percentile(slack, share)) if slack.size else None
+                    for key, share in (("median", 50), ("p95", 95), ("largest", 100))
+                },
+            }
+        kinds[name] = entry
+    return {
+        "attacked": len(every),
+        "by_data_set": {name: len(part) for name, part in found.items()},
+        "violations": [one.wrong for one in every if one.wrong],
+        "bin_edges": edges.tolist(),
+        "kinds": kinds,
+    }
+
+
+_CERTIFICATES: dict[str, Callable[[Attacked], float]] = {
+    "joint": lambda one: one.joint,
+    "termwise": lambda one: one.termwise,
+}
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """Slack by kind of set, for a terminal."""
+    lines = [
+        f"{report['attacked']} attacked selections, {len(report['violations'])} certificates violated; "
+        "slack, median / p95:"
+    ]
+    for name, entry in report["kinds"].items():
+        shown = [
+            f"{c} {entry[c]['median']:.3f} / {entry[c]['p95']:.3f}"
+            for c in _CERTIFICATES
+            if entry[c]["charged"]
+        ]
+        lines.append(f"  {name.replace('|', ', '):<24} {entry['attacked']:>5}   {'   '.join(shown)}")
+    return "\n".join(lines)
+
+
+def draw(report: Mapping[str, Any], path: Path) -> None:
+    """Histograms of slack, one panel a kind of set, as a PNG."""
+    figures: Any = require("matplotlib.figure", "evaluation", "the picture")
+    edges = np.array(report["bin_edges"])
+    figure = figures.Figure(figsize=(2.6 * len(SETS), 5.4), layout="constrained")
+    panels = figure.subplots(2, len(SETS), sharey="row", squeeze=False)
+    for (row, relevance), (column, kind) in itertools.product(enumerate(_RELEVANCE), enumerate(SETS)):
+        panel, entry = panels[row][column], report["kinds"].get(f"{relevance}|{kind}")
+        panel.set_title(f"{kind}, {relevance}", fontsize=8)
+        for certificate, color in zip(_CERTIFICATES, ("tab:blue", "tab:orange"), strict=True):
+            if entry is not None and entry[certificate]["charged"]:
+                counts = np.array(entry[certificate]["histogram"]) / entry[certificate]["charged"]
+                panel.stairs(counts, edges, label=certificate, color=color, fill=True, alpha=0.6)
+        panel.set_xlim(0, 1)
+    for panel in panels[-1]:
+        panel.set_xlabel("slack (0: an attack reaches it)", fontsize=7)
+    panels[0][0].set_ylabel("share of selections")
+    panels[1][0].set_ylabel("share of selections")
+    panels[0][0].legend(frameon=False, fontsize=7)
+    with replaced(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)

@@ -1,0 +1,1 @@
+"""What embedding uncertainty buys, and what it costs, at matched token budgets."""
