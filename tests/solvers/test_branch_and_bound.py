@@ -189,7 +189,7 @@ def test_a_relaxation_matrix_is_resumed_where_it_stopped_and_for_fewer_items() -
     assert problem is not None
     nothing = np.zeros(0)
     straight = relaxation_matrix(problem, nothing, 30, math.inf)
-    state = Splitting.of(problem.m)
+    state = Splitting.of(problem)
     rough = relaxation_matrix(problem, nothing, 12, math.inf, state)
     resumed = relaxation_matrix(problem, nothing, 18, math.inf, state)
     assert straight is not None
