@@ -16,11 +16,12 @@ from mio_rag.solvers.result import SolveOptions
 __all__ = ["Incumbent", "Root", "improved", "relax_root", "target", "waiting"]
 
 _MULTIPLIER_STEPS = 80  # with 25, a dozen mixed rows cost twice the nodes
+_REFINING_STEPS = 25  # from multipliers that another matrix left
 _QUICK_NODES = 150  # before any better matrix is worth its price
 _NO_PENALTY = 1e-12  # relative to the largest value: nothing for a better matrix to gain
 _NARROW_GAP, _LASTING_GAP, _WIDE_GAP = 0.012, 0.018, 0.06
 _SMALL = 70  # items
-_EFFORTS, _WIDE_EFFORT = (12, 40, 200), 20  # steps of `relaxation_matrix`, one after another
+_EFFORTS, _WIDE_EFFORT = (12, 30, 200), 20  # steps of `relaxation_matrix`, one after another
 _NODES_PER_STEP, _NODES_PER_SQUARE = 50.0, 0.0014  # the time of an eigendecomposition in nodes
 
 
@@ -93,7 +94,7 @@ def _multipliers(
     every = np.arange(problem.m)
     b = problem.room + problem.extra
     least, at, step = math.inf, lam, 1.0
-    for _ in range(_MULTIPLIER_STEPS):
+    for _ in range(_MULTIPLIER_STEPS if not np.any(lam) else _REFINING_STEPS):
         q = problem.p - problem.W.T @ lam + 0.5 * np.diagonal(G)
         g = G @ x
         value, _ = kernel_relax.relax(
