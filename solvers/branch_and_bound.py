@@ -6,7 +6,8 @@ cheap to bound from any point (`kernel`). How tight it is depends on a matrix (`
 
 1. presolve: fixed items folded in, items that do not fit or cannot gain removed, rows that cannot bind
    removed; without interactions, a knapsack search ends here;
-2. an incumbent from greedy starts, local search and perturbations of the best one;
+2. an incumbent from greedy starts, local search and perturbations of the best one; where the rows leave
+   these without any selection, HiGHS finds one to the program without interactions, or that there is none;
 3. the root: row multipliers by subgradient steps, the relaxation, fixing by reduced costs;
 4. depth-first search, including first, with propagation of the rows and fixing at every node;
 5. each time that the search has taken about as long as a better matrix costs: find one, and search again
@@ -48,6 +49,7 @@ _LARGEST_TABLE = 50_000_000  # cells of the dynamic program
 _KNAPSACK_NODES = 20_000  # of the linear case, before the dynamic program takes over
 _PERTURBATIONS = 40  # of the incumbent, in local search
 _SECONDS_PER_SQUARE = 1.5e-7  # times m^2: about what the root takes; a nearer deadline gets a cheaper one
+_ROWS_SECONDS = 1.0  # at most, for a first selection that meets all rows
 _STEPS = 60  # pair exchanges a node
 _UNRESOLVED = "the search is over, but numbers of such different sizes cannot be resolved further"
 
@@ -146,6 +148,12 @@ def _solve(
     asked = replace(options, relative_gap=min(options.relative_gap, 1.0))
     in_haste = deadline - time.perf_counter() < _SECONDS_PER_SQUARE * problem.m**2
     best = _start(program, problem, warm.point(problem), deadline, 0 if in_haste else _PERTURBATIONS)
+    if best.x is None and problem.w.size and not in_haste:
+        rows_only = _without_interactions(program, options, deadline)
+        if rows_only.status is Status.INFEASIBLE:
+            return finish(best, math.inf, None, 0, infeasible=True)
+        if rows_only.x is not None:
+            _offer(program, problem, rows_only.x[problem.items].astype(np.int8), best)
     tolerance = max(ABSOLUTE_TOLERANCE / 2 / problem.scale, 1e-13 * problem.m)
     G = dominated(problem.A) if in_haste else first_matrix(problem.A)
     nothing = np.zeros(problem.m)
@@ -194,6 +202,18 @@ def _start(
         chosen = HEURISTICS["local_search"](program, deadline)
         _offer(program, problem, chosen[problem.items].astype(np.int8), best)
     return best
+
+
+def _without_interactions(program: SelectionProgram, options: SolveOptions, deadline: float) -> SolveResult:
+    """The linear program in 0/1 that is left without interactions: a start, or the proof that there is none.
+
+    A search by value takes long to find out that rows contradict each other; HiGHS is made for that.
+    """
+    from mio_rag.solvers import highs
+
+    linear = replace(program, pairwise=np.zeros_like(program.pairwise))
+    left = min(_ROWS_SECONDS, (deadline - time.perf_counter()) / 2)
+    return highs.solve(linear, replace(options, time_limit_seconds=left, relative_gap=0.1, threads=1))
 
 
 def _round(

@@ -42,7 +42,8 @@ FloatArray = NDArray[np.float64]
 
 _NEWTON_STEPS = 5
 _OVER_RELAXATION = 1.75
-_FIRST_PENALTY = 0.3
+_FIRST_PENALTY = 0.25
+_BALANCE = 0.65  # of pairs against single items
 _BALANCE_EVERY = 5  # steps
 _DUAL_WEIGHT = 6.0  # only the dual side makes the bound, so its residual is kept smaller
 
@@ -129,23 +130,29 @@ class Splitting:
     """Where the method of multipliers stands, for the items of a problem: it can be resumed.
 
     `Z` is the primal matrix; `S` (positive semidefinite) and `N` (non-negative) share out the dual one, in
-    the units of the objective; the budget's primal slack is in those of the costs.
+    the units of the objective; the budget's primal slack is in those of the costs. The items are counted in
+    units of 1/kappa, so that the pairs weigh about as much as the single items: it saves half of the steps.
     """
 
     Z: FloatArray
     S: FloatArray
     N: FloatArray
+    kappa: float
+    sigma: float
     slack: float = 0.0
     slack_dual: float = 0.0
-    sigma: float = _FIRST_PENALTY
     steps: int = 0
 
     @classmethod
-    def of(cls, m: int) -> Splitting:
-        """The start for m items."""
+    def of(cls, problem: Problem) -> Splitting:
+        """The start."""
+        m = problem.m
         Z = np.zeros((m + 1, m + 1))
         Z[0, 0] = 1.0
-        return cls(Z, np.zeros_like(Z), np.zeros_like(Z))
+        pairs = float(np.abs(problem.A).sum()) / max(m - 1, 1)
+        single = float(np.abs(problem.p).sum())
+        kappa = float(np.clip(_BALANCE * math.sqrt(single / max(pairs, 1e-9 * single, 1e-300)), 0.5, 5.0))
+        return cls(Z, np.zeros_like(Z), np.zeros_like(Z), kappa, _FIRST_PENALTY / kappa**1.5)
 
     def keep(self, k: NDArray[np.int64]) -> Splitting:
         """The same for some of the items."""
@@ -172,17 +179,20 @@ def relaxation_matrix(
         Of the same items, to go on from; updated.
     """
     m = problem.m
-    state = state or Splitting.of(m)
+    state = state or Splitting.of(problem)
+    kappa = state.kappa
     every = np.arange(1, m + 1)
     cost = np.zeros((m + 1, m + 1))
-    cost[0, 1:] = cost[1:, 0] = -0.5 * (problem.p - problem.W.T @ lam)
-    cost[1:, 1:] = 0.5 * problem.A
+    cost[0, 1:] = cost[1:, 0] = -0.5 * kappa * (problem.p - problem.W.T @ lam)
+    cost[1:, 1:] = 0.5 * kappa**2 * problem.A
     scale = float(np.abs(cost).max())
     cost /= scale
     length = float(np.linalg.norm(problem.cr))
-    row, room = problem.cr / length, (problem.room + problem.extra) / length
-    # Constraints: Z_00 = 1, Z_ii - Z_0i = 0, row . Z_0 + slack = room. Their Gram matrix is an arrow.
-    pivot = 0.5 * float(row @ row) + 1.0 - 0.25 * float(row @ row) / 1.5
+    row, length = problem.cr / length, length * kappa
+    room = (problem.room + problem.extra) / length
+    # Constraints: Z_00 = 1, kappa Z_ii - Z_0i = 0, row . Z_0 + slack = room. Their Gram matrix is an arrow.
+    own = kappa**2 + 0.5
+    pivot = 0.5 * float(row @ row) + 1.0 - 0.25 * float(row @ row) / own
     Z, S, N, sigma = state.Z, state.S / scale, state.N / scale, state.sigma
     slack, slack_dual = state.slack / length, state.slack_dual * length / scale
     size = 1.0 + float(np.linalg.norm(cost))
@@ -195,13 +205,13 @@ def relaxation_matrix(
             break
         left = cost - S - N
         corner = left[0, 0] + (1.0 - Z[0, 0]) / sigma
-        items = left[every, every] - left[0, 1:] - (Z[every, every] - Z[0, 1:]) / sigma
+        items = kappa * left[every, every] - left[0, 1:] - (kappa * Z[every, every] - Z[0, 1:]) / sigma
         budget = float(row @ left[0, 1:]) - slack_dual + (room - float(row @ Z[0, 1:]) - slack) / sigma
-        mu = (budget + 0.5 * float(row @ items) / 1.5) / pivot
-        diagonal = (items + 0.5 * mu * row) / 1.5
+        mu = (budget + 0.5 * float(row @ items) / own) / pivot
+        diagonal = (items + 0.5 * mu * row) / own
         dual = cost.copy()
         dual[0, 0] -= corner
-        dual[every, every] -= diagonal
+        dual[every, every] -= kappa * diagonal
         border = 0.5 * (mu * row - diagonal)
         dual[0, 1:] -= border
         dual[1:, 0] -= border
@@ -215,12 +225,13 @@ def relaxation_matrix(
         slack += stride * (new_slack - slack)
         if step % _BALANCE_EVERY == _BALANCE_EVERY - 1:
             residual = float(np.linalg.norm(dual - S - N)) / size
-            sigma *= _balance(Z, row, room, slack, _DUAL_WEIGHT * residual)
+            sigma *= _balance(Z, kappa, row, room, slack, _DUAL_WEIGHT * residual)
         took = time.perf_counter() - now
     state.Z, state.S, state.N, state.sigma, state.steps = Z, S * scale, N * scale, sigma, step + 1
     state.slack, state.slack_dual = slack * length, slack_dual * scale / length
-    M = np.minimum(scale * (S[1:, 1:] + S[1:, 1:].T), problem.A)
-    np.fill_diagonal(M, 2 * scale * np.diagonal(S)[1:])
+    units = scale / kappa**2
+    M = np.minimum(units * (S[1:, 1:] + S[1:, 1:].T), problem.A)
+    np.fill_diagonal(M, 2 * units * np.diagonal(S)[1:])
     return shifted(M)
 
 
@@ -242,9 +253,9 @@ def _split(target: FloatArray, sigma: float) -> tuple[FloatArray, FloatArray]:
     return target + negative, sigma * negative
 
 
-def _balance(Z: FloatArray, row: FloatArray, room: float, slack: float, dual: float) -> float:
+def _balance(Z: FloatArray, kappa: float, row: FloatArray, room: float, slack: float, dual: float) -> float:
     """Factor on the penalty parameter that keeps primal and dual residuals of the same size."""
-    items = np.diagonal(Z)[1:] - Z[0, 1:]
+    items = kappa * np.diagonal(Z)[1:] - Z[0, 1:]
     budget = float(row @ Z[0, 1:]) + slack - room
     squares = (Z[0, 0] - 1) ** 2 + float(items @ items) + budget**2 + float((np.minimum(Z, 0) ** 2).sum())
     primal = math.sqrt(squares) / (1.0 + room)

@@ -16,12 +16,13 @@ from mio_rag.solvers.result import SolveOptions
 __all__ = ["Incumbent", "Root", "improved", "relax_root", "target", "waiting"]
 
 _MULTIPLIER_STEPS = 80  # with 25, a dozen mixed rows cost twice the nodes
+_REFINING_STEPS = 25  # from multipliers that another matrix left
 _QUICK_NODES = 150  # before any better matrix is worth its price
 _NO_PENALTY = 1e-12  # relative to the largest value: nothing for a better matrix to gain
-_NARROW_GAP, _WIDE_GAP = 0.012, 0.06
+_NARROW_GAP, _LASTING_GAP, _WIDE_GAP = 0.012, 0.018, 0.06
 _SMALL = 70  # items
-_EFFORTS, _WIDE_EFFORT = (12, 40, 200), 20  # steps of `relaxation_matrix`, one after another
-_NODES_PER_STEP, _NODES_PER_SQUARE = 25.0, 0.0045  # the time of an eigendecomposition in nodes
+_EFFORTS, _WIDE_EFFORT = (12, 30, 200), 20  # steps of `relaxation_matrix`, one after another
+_NODES_PER_STEP, _NODES_PER_SQUARE = 50.0, 0.0014  # the time of an eigendecomposition in nodes
 
 
 @dataclass
@@ -93,7 +94,7 @@ def _multipliers(
     every = np.arange(problem.m)
     b = problem.room + problem.extra
     least, at, step = math.inf, lam, 1.0
-    for _ in range(_MULTIPLIER_STEPS):
+    for _ in range(_MULTIPLIER_STEPS if not np.any(lam) else _REFINING_STEPS):
         q = problem.p - problem.W.T @ lam + 0.5 * np.diagonal(G)
         g = G @ x
         value, _ = kernel_relax.relax(
@@ -149,7 +150,10 @@ def waiting(root: Root, effort: int, bound: float, best: Incumbent) -> float:
         return _QUICK_NODES
     wide = gap > _WIDE_GAP
     price = _steps(effort, wide, m) * (_NODES_PER_STEP + _NODES_PER_SQUARE * m**2)
-    patience = 0.2 if wide else 0.5 if m > _SMALL and effort == 0 else 1.0
+    if effort == 0:
+        patience = 0.2 if wide else 0.5 if m > _SMALL else 1.0
+    else:
+        patience = 1.0 if effort > 1 or gap < _LASTING_GAP else 0.5
     return max(_QUICK_NODES, math.ceil(patience * price))
 
 
@@ -177,7 +181,7 @@ def improved(
     if effort == 0 and _diagonal_first(_gap(root.bound, best, problem), problem.m):
         matrix = better_diagonal(root.G, root.x, scale)
     else:
-        root.splitting = root.splitting or Splitting.of(problem.m)
+        root.splitting = root.splitting or Splitting.of(problem)
         steps = _steps(effort, _gap(root.bound, best, problem) > _WIDE_GAP, problem.m)
         matrix = relaxation_matrix(problem, root.lam, steps, deadline, root.splitting)
     if matrix is None:

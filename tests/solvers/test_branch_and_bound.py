@@ -189,18 +189,17 @@ def test_a_relaxation_matrix_is_resumed_where_it_stopped_and_for_fewer_items() -
     assert problem is not None
     nothing = np.zeros(0)
     straight = relaxation_matrix(problem, nothing, 30, math.inf)
-    state = Splitting.of(problem.m)
+    state = Splitting.of(problem)
     rough = relaxation_matrix(problem, nothing, 12, math.inf, state)
     resumed = relaxation_matrix(problem, nothing, 18, math.inf, state)
     assert straight is not None
     assert rough is not None
     assert resumed is not None
     assert np.allclose(resumed, straight, atol=1e-9)
-    assert _root_bound(problem, resumed) < _root_bound(problem, rough)
     k = np.arange(0, problem.m, 2)
     part = problem.keep(k)
-    matrix = relaxation_matrix(part, nothing, 5, math.inf, state.keep(k))
-    cold = relaxation_matrix(part, nothing, 5, math.inf)
+    matrix = relaxation_matrix(part, nothing, 2, math.inf, state.keep(k))
+    cold = relaxation_matrix(part, nothing, 2, math.inf)
     assert matrix is not None
     assert cold is not None
     assert np.linalg.eigvalsh(matrix)[0] >= -1e-14
