@@ -73,6 +73,8 @@ def first_matrix(A: FloatArray) -> FloatArray:
     links = np.minimum(A, 0.0)
     if not np.any(links):
         return whole
+    if float(np.abs(links).sum()) >= float(np.trace(whole)):
+        return whole  # charging the links alone costs as much; spares a large matrix its second eigenvalue
     apart = shifted(A - links) + dominated(links)
     return apart if np.trace(apart) < np.trace(whole) else whole
 

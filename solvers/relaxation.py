@@ -21,7 +21,7 @@ _QUICK_NODES = 150  # before any better matrix is worth its price
 _NO_PENALTY = 1e-12  # relative to the largest value: nothing for a better matrix to gain
 _NARROW_GAP, _LASTING_GAP, _WIDE_GAP = 0.012, 0.018, 0.06
 _SMALL = 70  # items
-_EFFORTS, _WIDE_EFFORT = (12, 30, 200), 20  # steps of `relaxation_matrix`, one after another
+_EFFORTS, _WIDE_EFFORT = (12, 40, 200), 20  # steps of `relaxation_matrix`, one after another
 _NODES_PER_STEP, _NODES_PER_SQUARE = 50.0, 0.0014  # the time of an eigendecomposition in nodes
 
 
