@@ -148,8 +148,9 @@ def _solve(
     asked = replace(options, relative_gap=min(options.relative_gap, 1.0))
     in_haste = deadline - time.perf_counter() < _SECONDS_PER_SQUARE * problem.m**2
     best = _start(program, problem, warm.point(problem), deadline, 0 if in_haste else _PERTURBATIONS)
-    if best.x is None and problem.w.size and not in_haste:
-        rows_only = _without_interactions(program, options, deadline)
+    left = min(_ROWS_SECONDS, (deadline - time.perf_counter()) / 2)
+    if best.x is None and problem.w.size and left > _ROWS_SECONDS / 100:
+        rows_only = _without_interactions(program, options, left)
         if rows_only.status is Status.INFEASIBLE:
             return finish(best, math.inf, None, 0, infeasible=True)
         if rows_only.x is not None:
@@ -204,7 +205,7 @@ def _start(
     return best
 
 
-def _without_interactions(program: SelectionProgram, options: SolveOptions, deadline: float) -> SolveResult:
+def _without_interactions(program: SelectionProgram, options: SolveOptions, seconds: float) -> SolveResult:
     """The linear program in 0/1 that is left without interactions: a start, or the proof that there is none.
 
     A search by value takes long to find out that rows contradict each other; HiGHS is made for that.
@@ -212,8 +213,7 @@ def _without_interactions(program: SelectionProgram, options: SolveOptions, dead
     from mio_rag.solvers import highs
 
     linear = replace(program, pairwise=np.zeros_like(program.pairwise))
-    left = min(_ROWS_SECONDS, (deadline - time.perf_counter()) / 2)
-    return highs.solve(linear, replace(options, time_limit_seconds=left, relative_gap=0.1, threads=1))
+    return highs.solve(linear, replace(options, time_limit_seconds=seconds, relative_gap=0.1, threads=1))
 
 
 def _round(
