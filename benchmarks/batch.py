@@ -22,10 +22,10 @@ import numpy as np
 from benchmarks.files import replaced, write_json
 from benchmarks.speed.pools import Pool, load_pools
 from benchmarks.speed.runner import machine
-from mio_rag import Selector
 from mio_rag.batch import BatchSummary, Engine, select_batch
 from mio_rag.errors import InputError, require
 from mio_rag.evaluation.harness import environment
+from mio_rag.selector import Selector
 
 __all__ = ["add_options", "command"]
 
