@@ -8,6 +8,8 @@ python -m benchmarks relevance      calibrated relevance and evidence links, aga
 python -m benchmarks attacks        attacked selections: certificates of worst cases, and their slack
 python -m benchmarks stability      what robustness costs and buys at matched token budgets
 python -m benchmarks mdp            decision processes: our kernels, plain Python, numpy, other packages
+python -m benchmarks batch          rows a second of select-batch, memory while they stream, Ray's overhead
+python -m benchmarks service        many clients on loopback, then more than there is room for
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import attacks, conformance, mdp, rows
+from benchmarks import attacks, batch, conformance, mdp, rows, service
 from benchmarks.files import write_json
 from benchmarks.relevance import command as relevance
 from benchmarks.speed.command import add_options, command
@@ -45,7 +47,13 @@ def main(arguments: list[str] | None = None) -> int:
         names.add_parser("trust", help="every certificate of the exact kernel against enumeration")
     )
     mdp.add_options(names.add_parser("mdp", help="decision processes: our kernels against other packages"))
+    batch.add_options(names.add_parser("batch", help="rows a second, memory, Ray's overhead"))
+    service.add_options(names.add_parser("service", help="the service under load"))
     given = parser.parse_args(arguments)
+    if given.name == "batch":
+        return batch.command(given)
+    if given.name == "service":
+        return service.command(given)
     if given.name == "mdp":
         return mdp.command(given)
     if given.name == "relevance":

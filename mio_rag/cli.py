@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from mio_rag.cli_batch import select_batch
 from mio_rag.cli_control import AgentOptions, ControlOptions, ask_agent, show_profile
 from mio_rag.cli_frontier import frontier_app
 from mio_rag.cli_mdp import mdp_app
@@ -35,6 +36,7 @@ from mio_rag.cli_options import (
 )
 from mio_rag.cli_output import ReportingGroup, open_output
 from mio_rag.cli_relevance import RelevanceOptions, calibrate, doubt_embedder
+from mio_rag.cli_serve import serve
 from mio_rag.cli_side import SideOptions, radius
 from mio_rag.errors import SolverError
 
@@ -355,6 +357,8 @@ def _evaluation_json(result: EvaluationResult) -> dict[str, Any]:
 
 
 app.command()(calibrate)
+app.command(name="select-batch")(select_batch)
+app.command()(serve)
 app.command()(radius)
 
 

@@ -34,7 +34,10 @@ class ReportingGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            typer.echo("interrupted: finished work is kept (evaluate goes on with --resume)", err=True)
+            typer.echo(
+                "interrupted: finished work is kept (evaluate goes on with --resume, select-batch by itself)",
+                err=True,
+            )
             raise typer.Exit(130) from None
         except MioRagError as error:
             if ctx.params.get("debug"):

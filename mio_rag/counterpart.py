@@ -28,7 +28,7 @@ from mio_rag.types import Candidates, Selection, WorstCase
 if TYPE_CHECKING:
     from mio_rag.selector import Selector
 
-__all__ = ["Counterpart", "Solved", "concluded", "joint_problem", "program_of", "solved"]
+__all__ = ["Choice", "Counterpart", "Solved", "concluded", "joint_problem", "program_of", "solved"]
 
 FloatArray = NDArray[np.float64]
 #: termwise: each term at its own worst (closed, conservative). joint: one perturbation for all, by cuts.
@@ -49,6 +49,8 @@ def uncertainty_of(selector: Selector, candidates: Candidates) -> UncertaintySet
     """The set that a selector's settings and a pool's radii make; None where nothing can deviate."""
     given = selector.uncertainty
     if given is None:
+        if selector.radius == 0 and candidates.radius is None and not selector.passage_radii:
+            return None
         given = NormBall(selector.radius, selector.norm)
     radius = candidates.radius
     if radius is None and selector.passage_radii:
@@ -59,6 +61,29 @@ def uncertainty_of(selector: Selector, candidates: Candidates) -> UncertaintySet
         elif isinstance(given, DeviationBudget) and isinstance(given.base, ScaledSet):
             given = replace(given, base=replace(given.base, radius=np.asarray(radius)))
     return None if given.is_exact else given
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What was decided, and by which program, before reasons are looked for.
+
+    Parameters
+    ----------
+    candidates : Candidates
+        With the relevance that the selector gave them.
+    chosen : tuple of int
+        Indices into them, in prompt order.
+    used, budget_tokens, allowed : int
+        Tokens used; the budget; what of it the program was given, where the assembled block counts more.
+    """
+
+    candidates: Candidates
+    found: Solved
+    result: SolveResult
+    chosen: tuple[int, ...]
+    used: int
+    budget_tokens: int
+    allowed: int
 
 
 def _radii(selector: Selector, candidates: Candidates) -> FloatArray:
@@ -94,6 +119,8 @@ def _terms(
     vectors, query = candidates.embeddings, candidates.query_embedding
     if uncertainty is None:
         value = candidates.relevance
+        if selector.redundancy_weight > 0 and candidates.similarity is not None:
+            return value, _weighed(selector, candidates.similarity, value, value)
         if selector.redundancy_weight == 0 or vectors is None:
             return value, None
         mu = vectors.astype(np.float64)
@@ -219,17 +246,9 @@ def solved(
     return Solved(outcome.program, outcome.result, side, known)
 
 
-def concluded(
-    selector: Selector,
-    candidates: Candidates,
-    found: Solved,
-    result: SolveResult,
-    chosen: tuple[int, ...],
-    used: int,
-    budget_tokens: int,
-    allowed: int,
-) -> Selection:
+def concluded(selector: Selector, choice: Choice) -> Selection:
     """The selection that people see: without the items that buy broken rows, with what is known about it."""
+    candidates, found, result = choice.candidates, choice.found, choice.result
     n, program = len(candidates), found.program
     notes: tuple[str, ...] = ()
     conflict, shown, visible = None, program, result
@@ -252,14 +271,14 @@ def concluded(
         )
     return Selection(
         candidates,
-        chosen,
-        used,
-        budget_tokens,
+        choice.chosen,
+        choice.used,
+        choice.budget_tokens,
         result,
         program,
         decisions(candidates, shown, visible),
         worst_case=found.worst_case,
         notes=notes,
         conflict=conflict,
-        problem=functools.partial(joint_problem, selector, candidates, allowed),
+        problem=functools.partial(joint_problem, selector, candidates, choice.allowed),
     )

@@ -11,9 +11,12 @@ company: `link_benefit * max(r_i, r_j)` for choosing both ends of an evidence li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, get_args
+import hashlib
+import json
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +27,7 @@ from mio_rag.context import (
     in_prompt_order,
     render_context,
 )
-from mio_rag.counterpart import Counterpart, concluded, program_of, solved
+from mio_rag.counterpart import Choice, Counterpart, concluded, program_of, solved
 from mio_rag.errors import InputError, MioRagError, SolverError
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.program import SelectionProgram
@@ -33,12 +36,9 @@ from mio_rag.many import Steps, finish_many
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.side import SideConstraints
 from mio_rag.solvers.batch import Executor
-from mio_rag.solvers.result import SolveOptions, Status
+from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 from mio_rag.solvers.sweep import path_solver
 from mio_rag.types import Candidates, Selection
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Selector"]
 
@@ -53,7 +53,7 @@ class Selector:
     ----------
     redundancy_weight : float
         lambda_1 >= 0, per unit of similarity: what two overlapping passages lose together. 0: they do not
-        compete. Above 0 the candidates need embeddings.
+        compete. Above 0 the candidates need embeddings, or similarities.
     passage_penalty : float or "auto"
         lambda_2 >= 0, in units of relevance: what one more passage must be worth. 0: fill the budget with
         whatever is relevant at all; large: few passages. "auto" takes the median relevance of the pool, so
@@ -171,10 +171,23 @@ class Selector:
         if problems:
             raise InputError(problems)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain data for JSON."""
+        settings = asdict(replace(self, uncertainty=None, passage_radii={}))
+        if self.passage_radii:  # one for every passage of a corpus: their digest tells runs apart
+            listed = json.dumps(sorted(self.passage_radii.items()))
+            settings["passage_radii"] = hashlib.sha256(listed.encode()).hexdigest()[:16]
+        if self.uncertainty is not None:
+            settings["uncertainty"] = self.uncertainty.to_dict()
+        if settings["options"]["time_limit_seconds"] == math.inf:  # JSON has no infinity
+            settings["options"]["time_limit_seconds"] = None
+        return settings
+
     def penalty(self, candidates: Candidates) -> float:
         """lambda_2 for a pool: the number that was set, or for "auto" the median relevance (at least 0)."""
         if self.passage_penalty == "auto":
-            return max(0.0, float(np.median(candidates.relevance)))
+            ranked = np.sort(candidates.relevance)  # np.median takes ten times as long on so few
+            return max(0.0, float((ranked[(ranked.size - 1) // 2] + ranked[ranked.size // 2]) / 2))
         return float(self.passage_penalty)
 
     def program(self, candidates: Candidates, budget_tokens: int) -> SelectionProgram:
@@ -224,15 +237,24 @@ class Selector:
         SolverError
             If the solver broke.
         """
-        steps = self._steps(candidates, budget_tokens, counter)
+        return concluded(self, self.choose(candidates, budget_tokens, counter))
+
+    def choose(
+        self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
+    ) -> Choice:
+        """What `select` decides, without its reasons: those take longer than many a program.
+
+        Parameters, and what is raised, are those of `select`.
+        """
+        steps = self._choices(candidates, budget_tokens, counter)
         program = next(steps)
         run = path_solver(self.solver, self.options)
         while True:
             try:
                 program = steps.send(run(program))
             except StopIteration as done:
-                selection: Selection = done.value
-                return selection
+                choice: Choice = done.value
+                return choice
 
     def select_many(
         self,
@@ -283,6 +305,11 @@ class Selector:
 
     def _steps(self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None) -> Steps:
         """What `select` does, handing out each program that is to be solved and waiting for its result."""
+        return concluded(self, (yield from self._choices(candidates, budget_tokens, counter)))
+
+    def _choices(
+        self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None
+    ) -> Generator[SelectionProgram, SolveResult, Choice]:
         if len(candidates) == 0:
             raise InputError("there are no candidates to select from: retrieve a pool first")
         if problem := count_problem("budget_tokens", budget_tokens):
@@ -317,4 +344,4 @@ class Selector:
                 message=f"no selection satisfies the constraints within {allowed} tokens, all that is left "
                 f"of {int(budget_tokens)} where the assembled block counts more than its passages",
             )
-        return concluded(self, candidates, found, result, chosen, used, int(budget_tokens), allowed)
+        return Choice(candidates, found, result, chosen, used, int(budget_tokens), allowed)

@@ -193,9 +193,9 @@ def side_of(selector: Selector, candidates: Candidates) -> Side:
     if "conflicts" in prices:
         for i, j in pairs:
             pairwise[i, j] = pairwise[j, i] = prices["conflicts"]
-    else:
+    elif pairs:
         hard += conflict_rows(ids, pairs)
-    needs = need_rows(ids, given.needs)
+    needs = need_rows(ids, given.needs) if given.needs else []
     if "needs" in prices:  # x_i (1 - x_h) at a price is linear and pairwise
         for row in needs:
             child = int(np.argmax(row.coefficients))
@@ -216,6 +216,8 @@ def _sources(candidates: Candidates, what: str) -> Sequence[str]:
 
 def _conflicts(given: SideConstraints, candidates: Candidates) -> list[tuple[int, int]]:
     """Pairs of candidates that must not both be chosen, each once."""
+    if not (given.conflicts or given.versions) and given.max_similarity is None:
+        return []
     at = {i: k for k, i in enumerate(candidates.ids)}
     pairs = {
         (min(at[a], at[b]), max(at[a], at[b])) for a, b in given.conflicts if a in at and b in at and a != b

@@ -135,6 +135,9 @@ class Candidates:
         not looked for.
     positions : array_like of int, shape (n,), optional
         Place of each passage in its corpus, whose passages stand in document order.
+    similarity : array_like, shape (n, n), optional
+        Symmetric; what redundancy is priced by, instead of the embeddings' inner products. The diagonal is
+        ignored. Under embedding uncertainty it cannot stand in for embeddings.
 
     Raises
     ------
@@ -156,6 +159,7 @@ class Candidates:
     question: str = ""
     links: NDArray[np.float32] | None = None
     positions: NDArray[np.int64] | None = None
+    similarity: FloatArray | None = None
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -207,8 +211,25 @@ class Candidates:
             elif not np.all((links >= 0) & (links <= 1)) or np.any(np.diagonal(links) != 0):
                 problems.append("links must lie in [0, 1], with a zero diagonal: a passage links to others")
             put(self, "links", links)
+        if self.similarity is not None:
+            self._check_similarity(self.similarity, n, problems)
         if problems:
             raise InputError(problems)
+
+    def _check_similarity(self, given: ArrayLike, n: int, problems: list[str]) -> None:
+        try:
+            matrix = _frozen_array(given, np.float64)
+        except (TypeError, ValueError) as error:
+            problems.append(f"similarity is not an array of numbers ({error})")
+            return
+        object.__setattr__(self, "similarity", matrix)
+        if matrix.shape != (n, n):
+            problems.append(f"similarity has shape {matrix.shape}, expected ({n}, {n}): one row per passage")
+        elif not np.all(np.isfinite(matrix)):
+            i, j = (int(k) for k in np.argwhere(~np.isfinite(matrix))[0])
+            problems.append(f"similarity[{i}, {j}] is {matrix[i, j]}: every value must be finite")
+        elif not np.allclose(matrix, matrix.T, rtol=0, atol=1e-6):
+            problems.append("similarity is not symmetric: how alike two passages are has no direction")
 
     def _check_embeddings(self, n: int, problems: list[str]) -> None:
         put = object.__setattr__

@@ -22,18 +22,20 @@ LAYERS = (
     {"datasets", "documents", "public_datasets", "question_sets", "retrieval", "generation"},
     {"control"},
     {"evaluation", "ask"},
-    {"frontier"},
+    {"frontier", "batch", "service"},
     {
         "console",
         "console_frontier",
         "console_mdp",
         "cli",
+        "cli_batch",
         "cli_control",
         "cli_frontier",
         "cli_mdp",
         "cli_options",
         "cli_output",
         "cli_relevance",
+        "cli_serve",
         "cli_side",
         "demo",
         "__main__",
@@ -146,6 +148,8 @@ def test_bare_names_stay_free() -> None:
             "generation",
             "control",
             "frontier",
+            "batch",
+            "service",
         )
         for path in sorted((ROOT / "mio_rag" / folder).glob("*.py"))
         if path.stem != "__main__"

@@ -7,10 +7,7 @@ Only the decision differs between methods; `mio_rag.evaluation.road` goes the wa
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import json
-import math
 import os
 import platform
 import time
@@ -324,15 +321,6 @@ def _run_record(
     settings: EvaluationSettings,
     questions: int,
 ) -> dict[str, Any]:
-    given = settings.selector
-    selector = dataclasses.asdict(dataclasses.replace(given, uncertainty=None, passage_radii={}))
-    if given.passage_radii:  # one for every passage of a corpus: their digest tells runs apart
-        listed = json.dumps(sorted(given.passage_radii.items()))
-        selector["passage_radii"] = hashlib.sha256(listed.encode()).hexdigest()[:16]
-    if settings.selector.uncertainty is not None:
-        selector["uncertainty"] = settings.selector.uncertainty.to_dict()
-    if selector["options"]["time_limit_seconds"] == math.inf:  # JSON has no infinity
-        selector["options"]["time_limit_seconds"] = None
     return {
         "dataset": dataset.name,
         "data_sha256": dataset.content_hash(),
@@ -351,7 +339,7 @@ def _run_record(
         "settings": {
             "max_tokens": settings.max_tokens,
             "mmr_lambda": settings.mmr_lambda,
-            **selector,
+            **settings.selector.to_dict(),
             **({"control": settings.control.to_dict()} if settings.controllers else {}),
         },
         **environment(),

@@ -136,6 +136,10 @@ class SentenceTransformerEmbedder:
     def fit(self, texts: Sequence[str]) -> None:
         """Nothing to learn: the model is trained."""
 
+    def stop_caching(self) -> None:
+        """Write nothing more to the disk: what a service is asked is nobody else's business."""
+        self._cache = None
+
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
         """Unit rows, shape (len(texts), d)."""
         if not texts:

@@ -1,0 +1,189 @@
+"""The service under load: many clients on loopback, then more than there is room for.
+
+`mio-rag serve` runs in processes of its own. Every question is a new one (a number is appended), so that each
+request embeds, retrieves, solves and explains; clients ask again as soon as they are answered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.files import write_json
+from benchmarks.speed.runner import machine
+from mio_rag.datasets import load_dataset
+from mio_rag.errors import SolverError, require
+from mio_rag.evaluation.harness import environment
+
+__all__ = ["add_options", "command"]
+
+_READY_SECONDS = 900.0
+
+
+@dataclass
+class Phase:
+    """What clients saw."""
+
+    name: str
+    clients: int
+    seconds: float = 0.0
+    latencies: list[float] = field(default_factory=list)
+    statuses: Counter[str] = field(default_factory=Counter)
+    without_retry_after: int = 0
+    unproven: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; latencies of answered requests in seconds."""
+        served = np.array(self.latencies or [np.nan])
+        return {
+            "name": self.name,
+            "clients": self.clients,
+            "seconds": self.seconds,
+            "statuses": dict(self.statuses),
+            "answered_per_second": len(self.latencies) / self.seconds,
+            "latency_seconds": {
+                label: float(np.percentile(served, share))
+                for label, share in (("p50", 50), ("p90", 90), ("p99", 99), ("largest", 100))
+            },
+            "refused_without_retry_after": self.without_retry_after,
+            "not_proven_optimal": self.unproven,
+        }
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``python -m benchmarks service``."""
+    parser.add_argument("--index", type=Path, help="index to serve (default: the demo set, MiniLM)")
+    parser.add_argument("--questions", default="demo", help="data set of the questions (default: demo)")
+    parser.add_argument("--seconds", type=float, default=300.0, help="of the load (default: 300)")
+    parser.add_argument("--clients", type=int, default=50, help="at the same time (default: 50)")
+    parser.add_argument("--overload", type=int, default=400, help="clients of the overload (default: 400)")
+    parser.add_argument("--workers", type=int, default=2, help="processes of the service (default: 2)")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/service.json"))
+
+
+def command(given: argparse.Namespace) -> int:
+    """Run the benchmark and write its JSON; 1 where a request failed or a refusal gave no Retry-After."""
+    require("httpx", "dev", "the load generator")
+    questions = [question.text for question in load_dataset(given.questions).questions]
+    report: dict[str, Any] = {
+        "benchmark": "service",
+        "machine": machine(),
+        "workers": given.workers,
+        "load_before": os.getloadavg(),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        index = given.index or _demo_index(Path(folder) / "index")
+        port = _free_port()
+        address = f"http://127.0.0.1:{port}"
+        options = ["--port", str(port), "--workers", str(given.workers)]
+        started = [sys.executable, "-m", "mio_rag", "serve", str(index), *options]
+        process = subprocess.Popen(started, stdout=subprocess.DEVNULL)
+        try:
+            asyncio.run(_ready(address, process))
+            load = Phase("load", given.clients)
+            asyncio.run(_phase(load, address, questions, given.seconds))
+            over = Phase("overload", given.overload)
+            asyncio.run(_phase(over, address, questions, min(20.0, given.seconds)))
+            report["load_after"] = os.getloadavg()
+            report["stopped_seconds"] = _stop(process)
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+    report |= {"phases": [load.to_dict(), over.to_dict()], **environment()}
+    write_json(given.out, report)
+    for phase in report["phases"]:
+        print(_sentence(phase), file=sys.stderr)
+    good = set(load.statuses) == {"200"} and set(over.statuses) <= {"200", "503"}
+    return 0 if good and not over.without_retry_after else 1
+
+
+def _demo_index(folder: Path) -> Path:
+    from mio_rag.retrieval import CorpusIndex
+
+    data = load_dataset("demo")
+    CorpusIndex.build(data.passages, "minilm", data.name).save(folder)
+    return folder
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def _ready(address: str, process: subprocess.Popen[bytes]) -> None:
+    import httpx
+
+    deadline = time.monotonic() + _READY_SECONDS
+    async with httpx.AsyncClient(trust_env=False) as client:
+        while True:
+            with suppress(httpx.HTTPError):
+                if (await client.get(f"{address}/health")).status_code == 200:
+                    return
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SolverError("the service did not start")
+            await asyncio.sleep(0.2)
+
+
+async def _phase(phase: Phase, address: str, questions: list[str], seconds: float) -> None:
+    import httpx
+
+    began = time.monotonic()
+    limits = httpx.Limits(max_connections=phase.clients)
+    async with httpx.AsyncClient(trust_env=False, timeout=120, limits=limits) as client:
+
+        async def ask_on(number: int) -> None:
+            asked = 0
+            while time.monotonic() - began < seconds:
+                question = questions[(number + asked) % len(questions)]
+                body = {"question": f"{question} ({number}.{asked})", "more_tokens": 100}
+                asked += 1
+                start = time.monotonic()
+                try:
+                    answer = await client.post(f"{address}/select", json=body)
+                except httpx.HTTPError as error:
+                    phase.statuses[type(error).__name__] += 1
+                    continue
+                phase.statuses[str(answer.status_code)] += 1
+                if answer.status_code == 200:
+                    phase.latencies.append(time.monotonic() - start)
+                    phase.unproven += answer.json()["status"] != "optimal"
+                    continue
+                wait = answer.headers.get("retry-after")
+                phase.without_retry_after += wait is None
+                await asyncio.sleep(min(float(wait or 1), 5.0))
+
+        await asyncio.gather(*(ask_on(k) for k in range(phase.clients)))
+    phase.seconds = time.monotonic() - began
+
+
+def _stop(process: subprocess.Popen[bytes]) -> float:
+    """Seconds from SIGTERM to the end."""
+    start = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    process.wait(60)
+    return time.monotonic() - start
+
+
+def _sentence(phase: dict[str, Any]) -> str:
+    spent = phase["latency_seconds"]
+    return (
+        f"{phase['name']}: {phase['clients']} clients, {phase['seconds']:.0f} s, {phase['statuses']}, "
+        f"{phase['answered_per_second']:.1f} answered a second, p50 {spent['p50']:.2f} s, "
+        f"p99 {spent['p99']:.2f} s"
+    )

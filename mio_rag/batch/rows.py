@@ -1,0 +1,211 @@
+"""Rows of a candidates file -> `Candidates`, each on its own: a bad row is an error in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.batch.schema import is_list
+from mio_rag.context import RegexCounter, passage_tokens
+from mio_rag.errors import InputError, require
+from mio_rag.types import Candidates, Passage
+
+__all__ = ["Row", "read_rows"]
+
+#: Query id, the pool or what is wrong with it, and the row's own budget or None.
+Row = tuple[str, Candidates | InputError, int | None]
+
+_COUNTER = RegexCounter()
+
+
+def read_rows(batch: Any, kinds: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Row]:
+    """The rows of a record batch.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+    kinds : mapping
+        What each column holds; see `mio_rag.batch.schema.kinds_of`.
+    names : mapping
+        Column in the file, where it is called otherwise.
+    """
+    arrow: Any = require("pyarrow", "batch", "batches")
+    columns = {
+        name: _column(arrow, batch.column(names.get(name, name)), kind) for name, kind in kinds.items()
+    }
+    for k in range(batch.num_rows):
+        row = {name: column[k] for name, column in columns.items()}
+        label = row.pop("query_id") or ""
+        budget = row.pop("budget_tokens", None)
+        try:
+            yield label, _candidates(label, row), _whole(budget)
+        except InputError as error:
+            yield label, error, None
+        except Exception as error:  # what nobody thought of costs its own row, not the batch
+            yield label, InputError(f"the row cannot be read ({type(error).__name__}: {error})"), None
+
+
+def _column(arrow: Any, column: Any, kind: str) -> Any:
+    """Something that gives the value of row k: a string, a number, a list of strings, an array, or None."""
+    if kind in ("text", "number"):
+        plain = column.dictionary_decode() if arrow.types.is_dictionary(column.type) else column
+        return plain.cast(arrow.string() if kind == "text" else arrow.float64(), safe=False).to_pylist()
+    if kind == "texts":
+        return _Texts(arrow, column)
+    nested = is_list(arrow, column.type.value_type)
+    return _Matrices(arrow, column) if nested else _Vectors(arrow, column)
+
+
+class _Lists:
+    """A list column by its offsets: row k without the rest being turned into Python objects."""
+
+    def __init__(self, arrow: Any, column: Any) -> None:
+        self._valid = column.is_valid().to_numpy(zero_copy_only=False)
+        self._inner = column.values
+        if arrow.types.is_fixed_size_list(column.type):
+            self._offsets = (np.arange(len(column) + 1) + column.offset) * column.type.list_size
+        else:
+            self._offsets = column.offsets.to_numpy()
+
+    def range(self, k: int) -> tuple[int, int] | None:
+        """Where row k begins and ends; None for null."""
+        return (int(self._offsets[k]), int(self._offsets[k + 1])) if self._valid[k] else None
+
+
+class _Texts(_Lists):
+    def __init__(self, arrow: Any, column: Any) -> None:
+        super().__init__(arrow, column)
+        inner = self._inner
+        inner = inner.dictionary_decode() if arrow.types.is_dictionary(inner.type) else inner
+        self._inner = inner.cast(arrow.string())
+
+    def __getitem__(self, k: int) -> list[str | None] | None:
+        found = self.range(k)
+        return None if found is None else self._inner.slice(found[0], found[1] - found[0]).to_pylist()
+
+
+class _Vectors(_Lists):
+    def __init__(self, arrow: Any, column: Any) -> None:
+        super().__init__(arrow, column)
+        self._values = self._inner.to_numpy(zero_copy_only=False)  # null becomes NaN, which is refused
+
+    def __getitem__(self, k: int) -> NDArray[Any] | None:
+        found = self.range(k)
+        return None if found is None else self._values[found[0] : found[1]]
+
+
+class _Matrices(_Lists):
+    """Lists of lists: an array where the rows are of one length, the reason where they are not."""
+
+    def __init__(self, arrow: Any, column: Any) -> None:
+        super().__init__(arrow, column)
+        self._rows = _Vectors(arrow, self._inner)
+
+    def __getitem__(self, k: int) -> NDArray[Any] | str | None:
+        found = self.range(k)
+        if found is None:
+            return None
+        low, high = found
+        if low == high:
+            return "is empty"
+        whole, starts = self._rows._valid[low:high], self._rows._offsets[low : high + 1]
+        if not whole.all():
+            return f"holds null in row {int(np.flatnonzero(~whole)[0])}"
+        widths = np.diff(starts)
+        if widths.min() != widths.max():
+            return f"holds rows of {widths.min()} and of {widths.max()} numbers: all must be of one length"
+        return np.reshape(self._rows._values[starts[0] : starts[-1]], (high - low, int(widths[0])))
+
+
+def _whole(value: float | None) -> int | None:
+    if value is None:
+        return None
+    if not np.isfinite(value) or value != np.floor(value):
+        raise InputError(f"budget_tokens={value!r} must be a whole number")
+    return int(value)
+
+
+def _candidates(label: str, row: dict[str, Any]) -> Candidates:
+    """The pool of one row.
+
+    Raises
+    ------
+    InputError
+        With every problem found.
+    """
+    problems = ["query_id is null or empty"] if not label else []
+    ids = row.pop("ids")
+    if not ids:
+        raise InputError([*problems, "ids is empty: a question needs at least one passage"])
+    n = len(ids)
+    blank = [k for k, name in enumerate(ids) if not (name or "").strip()]
+    if blank:
+        problems.append(f"ids[{blank[0]}] is blank or null")
+    for name in ("texts", "titles", "sources", "clusters"):
+        values = row.get(name)
+        if values is not None and None in values:
+            problems.append(f"{name}[{values.index(None)}] is null")
+    for name in ("embeddings", "similarity", "links"):
+        value = row.get(name)
+        if isinstance(value, str):
+            problems.append(f"{name} {value}")
+        elif value is not None and value.ndim == 1:
+            width = n if name != "embeddings" else value.size // n
+            if value.size == n * width > 0:
+                row[name] = value.reshape(n, width)
+            else:
+                problems.append(f"{name} holds {value.size} numbers, which is not {n} rows of one length")
+    if problems:
+        raise InputError(problems)
+    vectors, query = _unit(row.get("embeddings")), _unit(row.get("query_embedding"))
+    relevance = row.get("relevance")
+    if relevance is None:
+        if vectors is None or query is None or query.shape != vectors.shape[1:]:
+            raise InputError("relevance is null, and there are no embeddings of one length to take it from")
+        relevance = (vectors @ query).astype(np.float64)
+    texts, tokens, titles = row.get("texts"), row.get("tokens"), row.get("titles")
+    if texts is not None and tokens is None:
+        heads = titles if titles is not None and len(titles) == n else [""] * n
+        # A blank text is named by its id when the pool is checked; here it must only have a price.
+        passages = [
+            Passage(i, text if text.strip() else "-", head)
+            for i, text, head in zip(ids, texts, heads, strict=False)
+        ]
+        tokens = passage_tokens(passages, _COUNTER)
+    if tokens is None:
+        raise InputError("tokens is null: give the cost of each passage, or texts to count")
+    return Candidates(
+        ids=ids,
+        texts=ids if texts is None else texts,  # nobody reads them here
+        relevance=relevance,
+        tokens=tokens,
+        embeddings=vectors,
+        query_embedding=query,
+        titles=titles,
+        sources=row.get("sources"),
+        clusters=row.get("clusters"),
+        radius=row.get("radius"),
+        scores={
+            name.partition(":")[2]: value
+            for name, value in row.items()
+            if name.startswith("score:") and value is not None
+        },
+        question=row.get("question") or "",
+        links=row.get("links"),
+        positions=row.get("positions"),
+        similarity=row.get("similarity"),
+    )
+
+
+def _unit(vectors: NDArray[Any] | None) -> NDArray[np.float32] | None:
+    """Rows of length 1; a row of zeros stays one, and one whose length overflows becomes NaN."""
+    if vectors is None:
+        return None
+    wide: NDArray[np.float32] = np.asarray(vectors, dtype=np.float32)
+    norms: NDArray[np.float32] = np.sqrt(np.einsum("...d,...d->...", wide, wide))[..., None]
+    norms[norms == 0] = 1.0
+    norms[np.isinf(norms)] = np.nan  # which is refused; a division would silently give zeros
+    return np.asarray(wide / norms)

@@ -1,0 +1,284 @@
+"""A whole batch: what is there already, the engine, and the count at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+from mio_rag.batch.job import BatchSummary, Engine, Group, Job, groups_of, identity, input_files
+from mio_rag.batch.work import GroupReport, run_group, shard_starts, shard_state, written
+from mio_rag.errors import DataError, InputError, SolverError
+from mio_rag.formulations.constraints import count_problem
+from mio_rag.selector import Selector
+from mio_rag.solvers.registry import check_name
+
+__all__ = ["select_batch"]
+
+#: Told what is under way, how much of it there is, and how much more has been done.
+Progress = Callable[[str, int, int], None]
+
+
+def select_batch(
+    candidates: str | Path,
+    out: str | Path,
+    budget_tokens: int,
+    selector: Selector | None = None,
+    *,
+    engine: Engine = "local",
+    workers: int = 1,
+    columns: Mapping[str, str] | None = None,
+    shard_rows: int = 5000,
+    progress: Progress | None = None,
+) -> BatchSummary:
+    """Choose passages for every row of Parquet files; go on where an earlier run was stopped.
+
+    Parameters
+    ----------
+    candidates : path
+        A Parquet file, or a folder of them, with the columns of `mio_rag.batch.schema`. A worker takes a row
+        group at a time: write row groups of some hundred or thousand rows.
+    out : path
+        Folder of the output. ``selections/``: shards, a row for each that was answered (row, query_id,
+        selected_ids in prompt order, selected positions, tokens_used, budget_tokens, objective, bound, gap,
+        status, limit, message); ``rejected.jsonl``: row, query_id and reasons of the others;
+        ``summary.json``; ``manifest.json``: hashes of input and settings. Each row comes out exactly
+        once.
+    budget_tokens : int
+        For rows that bring none of their own.
+    selector : Selector, optional
+        Lists of ids in it (must include, conflicts) hold for every row.
+    engine : {"local", "ray"}
+        Processes on this machine, or Ray (`mio_rag.batch.on_ray`). Both write the same files.
+    workers : int
+        Processes. 0 (local engine): this one, which a solver that crashes then takes down.
+    columns : mapping, optional
+        Ours to theirs, where the files call a column otherwise: ``{"relevance": "score"}``.
+    shard_rows : int
+        Most rows of an output shard, >= 1: what a kill can cost is less than one shard a worker.
+    progress : callable, optional
+        Called with ("reading" or "selecting", total, done): bytes of the input that were hashed, then rows.
+
+    Returns
+    -------
+    BatchSummary
+
+    Raises
+    ------
+    InputError
+        For a schema that does not fit, or an output folder that holds another run or something else.
+    SolverError
+        If worker processes cannot be started.
+
+    Notes
+    -----
+    Deterministic as long as no program meets its time limit.
+    """
+    began = time.perf_counter()
+    problems = [count_problem(name, value) for name, value in _counts(budget_tokens, workers, shard_rows)]
+    problems += (
+        [f"engine={engine!r} is unknown: choose local or ray"] if engine not in get_args(Engine) else []
+    )
+    if any(problems):
+        raise InputError([problem for problem in problems if problem])
+    chosen = selector or Selector()
+    check_name(chosen.solver)
+    names, folder = dict(columns or {}), Path(out)
+    files = input_files(Path(candidates))
+    groups, kinds = groups_of(files, chosen, names)
+    job = Job(folder.resolve(), chosen, int(budget_tokens), names, kinds, int(shard_rows))
+    tell = progress or (lambda kind, total, done: None)
+    with _locked(folder):
+        _claim(job, files, tell)
+        _prepare(folder)
+        total = groups[-1].first_row + groups[-1].rows
+        open_groups, before = _open_groups(job, groups)
+        tell("selecting", total, before)
+        started = time.perf_counter()
+        cpu, peak = _run(job, open_groups, engine, workers, lambda rows: tell("selecting", total, rows))
+        taken = time.perf_counter() - started
+        rejected, statuses = _counted(job, groups)
+        _gather(job, groups)
+        shutil.rmtree(folder / "work")
+        seconds = time.perf_counter() - began
+        summary = BatchSummary(
+            folder,
+            engine,
+            workers,
+            total,
+            rejected,
+            before,
+            statuses,
+            seconds,
+            (total - before) / taken,
+            cpu,
+            peak,
+        )
+        text = json.dumps(summary.to_dict(), indent=1)
+        written(folder / "summary.json", lambda partial: partial.write_text(text, encoding="utf-8"))
+    return summary
+
+
+def _counts(budget_tokens: int, workers: int, shard_rows: int) -> list[tuple[str, int]]:
+    return [("budget_tokens", budget_tokens), ("workers", workers), ("shard_rows", shard_rows)]
+
+
+def _claim(job: Job, files: list[Path], tell: Progress) -> None:
+    """Make the folder this run's, or find that it is: same input, same settings.
+
+    Raises
+    ------
+    InputError
+        Where it is another run's, or holds something else.
+    """
+    record = job.out / "manifest.json"
+    size = sum(path.stat().st_size for path in files)
+    before = None
+    if record.is_file():
+        try:
+            before = json.loads(record.read_text(encoding="utf-8"))
+            before["sha256"], before["input"]
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise DataError(f"'{record}' cannot be read ({error}): choose a new folder") from error
+    elif any(path.name != ".lock" for path in job.out.iterdir()):
+        raise InputError(f"'{job.out}' is not empty and holds no batch: choose a new folder")
+    now = json.loads(json.dumps(identity(files, job, before, lambda done: tell("reading", size, done))))
+    if before is not None and before["sha256"] != now["sha256"]:
+        changed = _differences(before, now)
+        raise InputError(
+            f"the batch in '{job.out}' had another {', '.join(changed)}: its rows cannot be mixed with "
+            "these; use the same input and settings, or a new folder"
+        )
+    written(record, lambda partial: partial.write_text(json.dumps(now, indent=1), encoding="utf-8"))
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    contents = [[(part["name"], part["sha256"]) for part in run["input"]] for run in (before, now)]
+    changed = ["input"] if contents[0] != contents[1] else []
+    changed += [
+        key for key in now if key not in ("input", "settings", "sha256") and before.get(key) != now[key]
+    ]
+    old, new = before.get("settings") or {}, now["settings"]
+    return changed + [key for key in new if old.get(key) != new[key]]
+
+
+def _prepare(folder: Path) -> None:
+    for name in ("selections", "rejected", "work"):
+        (folder / name).mkdir(exist_ok=True)
+        for stray in (folder / name).glob(".*.partial"):
+            stray.unlink(missing_ok=True)
+
+
+def _open_groups(job: Job, groups: list[Group]) -> tuple[list[Group], int]:
+    """The groups with rows that no shard holds yet, and how many rows shards hold."""
+    rest, before = [], 0
+    for group in groups:
+        parts = shard_starts(job, group)
+        done = [count for start, count in parts if shard_state(job, group, start) is not None]
+        before += sum(done)
+        if len(done) < len(parts):
+            rest.append(group)
+    return rest, before
+
+
+def _run(
+    job: Job, groups: list[Group], engine: Engine, workers: int, progress: Callable[[int], None]
+) -> tuple[float, float]:
+    """CPU seconds and the largest resident size of the workers."""
+    if not groups:
+        return 0.0, 0.0
+    if job.selector.solver in ("auto", "branch_and_bound") and engine == "local":
+        from mio_rag.solvers.branch_and_bound import warmup
+
+        warmup()  # compiled once here, rather than by every new worker at the same time
+    if engine == "ray":
+        from mio_rag.batch.on_ray import run_ray as run
+    elif workers:
+        from mio_rag.batch.local import run_local as run
+    else:
+        run = _here
+    cpu = peak = 0.0
+    for report in run(job, groups, workers, progress):
+        cpu, peak = cpu + report.cpu_seconds, max(peak, report.peak_mb)
+    return cpu, peak
+
+
+def _here(
+    job: Job, groups: Sequence[Group], workers: int, progress: Callable[[int], None]
+) -> Iterator[GroupReport]:
+    """The report of each row group, answered in this process."""
+    for group in groups:
+        yield run_group(job, group, progress=progress)
+
+
+def _counted(job: Job, groups: list[Group]) -> tuple[int, dict[str, int]]:
+    """Rejected rows and statuses, from the shards themselves; every row must be in one.
+
+    Raises
+    ------
+    SolverError
+        If a shard is missing or holds other rows than it should.
+    """
+    import pyarrow.parquet as parquet
+
+    rejected, statuses = 0, Counter[str]()
+    for group in groups:
+        for start, count in shard_starts(job, group):
+            state = shard_state(job, group, start)
+            name = f"part-{group.first_row + start:012d}.parquet"
+            held = parquet.read_metadata(job.out / "selections" / name).num_rows if state else 0
+            if state is None or state["rows"] != count or held + state["rejected"] != count:
+                raise SolverError(f"shard '{name}' does not hold its {count} rows: delete it and run again")
+            rejected += state["rejected"]
+            statuses.update(state["statuses"])
+    return rejected, dict(sorted(statuses.items()))
+
+
+def _gather(job: Job, groups: list[Group]) -> None:
+    """All rejected rows in one file, in the order of the input."""
+
+    def write(partial: Path) -> None:
+        with partial.open("wb") as whole:
+            for group in groups:
+                for start, _ in shard_starts(job, group):
+                    side = job.out / "rejected" / f"part-{group.first_row + start:012d}.jsonl"
+                    if side.is_file():
+                        whole.write(side.read_bytes())
+
+    written(job.out / "rejected.jsonl", write)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One run at a time in a folder; the lock goes with the process that holds it.
+
+    Raises
+    ------
+    InputError
+        If the folder cannot be made, or another run is at work there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    except OSError as error:
+        raise InputError(f"'{folder}' cannot be written: {error}") from error
+    try:
+        try:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # no such locks on this system
+            pass
+        except OSError as error:
+            raise InputError(
+                f"another run is at work in '{folder}': wait for it, or choose a folder"
+            ) from error
+        yield
+    finally:
+        os.close(handle)

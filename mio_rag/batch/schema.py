@@ -1,0 +1,182 @@
+"""What a candidates file holds: one row a question, its pool in lists.
+
+    column            Arrow type                    meaning
+    query_id          string or integer             names the question in the output; need not be unique
+    ids               list of strings or integers   the passages; unique within a row
+    relevance         list of numbers               value of reading each passage; larger is better
+    tokens            list of whole numbers         cost of each passage, as the reader's tokenizer counts it
+    texts, titles     lists of strings              counted by an approximation where there are no tokens
+    embeddings        list (of lists) of numbers    one vector a passage, scaled to unit length here
+    query_embedding   list of numbers               the question's, by the same model
+    similarity        list (of lists) of numbers    n x n, row by row; instead of embeddings
+    sources, clusters lists of strings              for caps, shares and coverage
+    links             list (of lists) of numbers    n x n evidence links in [0, 1]
+    radius            list of numbers               how far each embedding may be off
+    positions         list of whole numbers         place of each passage in its corpus
+    question          string                        for relevance models
+    score:NAME        list of numbers               scores of a retriever, for relevance models
+    budget_tokens     whole number                  of this question, instead of the run's
+
+`query_id` and `ids` are required; so are `relevance`, or both kinds of embeddings (then relevance is their
+cosine); so are `tokens`, or `texts`. Other columns are not read. float16 embeddings are fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mio_rag.errors import InputError, require
+from mio_rag.selector import Selector
+
+__all__ = ["COLUMNS", "columns_read", "is_list", "kinds_of"]
+
+#: Kind of each column.
+COLUMNS = {
+    "query_id": "text",
+    "ids": "texts",
+    "relevance": "numbers",
+    "tokens": "numbers",
+    "texts": "texts",
+    "titles": "texts",
+    "embeddings": "matrix",
+    "query_embedding": "numbers",
+    "similarity": "matrix",
+    "sources": "texts",
+    "clusters": "texts",
+    "links": "matrix",
+    "radius": "numbers",
+    "positions": "numbers",
+    "question": "text",
+    "budget_tokens": "number",
+}
+_SCORE = "score:"
+
+
+def is_list(arrow: Any, given: Any) -> bool:
+    """Whether an Arrow type is a list of any sort."""
+    types = arrow.types
+    return bool(types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given))
+
+
+def _fits(arrow: Any, given: Any, kind: str) -> bool:
+    """Whether a column of this Arrow type can be of a kind."""
+    types = arrow.types
+    if kind in ("text", "number"):
+        plain = given.value_type if types.is_dictionary(given) else given
+        whole = types.is_integer(plain)
+        if kind == "number":
+            return bool(whole or types.is_floating(plain))
+        return bool(whole or types.is_string(plain) or types.is_large_string(plain))
+    if not is_list(arrow, given):
+        return False
+    inner = given.value_type
+    if kind == "matrix" and is_list(arrow, inner):
+        inner = inner.value_type
+    return _fits(arrow, inner, "text" if kind == "texts" else "number") and (
+        kind == "texts" or not types.is_dictionary(inner)
+    )
+
+
+_MEANT = {
+    "text": "a string (or a whole number)",
+    "number": "a whole number",
+    "texts": "a list of strings (or of whole numbers)",
+    "numbers": "a list of numbers",
+    "matrix": "a list of lists of numbers (or of their numbers, row by row)",
+}
+
+
+def kinds_of(schema: Any, wanted: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
+    """What each column that is read holds.
+
+    Raises
+    ------
+    InputError
+        With every column whose type cannot be what it should.
+    """
+    arrow: Any = require("pyarrow", "batch", "batches")
+    kinds = {name: COLUMNS.get(name, "numbers") for name in wanted}
+    given = {name: schema.field(names.get(name, name)).type for name in wanted}
+    problems = [
+        f"column '{names.get(name, name)}' is {given[name]}, expected {_MEANT[kind]} for '{name}'"
+        for name, kind in kinds.items()
+        if not _fits(arrow, given[name], kind)
+    ]
+    if problems:
+        raise InputError(problems)
+    return kinds
+
+
+def columns_read(schema: Any, selector: Selector, names: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns that a run with this selector reads from files of this schema.
+
+    Parameters
+    ----------
+    names : mapping
+        Column in the file, for each of ours that is called otherwise there.
+
+    Raises
+    ------
+    InputError
+        With everything that is missing.
+    """
+    problems = [
+        f"'{ours}' is no column of the candidates schema: rename one of {', '.join(COLUMNS)}, score:NAME"
+        for ours in names
+        if ours not in COLUMNS and not ours.startswith(_SCORE)
+    ]
+    held = set(schema.names)
+    problems += [
+        f"column '{theirs}', given for '{ours}', is not in the file: it holds {', '.join(schema.names)}"
+        for ours, theirs in names.items()
+        if theirs not in held
+    ]
+    scores = {name for name in [*schema.names, *names] if name.startswith(_SCORE)}
+    there = {name for name in [*COLUMNS, *sorted(scores)] if names.get(name, name) in held}
+    problems += [
+        f"column '{name}' is missing: give each row {what} (another name: --column {name}=YOURS)"
+        for name, what in (("query_id", "its question's id"), ("ids", "the ids of its passages"))
+        if name not in there
+    ]
+    if "relevance" not in there and not {"embeddings", "query_embedding"} <= there:
+        problems.append(
+            "relevance is unknown: give 'relevance', or 'embeddings' and 'query_embedding' for their cosine"
+        )
+    if not there & {"tokens", "texts"}:
+        problems.append("token costs are unknown: give 'tokens', or 'texts' for an approximate count")
+    if selector.redundancy_weight > 0 and not there & {"embeddings", "similarity"}:
+        problems.append(
+            f"redundancy_weight={selector.redundancy_weight:g} needs 'embeddings' or 'similarity': give one, "
+            "or set it to 0"
+        )
+    if problems:
+        raise InputError(problems)
+    return tuple(name for name in [*COLUMNS, *sorted(scores)] if name in _needed(there, selector))
+
+
+def _needed(there: set[str], selector: Selector) -> set[str]:
+    """What there is, without what these settings have no use for: embeddings are most of a file."""
+    needed = set(there)
+    model = selector.relevance_model is not None
+    robust = selector.radius > 0 or selector.uncertainty is not None
+    robust = robust or bool(selector.passage_radii) or "radius" in there
+    side = selector.side
+    by_vectors = robust or side.max_similarity is not None or side.cover is not None
+    if "similarity" in there and not by_vectors and "relevance" in there:
+        needed -= {"embeddings"}
+    if selector.redundancy_weight == 0:
+        needed -= {"similarity"}
+        if not by_vectors and "relevance" in there:
+            needed -= {"embeddings"}
+    if "embeddings" not in needed or not (robust or "relevance" not in there):
+        needed -= {"query_embedding"}
+    if not model:
+        needed -= {"question", *(name for name in there if name.startswith(_SCORE))}
+        if "tokens" in there:
+            needed -= {"texts", "titles"}
+    if selector.link_benefit == 0 and not model:
+        needed -= {"links"}
+    if selector.prompt_order != "document":
+        needed -= {"positions"}
+    return needed

@@ -1,0 +1,77 @@
+"""``mio-rag serve``: the service over an index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mio_rag.cli_options import GeneratorSpec, spread
+from mio_rag.cli_output import open_output
+
+__all__ = ["serve"]
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """What one request may ask for, and how many may wait."""
+
+    max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", help="Largest body of a request.")] = (
+        16_384
+    )
+    max_pool: Annotated[int, typer.Option("--max-pool", help="Most candidates of a request.")] = 200
+    max_budget_tokens: Annotated[
+        int, typer.Option("--max-budget-tokens", help="Largest budget of a request.")
+    ] = 8_192
+    max_answer_tokens: Annotated[
+        int, typer.Option("--max-answer-tokens", help="Longest answer of a request.")
+    ] = 512
+    max_deadline_seconds: Annotated[
+        float, typer.Option("--max-deadline", help="Longest deadline of a request, in seconds.")
+    ] = 30.0
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", help="Requests that a worker process works on at a time.")
+    ] = 2
+    queue: Annotated[
+        int, typer.Option("--queue", help="Requests that may wait for that; the next one is answered 503.")
+    ] = 64
+    max_wait_seconds: Annotated[
+        float, typer.Option("--max-wait", help="Longest wait in seconds; then 503.")
+    ] = 10.0
+
+
+@spread
+def serve(
+    index: Annotated[Path, typer.Argument(help="Folder of an index.")],
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port to listen on.")] = 8000,
+    workers: Annotated[int, typer.Option("--workers", help="Processes.")] = 1,
+    generator: GeneratorSpec = "extractive",
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", help="File with the key; or set MIO_RAG_API_KEY.")
+    ] = None,
+    without_key: Annotated[
+        bool, typer.Option("--without-key", help="Let other machines in without a key.")
+    ] = False,
+    *,
+    limits: LimitOptions,
+) -> None:
+    """Serve selection and answers over HTTP, with a page to try them on at /."""
+    from mio_rag.console import collect
+    from mio_rag.service.limits import Limits
+    from mio_rag.service.run import ServiceSettings, read_key
+    from mio_rag.service.run import serve as run
+
+    output = open_output(False)
+    bounds, key = collect(lambda: Limits(**vars(limits)), lambda: read_key(api_key_file))
+    settings = ServiceSettings(str(index), generator, host, port, workers, bounds)
+    shown = f"[{host}]" if ":" in host else host
+    output.console.print(
+        f"mio-rag on http://{shown}:{port}  (page: /, reference: /docs, Ctrl-C ends it)", markup=False
+    )
+    try:
+        run(settings, key, without_key)
+    except KeyboardInterrupt:  # requests under way were finished
+        return

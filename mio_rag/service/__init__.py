@@ -1,0 +1,1 @@
+"""The service: selection and answers over HTTP, with a page to try them on (extra ``serve``)."""

@@ -1,0 +1,256 @@
+"""The HTTP application: routes, errors as documents, and the page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib import resources
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from mio_rag.context import clean
+from mio_rag.errors import InfeasibleError, InputError, MioRagError
+from mio_rag.evaluation._report_text import plain
+from mio_rag.generation import Generator
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.selector import Selector
+from mio_rag.service.guard import BodyLimit, Full, Gate, key_matches, refusal
+from mio_rag.service.limits import Limits
+from mio_rag.service.messages import Answered, Health, Problems, Selected, request_models
+from mio_rag.service.metrics import CONTENT_TYPE_LATEST, Metrics
+from mio_rag.service.reference import render_reference
+from mio_rag.service.road import Asked, Road
+
+__all__ = ["create_app"]
+
+Work = Callable[[Asked], dict[str, Any]]
+
+_FILES = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css")}
+_FILES["/page.js"] = ("page.js", "text/javascript")
+_OPEN = {*_FILES, "/health", "/docs", "/openapi.json"}  # without the key: nothing of the index is in them
+_LOOPBACK = ["localhost", "127.0.0.1", "[::1]", "testserver"]
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problems, "description": text}
+    for status, text in {
+        400: "The request cannot be used: what was given, what holds, how to fix it.",
+        401: "The API key is missing or wrong.",
+        408: "The body took too long to arrive.",
+        413: "The body is too large.",
+        422: "The body does not fit the schema, or its values are out of range.",
+        502: "The solver or the generator failed.",
+        503: "Too many requests wait already; Retry-After says for how long.",
+    }.items()
+}
+
+
+def create_app(
+    index: CorpusIndex,
+    generator: Generator,
+    limits: Limits | None = None,
+    *,
+    api_key: str | None = None,
+    loopback: bool = True,
+) -> FastAPI:
+    """The application over an index.
+
+    Parameters
+    ----------
+    generator : Generator
+        Answers in /ask; its tokenizer counts what passages cost. Closed when the application ends.
+    api_key : str, optional
+        Asked for by everything but the page, /health and the documentation.
+    loopback : bool
+        Answer only where the host is this machine by name: a page elsewhere cannot reach the service by a
+        name of its own that points here.
+    """
+    bounds = limits or Limits()
+    road, metrics = Road(index, generator), Metrics()
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        app.state.gate = Gate(bounds)
+        yield
+        generator.close()
+
+    from mio_rag import __version__
+
+    app = FastAPI(
+        title="mio-rag",
+        version=__version__,
+        summary="Chooses what a language model reads, and proves the choice.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=life,
+    )
+    _guard(app, metrics, api_key)
+    _explain_errors(app)
+    if loopback:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=_LOOPBACK)
+    app.add_middleware(BodyLimit, max_bytes=bounds.max_body_bytes)
+    _add_questions(app, road, metrics, bounds)
+    _add_state(app, road, metrics, bounds)
+    _add_pages(app)
+    return app
+
+
+def _guard(app: FastAPI, metrics: Metrics, api_key: str | None) -> None:
+    @app.middleware("http")
+    async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        began, path = time.monotonic(), request.url.path
+        request.state.began = began
+        known = path if path in _OPEN | {"/select", "/ask", "/metrics"} else "other"
+        metrics.active.inc()
+        try:
+            if api_key is not None and path not in _OPEN and not key_matches(request, api_key):
+                response = refusal(401, "Unauthorized", "send the key as 'Authorization: Bearer KEY'")
+            else:
+                response = await call_next(request)
+        except Exception:  # which becomes a 500 further out
+            metrics.observe(known, 500, time.monotonic() - began)
+            raise
+        finally:
+            metrics.active.dec()
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
+        if app.state.gate.crowded:
+            response.headers["Connection"] = "close"
+        metrics.observe(known, response.status_code, time.monotonic() - began)
+        return response
+
+
+def _explain_errors(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        problems = []
+        for part in error.errors():
+            place = ".".join(str(step) for step in part["loc"][1:])
+            problems.append(clean(f"{place}: {part['msg']}" if place else str(part["msg"])))
+        return refusal(422, "InputError", *problems[:20])
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        response = refusal(error.status_code, "HTTPError", str(error.detail))
+        response.headers.update(dict(error.headers or {}))
+        return response
+
+    @app.exception_handler(Full)
+    async def full(request: Request, error: Full) -> Response:
+        message = f"the service is busy: try again in {error.retry_after} s"
+        return refusal(503, "Busy", message, retry_after=error.retry_after)
+
+    @app.exception_handler(MioRagError)
+    async def failed(request: Request, error: MioRagError) -> Response:
+        if isinstance(error, InputError):
+            return refusal(400, type(error).__name__, *(clean(p) for p in error.problems))
+        status = 400 if isinstance(error, InfeasibleError) else 502
+        return refusal(status, type(error).__name__, clean(str(error)))
+
+
+def _add_questions(app: FastAPI, road: Road, metrics: Metrics, limits: Limits) -> None:
+    select_model, ask_model = request_models(limits)
+
+    async def answered(
+        request: Request, body: BaseModel, work: Callable[[Asked], dict[str, Any]]
+    ) -> Response:
+        asked = _asked(body, request.state.began)
+        data = await request.app.state.gate.run(lambda: work(asked))
+        metrics.certified(data["status"], data["gap"])
+        return JSONResponse(plain(data))
+
+    async def select(request: Request, body: BaseModel) -> Response:
+        """Choose passages for a question; the proof comes with them."""
+        return await answered(request, body, road.select)
+
+    async def ask(request: Request, body: BaseModel) -> Response:
+        """Choose passages and answer from them."""
+        return await answered(request, body, road.ask)
+
+    # The models are made from the limits, so that annotations cannot name them.
+    select.__annotations__["body"] = select_model
+    ask.__annotations__["body"] = ask_model
+    app.post("/select", response_model=Selected, responses=_REFUSALS)(select)
+    app.post("/ask", response_model=Answered, responses=_REFUSALS)(ask)
+
+
+def _asked(body: BaseModel, began: float) -> Asked:
+    """A request as the road takes it."""
+    given = body.model_dump()
+    selector = Selector(
+        **{
+            name: given[name]
+            for name in (
+                "redundancy_weight",
+                "passage_penalty",
+                "token_price",
+                "radius",
+                "max_passages",
+                "max_per_source",
+            )
+        }
+    )
+    return Asked(
+        given["question"],
+        given["budget_tokens"],
+        given["pool"],
+        began + given["deadline_seconds"],
+        selector,
+        given.get("more_tokens"),
+        given.get("max_tokens", 64),
+    )
+
+
+def _add_state(app: FastAPI, road: Road, metrics: Metrics, limits: Limits) -> None:
+    @app.get("/health", response_model=Health)
+    async def health() -> Health:
+        """Whether the service is up, and what it serves."""
+        return Health(
+            status="ok",
+            version=app.version,
+            index=clean(road.index.name),
+            passages=len(road.index),
+            embedder=clean(road.index.embedder.name),
+            generator=clean(road.generator.name),
+            limits=limits.to_dict(),
+        )
+
+    @app.get(
+        "/metrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {}}}, 401: _REFUSALS[401]},
+    )
+    async def show_metrics() -> Response:
+        """Requests, latencies, certificates and gaps in Prometheus' text format."""
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_pages(app: FastAPI) -> None:
+    here = resources.files("mio_rag.service")
+
+    def add(path: str, name: str, kind: str) -> None:
+        content = here.joinpath(name).read_bytes()
+
+        async def show() -> Response:
+            return Response(content, media_type=kind)
+
+        app.get(path, include_in_schema=False)(show)
+
+    for path, (name, kind) in _FILES.items():
+        add(path, name, kind)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(render_reference(app.openapi()))

@@ -1,0 +1,200 @@
+"use strict";
+// Passage and question text is foreign: it enters the page as text nodes only.
+(() => {
+const $ = id => document.getElementById(id);
+const DEBOUNCE = 90, SHOWN = 10, MORE = 100, DEADLINE = 3;
+const SLIDERS = ["budget", "redundancy", "penalty", "radius"];
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+const state = {key: "", asked: "", answered: null, chosen: new Set(), first: true, all: false, data: null, open: new Set(), call: null, timer: 0, retry: 0};
+
+function el(tag, attributes, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) if (value !== null && value !== "") node.setAttribute(name, value);
+  node.append(...children.filter(child => child !== null && child !== ""));
+  return node;
+}
+const number = (v, digits = 3) => v === null || v === undefined ? "–" : v.toFixed(digits).replace("-", "−");
+const signed = v => (v > 0 ? "+" : "") + number(v);
+const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+const gap = v => v === null ? "unknown" : v > 0 && v < 1e-4 ? "< 0.01 %" : `${number(100 * v, 2)} %`;
+
+function say(text, error = false) {
+  $("status").textContent = text;
+  $("status").classList.toggle("error", error);
+}
+function values() {
+  $("budget-value").textContent = $("budget").value;
+  $("redundancy-value").textContent = number(Number($("redundancy").value), 2);
+  const auto = $("auto").checked;
+  if (auto && state.data) $("penalty").value = state.data.passage_penalty;
+  $("penalty-value").textContent = auto ? state.data ? number(state.data.passage_penalty, 2) : "auto" : number(Number($("penalty").value), 2);
+  $("radius-value").textContent = number(Number($("radius").value), 2);
+}
+function settings() {
+  return {
+    question: state.asked, budget_tokens: Number($("budget").value), redundancy_weight: Number($("redundancy").value),
+    passage_penalty: $("auto").checked ? "auto" : Number($("penalty").value), radius: Number($("radius").value),
+    deadline_seconds: DEADLINE,
+  };
+}
+
+async function call(path, body, signal) {
+  const headers = {"Content-Type": "application/json"};
+  if (state.key) headers.Authorization = `Bearer ${state.key}`;
+  const response = await fetch(path, {method: "POST", headers, body: JSON.stringify(body), signal});
+  const data = await response.json().catch(() => null);
+  if (response.ok && data) return data;
+  const error = new Error(data && data.error ? data.error.problems.join("; ") : `the service answered ${response.status}`);
+  error.status = response.status;
+  error.wait = Number(response.headers.get("Retry-After")) || 0;
+  throw error;
+}
+async function run(path, body, show, busy) {
+  if (state.call) state.call.abort();
+  clearTimeout(state.retry);
+  const control = state.call = new AbortController();
+  $("selection").setAttribute("aria-busy", "true");
+  if (busy) say(busy);
+  const began = performance.now();
+  try {
+    const data = await call(path, body, control.signal);
+    if (state.call !== control) return;
+    show(data, performance.now() - began);
+  } catch (error) {
+    if (error.name === "AbortError" || state.call !== control) return;
+    fail(error, () => run(path, body, show, busy));
+  } finally {
+    if (state.call === control) { state.call = null; $("selection").setAttribute("aria-busy", "false"); }
+  }
+}
+function fail(error, again) {
+  if (error.status === 401) {
+    $("key-form").hidden = false;
+    $("key").focus();
+    say("The key is missing or wrong.", true);
+  } else if (error.status === 503 && error.wait) {
+    say(`The service is busy; trying again in ${error.wait} s.`, true);
+    state.retry = setTimeout(again, 1000 * error.wait);
+  } else {
+    say(error instanceof TypeError ? "The service cannot be reached." : error.message, true);
+  }
+}
+function choose() {
+  if (state.asked) run("select", {...settings(), more_tokens: MORE}, show, state.first ? "Choosing …" : "");
+}
+function later() {
+  values();
+  clearTimeout(state.timer);
+  state.timer = setTimeout(choose, DEBOUNCE);
+}
+
+function show(data, took) {
+  const before = state.chosen, first = state.first;
+  state.data = data;
+  state.chosen = new Set(data.selected_ids);
+  const entered = first ? [] : data.selected_ids.filter(id => !before.has(id));
+  const left = first ? [] : [...before].filter(id => !state.chosen.has(id));
+  state.first = false;
+  values();
+  proof(data);
+  if ("more" in data) more(data.more);  // an answer does not say; what is shown still holds
+  $("answer-title").textContent = data.selected_ids.join("\n") === state.answered ? "Answer" : "Answer, from other passages";
+  lists(data, new Set(entered), new Set(left));
+  $("ask").disabled = data.selected_ids.length === 0;
+  const change = entered.length + left.length ? `${plural(entered.length, "passage")} in, ${left.length} out. ` : first ? "" : "The same passages. ";
+  if (data.selected_ids.length) say(`${change}${plural(data.selected_ids.length, "passage")}, ${data.tokens_used} tokens, ${Math.round(took)} ms.`);
+  else say(data.message || "Nothing is worth its price: lower the penalty or the redundancy weight.", data.status !== "optimal");
+}
+function proof(data) {
+  const names = {optimal: "Optimal", feasible: "Feasible", infeasible: "Infeasible", no_solution: "No solution"};
+  $("proof").textContent = data.status === "feasible" ? `Gap ${gap(data.gap)}` : names[data.status];
+  $("proof").className = "big " + (data.status === "optimal" ? "optimal" : data.status === "feasible" ? "feasible" : "none");
+  $("proof-detail").textContent = data.objective === null ? "no selection keeps all constraints"
+    : `worth ${number(data.objective, 4)}; nothing can exceed ${number(data.bound, 4)} (gap ${gap(data.gap)})`;
+  $("tokens").textContent = `${data.tokens_used} of ${data.budget_tokens}`;
+  $("bar").style.width = `${Math.min(100, 100 * data.tokens_used / data.budget_tokens)}%`;
+}
+function more(found) {
+  if (!found || found.gain === null) { $("more").textContent = "–"; $("more-detail").textContent = ""; return; }
+  const same = !found.added.length && !found.removed.length;
+  $("more").textContent = same ? "buy nothing" : `buy ${signed(found.gain)}`;
+  const proven = found.certified ? "" : ` (proven: ${number(found.low)} to ${number(found.high)})`;
+  $("more-detail").textContent = same ? "the same passages would be chosen"
+    : `${names(found.added, "adds")}${found.removed.length ? "; " + names(found.removed, "drops") : ""}${proven}`;
+}
+function names(ids, verb) {
+  const titles = ids.map(id => { const p = state.data.passages.find(p => p.id === id); return p && p.title || id; });
+  return titles.length ? `${verb} ${titles.slice(0, 2).join(", ")}${titles.length > 2 ? ` and ${titles.length - 2} more` : ""}` : "";
+}
+
+function item(p, mark) {
+  const badge = mark ? el("span", {class: `badge ${mark}`}, mark === "entered" ? "came in" : "went out") : "";
+  const details = el("details", {open: state.open.has(p.id) ? "open" : null},
+    el("summary", {}, el("span", {}, el("span", {class: "title"}, p.title || p.id), badge),
+      el("span", {class: "cost"}, `${p.tokens} tokens`), el("span", {class: "text"}, p.text)),
+    el("p", {class: "why"}, p.reason), el("p", {class: "fine"}, `${p.id}${p.source ? " · " + p.source : ""} · relevance ${number(p.relevance)}`));
+  details.addEventListener("toggle", () => { if (details.open) state.open.add(p.id); else state.open.delete(p.id); });
+  return el("li", {"data-id": p.id, class: mark === "entered" ? "fresh" : mark === "left" ? "gone" : null}, details);
+}
+function places() {
+  return new Map([...document.querySelectorAll(".passages > li[data-id]")].map(node => [node.dataset.id, node.getBoundingClientRect().top]));
+}
+function lists(data, entered, left) {
+  const before = places(), focused = document.activeElement && document.activeElement.closest("li[data-id]");
+  const chosen = data.passages.filter(p => p.selected);
+  const out = data.passages.filter(p => !p.selected).sort((a, b) => left.has(b.id) - left.has(a.id) || b.value - a.value);
+  const shown = state.all ? out : out.slice(0, Math.max(SHOWN, left.size));
+  $("in").replaceChildren(...(chosen.length ? chosen.map(p => item(p, entered.has(p.id) ? "entered" : "")) : [el("li", {class: "empty"}, "Nothing is chosen.")]));
+  $("out").replaceChildren(...shown.map(p => item(p, left.has(p.id) ? "left" : "")));
+  $("read-count").textContent = `${plural(chosen.length, "passage")}, in this order`;
+  $("out-count").textContent = `${out.length} of ${data.passages.length}, the nearest to coming in first`;
+  $("all").hidden = shown.length === out.length;
+  $("all").textContent = `Show all ${out.length}`;
+  if (focused) { const again = document.querySelector(`li[data-id="${CSS.escape(focused.dataset.id)}"] summary`); if (again) again.focus({preventScroll: true}); }
+  if (still.matches) return;
+  for (const node of document.querySelectorAll(".passages > li[data-id]")) {
+    const from = before.get(node.dataset.id);
+    if (from === undefined) continue;
+    const shift = from - node.getBoundingClientRect().top;
+    if (!shift) continue;
+    node.style.transform = `translateY(${shift}px)`;
+    requestAnimationFrame(() => requestAnimationFrame(() => { node.classList.add("moved"); node.style.transform = ""; }));
+  }
+}
+function answered(data, took) {
+  state.answered = data.selected_ids.join("\n");
+  show(data, took);
+  $("answer-text").textContent = data.answer || "(no answer)";
+  $("answer-detail").textContent = `${data.generator}: ${data.prompt_tokens} prompt and ${data.completion_tokens} answer tokens`;
+  $("answer").hidden = false;
+}
+
+$("form").addEventListener("submit", event => {
+  event.preventDefault();
+  const question = $("question").value.trim();
+  if (!question) { say("The question is empty.", true); return; }
+  if (question !== state.asked) { state.first = true; state.chosen = new Set(); state.open.clear(); state.all = false; $("answer").hidden = true; }
+  state.asked = question;
+  choose();
+});
+$("ask").addEventListener("click", () => run("ask", settings(), answered, "Reading …"));
+$("key-form").addEventListener("submit", event => {
+  event.preventDefault();
+  state.key = $("key").value;
+  $("key-form").hidden = true;
+  choose();
+});
+$("all").addEventListener("click", () => { state.all = true; lists(state.data, new Set(), new Set()); });
+for (const name of SLIDERS) $(name).addEventListener("input", () => { if (name === "penalty") $("auto").checked = false; later(); });
+$("auto").addEventListener("change", later);
+$("reset").addEventListener("click", () => { for (const name of SLIDERS) $(name).value = $(name).defaultValue; $("auto").checked = true; later(); });
+document.addEventListener("keydown", event => {
+  if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) { event.preventDefault(); $("question").focus(); }
+});
+values();
+fetch("health").then(response => response.json()).then(data => {
+  $("serving").textContent = `${data.index}: ${plural(data.passages, "passage")}, ${data.embedder}`;
+  $("budget").max = Math.min(1024, data.limits.max_budget_tokens - MORE);
+}).catch(() => say("The service cannot be reached.", true));
+$("question").focus();
+})();

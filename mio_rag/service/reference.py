@@ -1,0 +1,83 @@
+"""The OpenAPI document as a page of plain HTML: no script, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from string import Template
+from typing import Any
+
+from mio_rag.evaluation._report_text import escape
+
+__all__ = ["render_reference"]
+
+
+def render_reference(document: Mapping[str, Any]) -> str:
+    """Every operation with its fields, and an example for the command line."""
+    parts = document.get("components", {}).get("schemas", {})
+    operations = "".join(
+        _operation(path, method, operation, parts)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    )
+    page = resources.files("mio_rag.service").joinpath("reference.html").read_text(encoding="utf-8")
+    return Template(page).substitute(
+        title=escape(document["info"]["title"]),
+        version=escape(document["info"]["version"]),
+        operations=operations,
+    )
+
+
+def _operation(path: str, method: str, operation: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    name = f"<b>{method.upper()}</b> {escape(path)}"
+    text = f"<section><h2>{name}</h2><p>{escape(operation.get('description', ''))}</p>"
+    if body is not None:
+        fields = _schema(body, parts)
+        text += f"<h3>Request</h3>{_table(fields, parts)}"
+        example = {"question": "Where was the director of Lone Wolf McQuade born?", "budget_tokens": 256}
+        call = f"curl -s localhost:8000{path} -H 'Content-Type: application/json' -d '{json.dumps(example)}'"
+        text += f"<pre>{escape(call)}</pre>"
+    for status, response in operation["responses"].items():
+        kinds = response.get("content", {})
+        schema = kinds.get("application/json", {}).get("schema")
+        text += f"<h3>{escape(status)}</h3><p>{escape(response['description'])}</p>"
+        if schema is not None and status == "200":
+            text += _table(_schema(schema, parts), parts)
+    return text + "</section>"
+
+
+def _schema(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    reference = schema.get("$ref")
+    return schema if reference is None else parts[reference.rpartition("/")[2]]
+
+
+def _table(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
+    required = set(schema.get("required", ()))
+    rows = []
+    for name, field in schema.get("properties", {}).items():
+        given = "required" if name in required else f"default {json.dumps(field.get('default'))}"
+        rows.append(
+            f"<tr><th scope='row'><code>{escape(name)}</code></th>"
+            f"<td>{escape(' or '.join(_types(field, parts)))}</td><td>{escape(given)}</td>"
+            f"<td>{escape(field.get('description', ''))}</td></tr>"
+        )
+    return f"<div class='scroll'><table><tbody>{''.join(rows)}</tbody></table></div>"
+
+
+def _types(field: Mapping[str, Any], parts: Mapping[str, Any]) -> Iterator[str]:
+    """What a field may hold, in words."""
+    for option in field.get("anyOf", [field]):
+        if "$ref" in option:
+            named = _schema(option, parts)
+            yield "{" + ", ".join(named.get("properties", {})) + "}"
+        elif "enum" in option or "const" in option:
+            yield " | ".join(map(str, option.get("enum", [option.get("const")])))
+        elif option.get("type") == "array":
+            yield f"list of {' or '.join(_types(option.get('items', {}), parts)) or 'anything'}"
+        else:
+            low = option.get("minimum", option.get("exclusiveMinimum", option.get("minLength")))
+            high = option.get("maximum", option.get("maxLength"))
+            span = "" if low is None or high is None else f", {low:g} to {high:g}"
+            yield f"{option.get('type', 'anything')}{span}"

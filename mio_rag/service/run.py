@@ -1,0 +1,192 @@
+"""Starting and stopping the service, in one process or several."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mio_rag.errors import InputError, require
+from mio_rag.service.limits import Limits
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from mio_rag.generation import Generator
+    from mio_rag.retrieval.index import CorpusIndex
+
+__all__ = ["ServiceSettings", "app_from_environment", "check", "is_loopback", "load_app", "read_key", "serve"]
+
+#: How worker processes learn what to serve; the key travels in KEY alone.
+SETTINGS, KEY = "MIO_RAG_SERVICE", "MIO_RAG_API_KEY"
+_LEAST_KEY = 16
+_IDLE_SECONDS = 30  # clients give an idle connection up before, usually after 5: closing it first is a race
+_START_SECONDS = 600  # a worker that loads models does not answer its supervisor all the while
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """What is served, and where.
+
+    Parameters
+    ----------
+    generator : str
+        As `make_generator` takes it.
+    workers : int
+        Processes; each loads index and models by itself.
+    """
+
+    index: str
+    generator: str = "extractive"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    workers: int = 1
+    limits: Limits = field(default_factory=Limits)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a host's address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> None:
+    """Raise `InputError` with everything that speaks against serving like this."""
+    problems = []
+    if not 1 <= settings.port <= 65535:
+        problems.append(f"port={settings.port} must be between 1 and 65535")
+    if settings.workers < 1:
+        problems.append(f"workers={settings.workers} must be >= 1")
+    if api_key is not None and len(api_key) < _LEAST_KEY:
+        problems.append(f"the API key has {len(api_key)} characters: make it {_LEAST_KEY} or more")
+    if api_key is None and not without_key and not is_loopback(settings.host):
+        problems.append(
+            f"{settings.host} can be reached from other machines, and no key is set: set {KEY} or "
+            "--api-key-file, or allow everybody with --without-key"
+        )
+    if problems:
+        raise InputError(problems)
+    try:
+        with socket.create_server((settings.host, settings.port), family=_family(settings.host)):
+            pass
+    except OSError as error:
+        raise InputError(f"{settings.host}:{settings.port} cannot be listened on: {error}") from error
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def load_app(settings: ServiceSettings, api_key: str | None) -> FastAPI:
+    """The application with its index and generator loaded, and the kernel compiled.
+
+    Raises
+    ------
+    InputError
+        If the index or the generator cannot be used.
+    """
+    from mio_rag.service.app import create_app
+
+    index, generator = _loaded(settings)
+    loopback = is_loopback(settings.host)
+    return create_app(index, generator, settings.limits, api_key=api_key, loopback=loopback)
+
+
+def _loaded(settings: ServiceSettings) -> tuple[CorpusIndex, Generator]:
+    from mio_rag.generation import make_generator
+    from mio_rag.retrieval.embedders import SentenceTransformerEmbedder
+    from mio_rag.retrieval.index import CorpusIndex
+    from mio_rag.solvers.branch_and_bound import warmup
+
+    index = CorpusIndex.load(settings.index)
+    if isinstance(index.embedder, SentenceTransformerEmbedder):
+        index.embedder.stop_caching()
+    generator = make_generator(settings.generator)
+    warmup()
+    return index, generator
+
+
+def app_from_environment() -> FastAPI:
+    """The application of a worker process."""
+    given = json.loads(os.environ[SETTINGS])
+    settings = ServiceSettings(**{**given, "limits": Limits(**given["limits"])})
+    return load_app(settings, os.environ.get(KEY) or None)
+
+
+def serve(settings: ServiceSettings, api_key: str | None = None, without_key: bool = False) -> None:
+    """Serve until interrupted or terminated; requests under way are finished first.
+
+    Raises
+    ------
+    InputError
+        If the settings, the index or the generator cannot be used, or the port is taken.
+    MissingExtraError
+        Without the extra ``serve``.
+    """
+    for module in ("fastapi", "prometheus_client"):
+        require(module, "serve", "the service")
+    uvicorn = require("uvicorn", "serve", "the service")
+    check(settings, api_key, without_key)
+    options = {
+        "host": settings.host,
+        "port": settings.port,
+        "log_level": "warning",
+        "timeout_graceful_shutdown": int(settings.limits.max_deadline_seconds) + 5,
+        "server_header": False,
+        "timeout_keep_alive": _IDLE_SECONDS,
+        "timeout_worker_healthcheck": _START_SECONDS,
+    }
+    if settings.workers == 1:
+        uvicorn.run(load_app(settings, api_key), **options)
+        return
+    _loaded(settings)[1].close()  # what cannot be loaded is reported here, not by every worker for ever
+    with _environment(settings, api_key):
+        uvicorn.run(
+            "mio_rag.service.run:app_from_environment", factory=True, workers=settings.workers, **options
+        )
+
+
+@contextmanager
+def _environment(settings: ServiceSettings, api_key: str | None) -> Iterator[None]:
+    """What worker processes are told; taken back afterwards."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory(prefix="mio-rag-metrics-") as folder:
+        os.environ[SETTINGS] = json.dumps(asdict(settings))
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes share the cores already
+        os.environ.pop(KEY, None)
+        if api_key is not None:
+            os.environ[KEY] = api_key
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def read_key(file: Path | None) -> str | None:
+    """The key in a file, or in the environment; None where there is none.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is empty.
+    """
+    if file is None:
+        return os.environ.get(KEY) or None
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--api-key-file: '{file}' cannot be read: {error}") from error
+    if not key:
+        raise InputError(f"--api-key-file: '{file}' is empty: write the key into it")
+    return key

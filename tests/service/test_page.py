@@ -1,0 +1,204 @@
+"""The page in a real browser: sliders, reasons, errors, keyboard, and no layout that jumps."""
+
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mio_rag.generation import make_generator
+from mio_rag.retrieval import CorpusIndex
+
+pytest.importorskip("fastapi")
+uvicorn: Any = pytest.importorskip("uvicorn")
+sync_api: Any = pytest.importorskip("playwright.sync_api")
+
+CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+
+QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
+KEY = "a key of more than sixteen characters"
+READY = "#selection[aria-busy=false] #in li[data-id]"
+
+
+def running(index: CorpusIndex, api_key: str | None = None) -> Iterator[str]:
+    """The address of a served index."""
+    from mio_rag.service.app import create_app
+
+    app = create_app(index, make_generator("extractive"), api_key=api_key)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def address(demo_index: CorpusIndex) -> Iterator[str]:
+    yield from running(demo_index)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as tools:
+        started = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page that must log no error and ask nothing of any other host."""
+    opened = browser.new_page(viewport={"width": 1200, "height": 900}, reduced_motion="reduce")
+    complaints: list[str] = []
+    asked: list[str] = []
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("request", lambda request: asked.append(request.url))
+    yield opened
+    opened.close()
+    assert complaints == []
+    assert all(url.startswith(("http://127.0.0.1:", "data:")) for url in asked)
+
+
+def chosen(page: Any) -> list[str]:
+    return [node.get_attribute("data-id") for node in page.query_selector_all("#in > li[data-id]")]
+
+
+def tops(page: Any, *names: str) -> list[float]:
+    return [page.locator(name).bounding_box()["y"] for name in names]
+
+
+def moved(page: Any, slider: str, key: str, times: int) -> None:
+    """Press a key on a slider and wait for what the service says."""
+    page.focus(slider)
+    with page.expect_response("**/select"):
+        for _ in range(times):
+            page.keyboard.press(key)
+    page.wait_for_timeout(200)
+    page.wait_for_selector("#selection[aria-busy=false]")
+
+
+def test_a_person_asks_moves_sliders_and_sees_passages_enter_and_leave(page: Any, address: str) -> None:
+    page.goto(address)
+    fixed = ("#budget", "#status", "#proof", "#read")
+    before = tops(page, *fixed)
+    page.keyboard.type(QUESTION)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(READY)
+    first = chosen(page)
+    assert page.text_content("#proof") == "Optimal"
+    assert re.match(r"\d+ of 256", page.text_content("#tokens"))
+    assert page.text_content("#more").startswith("buy")
+    moved(page, "#budget", "ArrowLeft", 18)
+    fewer = chosen(page)
+    assert int(page.text_content("#budget-value")) == 256 - 18 * 8
+    assert fewer != first
+    assert {n.text_content() for n in page.query_selector_all("#out .badge")} == {"went out"}
+    moved(page, "#budget", "ArrowRight", 18)
+    assert chosen(page) == first
+    assert {n.text_content() for n in page.query_selector_all("#in .badge")} == {"came in"}
+    moved(page, "#penalty", "End", 1)
+    assert not page.is_checked("#auto")
+    assert chosen(page) == []
+    assert "Nothing is worth its price" in page.text_content("#status")
+    moved(page, "#penalty", "Home", 1)
+    assert len(chosen(page)) >= len(first)
+    moved(page, "#redundancy", "End", 1)
+    moved(page, "#radius", "End", 1)
+    assert page.text_content("#radius-value") == "0.30"
+    assert tops(page, *fixed) == before, "the layout jumped"
+
+
+def test_reasons_open_by_keyboard_and_stay_open(page: Any, address: str) -> None:
+    page.goto(address)
+    page.keyboard.type(QUESTION)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(READY)
+    summary = page.locator("#in summary").first
+    summary.focus()
+    page.keyboard.press("Enter")
+    assert "relevance" in page.locator("#in .why").first.inner_text()
+    moved(page, "#budget", "ArrowRight", 1)
+    assert page.locator("#in details[open]").count() == 1
+
+
+def test_answers_and_errors_are_shown(page: Any, address: str) -> None:
+    page.goto(address)
+    assert page.is_disabled("#ask")
+    page.keyboard.type(QUESTION)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(READY)
+    page.click("#ask")
+    page.wait_for_selector("#answer:not([hidden])")
+    assert page.text_content("#answer-text").strip()
+    assert page.text_content("#answer-title") == "Answer"
+    assert page.text_content("#more").startswith("buy")
+    moved(page, "#budget", "ArrowLeft", 18)
+    assert page.text_content("#answer-title") == "Answer, from other passages"
+    kept = chosen(page)
+    page.route(
+        "**/select", lambda route: route.fulfill(status=400, json={"error": {"problems": ["no <b>such</b>"]}})
+    )
+    moved(page, "#redundancy", "End", 1)
+    assert page.text_content("#status") == "no <b>such</b>"
+    assert "error" in page.get_attribute("#status", "class")
+    assert chosen(page) == kept
+    page.unroute("**/select")
+    page.route("**/select", lambda route: route.abort())
+    page.focus("#redundancy")
+    page.keyboard.press("Home")
+    page.wait_for_selector("#status.error:has-text('cannot be reached')")
+
+
+def test_a_key_is_asked_for_and_kept_out_of_the_address(browser: Any, demo_index: CorpusIndex) -> None:
+    serving = running(demo_index, KEY)
+    address = next(serving)
+    page = browser.new_page()
+    page.goto(address)
+    page.keyboard.type(QUESTION)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#key-form:not([hidden])")
+    page.keyboard.type(KEY)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(READY)
+    assert KEY not in page.url
+    page.close()
+    next(serving, None)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_and_fits_small_screens(browser: Any, address: str, scheme: str) -> None:
+    page = browser.new_page(viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    page.goto(address)
+    page.keyboard.type(QUESTION)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(READY)
+    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    for name in ("#status", "#proof", ".text", ".fine", "button.main", ".out .text"):
+        assert contrast(page, name) >= 4.5, name
+    page.close()
+
+
+def contrast(page: Any, name: str) -> float:
+    """WCAG contrast of an element's text with the ground it stands on."""
+    colours = page.evaluate(
+        """name => {
+          let node = document.querySelector(name);
+          const found = [getComputedStyle(node).color];
+          while (getComputedStyle(node).backgroundColor === "rgba(0, 0, 0, 0)") node = node.parentElement;
+          return [...found, getComputedStyle(node).backgroundColor];
+        }""",
+        name,
+    )
+    bright = []
+    for colour in colours:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        bright.append(0.2126 * red + 0.7152 * green + 0.0722 * blue)
+    return (max(bright) + 0.05) / (min(bright) + 0.05)

@@ -1,0 +1,305 @@
+"""The service: the same choices as the library, refusals with reasons, room for so many and no more."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from fastapi.testclient import TestClient
+
+from mio_rag import InputError, Retriever, Selector
+from mio_rag.cli_serve import LimitOptions
+from mio_rag.generation import make_generator
+from mio_rag.generation.extractive import ExtractiveGenerator
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.service.app import create_app
+from mio_rag.service.limits import Limits
+from mio_rag.service.run import ServiceSettings, check, read_key
+
+QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
+KEY = "a key of more than sixteen characters"
+
+
+@pytest.fixture(scope="module")
+def client(demo_index: CorpusIndex) -> Iterator[TestClient]:
+    with TestClient(create_app(demo_index, make_generator("extractive"))) as started:
+        yield started
+
+
+def test_select_returns_what_the_library_selects(client: TestClient, demo_index: CorpusIndex) -> None:
+    body = {"question": QUESTION, "budget_tokens": 200, "redundancy_weight": 0.2, "radius": 0.02, "pool": 30}
+    answer = client.post("/select", json=body)
+    assert answer.status_code == 200
+    got = answer.json()
+    generator = make_generator("extractive")
+    pool = Retriever(demo_index, pool=30, counter=generator).retrieve(QUESTION)
+    selector = Selector(redundancy_weight=0.2, passage_penalty="auto", radius=0.02)
+    one = selector.select(pool, 200, generator)
+    assert got["selected_ids"] == list(one.ids)
+    assert got["status"] == "optimal"
+    assert got["objective"] == pytest.approx(one.result.objective)
+    assert got["tokens_used"] <= 200
+    assert [p["id"] for p in got["passages"][: len(one.ids)]] == list(one.ids)
+    assert len(got["passages"]) == 30
+
+
+def test_what_more_tokens_buy_is_the_difference_of_two_proofs(
+    client: TestClient, demo_index: CorpusIndex
+) -> None:
+    body = {"question": QUESTION, "budget_tokens": 120, "passage_penalty": 0.05, "pool": 40}
+    now = client.post("/select", json={**body, "more_tokens": 100}).json()
+    then = client.post("/select", json={**body, "budget_tokens": 220}).json()
+    more = now["more"]
+    assert more["gain"] == pytest.approx(then["objective"] - now["objective"])
+    assert more["gain"] > 0
+    assert more["low"] <= more["gain"] + 1e-9 <= more["high"] + 2e-9
+    assert set(more["added"]) == set(then["selected_ids"]) - set(now["selected_ids"])
+    assert set(more["removed"]) == set(now["selected_ids"]) - set(then["selected_ids"])
+    assert more["certified"]
+
+
+def test_a_deadline_brings_the_best_found_with_its_gap(client: TestClient) -> None:
+    body = {"question": QUESTION, "pool": 200, "budget_tokens": 2000, "redundancy_weight": 0.6}
+    got = client.post("/select", json={**body, "passage_penalty": 0.0, "deadline_seconds": 1e-6}).json()
+    assert got["status"] in ("optimal", "feasible")
+    assert got["bound"] >= got["objective"]
+    assert got["gap"] == pytest.approx((got["bound"] - got["objective"]) / abs(got["objective"]), abs=1e-9)
+    assert got["tokens_used"] == sum(p["tokens"] for p in got["passages"] if p["selected"]) <= 2000
+
+
+def test_ask_answers_from_what_was_selected(client: TestClient) -> None:
+    got = client.post("/ask", json={"question": QUESTION, "max_tokens": 24}).json()
+    assert got["answer"]
+    assert got["selected_ids"]
+    assert got["generator"] == "extractive"
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        ({"question": ""}, 422, "question"),
+        ({"question": "   "}, 400, "the question is empty"),
+        ({"question": "x" * 2001}, 422, "at most 2000"),
+        ({"pool": 201}, 422, "200"),
+        ({"budget_tokens": 0}, 422, "budget_tokens"),
+        ({"budget_tokens": 10**30}, 422, "8192"),
+        ({"budget_tokens": 1}, 400, "below the shortest passage"),
+        ({"deadline_seconds": 31}, 422, "30"),
+        ({"radius": -1}, 422, "radius"),
+        ({"passage_penalty": "much"}, 422, "passage_penalty"),
+        ({"budget": 100}, 422, "Extra inputs"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_words(
+    client: TestClient, change: dict[str, Any], status: int, words: str
+) -> None:
+    answer = client.post("/select", json={"question": QUESTION, **change})
+    assert answer.status_code == status
+    assert words in "; ".join(answer.json()["error"]["problems"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"question": "\\ud800"}',
+        b'{"question": "a", "\\ud800": 1}',
+        b'{"question": "a", "radius": NaN}',
+        b'{"question": "a", "radius": 1e999}',
+        b'{"question": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    ],
+)
+def test_bytes_that_are_no_request_are_no_crash(client: TestClient, body: bytes) -> None:
+    answer = client.post("/select", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422)
+    assert answer.json()["error"]["problems"]
+
+
+def test_large_bodies_are_refused_whatever_their_length_claims(client: TestClient) -> None:
+    large = json.dumps({"question": QUESTION, "pad": "x" * 20_000}).encode()
+    assert client.post("/select", content=large).status_code == 413
+    chunks = (large[k : k + 1000] for k in range(0, len(large), 1000))
+    assert client.post("/select", content=chunks).status_code == 413
+
+
+def test_the_key_is_asked_for_where_the_index_could_be_read(demo_index: CorpusIndex) -> None:
+    app = create_app(demo_index, make_generator("extractive"), api_key=KEY)
+    with TestClient(app) as client:
+        for path in ("/", "/page.js", "/page.css", "/health", "/docs", "/openapi.json"):
+            assert client.get(path).status_code == 200
+        body = {"question": QUESTION}
+        wrong: list[dict[str, str]] = [{}, {"X-API-Key": KEY[:-1]}, {"Authorization": f"Basic {KEY}"}]
+        for headers in wrong:
+            answer = client.post("/select", json=body, headers=headers)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert client.get("/metrics", headers=headers).status_code == 401
+        right = [{"X-API-Key": KEY}, {"Authorization": f"Bearer {KEY}"}, {"Authorization": f"bearer {KEY}"}]
+        for headers in right:
+            assert client.post("/select", json=body, headers=headers).status_code == 200
+
+
+def test_names_of_other_hosts_do_not_lead_here(client: TestClient) -> None:
+    assert client.get("/health", headers={"Host": "evil.example"}).status_code == 400
+    assert client.get("/health", headers={"Host": "127.0.0.1:8000"}).status_code == 200
+
+
+class _Stuck(ExtractiveGenerator):
+    """Counts tokens once it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let, self.entered = threading.Event(), threading.Semaphore(0)
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        self.entered.release()
+        assert self.let.wait(30)
+        return super().count(texts)
+
+
+def test_overload_is_turned_away_at_once_and_says_when_to_come_back(demo_index: CorpusIndex) -> None:
+    generator = _Stuck()
+    app = create_app(demo_index, generator, Limits(concurrency=1, queue=1))
+    with TestClient(app) as client, ThreadPoolExecutor(8) as pool:
+        first = pool.submit(client.post, "/select", json={"question": QUESTION})
+        assert generator.entered.acquire(timeout=30)
+        second = pool.submit(client.post, "/select", json={"question": "Another?"})
+        while app.state.gate.waiting < 1:
+            pass
+        third = client.post("/select", json={"question": "A third?"})
+        assert third.status_code == 503
+        assert int(third.headers["retry-after"]) >= 1
+        assert "busy" in third.json()["error"]["problems"][0]
+        assert "connection" not in third.headers  # few wait: no need to look for another worker
+        assert client.get("/health").status_code == 200
+        generator.let.set()
+        assert [first.result().status_code, second.result().status_code] == [200, 200]
+        assert client.post("/select", json={"question": "A third?"}).status_code == 200
+
+
+def test_waiting_has_an_end(demo_index: CorpusIndex) -> None:
+    generator = _Stuck()
+    app = create_app(demo_index, generator, Limits(concurrency=1, max_wait_seconds=0.05))
+    with TestClient(app) as client, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(client.post, "/select", json={"question": QUESTION})
+        assert generator.entered.acquire(timeout=30)
+        assert client.post("/select", json={"question": "Another?"}).status_code == 503
+        generator.let.set()
+        assert first.result().status_code == 200
+
+
+def test_metrics_count_requests_and_certificates(demo_index: CorpusIndex) -> None:
+    with TestClient(create_app(demo_index, make_generator("extractive"))) as client:
+        client.post("/select", json={"question": QUESTION})
+        client.post("/select", json={"question": QUESTION, "pool": 0})
+        client.get("/nowhere/at/all")
+        text = client.get("/metrics").text
+    assert 'mio_rag_requests_total{path="/select",status="200"} 1.0' in text
+    assert 'mio_rag_requests_total{path="/select",status="422"} 1.0' in text
+    assert 'mio_rag_requests_total{path="other",status="404"} 1.0' in text
+    assert 'mio_rag_certificates_total{status="optimal"} 1.0' in text
+    assert 'mio_rag_request_seconds_count{path="/select"} 2.0' in text
+
+
+def test_pages_need_nothing_from_elsewhere(client: TestClient) -> None:
+    for path in ("/", "/page.js", "/page.css", "/docs"):
+        answer = client.get(path)
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert not re.search(r"(src|href)=\"(https?:)?//|url\(|@import", answer.text)
+    reference = client.get("/docs").text
+    for path in client.get("/openapi.json").json()["paths"]:
+        assert f"</b> {path}</h2>" in reference
+
+
+def test_a_service_open_to_others_needs_a_key(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="can be reached from other machines, and no key is set"):
+        check(ServiceSettings("index", host="0.0.0.0", port=59_998), None, without_key=False)
+    with pytest.raises(InputError, match="16 or more"):
+        check(ServiceSettings("index", port=59_998), "short", without_key=False)
+    (tmp_path / "key").write_text(f"{KEY}\n", encoding="utf-8")
+    assert read_key(tmp_path / "key") == KEY
+    with pytest.raises(InputError, match="cannot be read"):
+        read_key(tmp_path / "none")
+
+
+def test_the_flags_default_to_the_limits() -> None:
+    flags, limits = vars(LimitOptions()), vars(Limits())
+    assert flags == {name: limits[name] for name in flags}
+    assert set(limits) - set(flags) == {"max_question"}
+    with pytest.raises(InputError, match="concurrency"):
+        Limits(concurrency=0)
+
+
+def test_the_service_survives_a_fuzzer_fed_by_its_own_description(demo_index: CorpusIndex) -> None:
+    schemathesis: Any = pytest.importorskip("schemathesis")
+    from hypothesis import HealthCheck, Phase, given, settings
+    from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+    with TestClient(create_app(demo_index, make_generator("extractive"))) as client:
+        schema = schemathesis.openapi.from_asgi("/openapi.json", client.app)
+        seen: set[int] = set()
+        for operation in ("/select", "/ask", "/health", "/metrics"):
+            method = "POST" if operation in ("/select", "/ask") else "GET"
+            for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
+                if method == "GET" and mode is schemathesis.GenerationMode.NEGATIVE:
+                    continue
+
+                @settings(
+                    max_examples=25 if method == "POST" else 2,
+                    deadline=None,
+                    derandomize=True,
+                    database=None,
+                    phases=[Phase.generate],
+                    suppress_health_check=list(HealthCheck),
+                )
+                @given(case=schema[operation][method].as_strategy(generation_mode=mode))
+                def fuzz(case: Any) -> None:
+                    response = case.call()
+                    seen.add(response.status_code)
+                    assert response.status_code < 500, response.text
+                    # A budget may be too small for the passages, which no schema says.
+                    case.validate_response(response, excluded_checks=[positive_data_acceptance])
+
+                fuzz()
+    assert {200, 422} <= seen
+
+
+def test_the_command_serves_and_ends_gracefully(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    httpx = pytest.importorskip("httpx")
+    index = demo_index.save(tmp_path / "index")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "mio_rag", "serve", str(index), "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as client:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            with suppress(httpx.TransportError):
+                assert client.get("/health").json()["passages"] == len(demo_index)
+                break
+            time.sleep(0.1)
+        with ThreadPoolExecutor(1) as pool:
+            body = {"question": QUESTION, "pool": 200, "budget_tokens": 2000, "passage_penalty": 0.0}
+            asked = pool.submit(client.post, "/select", json={**body, "redundancy_weight": 0.5})
+            while "mio_rag_active_requests 2.0" not in client.get("/metrics").text and not asked.done():
+                pass
+            process.terminate()
+            assert asked.result().status_code == 200
+    assert process.wait(30) in (0, -signal.SIGTERM)
