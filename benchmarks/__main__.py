@@ -8,6 +8,7 @@ python -m benchmarks relevance      calibrated relevance and evidence links, aga
 python -m benchmarks attacks        attacked selections: certificates of worst cases, and their slack
 python -m benchmarks stability      what robustness costs and buys at matched token budgets
 python -m benchmarks mdp            decision processes: our kernels, plain Python, numpy, other packages
+python -m benchmarks adapters       what the adapters to other frameworks add to the bare selector
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import attacks, conformance, mdp, rows
+from benchmarks import adapters, attacks, conformance, mdp, rows
 from benchmarks.files import write_json
 from benchmarks.relevance import command as relevance
 from benchmarks.speed.command import add_options, command
@@ -45,7 +46,10 @@ def main(arguments: list[str] | None = None) -> int:
         names.add_parser("trust", help="every certificate of the exact kernel against enumeration")
     )
     mdp.add_options(names.add_parser("mdp", help="decision processes: our kernels against other packages"))
+    adapters.add_options(names.add_parser("adapters", help="what the adapters add to the bare selector"))
     given = parser.parse_args(arguments)
+    if given.name == "adapters":
+        return adapters.command(given)
     if given.name == "mdp":
         return mdp.command(given)
     if given.name == "relevance":
