@@ -45,6 +45,7 @@ class SelectorSettings(TypedDict, total=False):
     uncertainty: UncertaintySet | None
     counterpart: Counterpart | None
     side: SideConstraints | None
+    passage_radii: Mapping[str, float] | None
 
 
 _NAMES = tuple(f.name for f in fields(Selector))

@@ -33,6 +33,7 @@ ALL = {
     "redundancy_by_relevance": False,
     "prompt_order": "best_at_ends",
     "counterpart": "joint",
+    "passage_radii": {"x": 0.1},
     "side": SideConstraints(cover="kmeans:3", conflicts=[("x", "z")], prices={"clusters": 0.1}),
 }
 

@@ -239,7 +239,7 @@ def _needs_passages(selector: Selector) -> bool:
 
 def _needs_query(selector: Selector) -> bool:
     robust = selector.radius > 0 or selector.uncertainty is not None
-    return robust or selector.relevance_model is not None
+    return robust or bool(selector.passage_radii) or selector.relevance_model is not None
 
 
 def _rows(items: Sequence[Item], vectors: Callable[[], Vectors | None]) -> NDArray[np.float32]:
