@@ -6,8 +6,8 @@ framework's store hands them out: LangChain's and LlamaIndex's without vectors, 
 DSPy's from its own retriever's array. Vectors and token counts are remembered by text; the first, cold call
 is not counted. Every contender takes its turn in every round, and all must choose the same passages.
 
-The overhead of a call is its time less what it spends in `Selector.select`, measured in the same call: the
-solver's own ups and downs are many times larger.
+The overhead of a call is its CPU time less what it spends in `Selector.select`, measured in the same call:
+the solver's own ups and downs are many times larger.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def run(
             for name, call in calls.items():
                 with _timed() as taken:
                     call()
-                seconds[name][-1].append((taken.total, taken.total - taken.inside))
+                seconds[name][-1].append((taken.wall, taken.overhead))
     return {
         "benchmark": "adapters",
         "documents": [len(pool.texts) for pool in made],
@@ -103,31 +103,33 @@ def run(
 
 @dataclass
 class _Taken:
-    total: float = 0.0
+    wall: float = 0.0
+    overhead: float = 0.0
     inside: float = 0.0
 
 
 @contextmanager
 def _timed() -> Iterator[_Taken]:
-    """Wall time of the block, and of `Selector.select` within it."""
+    """Wall and CPU time of the block, and CPU time of `Selector.select` within it."""
     taken, inner = _Taken(), Selector.select
 
     def select(self: Selector, *given: Any, **named: Any) -> Selection:
-        start = time.perf_counter()
+        start = time.thread_time()
         chosen = inner(self, *given, **named)
-        taken.inside += time.perf_counter() - start
+        taken.inside += time.thread_time() - start
         return chosen
 
     with mock.patch.object(Selector, "select", select):
-        start = time.perf_counter()
+        wall, start = time.perf_counter(), time.thread_time()
         yield taken
-        taken.total = time.perf_counter() - start
+        taken.overhead = time.thread_time() - start - taken.inside
+        taken.wall = time.perf_counter() - wall
 
 
 def _summary(seconds: dict[str, list[list[tuple[float, float]]]]) -> list[dict[str, Any]]:
     rows = []
     for name, taken in seconds.items():
-        times = 1e3 * np.array(taken)  # question, round, (total, overhead)
+        times = 1e3 * np.array(taken)  # question, round, (wall, overhead)
         extra = times[:, :, 1]
         rows.append(
             {

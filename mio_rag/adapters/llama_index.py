@@ -83,14 +83,17 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
 
     def _item(self, found: NodeWithScore) -> Item:
         node = found.node
+        shown_alike = node.excluded_embed_metadata_keys == node.excluded_llm_metadata_keys
+        text = node.get_content(metadata_mode=MetadataMode.LLM)
+        embed_text = text if shown_alike else node.get_content(metadata_mode=MetadataMode.EMBED)
         source = node.metadata.get(self.source_key) if self.source_key else node.ref_doc_id
         return Item(
-            node.get_content(metadata_mode=MetadataMode.LLM),
+            text,
             id=node.node_id,
             source=str(source or ""),
             score=found.score if self.use_scores else None,
             embedding=node.embedding,
-            embed_text=node.get_content(metadata_mode=MetadataMode.EMBED),
+            embed_text=embed_text,
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.adapters.core import REMEMBERED, Choice, Item, Vectors, as_counter, choose, number
+from mio_rag.adapters.core import REMEMBERED, Choice, Item, Vectors, as_counter, choose, matrix, number
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.retrieval import TfidfEmbedder
 from mio_rag.selector import Selector
@@ -115,6 +115,15 @@ def test_an_embedder_of_mio_rag_serves_unless_it_is_unfitted() -> None:
     assert vectors.query("red") @ vectors.passages(["boat red"])[0] > 0.5
     with pytest.raises(InputError, match="must be fitted"):
         Vectors.of("tfidf")
+
+
+def test_lists_and_arrays_make_the_same_rows() -> None:
+    rows = np.random.default_rng(0).normal(size=(4, 7))
+    assert np.array_equal(matrix("it", rows.tolist()), rows.astype(np.float32))
+    assert np.array_equal(matrix("it", list(rows)), rows.astype(np.float32))
+    assert matrix("it", [[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(InputError, match="it: vectors"):
+        matrix("it", [["a", "b"]])
 
 
 def test_ids_are_made_where_they_lack_or_repeat() -> None:
