@@ -27,9 +27,9 @@ from unittest import mock
 
 import numpy as np
 
-import mio_rag
 from benchmarks.adapters_contenders import contenders, pools
 from benchmarks.files import write_json
+from mio_rag import __version__
 from mio_rag.selector import Selector
 from mio_rag.types import Selection
 
@@ -87,7 +87,7 @@ def run(
         "target_milliseconds": TARGET_MILLISECONDS,
         "versions": {
             "python": platform.python_version(),
-            "mio-rag": mio_rag.__version__,
+            "mio-rag": __version__,
             **{package: metadata.version(package) for package in PACKAGES},
         },
         "machine": {

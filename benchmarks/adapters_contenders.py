@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-import mio_rag
+from mio_rag.datasets import load_dataset
+from mio_rag.plain import select
 from mio_rag.retrieval.embedders import Embedder, make_embedder
+from mio_rag.selector import Selector
 from mio_rag.types import Candidates
 
 __all__ = ["Pool", "contenders", "pools"]
@@ -44,7 +46,7 @@ class Pool:
 
 def pools(documents: int, questions: int, embedder: str) -> list[Pool]:
     """Pools of the bundled set's first questions."""
-    data = mio_rag.load_dataset("demo")
+    data = load_dataset("demo")
     texts = [p.text for p in data.passages]
     model = make_embedder(embedder)
     model.fit(texts)
@@ -70,12 +72,12 @@ def pools(documents: int, questions: int, embedder: str) -> list[Pool]:
 
 def contenders(pool: Pool, budget_tokens: int) -> dict[str, Call]:
     """Every contender as a call that chooses and returns the texts in prompt order."""
-    selector = mio_rag.Selector()
+    selector = Selector()
     candidates = _candidates(pool)
     return {
         "bare": lambda: list(selector.select(candidates, budget_tokens).texts),
         "select": lambda: list(
-            mio_rag.select(
+            select(
                 pool.question,
                 pool.texts,
                 ids=pool.ids,
@@ -93,7 +95,7 @@ def contenders(pool: Pool, budget_tokens: int) -> dict[str, Call]:
 
 
 def _candidates(pool: Pool) -> Candidates:
-    return mio_rag.select(
+    return select(
         pool.question,
         pool.texts,
         ids=pool.ids,

@@ -41,7 +41,7 @@ class SelectionFields(BaseModel):
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     budget_tokens: int
-    selector: InstanceOf[Selector]
+    selector: InstanceOf[Selector] = Field(default_factory=Selector)
     embedder: Any = None
     counter: Any = None
     on_selection: Callable[[Selection], None] | None = Field(default=None, exclude=True)

@@ -91,6 +91,9 @@ class SelectionCompressor(_Documents, BaseDocumentCompressor):
         When called, if no selection satisfies the constraints.
     """
 
+    def __init__(self, *, budget_tokens: int, **rest: Any) -> None:  # for type checkers
+        super().__init__(budget_tokens=budget_tokens, **rest)
+
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
@@ -118,6 +121,11 @@ class SelectionRetriever(_Documents, BaseRetriever):
     """
 
     retriever: RetrieverLike
+
+    def __init__(
+        self, *, budget_tokens: int, retriever: RetrieverLike, **rest: Any
+    ) -> None:  # for type checkers
+        super().__init__(budget_tokens=budget_tokens, retriever=retriever, **rest)
 
     def _default_embedder(self) -> Any:
         return (

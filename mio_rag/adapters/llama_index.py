@@ -54,6 +54,9 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
     use_scores: bool = True
     source_key: str | None = None
 
+    def __init__(self, *, budget_tokens: int, **rest: Any) -> None:  # for type checkers
+        super().__init__(budget_tokens=budget_tokens, **rest)
+
     @classmethod
     def class_name(cls) -> str:
         """The name under which it is saved."""
