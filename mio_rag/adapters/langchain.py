@@ -122,10 +122,8 @@ class SelectionRetriever(_Documents, BaseRetriever):
 
     retriever: RetrieverLike
 
-    def __init__(
-        self, *, budget_tokens: int, retriever: RetrieverLike, **rest: Any
-    ) -> None:  # for type checkers
-        super().__init__(budget_tokens=budget_tokens, retriever=retriever, **rest)
+    def __init__(self, *, budget_tokens: int, **rest: Any) -> None:  # for type checkers
+        super().__init__(budget_tokens=budget_tokens, **rest)
 
     def _default_embedder(self) -> Any:
         return (
