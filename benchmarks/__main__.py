@@ -10,6 +10,7 @@ python -m benchmarks stability      what robustness costs and buys at matched to
 python -m benchmarks mdp            decision processes: our kernels, plain Python, numpy, other packages
 python -m benchmarks batch          rows a second of select-batch, memory while they stream, Ray's overhead
 python -m benchmarks service        many clients on loopback, then more than there is room for
+python -m benchmarks adapters       what the adapters to other frameworks add to the bare selector
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import attacks, batch, conformance, mdp, rows, service
+from benchmarks import adapters, attacks, batch, conformance, mdp, rows, service
 from benchmarks.files import write_json
 from benchmarks.relevance import command as relevance
 from benchmarks.speed.command import add_options, command
@@ -54,6 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
         return batch.command(given)
     if given.name == "service":
         return service.command(given)
+    adapters.add_options(names.add_parser("adapters", help="what the adapters add to the bare selector"))
+    if given.name == "adapters":
+        return adapters.command(given)
     if given.name == "mdp":
         return mdp.command(given)
     if given.name == "relevance":

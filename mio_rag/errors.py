@@ -15,7 +15,8 @@ Infeasibility is a status of a result, not an exception, until something has to 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "MioRagError",
     "MissingExtraError",
     "SolverError",
+    "optional",
     "require",
 ]
 
@@ -73,6 +75,23 @@ class GenerationError(MioRagError, RuntimeError):
     """A generator could not produce an answer."""
 
 
+@contextmanager
+def optional(module: str, extra: str, purpose: str) -> Iterator[None]:
+    """Around imports of an optional module: where it is not installed, the error says how to install it.
+
+    Parameters and what is raised are those of `require`.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+            raise
+        raise MissingExtraError(
+            f"{purpose} needs the package '{module}', which is not installed: "
+            f'pip install "mio-rag[{extra}]"'
+        ) from error
+
+
 def require(module: str, extra: str, purpose: str) -> ModuleType:
     """Import an optional module, or say exactly how to install it.
 
@@ -91,12 +110,5 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
         If the module is not installed. A module that is installed but fails to import is passed on as it is,
         since reinstalling the extra would not mend it.
     """
-    try:
+    with optional(module, extra, purpose):
         return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
-            raise
-        raise MissingExtraError(
-            f"{purpose} needs the package '{module}', which is not installed: "
-            f'pip install "mio-rag[{extra}]"'
-        ) from error

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
 from mio_rag.errors import InputError
 from mio_rag.selector import Selector
-from mio_rag.solvers.result import SolveOptions
+from mio_rag.settings import SelectorSettings, make_selector
 from mio_rag.types import Candidates, Passage, Selection
 
 if TYPE_CHECKING:
@@ -32,21 +32,12 @@ def select(
     ids: Sequence[str] | None = None,
     titles: Sequence[str] | None = None,
     sources: Sequence[str] | None = None,
+    clusters: Sequence[str] | None = None,
+    links: ArrayLike | None = None,
     embedder: Embedder | str | None = None,
     counter: TokenCounter | None = None,
     selector: Selector | None = None,
-    redundancy_weight: float | None = None,
-    passage_penalty: float | Literal["auto"] | None = None,
-    token_price: float | None = None,
-    radius: float | None = None,
-    norm: Literal["l2", "l1", "linf"] | None = None,
-    min_passages: int | None = None,
-    max_passages: int | None = None,
-    max_per_source: int | Mapping[str, int] | None = None,
-    must_include: Sequence[str] | None = None,
-    must_exclude: Sequence[str] | None = None,
-    solver: str | None = None,
-    options: SolveOptions | None = None,
+    **settings: Unpack[SelectorSettings],
 ) -> Selection:
     """Choose among texts that you already retrieved: the plain-Python door.
 
@@ -68,12 +59,19 @@ def select(
     counter : TokenCounter, optional
         Your model's tokenizer. Where it prices the passages, `tokens_used` is its count of the whole block
         (titles, texts and a blank line between passages), and that block keeps the budget.
+    titles, sources, clusters : sequence of str, length n, optional
+        Titles are part of what a passage costs; sources and clusters are what caps and coverage go by.
+    links : array_like, shape (n, n), optional
+        Evidence links, as in `Candidates`.
     embedder : Embedder or str, optional
         Embeds query and texts where no embeddings are given: "minilm", or a sentence-transformers id or
         folder. None is chosen for you.
     selector : Selector, optional
-        Settings to start from; the keyword settings that are given override it. See `Selector` for their
-        meaning.
+        Settings to start from.
+    **settings
+        Any parameter of `Selector`, which see: ``redundancy_weight=0.3``, ``max_per_source=2`` and so on.
+        Those that are not None override `selector`. With ``prompt_order="document"`` what is chosen keeps
+        the order of `texts`.
 
     Returns
     -------
@@ -113,9 +111,10 @@ def select(
     checked = counter if tokens is None else None
     labels = [str(k) for k in range(n)] if ids is None else [str(i) for i in ids]
     if tokens is None:
+        names = labels if len(labels) == n and all(labels) else [str(k) for k in range(n)]
         heads = titles if titles is not None and len(titles) == n else [""] * n
         tokens = passage_tokens(
-            [Passage(str(k), t, h) for k, (t, h) in enumerate(zip(texts, heads, strict=True))],
+            [Passage(i, t, h) for i, t, h in zip(names, texts, heads, strict=True)],
             counter or RegexCounter(),
         )
     pool = Candidates(
@@ -127,26 +126,12 @@ def select(
         query_embedding=query_vector,
         titles=titles,
         sources=sources,
+        clusters=clusters,
         question=query,
+        links=None if links is None else np.asarray(links, dtype=np.float32),
+        positions=np.arange(n),
     )
-    given = {
-        "redundancy_weight": redundancy_weight,
-        "passage_penalty": passage_penalty,
-        "token_price": token_price,
-        "radius": radius,
-        "norm": norm,
-        "min_passages": min_passages,
-        "max_passages": max_passages,
-        "max_per_source": max_per_source,
-        "must_include": must_include,
-        "must_exclude": must_exclude,
-        "solver": solver,
-        "options": options,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
-    base = selector or Selector()
-    settings = Selector(**{**base.__dict__, **changes})
-    return settings.select(pool, budget_tokens, checked)
+    return make_selector(selector, settings).select(pool, budget_tokens, checked)
 
 
 def _unit_rows(name: str, vectors: ArrayLike) -> NDArray[np.float32]:

@@ -18,11 +18,23 @@ LAYERS = (
     {"types", "errors"},
     {"context", "corpus", "names", "formulations"},
     {"solvers", "relevance"},
-    {"selector", "explain", "many", "plain", "side", "clusters", "counterpart", "attack", "conversation"},
+    {
+        "selector",
+        "explain",
+        "many",
+        "plain",
+        "side",
+        "clusters",
+        "counterpart",
+        "attack",
+        "conversation",
+        "settings",
+    },
     {"datasets", "documents", "public_datasets", "question_sets", "retrieval", "generation"},
     {"control"},
     {"evaluation", "ask"},
     {"frontier", "batch", "service"},
+    {"adapters"},
     {
         "console",
         "console_frontier",
@@ -47,7 +59,10 @@ CONFINED = {"formulations": {"errors"}, "solvers": {"errors", "formulations"}}
 #: select(embedder=...) is the plain-Python door: it fetches an embedder only if it is asked to.
 EXCEPTIONS = {("plain", "retrieval"), ("types", "attack")}
 
-HEAVY = ("torch", "faiss", "ortools", "numba", "transformers", "sentence_transformers", "pandas", "sklearn")
+HEAVY = (
+    *("torch", "faiss", "ortools", "numba", "transformers", "sentence_transformers", "pandas", "sklearn"),
+    *("langchain_core", "llama_index", "haystack", "dspy", "pydantic"),
+)
 
 
 def sources() -> Iterator[tuple[str, Path]]:
@@ -129,7 +144,7 @@ def python(code: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("module", ["mio_rag", "mio_rag.cli"])
+@pytest.mark.parametrize("module", ["mio_rag", "mio_rag.cli", "mio_rag.adapters.core"])
 def test_importing_is_light(module: str) -> None:
     loaded = python(f"import sys, {module}; print([m for m in {HEAVY} if m in sys.modules])")
     assert loaded == "[]"

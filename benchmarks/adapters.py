@@ -1,0 +1,194 @@
+"""What does an adapter cost? Each framework's adapter against the bare selector, on the same pools.
+
+*bare* is `Selector.select` on a finished `Candidates`: tokens counted, vectors in an array. *select* is the
+plain-Python door, which counts tokens and checks what it is given. The adapters get documents as their
+framework's store hands them out: LangChain's and LlamaIndex's without vectors, Haystack's with them as lists,
+DSPy's from its own retriever's array. Vectors and token counts are remembered by text; the first, cold call
+is not counted. Every contender takes its turn in every round, and all must choose the same passages.
+
+The overhead of a call is its CPU time less what it spends in `Selector.select`, measured in the same call:
+the solver's own ups and downs are many times larger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from benchmarks.adapters_contenders import contenders, pools
+from benchmarks.files import write_json
+from mio_rag import __version__
+from mio_rag.selector import Selector
+from mio_rag.types import Selection
+
+__all__ = ["TARGET_MILLISECONDS", "add_options", "command", "run", "table"]
+
+#: An adapter should add less than this to the bare selector, for 50 documents.
+TARGET_MILLISECONDS = 1.0
+
+PACKAGES = ("langchain-core", "llama-index-core", "haystack-ai", "dspy", "numpy", "numba")
+
+
+def run(
+    documents: int,
+    questions: int,
+    rounds: int,
+    embedder: str,
+    budget_tokens: int = 512,
+    progress: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Measure.
+
+    Parameters
+    ----------
+    documents, questions, rounds : int
+        Documents of a pool, pools, and turns of every contender on each, >= 1.
+    embedder : str
+        "minilm" or "tfidf".
+    """
+    progress("retrieve")
+    made = pools(documents, questions, embedder)
+    seconds: dict[str, list[list[tuple[float, float]]]] = {}
+    wrong = []
+    for k, pool in enumerate(made):
+        progress(f"question {k + 1} of {len(made)}")
+        calls = contenders(pool, budget_tokens)
+        wanted = calls["bare"]()
+        wrong += [f"{pool.question}: {name}" for name, call in calls.items() if call() != wanted]
+        for name, call in calls.items():
+            seconds.setdefault(name, []).append([])
+            call()
+        for _ in range(rounds):
+            for name, call in calls.items():
+                with _timed() as taken:
+                    call()
+                seconds[name][-1].append((taken.wall, taken.overhead))
+    return {
+        "benchmark": "adapters",
+        "documents": [len(pool.texts) for pool in made],
+        "dimensions": int(made[0].embeddings.shape[1]),
+        "embedder": embedder,
+        "budget_tokens": budget_tokens,
+        "rounds": rounds,
+        "contenders": _summary(seconds),
+        "wrong": wrong,
+        "target_milliseconds": TARGET_MILLISECONDS,
+        "versions": {
+            "python": platform.python_version(),
+            "mio-rag": __version__,
+            **{package: metadata.version(package) for package in PACKAGES},
+        },
+        "machine": {
+            "system": platform.system(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "load": os.getloadavg(),
+        },
+        "command": f"python -m benchmarks adapters --documents {documents} --questions {questions} "
+        f"--rounds {rounds} --embedder {embedder}",
+    }
+
+
+@dataclass
+class _Taken:
+    wall: float = 0.0
+    overhead: float = 0.0
+    inside: float = 0.0
+
+
+@contextmanager
+def _timed() -> Iterator[_Taken]:
+    """Wall and CPU time of the block, and CPU time of `Selector.select` within it."""
+    taken, inner = _Taken(), Selector.select
+
+    def select(self: Selector, *given: Any, **named: Any) -> Selection:
+        start = time.thread_time()
+        chosen = inner(self, *given, **named)
+        taken.inside += time.thread_time() - start
+        return chosen
+
+    with mock.patch.object(Selector, "select", select):
+        wall, start = time.perf_counter(), time.thread_time()
+        yield taken
+        taken.overhead = time.thread_time() - start - taken.inside
+        taken.wall = time.perf_counter() - wall
+
+
+def _summary(seconds: dict[str, list[list[tuple[float, float]]]]) -> list[dict[str, Any]]:
+    rows = []
+    for name, taken in seconds.items():
+        times = 1e3 * np.array(taken)  # question, round, (wall, overhead)
+        extra = times[:, :, 1]
+        rows.append(
+            {
+                "name": name,
+                "median_milliseconds": float(np.median(times[:, :, 0])),
+                "overhead_milliseconds": float(np.median(extra)),
+                "overhead_best_milliseconds": float(extra.min()),
+                "overhead_90_milliseconds": float(np.quantile(extra, 0.9)),
+                "overhead_by_question": [float(value) for value in np.median(extra, axis=1)],
+                "runs": int(extra.size),
+            }
+        )
+    return rows
+
+
+def table(report: dict[str, Any]) -> str:
+    """The measurements as text."""
+    least, most = min(report["documents"]), max(report["documents"])
+    span = str(most) if least == most else f"{least} to {most}"
+    lines = [
+        f"{span} documents, {report['dimensions']} dimensions, {len(report['documents'])} questions, "
+        f"{report['rounds']} rounds; milliseconds",
+        f"{'':<14}{'whole call':>11}{'overhead':>10}{'best':>8}{'90 %':>8}",
+    ]
+    for row in report["contenders"]:
+        lines.append(
+            f"{row['name']:<14}{row['median_milliseconds']:>11.2f}{row['overhead_milliseconds']:>10.3f}"
+            f"{row['overhead_best_milliseconds']:>8.3f}{row['overhead_90_milliseconds']:>8.3f}"
+        )
+    missed = [
+        row["name"]
+        for row in report["contenders"]
+        if row["overhead_milliseconds"] >= report["target_milliseconds"]
+    ]
+    target = f"under {report['target_milliseconds']:g} ms over the bare selector"
+    lines.append(f"{target}: {'all' if not missed else 'not ' + ', '.join(missed)}")
+    lines += [f"chose otherwise: {name}" for name in report["wrong"]]
+    return "\n".join(lines)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``python -m benchmarks adapters``."""
+    parser.add_argument("--documents", type=int, default=50, help="of each pool (default: 50)")
+    parser.add_argument("--questions", type=int, default=10, help="of the bundled set (default: 10)")
+    parser.add_argument("--rounds", type=int, default=40, help="turns on each question (default: 40)")
+    parser.add_argument("--embedder", choices=("minilm", "tfidf"), default="minilm")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/adapters.json"))
+
+
+def command(given: argparse.Namespace) -> int:
+    """Measure, write JSON, print the table; 1 where an adapter chose otherwise, 2 for bad options."""
+    if min(given.documents, given.questions, given.rounds) < 1:
+        print("--documents, --questions and --rounds must be >= 1", file=sys.stderr)
+        return 2
+    report = run(given.documents, given.questions, given.rounds, given.embedder, progress=_show)
+    write_json(given.out, report)
+    print(f"\r{table(report)}\n{given.out}", file=sys.stderr)
+    return 1 if report["wrong"] else 0
+
+
+def _show(text: str) -> None:
+    print(f"\r{text:<78}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,178 @@
+"""DSPy: a module that reads from a retriever and chooses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mio_rag.adapters.core import Choice, Counter, Item, Vectors, as_counter, check_budget, choose
+from mio_rag.errors import InputError, optional
+from mio_rag.selector import Selector
+from mio_rag.settings import SelectorSettings, make_selector
+
+with optional("dspy", "dspy", "mio_rag.adapters.dspy"):
+    import dspy
+
+if TYPE_CHECKING:
+    from mio_rag.retrieval.embedders import Embedder
+
+__all__ = ["SelectionModule"]
+
+
+class SelectionModule(dspy.Module):
+    """Chooses among a retriever's passages under a token budget, with a proof.
+
+    Parameters
+    ----------
+    retriever : callable, optional
+        Question -> a `dspy.Prediction` with ``passages`` (and ``scores``, where it has them), or a list of
+        passages: `dspy.Embeddings`, `dspy.Retrieve`, a module or function of yours. Should find more than
+        fits: 30 to 50 passages. Without one, give the call its passages.
+    budget_tokens : int
+        Largest total of what is chosen, >= 1.
+    selector : Selector, optional
+        Settings to start from.
+    embedder : dspy.Embedder or other function from texts to rows, mio_rag Embedder or str, optional
+        Embeds question and passages where that is needed. By default the retriever's own: the passages'
+        vectors that `dspy.Embeddings` keeps are taken as they are.
+    counter : TokenCounter or callable, optional
+        The reader's tokenizer, or a function from a text to its tokens. By default an approximation.
+    **settings
+        Any parameter of `mio_rag.Selector`. Ids are the passages' places in what was retrieved, from "0".
+
+    Raises
+    ------
+    InputError
+        For settings out of range.
+    """
+
+    def __init__(
+        self,
+        retriever: Callable[..., Any] | None = None,
+        *,
+        budget_tokens: int,
+        selector: Selector | None = None,
+        embedder: Callable[[list[str]], ArrayLike] | Embedder | str | None = None,
+        counter: Counter | None = None,
+        **settings: Unpack[SelectorSettings],
+    ) -> None:
+        super().__init__()
+        check_budget(budget_tokens)
+        if counter is not None:
+            as_counter(counter)
+        self.retriever = retriever
+        self.budget_tokens = budget_tokens
+        self.selector = make_selector(selector, settings)
+        self.counter = counter
+        self._stored = embedder is None  # another model's question would not fit the retriever's vectors
+        given = getattr(retriever, "embedder", None) if embedder is None else embedder
+        self._vectors = None if given is None else _vectors(given)
+
+    def forward(self, query: str, passages: Sequence[Any] | None = None, **fields: Any) -> dspy.Prediction:
+        """Choose.
+
+        Parameters
+        ----------
+        passages : sequence, optional
+            Instead of what the retriever finds: texts, or what holds one as ``long_text`` or ``text``.
+        **fields
+            With `passages`: lists that go with them, ``scores`` among them. Without: for the retriever.
+
+        Returns
+        -------
+        dspy.Prediction
+            ``passages`` in prompt order, every list that came with them in the same order, ``notes`` (rank,
+            reason and certificate of each) and ``report`` (certificate, tokens used, why others were left
+            out).
+
+        Raises
+        ------
+        InputError
+            For passages without what the settings need.
+        InfeasibleError
+            If no selection satisfies the constraints.
+        """
+        if passages is not None:
+            return self._chosen(query, dspy.Prediction(passages=list(passages), **fields))
+        return self._chosen(query, self._needed()(query, **fields))
+
+    async def aforward(
+        self, query: str, passages: Sequence[Any] | None = None, **fields: Any
+    ) -> dspy.Prediction:
+        """`forward`; the retriever is awaited where it can be, the rest runs in a worker thread."""
+        if passages is not None:
+            found = dspy.Prediction(passages=list(passages), **fields)
+        elif acall := getattr(self._needed(), "acall", None):
+            found = await acall(query, **fields)
+        else:
+            found = await asyncio.to_thread(self._needed(), query, **fields)
+        return await asyncio.to_thread(self._chosen, query, found)
+
+    def _needed(self) -> Callable[..., Any]:
+        if self.retriever is None:
+            raise InputError("there is nothing to choose from: give a retriever, or passages=")
+        return self.retriever
+
+    def _chosen(self, query: str, found: Any) -> dspy.Prediction:
+        prediction = found if hasattr(found, "passages") else dspy.Prediction(passages=list(found))
+        choice = self._choose(query, prediction)
+        n = len(prediction.passages)
+        kept = {
+            name: [value[i] for i in choice.indices] if _goes_along(value, n) else value
+            for name, value in prediction.items()
+        }
+        return dspy.Prediction(**kept, notes=list(choice.notes), report=choice.report())
+
+    def _choose(self, query: str, found: Any) -> Choice:
+        passages = list(found.passages)
+        scores = found.get("scores", None)
+        rows = self._stored_rows(found.get("indices", None))
+        for name, given in (("scores", scores), ("indices", rows)):
+            if given is not None and len(given) != len(passages):
+                raise InputError(f"{name} has {len(given)} entries, expected {len(passages)}: one a passage")
+        items = [
+            Item(
+                _text(passage),
+                score=None if scores is None or scores[k] is None else float(scores[k]),
+                embedding=None if rows is None else rows[k],
+            )
+            for k, passage in enumerate(passages)
+        ]
+        return choose(
+            query,
+            items,
+            budget_tokens=self.budget_tokens,
+            selector=self.selector,
+            vectors=lambda: self._vectors,
+            counter=self.counter,
+        )
+
+    def _stored_rows(self, indices: Sequence[int] | None) -> Any:
+        """The vectors that `dspy.Embeddings` keeps of its corpus."""
+        if not self._stored or indices is None or not isinstance(self.retriever, dspy.Embeddings):
+            return None
+        return np.asarray(self.retriever.corpus_embeddings)[list(indices)]
+
+
+def _vectors(embedder: Any) -> Vectors:
+    if callable(embedder) and not hasattr(embedder, "encode"):
+        return Vectors(embedder, lambda text: embedder([text])[0], embedder)
+    return Vectors.of(embedder)
+
+
+def _goes_along(value: Any, n: int) -> bool:
+    return isinstance(value, (list, tuple, np.ndarray)) and len(value) == n
+
+
+def _text(passage: Any) -> str:
+    if isinstance(passage, str):
+        return passage
+    for name in ("long_text", "text"):
+        text = passage.get(name) if isinstance(passage, dict) else getattr(passage, name, None)
+        if isinstance(text, str):
+            return text
+    raise InputError(f"a passage is a {type(passage).__name__} without text: give a string, or long_text")

@@ -1,0 +1,219 @@
+"""Haystack: a ranker.
+
+retriever -> SelectionRanker -> prompt builder; `Pipeline.loads(..., allowed_modules=["mio_rag.adapters.*"])`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.adapters.core import NOTES, Counter, Item, Vectors, as_counter, check_budget, choose
+from mio_rag.errors import InputError, optional
+from mio_rag.retrieval.embedders import Embedder
+from mio_rag.selector import Selector
+from mio_rag.settings import SelectorSettings, from_plain, make_selector, to_plain
+
+with optional("haystack", "haystack", "mio_rag.adapters.haystack"):
+    from haystack import Document, component, default_from_dict, default_to_dict
+    from haystack.components.embedders.types import DocumentEmbedder, TextEmbedder
+    from haystack.core.serialization import component_to_dict
+    from haystack.utils import deserialize_callable, serialize_callable
+
+__all__ = ["SelectionRanker"]
+
+
+@component
+class SelectionRanker:
+    """Chooses among retrieved documents under a token budget, with a proof.
+
+    Parameters
+    ----------
+    budget_tokens : int
+        Largest total of what is chosen, >= 1.
+    selector : Selector, or a mapping that `mio_rag.settings.to_plain` wrote
+        Settings to start from.
+    embedder : mio_rag Embedder or str, optional
+        Embeds question and documents where that is needed; saved only where it is a name.
+    text_embedder, document_embedder : Haystack embedders, optional
+        Instead of `embedder`: Haystack's own components for question and documents. Neither is needed where
+        documents come with embeddings (``return_embedding=True``) and `run` is given the query's.
+    use_scores : bool
+        Take a document's score for its relevance; False: the cosine of question and document.
+    source_key : str or None
+        Where in ``meta`` a document's source stands, for `max_per_source`; splitters write "source_id".
+    counter : TokenCounter or callable, optional
+        The reader's tokenizer, or a function from a text to its tokens; a named function is saved. By default
+        an approximation.
+    **settings
+        Any parameter of `mio_rag.Selector`.
+
+    Raises
+    ------
+    InputError
+        For settings out of range.
+    """
+
+    def __init__(
+        self,
+        budget_tokens: int,
+        *,
+        selector: Selector | Mapping[str, Any] | None = None,
+        embedder: Embedder | str | None = None,
+        text_embedder: TextEmbedder | None = None,
+        document_embedder: DocumentEmbedder | None = None,
+        use_scores: bool = True,
+        source_key: str | None = "source_id",
+        counter: Counter | None = None,
+        **settings: Unpack[SelectorSettings],
+    ) -> None:
+        check_budget(budget_tokens)
+        base = from_plain(selector) if isinstance(selector, Mapping) else selector
+        if (text_embedder is None) != (document_embedder is None):
+            raise InputError("text_embedder and document_embedder go together: give both, of one model")
+        if embedder is not None and text_embedder is not None:
+            raise InputError("embedder and text_embedder/document_embedder exclude each other: keep one")
+        if counter is not None:
+            as_counter(counter)
+        self.budget_tokens = budget_tokens
+        self.selector = make_selector(base, settings)
+        self.embedder = embedder
+        self.text_embedder = text_embedder
+        self.document_embedder = document_embedder
+        self.use_scores = use_scores
+        self.source_key = source_key
+        self.counter = counter
+        self._vectors = None if embedder is None else Vectors.of(embedder)
+        if text_embedder is not None:
+            self._vectors = Vectors(self._embed_documents, self._embed_query)
+
+    def warm_up(self) -> None:
+        """Load the embedders' models."""
+        for part in (self.text_embedder, self.document_embedder):
+            if load := getattr(part, "warm_up", None):
+                load()
+
+    @component.output_types(documents=list[Document], report=dict[str, Any])
+    def run(
+        self,
+        query: str,
+        documents: list[Document],
+        query_embedding: list[float] | None = None,
+        budget_tokens: int | None = None,
+    ) -> dict[str, Any]:
+        """Choose.
+
+        Parameters
+        ----------
+        query_embedding : list of float, optional
+            The question's vector, of the model that embedded the documents.
+        budget_tokens : int, optional
+            For this run.
+
+        Returns
+        -------
+        dict
+            ``documents``: copies of those chosen, in prompt order, with their notes in ``meta["mio_rag"]``;
+            ``report``: the certificate, tokens used, and why each of the others was left out.
+
+        Raises
+        ------
+        InputError
+            For documents without what the settings need.
+        InfeasibleError
+            If no selection satisfies the constraints.
+        """
+        choice = choose(
+            query,
+            [self._item(document) for document in documents],
+            budget_tokens=self.budget_tokens if budget_tokens is None else budget_tokens,
+            selector=self.selector,
+            vectors=lambda: self._vectors,
+            counter=self.counter,
+            query_embedding=query_embedding,
+        )
+        chosen = [
+            replace(documents[i], meta={**documents[i].meta, NOTES: notes})
+            for i, notes in zip(choice.indices, choice.notes, strict=True)
+        ]
+        return {"documents": chosen, "report": choice.report()}
+
+    @component.output_types(documents=list[Document], report=dict[str, Any])
+    async def run_async(
+        self,
+        query: str,
+        documents: list[Document],
+        query_embedding: list[float] | None = None,
+        budget_tokens: int | None = None,
+    ) -> dict[str, Any]:
+        """`run` in a worker thread."""
+        return await asyncio.to_thread(self.run, query, documents, query_embedding, budget_tokens)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for YAML.
+
+        Raises
+        ------
+        InputError
+            If the embedder or counter is an object, which cannot be saved.
+        """
+        if self.embedder is not None and not isinstance(self.embedder, str):
+            raise InputError(
+                f"embedder is an object ({type(self.embedder).__qualname__}), which cannot be saved: give "
+                "its name or folder, or Haystack embedders"
+            )
+        if self.counter is not None and not inspect.isroutine(self.counter):
+            raise InputError(
+                f"counter is an object ({type(self.counter).__qualname__}), which cannot be saved: give a "
+                "function of a module"
+            )
+        data: dict[str, Any] = default_to_dict(
+            self,
+            budget_tokens=int(self.budget_tokens),
+            selector=to_plain(self.selector),
+            embedder=self.embedder,
+            text_embedder=_saved(self.text_embedder, "text_embedder"),
+            document_embedder=_saved(self.document_embedder, "document_embedder"),
+            use_scores=self.use_scores,
+            source_key=self.source_key,
+            counter=serialize_callable(self.counter) if inspect.isroutine(self.counter) else None,
+        )
+        return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> SelectionRanker:
+        """The ranker that `to_dict` wrote."""
+        given = dict(data["init_parameters"])
+        if given.get("counter") is not None:
+            given["counter"] = deserialize_callable(given["counter"])
+        made: SelectionRanker = default_from_dict(cls, {**data, "init_parameters": given})
+        return made
+
+    def _item(self, document: Document) -> Item:
+        source = document.meta.get(self.source_key) if self.source_key else None
+        return Item(
+            document.content or "",
+            id=document.id,
+            source=str(source or ""),
+            score=document.score if self.use_scores else None,
+            embedding=document.embedding,
+        )
+
+    def _embed_documents(self, texts: list[str]) -> list[Any]:
+        assert self.document_embedder is not None
+        found = self.document_embedder.run(documents=[Document(content=text) for text in texts])["documents"]
+        return [document.embedding for document in found]
+
+    def _embed_query(self, text: str) -> NDArray[np.float32]:
+        assert self.text_embedder is not None
+        return np.asarray(self.text_embedder.run(text=text)["embedding"], dtype=np.float32)
+
+
+def _saved(part: Any, name: str) -> dict[str, Any] | None:
+    return None if part is None else component_to_dict(part, name)

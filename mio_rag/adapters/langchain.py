@@ -1,0 +1,145 @@
+"""LangChain: a document compressor and a retriever.
+
+ContextualCompressionRetriever(base_retriever=..., base_compressor=SelectionCompressor(...))
+SelectionRetriever(retriever=store.as_retriever(search_kwargs={"k": 50}), ...) | format | prompt | model
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mio_rag.adapters.core import NOTES, Item, Vectors, number
+from mio_rag.errors import optional
+
+with optional("langchain_core", "langchain", "mio_rag.adapters.langchain"):
+    from langchain_core.callbacks import (
+        AsyncCallbackManagerForRetrieverRun,
+        CallbackManagerForRetrieverRun,
+        Callbacks,
+    )
+    from langchain_core.documents import BaseDocumentCompressor, Document
+    from langchain_core.embeddings import Embeddings
+    from langchain_core.retrievers import BaseRetriever, RetrieverLike
+    from langchain_core.runnables.config import run_in_executor
+    from langchain_core.vectorstores import VectorStoreRetriever
+
+    from mio_rag.adapters.fields import SelectionFields
+
+__all__ = ["SelectionCompressor", "SelectionRetriever"]
+
+
+class _Documents(SelectionFields):
+    """What both share: where a document's score and source stand.
+
+    Parameters
+    ----------
+    score_key : str or None
+        Where in the metadata a document's relevance stands; rerankers write "relevance_score". None, or no
+        score there: relevance is the cosine of question and document.
+    source_key : str or None
+        Where in the metadata its source stands, for `max_per_source`.
+    """
+
+    score_key: str | None = "relevance_score"
+    source_key: str | None = "source"
+
+    def _vectors_of(self, embedder: Any) -> Vectors:
+        if isinstance(embedder, Embeddings):
+            return Vectors(embedder.embed_documents, embedder.embed_query, embedder)
+        return super()._vectors_of(embedder)
+
+    def _chosen(self, documents: Sequence[Document], query: str) -> list[Document]:
+        choice = self._choose(query, [self._item(d, k) for k, d in enumerate(documents)])
+        return [
+            documents[i].model_copy(update={"metadata": {**documents[i].metadata, NOTES: notes}})
+            for i, notes in zip(choice.indices, choice.notes, strict=True)
+        ]
+
+    def _item(self, document: Document, k: int) -> Item:
+        data = document.metadata
+        return Item(
+            document.page_content,
+            id=document.id or "",
+            source=str(data.get(self.source_key) or "") if self.source_key else "",
+            score=number(data, self.score_key, f"document {document.id or k}"),
+        )
+
+
+class SelectionCompressor(_Documents, BaseDocumentCompressor):
+    """Chooses among retrieved documents under a token budget, with a proof.
+
+    Parameters
+    ----------
+    budget_tokens : int
+        Largest total of what is chosen, >= 1.
+    embedder : Embeddings, mio_rag Embedder or str, optional
+        Embeds question and documents where that is needed: for relevance where documents carry no score, and
+        for redundancy. A vector is remembered by its text.
+    score_key, source_key : str or None
+        Where in the metadata relevance and source stand.
+    selector, counter, on_selection
+        See `mio_rag.adapters.fields.SelectionFields`.
+    **settings
+        Any parameter of `mio_rag.Selector`.
+
+    Raises
+    ------
+    InputError
+        For settings out of range; when called, for documents without what the settings need.
+    InfeasibleError
+        When called, if no selection satisfies the constraints.
+    """
+
+    def __init__(self, *, budget_tokens: int, **rest: Any) -> None:  # for type checkers
+        super().__init__(budget_tokens=budget_tokens, **rest)
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> list[Document]:
+        """Copies of the chosen documents in prompt order, with their notes in ``metadata["mio_rag"]``."""
+        return self._chosen(documents, query)
+
+    async def acompress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> list[Document]:
+        """The same in a worker thread."""
+        return await run_in_executor(None, self._chosen, documents, query)
+
+
+class SelectionRetriever(_Documents, BaseRetriever):
+    """A retriever that reads from another one and chooses; a Runnable like every retriever.
+
+    Parameters
+    ----------
+    retriever : retriever or Runnable from str to documents
+        Should find more than fits: 30 to 50 documents.
+    embedder : Embeddings, mio_rag Embedder or str, optional
+        By default that of the vector store, where `retriever` is one's ``as_retriever()``.
+    budget_tokens, score_key, source_key, selector, counter, on_selection, **settings
+        As for `SelectionCompressor`.
+    """
+
+    retriever: RetrieverLike
+
+    def __init__(self, *, budget_tokens: int, **rest: Any) -> None:  # for type checkers
+        super().__init__(budget_tokens=budget_tokens, **rest)
+
+    def _default_embedder(self) -> Any:
+        return (
+            self.retriever.vectorstore.embeddings
+            if isinstance(self.retriever, VectorStoreRetriever)
+            else None
+        )
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        found = self.retriever.invoke(query, config={"callbacks": run_manager.get_child()})
+        return self._chosen(found, query)
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        found = await self.retriever.ainvoke(query, config={"callbacks": run_manager.get_child()})
+        return await run_in_executor(None, self._chosen, found, query)

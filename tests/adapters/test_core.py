@@ -1,0 +1,233 @@
+"""What all adapters share, without any framework."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mio_rag.adapters.core import REMEMBERED, Choice, Item, Vectors, as_counter, choose, matrix, number
+from mio_rag.errors import InfeasibleError, InputError
+from mio_rag.retrieval import TfidfEmbedder
+from mio_rag.selector import Selector
+from mio_rag.side import SideConstraints
+
+ROOT = Path(__file__).parents[2]
+SCORED = Selector(redundancy_weight=0, passage_penalty=0)
+
+
+class Planes:
+    """Texts "a", "b", ... are axes of the plane in turn; it counts what it is given."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def many(self, texts: list[str]) -> list[list[float]]:
+        self.asked += texts
+        return [[1.0, 0.0] if ord(text[0]) % 2 else [0.0, 1.0] for text in texts]
+
+    def vectors(self) -> Vectors:
+        return Vectors(self.many, lambda text: self.many([text])[0])
+
+
+def test_nothing_is_embedded_that_is_not_needed() -> None:
+    planes = Planes()
+    items = [Item("a", score=0.9), Item("b", score=0.8)]
+    found = choose("q", items, budget_tokens=9, selector=SCORED, vectors=planes.vectors)
+    assert found.indices == (0, 1)
+    assert planes.asked == []
+    found = choose("q", items, budget_tokens=9, selector=Selector(), vectors=planes.vectors)
+    assert planes.asked == ["a", "b"]  # redundancy needs the passages, scores spare the question
+    assert found.indices == (0, 1)
+
+
+def test_relevance_is_the_cosine_where_no_document_has_a_score() -> None:
+    found = choose(
+        "a?", [Item("b"), Item("c")], budget_tokens=9, selector=Selector(), vectors=Planes().vectors
+    )
+    assert found.indices == (1,)  # "c" points where "a?" does, "b" is orthogonal to it
+    assert found.notes[0]["relevance"] == pytest.approx(1.0)
+
+
+def test_vectors_of_documents_are_taken_and_missing_ones_made() -> None:
+    planes = Planes()
+    items = [Item("a", embedding=[0.0, 2.0]), Item("b"), Item("c", embed_text="d")]
+    found = choose("a?", items, budget_tokens=9, selector=Selector(passage_penalty=0), vectors=planes.vectors)
+    assert planes.asked == ["b", "d", "a?"]
+    pool = found.selection.candidates
+    assert pool.embeddings.tolist() == [[0, 1], [0, 1], [0, 1]]
+    assert pool.relevance.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"radius": 0.1},
+        {"side": SideConstraints(max_similarity=0.9)},
+        {"side": SideConstraints(cover="agglomerative:0.5")},
+    ],
+)
+def test_settings_that_compare_passages_need_vectors(changes) -> None:
+    selector = Selector(redundancy_weight=0, **changes)
+    items = [Item("a", score=1.0), Item("b", score=0.5)]
+    with pytest.raises(InputError, match="2 of 2 documents have no embedding: give embedder="):
+        choose("q", items, budget_tokens=9, selector=selector)
+    assert choose("q", items, budget_tokens=9, selector=selector, vectors=Planes().vectors).indices
+
+
+def test_vectors_are_remembered_by_text() -> None:
+    planes = Planes()
+    vectors = planes.vectors()
+    first = vectors.passages(["a", "b", "a"])
+    assert planes.asked == ["a", "b"]
+    assert np.array_equal(first[0], first[2])
+    assert np.array_equal(vectors.passages(["b", "c"]), [[0, 1], [1, 0]])
+    assert planes.asked == ["a", "b", "c"]
+
+
+def test_memory_is_bounded_and_what_is_asked_for_stays_right() -> None:
+    texts = [f"{'ab'[k % 2]}{k}" for k in range(REMEMBERED + 7)]
+    vectors = Planes().vectors()
+    rows = vectors.passages(texts)
+    assert [int(r[0]) for r in rows] == [1 - k % 2 for k in range(len(texts))]
+    assert len(vectors._known) == REMEMBERED
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ([[1.0, 2.0]], "made 1 vectors of 2 texts"),
+        ([[1.0], [1.0, 2.0]], "not rows of numbers of one length"),
+        ([1.0, 2.0], r"vectors have shape \(2,\)"),
+    ],
+)
+def test_an_embedder_that_makes_nonsense_is_named(made, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Vectors(lambda texts: made, lambda text: [1.0]).passages(["a", "b"])
+
+
+def test_an_embedder_of_mio_rag_serves_unless_it_is_unfitted() -> None:
+    fitted = TfidfEmbedder()
+    fitted.fit(["red boat", "blue car"])
+    vectors = Vectors.of(fitted)
+    assert vectors.query("red") @ vectors.passages(["boat red"])[0] > 0.5
+    with pytest.raises(InputError, match="must be fitted"):
+        Vectors.of("tfidf")
+
+
+def test_lists_and_arrays_make_the_same_rows() -> None:
+    rows = np.random.default_rng(0).normal(size=(4, 7))
+    assert np.array_equal(matrix("it", rows.tolist()), rows.astype(np.float32))
+    assert np.array_equal(matrix("it", list(rows)), rows.astype(np.float32))
+    assert matrix("it", [[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(InputError, match="it: vectors"):
+        matrix("it", [["a", "b"]])
+
+
+def test_ids_are_made_where_they_lack_or_repeat() -> None:
+    items = [Item("one", id="x", score=3.0), Item("two", id="x", score=2.0), Item("three", score=1.0)]
+    found = choose("q", items, budget_tokens=9, selector=SCORED)
+    assert found.selection.ids == ("x", "x#2", "2")
+
+
+def test_documents_without_a_source_are_their_own() -> None:
+    selector = Selector(redundancy_weight=0, passage_penalty=0, max_per_source=1)
+    items = [Item("one", source="s", score=1), Item("two", source="s", score=2), Item("three", score=1)]
+    assert choose("q", [*items, Item("four", score=0.5)], budget_tokens=9, selector=selector).indices == (
+        1,
+        2,
+        3,
+    )
+
+
+def test_the_order_of_the_documents_can_be_kept() -> None:
+    selector = Selector(redundancy_weight=0, passage_penalty=0, prompt_order="document")
+    items = [Item(text, score=score) for text, score in zip("abc", (1.0, 3.0, 2.0), strict=True)]
+    assert choose("q", items, budget_tokens=2, selector=selector).indices == (1, 2)
+    assert choose("q", items[::-1], budget_tokens=2, selector=selector).indices == (0, 1)
+
+
+def test_notes_and_report_are_plain_data() -> None:
+    items = [Item("one two", score=0.9), Item("three", score=0.2), Item("four five six", score=0.1)]
+    found = choose("q", items, budget_tokens=3, selector=SCORED)
+    assert json.loads(json.dumps(found.notes)) == list(found.notes)
+    report = json.loads(json.dumps(found.report()))
+    assert (report["tokens_used"], report["budget_tokens"]) == (3, 3)
+    assert list(report["left_out"]) == ["2"]
+    assert report["certificate"]["status"] == "optimal"
+
+
+def test_no_documents_is_no_choice() -> None:
+    found = choose("q", [], budget_tokens=9, selector=Selector())
+    assert (found.indices, found.notes, found.report()["certificate"]) == ((), (), None)
+    assert isinstance(found, Choice)
+
+
+def test_an_empty_context_is_an_error() -> None:
+    selector = Selector(redundancy_weight=0, min_passages=2)
+    items = [Item("one two three", score=1.0), Item("four five six", score=1.0)]
+    with pytest.raises(InfeasibleError, match="a budget of 6 tokens would do"):
+        choose("q", items, budget_tokens=5, selector=selector)
+
+
+@pytest.mark.parametrize(
+    ("items", "budget", "message"),
+    [
+        ([Item("a", score=1.0), Item("b")], 9, "1 of 2 documents have no score"),
+        ([Item("a"), Item("b")], 9, "2 of 2 documents have no embedding"),
+        ([Item("a", embedding=[1.0, 0.0])], 9, "the question has no embedding"),
+        (
+            [Item("a", embedding=[1.0]), Item("b", embedding=[1.0, 2.0])],
+            9,
+            "the documents: vectors are not rows",
+        ),
+        ([Item("  ", id="x", score=1.0)], 9, "passage 'x' has no text"),
+        ([Item("a", score=float("nan"))], 9, "relevance"),
+        ([Item("a", score=1.0)], 0, "budget_tokens=0 must be >= 1"),
+        ([Item("a", score=1.0)], 1.5, "whole number"),
+        ([Item("one two three", score=1.0)], 2, "below the shortest passage"),
+    ],
+)
+def test_what_does_not_fit_is_named(items, budget, message: str) -> None:
+    selector = SCORED if items[-1].score is not None else Selector()
+    with pytest.raises(InputError, match=message):
+        choose("q", items, budget_tokens=budget, selector=selector)
+
+
+def test_a_function_counts() -> None:
+    items = [Item("xxxx", score=1.0), Item("yy", score=0.9)]
+    found = choose("q", items, budget_tokens=10, selector=SCORED, counter=len)
+    assert found.selection.tokens_used == len("xxxx\n\nyy") == 8
+    assert as_counter(len).name == "len"
+    with pytest.raises(InputError, match="counts nothing"):
+        as_counter("gpt-4")
+
+
+def test_numbers_of_metadata() -> None:
+    assert number({"s": 1}, "s", "document 0") == 1.0
+    assert number({"s": np.float32(0.5)}, "s", "document 0") == 0.5
+    assert number({}, "s", "document 0") is None
+    assert number({"s": 1}, None, "document 0") is None
+    with pytest.raises(InputError, match=r"document 0: 's' is 'high', expected a number"):
+        number({"s": "high"}, "s", "document 0")
+
+
+def test_a_missing_framework_is_named_with_its_extra() -> None:
+    code = """
+import sys
+for name in ("langchain_core", "llama_index", "haystack", "dspy", "pydantic"):
+    sys.modules[name] = None
+import mio_rag, importlib
+for name in ("langchain", "llama_index", "haystack", "dspy"):
+    try:
+        importlib.import_module(f"mio_rag.adapters.{name}")
+    except ImportError as error:
+        print(type(error).__name__, str(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["MissingExtraError"] * 4
+    extras = ["langchain", "llama-index", "haystack", "dspy"]
+    assert all(f'pip install "mio-rag[{extra}]"' in line for extra, line in zip(extras, lines, strict=True))
