@@ -7,6 +7,7 @@ python -m benchmarks rows           the exact kernel with source caps, topics an
 python -m benchmarks relevance      calibrated relevance and evidence links, against rank baselines
 python -m benchmarks attacks        attacked selections: certificates of worst cases, and their slack
 python -m benchmarks stability      what robustness costs and buys at matched token budgets
+python -m benchmarks answers        what a language model answers from those selections
 python -m benchmarks mdp            decision processes: our kernels, plain Python, numpy, other packages
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from benchmarks import attacks, conformance, mdp, rows
 from benchmarks.files import write_json
+from benchmarks.relevance import answers_command as answers
 from benchmarks.relevance import command as relevance
 from benchmarks.speed.command import add_options, command
 from benchmarks.stability import command as stability
@@ -41,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     rows.add_options(names.add_parser("rows", help="the exact kernel on programs with side rows"))
     attacks.add_options(names.add_parser("attacks", help="attacked selections and their certificates"))
     stability.add_options(names.add_parser("stability", help="robust selection at matched token budgets"))
+    answers.add_options(names.add_parser("answers", help="what a language model answers from them"))
     trust.add_options(
         names.add_parser("trust", help="every certificate of the exact kernel against enumeration")
     )
@@ -56,6 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
         return attacks.command(given)
     if given.name == "stability":
         return stability.command(given)
+    if given.name == "answers":
+        return answers.command(given)
     if given.name == "trust":
         return trust.command(given)
     if given.name == "solvers":

@@ -169,7 +169,7 @@ def select(
         lambda: check_request(question, budget_tokens, pool, retrieval),
     )
     doubt_embedder(selector, corpus)
-    retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), link_hops=evidence.link_hops)
+    retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), **evidence.retrieval())
     selection = selector.select(retriever.retrieve(question), budget_tokens, retriever.counter)
     if json_output:
         output.json({"question": question, **selection.to_dict()})
@@ -234,7 +234,7 @@ def ask(
                     pool=pool,
                     mode=cast("Mode", retrieval),
                     counter=reader,
-                    link_hops=evidence.link_hops,
+                    **evidence.retrieval(),
                 ),
                 selector,
                 agent.settings(),
@@ -253,7 +253,7 @@ def ask(
             pool=pool,
             mode=cast("Mode", retrieval),
             max_tokens=max_tokens,
-            link_hops=evidence.link_hops,
+            **evidence.retrieval(),
         )
     finally:
         reader.close()

@@ -291,7 +291,7 @@ def evaluation_settings(
         mmr_lambda=comparison.mmr_lambda,
         pool=pool,
         mode=cast("Mode", retrieval),
-        link_hops=evidence.link_hops,
+        **evidence.retrieval(),
         limit=comparison.limit,
         max_tokens=max_tokens,
         seed=solving.seed,

@@ -68,7 +68,7 @@ class EvaluationSettings:
         Method that others are compared with; by default topk if present, else the first.
     selector : Selector
         Settings of the program.
-    pool, mode, link_hops
+    pool, mode, link_hops, rerankers
         See `Retriever`.
     limit : int or None
         Only the first so many questions.
@@ -94,6 +94,7 @@ class EvaluationSettings:
     pool: int = 50
     mode: Mode = "fused"
     link_hops: int = 0
+    rerankers: Sequence[str] = ()
     limit: int | None = None
     max_tokens: int = 32
     seed: int = 0
@@ -116,7 +117,7 @@ class EvaluationSettings:
             problems.append(f"max_tokens={self.max_tokens} must be >= 1")
         if not 0 <= self.seed < 2**31:
             problems.append(f"seed={self.seed} must be between 0 and 2^31 - 1")
-        problems += pool_problems(self.pool, self.mode, self.link_hops)
+        problems += pool_problems(self.pool, self.mode, self.link_hops, self.rerankers)
         if self.baseline is not None and self.baseline not in self.names:
             problems.append(f"baseline '{self.baseline}' is not among the methods {', '.join(self.names)}")
         try:
@@ -213,6 +214,7 @@ def evaluate(
             mode=settings.mode,
             counter=generator or RegexCounter(),
             link_hops=settings.link_hops,
+            rerankers=settings.rerankers,
         )
     )
     methods = _compared(settings, retriever, folder)
@@ -351,6 +353,7 @@ def _run_record(
         "settings": {
             "max_tokens": settings.max_tokens,
             "mmr_lambda": settings.mmr_lambda,
+            **({"rerankers": list(settings.rerankers)} if settings.rerankers else {}),
             **selector,
             **({"control": settings.control.to_dict()} if settings.controllers else {}),
         },

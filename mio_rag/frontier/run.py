@@ -89,6 +89,7 @@ def data_frontier(
         mode=settings.mode,
         counter=generator or RegexCounter(),
         link_hops=settings.link_hops,
+        rerankers=settings.rerankers,
     )
     keys = {q.id: [(q.id, s.name, s.budget_tokens) for s in settings.grid] for q in questions}
     done = {Ledger.key(row) for row in ledger.rows}
