@@ -36,6 +36,7 @@ from mio_rag.cli_options import (
 from mio_rag.cli_output import ReportingGroup, open_output
 from mio_rag.cli_relevance import RelevanceOptions, calibrate, doubt_embedder
 from mio_rag.cli_side import SideOptions, radius
+from mio_rag.cli_tune import ConfigFile, tune
 from mio_rag.errors import SolverError
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ def select(
     solving: SolverOptions,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
+    config: ConfigFile = None,
     json_output: Json = False,
 ) -> None:
     """Choose passages for a question, with reasons and the proof.
@@ -202,6 +204,7 @@ def ask(
         Path | None, typer.Option("--trace", help="With --controller: append its trace to this file.")
     ] = None,
     agent: AgentOptions,
+    config: ConfigFile = None,
     json_output: Json = False,
 ) -> None:
     """Choose passages, let a model answer from them, and show what it read."""
@@ -294,6 +297,7 @@ def evaluate(
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 32,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")] = False,
+    config: ConfigFile = None,
     json_output: Json = False,
 ) -> None:
     """Compare methods on a question set: same pool, prompt, budget and reader for all."""
@@ -355,6 +359,7 @@ def _evaluation_json(result: EvaluationResult) -> dict[str, Any]:
 
 
 app.command()(calibrate)
+app.command()(tune)
 app.command()(radius)
 
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 #: A unit may import units of earlier layers, and those of its own.
 LAYERS = (
     {"types", "errors"},
-    {"context", "corpus", "names", "formulations"},
+    {"config", "context", "corpus", "names", "formulations"},
     {"solvers", "relevance"},
     {"selector", "explain", "many", "plain", "side", "clusters", "counterpart", "attack", "conversation"},
     {"datasets", "documents", "public_datasets", "question_sets", "retrieval", "generation"},
@@ -35,6 +35,7 @@ LAYERS = (
         "cli_output",
         "cli_relevance",
         "cli_side",
+        "cli_tune",
         "demo",
         "__main__",
         "benchmarks",
