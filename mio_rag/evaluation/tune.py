@@ -168,7 +168,8 @@ def tune(
     order = np.random.default_rng(settings.seed).permutation(len(questions))
     parts = [sorted(map(int, part)) for part in np.array_split(order, settings.folds)]
     everything = sorted(map(int, order))
-    folds, inner, outer, start = [], [], dict[int, Reading](), dict[int, Reading]()
+    folds: list[dict[str, Any]] = []
+    inner, outer, start = list[Reading](), dict[int, Reading](), dict[int, Reading]()
     for k, test in enumerate(parts):
         train = [i for i in everything if i not in set(test)]
         found = searches.best(f"fold {k + 1}", train, test)
