@@ -9,6 +9,7 @@ python -m benchmarks attacks        attacked selections: certificates of worst c
 python -m benchmarks stability      what robustness costs and buys at matched token budgets
 python -m benchmarks answers        what a language model answers from those selections
 python -m benchmarks transfer       weights fitted on one set, used on another
+python -m benchmarks tuned          weights and source caps tuned on one half, rankings too
 python -m benchmarks road           the time of a new question by stage, without a reader
 python -m benchmarks mdp            decision processes: our kernels, plain Python, numpy, other packages
 """
@@ -48,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     stability.add_options(names.add_parser("stability", help="robust selection at matched token budgets"))
     answers.add_options(names.add_parser("answers", help="what a language model answers from them"))
     more.add_transfer_options(names.add_parser("transfer", help="weights of one set used on another"))
+    more.add_tuned_options(names.add_parser("tuned", help="everything tuned on one half of each set"))
     more.add_road_options(names.add_parser("road", help="the time of a new question, by stage"))
     trust.add_options(
         names.add_parser("trust", help="every certificate of the exact kernel against enumeration")
@@ -68,6 +70,8 @@ def main(arguments: list[str] | None = None) -> int:
         return answers.command(given)
     if given.name == "transfer":
         return more.transfer_command(given)
+    if given.name == "tuned":
+        return more.tuned_command(given)
     if given.name == "road":
         return more.road_command(given)
     if given.name == "trust":

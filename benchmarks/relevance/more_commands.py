@@ -1,4 +1,4 @@
-"""`python -m benchmarks transfer` and `python -m benchmarks road`."""
+"""`python -m benchmarks transfer`, `tuned` and `road`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.relevance import road, transfer
-from benchmarks.relevance.models import halves
+from benchmarks.relevance import road, transfer, tuned
+from benchmarks.relevance.models import halves, load
 from mio_rag.datasets import load_dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import environment
@@ -19,7 +19,14 @@ from mio_rag.evaluation.ledger import write_atomically
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.solvers.branch_and_bound import warmup
 
-__all__ = ["add_road_options", "add_transfer_options", "road_command", "transfer_command"]
+__all__ = [
+    "add_road_options",
+    "add_transfer_options",
+    "add_tuned_options",
+    "road_command",
+    "transfer_command",
+    "tuned_command",
+]
 
 
 def _common(parser: argparse.ArgumentParser, out: str) -> None:
@@ -36,6 +43,16 @@ def add_transfer_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--work", type=Path, required=True, help="work folder of `relevance`, for its models")
     parser.add_argument("--study", type=Path, default=Path("benchmarks/results/relevance.json"))
     parser.add_argument("--limit", type=int, default=200, help="questions of each set (default: 200)")
+    parser.add_argument("--time-limit", type=float, default=0.5, help="seconds a program (default: 0.5)")
+
+
+def add_tuned_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `tuned`."""
+    _common(parser, "benchmarks/results/tuned.json")
+    parser.add_argument("--work", type=Path, required=True, help="work folder of `relevance`, for its models")
+    parser.add_argument("--limit", type=int, help="questions of each half")
+    parser.add_argument("--budgets", default="256,512", help="comma-separated (default: 256,512)")
+    parser.add_argument("--trials", type=int, default=40, help="of each search (default: 40)")
     parser.add_argument("--time-limit", type=float, default=0.5, help="seconds a program (default: 0.5)")
 
 
@@ -81,6 +98,34 @@ def transfer_command(given: argparse.Namespace) -> int:
         return 2
     text = "\n\n".join(transfer.table(found, budget) for budget in budgets)
     return _write(given, {"benchmark": "transfer", "seed": given.seed, "results": found}, text)
+
+
+def tuned_command(given: argparse.Namespace) -> int:
+    """Everything tuned on one half, reported on the other."""
+    found: dict[str, Any] = {}
+    try:
+        for name in _names(given):
+            split = halves(load_dataset(given.data / name), given.seed, given.limit)
+            own = given.work / "models" / name / "links.json"
+            found[name] = {
+                "questions": len(split.report),
+                "fitted_on": len(split.fit),
+                "budgets": tuned.tuned(
+                    split,
+                    CorpusIndex.load(given.indexes / name),
+                    load(own if own.is_file() else given.work / "models" / "default.json"),
+                    given.work / "tuned.sqlite",
+                    budgets=[int(part) for part in given.budgets.split(",")],
+                    trials=given.trials,
+                    time_limit=given.time_limit,
+                    progress=lambda text: print(text, file=sys.stderr, flush=True),
+                ),
+            }
+    except (InputError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    report = {"benchmark": "tuned", "seed": given.seed, "trials": given.trials, "limit": given.limit}
+    return _write(given, report | {"results": found}, tuned.table(found))
 
 
 def road_command(given: argparse.Namespace) -> int:
