@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli import app
+from mio_rag.cli_tune import _fit
 from mio_rag.config import config_text, read_config
 from mio_rag.datasets import Dataset
 from mio_rag.errors import InputError
@@ -165,39 +166,35 @@ def run(*arguments: object, code: int = 0) -> Any:
     return json.loads(result.stdout) if "--json" in arguments and code == 0 else result.output
 
 
+def test_relevance_fitted_while_tuning_lies_beside_the_file(
+    demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
+) -> None:
+    questions = [q for q in demo.questions if q.gold_ids]
+    pools = Retriever(demo_index, pool=10).retrieve_many([q.text for q in questions])
+    name = _fit(questions, pools, "logistic", tmp_path / "tuned.toml", 0, demo_index, "demo")
+    assert name == "tuned.relevance.json"
+    path = tmp_path / "tuned.toml"
+    path.write_text(config_text({"relevance": name}, {}, "x"))
+    assert load_model(read_config(path, {"relevance"})["relevance"]) is not None
+
+
 def test_the_command_writes_what_select_and_evaluate_read(demo_index: CorpusIndex, tmp_path: Path) -> None:
     index, out = demo_index.save(tmp_path / "index"), tmp_path / "tuned.toml"
-    small = ["--trials", 1, "--folds", 5, "--pool", 15, "--budget-tokens", 200]
-    found = run(
-        "tune",
-        "demo",
-        "--index",
-        index,
-        "--out",
-        out,
-        *small,
-        "--relevance",
-        "fit",
-        "--link-hops",
-        1,
-        "--json",
-    )
+    small = ["--trials", 2, "--folds", 2, "--pool", 15, "--budget-tokens", 200, "--limit", 12]
+    evidence = ["--relevance", "default", "--link-hops", 1, "--link-benefit", 0.2]
+    found = run("tune", "demo", "--index", index, "--out", out, *small, *evidence, "--json")
     assert found["outer"]["recall"]["mean"] > 0.3
-    model = load_model(tmp_path / "tuned.relevance.json")
-    assert model is not None
-    text = out.read_text()
-    assert 'relevance = "tuned.relevance.json"' in text
-    assert "outer_recall" in text
+    assert found["trials"] <= 6
+    assert "outer_recall" in out.read_text()
     question = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
     chosen = run("select", index, question, "--config", out, "--json")
     assert chosen["budget_tokens"] == 200
-    assert len(chosen["passages"]) >= 15
     assert all(0 <= p["relevance"] <= 1 for p in chosen["passages"])
     narrow = run("select", index, question, "--config", out, "--budget-tokens", 90, "--json")
     assert narrow["budget_tokens"] == 90  # the command line wins
     evaluated = run(
         *("evaluate", "demo", "--index", index, "--out", tmp_path / "e", "--generator", "none"),
-        *("--methods", "topk,exact", "--limit", 3, "--config", out, "--json"),
+        *("--methods", "topk,exact", "--limit", 2, "--config", out, "--json"),
     )
     assert evaluated["run"]["budgets"] == [200]
     assert evaluated["run"]["settings"]["link_benefit"] == found["options"]["link_benefit"]
