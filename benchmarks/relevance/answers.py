@@ -94,6 +94,7 @@ class Readings:
     passages: Mapping[str, Passage]
     conditions: Mapping[str, Condition]
     ledger: Ledger
+    baseline: str
 
 
 def open_ledger(folder: Path, identity: Mapping[str, Any]) -> Ledger:

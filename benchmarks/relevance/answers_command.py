@@ -20,8 +20,6 @@ from mio_rag.retrieval import CorpusIndex, Retriever
 
 __all__ = ["add_options", "command"]
 
-_SHOWN = ("token_f1", "exact_match")
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
@@ -106,25 +104,21 @@ def _open(given: argparse.Namespace, name: str, wanted: list[str], generator: Ge
         {p.id: p for p in dataset.passages},
         conditions(wanted, baseline, models, given.time_limit),
         open_ledger(given.work / "answers" / name, identity),
+        baseline,
     )
 
 
 def _report(given: argparse.Namespace, generator: str, sets: list[Readings]) -> None:
-    """Means with intervals, and paired differences to the best ranking, of questions with all conditions."""
-    results: dict[str, Any] = {}
-    for one in sets:
-        methods = list(dict.fromkeys(row["method"] for row in one.ledger.rows))
-        done = {q.id: [r for r in one.ledger.rows if r["question_id"] == q.id] for q in one.questions}
-        base = {"baseline", "mmr", "ours"} & set(methods)
-        rows = [row for rows in done.values() if base <= {r["method"] for r in rows} for row in rows]
-        results[one.name] = {
-            "questions": len({row["question_id"] for row in rows}),
-            "baseline": given.study
-            and json.loads((one.ledger.folder / "run.json").read_text(encoding="utf-8"))["baseline"],
-            "summary": summarize(rows),
-            "against_baseline": compare_rows(rows, "baseline"),
-            "against_ours": compare_rows(rows, "ours"),
-        }
+    """Means with intervals and paired differences, by set and over all of them."""
+    rows_of = {one.name: _complete(one) for one in sets}
+    results = {
+        one.name: _summary(rows_of[one.name]) | {"baseline": one.baseline}
+        for one in sets
+        if rows_of[one.name]
+    }
+    pooled = _pooled(rows_of)
+    if len(results) > 1:
+        results["all sets"] = _summary(pooled) | {"baseline": "of each set"}
     report = {
         "benchmark": "answers",
         "generator": generator,
@@ -139,6 +133,45 @@ def _report(given: argparse.Namespace, generator: str, sets: list[Readings]) -> 
     text = _table(results)
     write_atomically(given.out.with_suffix(".txt"), text + "\n")
     print(text)
+
+
+def _complete(one: Readings) -> list[dict[str, Any]]:
+    """Rows of the questions that were read under every condition that is compared, in order."""
+    by_question: dict[str, list[dict[str, Any]]] = {}
+    for row in one.ledger.rows:
+        by_question.setdefault(row["question_id"], []).append(row)
+    compared = {"baseline", "mmr", "ours"} & {row["method"] for row in one.ledger.rows}
+    return [
+        row
+        for question in one.questions
+        if compared <= {row["method"] for row in by_question.get(question.id, [])}
+        for row in by_question.get(question.id, [])
+    ]
+
+
+def _pooled(rows_of: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """As many questions of every set, under the conditions that all sets have."""
+    kept = {name: rows for name, rows in rows_of.items() if rows}
+    if not kept:
+        return []
+    questions = {name: list(dict.fromkeys(r["question_id"] for r in rows)) for name, rows in kept.items()}
+    count = min(map(len, questions.values()))
+    shared = set.intersection(*({r["method"] for r in rows} for rows in kept.values()))
+    return [
+        row | {"question_id": f"{name}/{row['question_id']}"}
+        for name, rows in kept.items()
+        for row in rows
+        if row["question_id"] in set(questions[name][:count]) and row["method"] in shared
+    ]
+
+
+def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "questions": len({row["question_id"] for row in rows}),
+        "summary": summarize(rows),
+        "against_baseline": compare_rows(rows, "baseline"),
+        "against_ours": compare_rows(rows, "ours"),
+    }
 
 
 def _table(results: dict[str, Any]) -> str:
