@@ -75,7 +75,7 @@ def tuned(
             searched = tune(
                 split.fit,
                 [value(pool) for pool in linked["fit"]],
-                TuneSettings(goal, start, None, _VARY, trials, trials // 2, 2),
+                TuneSettings(goal, start, None, _VARY, trials, max(1, trials // 2), 2),
                 storage,
                 label=f"{split.name}/{name}/{model.name}",
             )
