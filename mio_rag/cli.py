@@ -99,6 +99,13 @@ def index(
     out: Annotated[Path, typer.Option("--out", help="Folder of the index; must not exist.")],
     embedder: EmbedderName = "minilm",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that exists.")] = False,
+    entities: Annotated[
+        str | None,
+        typer.Option(
+            "--entities",
+            help="Link passages by the named entities of a model: spacy:MODEL. [titles, or names]",
+        ),
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Embed a corpus and write a searchable index."""
@@ -107,14 +114,18 @@ def index(
     from mio_rag.console import collect
     from mio_rag.datasets import load_dataset
     from mio_rag.retrieval.embedders import make_embedder
+    from mio_rag.retrieval.entities import entity_names
     from mio_rag.retrieval.index import check_target
 
     output = open_output(json_output)
     start = time.perf_counter()
-    dataset, model, _ = collect(
-        lambda: load_dataset(data), lambda: make_embedder(embedder), lambda: check_target(out, overwrite)
+    dataset, model, _, name_of = collect(
+        lambda: load_dataset(data),
+        lambda: make_embedder(embedder),
+        lambda: check_target(out, overwrite),
+        lambda: None if entities is None else entity_names(entities),
     )
-    built = build_index(dataset.passages, model, dataset.name)
+    built = build_index(dataset.passages, model, dataset.name, name_of)
     built.save(out, overwrite=overwrite)
     seconds = time.perf_counter() - start
     if json_output:

@@ -313,13 +313,18 @@ def check_request(question: str, budget_tokens: int, pool: int, retrieval: str, 
         raise InputError(problems)
 
 
-def build_index(passages: tuple[Passage, ...], embedder: Embedder, name: str) -> CorpusIndex:
+def build_index(
+    passages: tuple[Passage, ...],
+    embedder: Embedder,
+    name: str,
+    name_of: Callable[[Passage], str] | None = None,
+) -> CorpusIndex:
     """A new index, with a progress bar while it is built."""
     from mio_rag.console import progress_bar
     from mio_rag.retrieval import CorpusIndex
 
     with progress_bar(f"embedding with {embedder.name}", len(passages)) as advance:
-        return CorpusIndex.build(passages, embedder, name, advance)
+        return CorpusIndex.build(passages, embedder, name, advance, name_of)
 
 
 def read_text(source: str) -> str:
