@@ -146,7 +146,8 @@ class ComparisonOptions:
         typer.Option(
             "--methods",
             help="Comma-separated: topk, topk:K, bm25, fused, mmr, density, greedy, local_search, exact; "
-            "with a relevance model also calibrated; none: controllers alone.",
+            "with a relevance model also calibrated, with --rerank also maxsim, cross-encoder, yes-no; none: "
+            "controllers alone.",
         ),
     ] = "topk,mmr,exact"
     budget_tokens: Annotated[str, typer.Option("--budget-tokens", help="Comma-separated token budgets.")] = (

@@ -221,7 +221,7 @@ def _options(
         "budget_tokens": setting.budget_tokens,
         "redundancy": setting.redundancy_weight,
         "redundancy_by_relevance": setting.redundancy_by_relevance,
-        "passage_penalty": str(setting.passage_penalty),
+        "passage_penalty": setting.passage_penalty,
         "token_price": setting.token_price,
         "link_benefit": setting.link_benefit,
         "max_per_source": setting.max_per_source,

@@ -144,8 +144,8 @@ def answer_all(
             missing = [name for name in one.conditions if name not in done]
             rows = _rows(one, question, missing, generator, budget_tokens, max_tokens)
             one.ledger.append(rows)
-            broken = [row for row in rows if row["error_kind"] == "GenerationError"]
-            failing = failing + 1 if rows and len(broken) == len(rows) else 0 if rows else failing
+            if rows:
+                failing = failing + 1 if all(row["error"] for row in rows) else 0
             if failing >= _ABORT_AFTER:
                 raise GenerationError(f"{failing} questions in a row failed: {rows[-1]['error']}")
         progress(f"{turn + 1} of {count} questions a set, {time.perf_counter() - started:.0f} s")
@@ -184,7 +184,7 @@ def _rows(
                     continue  # only the document is known
                 read = [one.passages[i] for i in question.gold_ids]
         except InputError as error:  # nothing fits: the reader gets nothing to read
-            row["note"] = str(error)
+            row |= {"note": str(error), **failed_measures(question, selection=True, answer=False)}
         row["tokens_used"] = generator.count([render_context(read)])[0] if read else 0
         row["passages_selected"] = len(read)
         row["selected_ids"] = [p.id for p in read]

@@ -353,7 +353,7 @@ def _run_record(
         "settings": {
             "max_tokens": settings.max_tokens,
             "mmr_lambda": settings.mmr_lambda,
-            **({"rerankers": list(settings.rerankers)} if settings.rerankers else {}),
+            "rerankers": list(settings.rerankers) or None,
             **selector,
             **({"control": settings.control.to_dict()} if settings.controllers else {}),
         },

@@ -160,6 +160,7 @@ def _record(
     kept = dataclasses.asdict(settings)
     for name in ("pool", "mode", "link_hops", "seed", "limit"):
         kept.pop(name)
+    kept["rerankers"] = list(settings.rerankers) or None
     if kept["selector"]["options"]["time_limit_seconds"] == math.inf:
         kept["selector"]["options"]["time_limit_seconds"] = None
     record = {
