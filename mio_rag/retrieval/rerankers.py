@@ -125,7 +125,8 @@ class CrossEncoderReranker:
                 f"cross-encoder '{model}' has {self._model.num_labels} outputs: a re-ranker has one"
             )
         self._identity = require("torch", "retrieval", "re-ranker 'cross-encoder'").nn.Identity()
-        self._digest = sampled_digest(self._model, str(self._model.max_length))
+        longest = getattr(self._model, "max_seq_length", None) or self._model.max_length  # its older name
+        self._digest = sampled_digest(self._model, str(longest))
 
     @property
     def fingerprint(self) -> str:
