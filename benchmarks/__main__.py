@@ -7,6 +7,10 @@ python -m benchmarks rows           the exact kernel with source caps, topics an
 python -m benchmarks relevance      calibrated relevance and evidence links, against rank baselines
 python -m benchmarks attacks        attacked selections: certificates of worst cases, and their slack
 python -m benchmarks stability      what robustness costs and buys at matched token budgets
+python -m benchmarks answers        what a language model answers from those selections
+python -m benchmarks transfer       weights fitted on one set, used on another
+python -m benchmarks tuned          weights and source caps tuned on one half, rankings too
+python -m benchmarks road           the time of a new question by stage, without a reader
 python -m benchmarks mdp            decision processes: our kernels, plain Python, numpy, other packages
 python -m benchmarks batch          rows a second of select-batch, memory while they stream, Ray's overhead
 python -m benchmarks service        many clients on loopback, then more than there is room for
@@ -21,7 +25,9 @@ from pathlib import Path
 
 from benchmarks import adapters, attacks, batch, conformance, mdp, rows, service
 from benchmarks.files import write_json
+from benchmarks.relevance import answers_command as answers
 from benchmarks.relevance import command as relevance
+from benchmarks.relevance import more_commands as more
 from benchmarks.speed.command import add_options, command
 from benchmarks.stability import command as stability
 from benchmarks.trust import command as trust
@@ -44,6 +50,10 @@ def main(arguments: list[str] | None = None) -> int:
     rows.add_options(names.add_parser("rows", help="the exact kernel on programs with side rows"))
     attacks.add_options(names.add_parser("attacks", help="attacked selections and their certificates"))
     stability.add_options(names.add_parser("stability", help="robust selection at matched token budgets"))
+    answers.add_options(names.add_parser("answers", help="what a language model answers from them"))
+    more.add_transfer_options(names.add_parser("transfer", help="weights of one set used on another"))
+    more.add_tuned_options(names.add_parser("tuned", help="everything tuned on one half of each set"))
+    more.add_road_options(names.add_parser("road", help="the time of a new question, by stage"))
     trust.add_options(
         names.add_parser("trust", help="every certificate of the exact kernel against enumeration")
     )
@@ -68,6 +78,14 @@ def main(arguments: list[str] | None = None) -> int:
         return attacks.command(given)
     if given.name == "stability":
         return stability.command(given)
+    if given.name == "answers":
+        return answers.command(given)
+    if given.name == "transfer":
+        return more.transfer_command(given)
+    if given.name == "tuned":
+        return more.tuned_command(given)
+    if given.name == "road":
+        return more.road_command(given)
     if given.name == "trust":
         return trust.command(given)
     if given.name == "solvers":

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.rerank import Reranker
 from mio_rag.retrieval.retriever import Mode, Retriever
 from mio_rag.selector import Selector
 from mio_rag.types import Answer, Question, Selection
@@ -23,6 +26,7 @@ def ask(
     mode: Mode = "fused",
     max_tokens: int = 64,
     link_hops: int = 0,
+    rerankers: Sequence[str | Reranker] = (),
 ) -> tuple[Selection, Answer]:
     """Answer a question from an index.
 
@@ -32,7 +36,7 @@ def ask(
         By default one whose passage penalty is "auto", since the pool is deep.
     budget_tokens : int
         Largest context block as the generator counts tokens; what its window leaves, where that is less.
-    pool, mode, link_hops
+    pool, mode, link_hops, rerankers
         See `Retriever`.
     max_tokens : int
         Longest answer.
@@ -60,9 +64,10 @@ def ask(
             f"{max_tokens} tokens: shorten the question, lower max_tokens, or use a model with a larger "
             "window"
         )
-    candidates = Retriever(index, pool=pool, mode=mode, counter=generator, link_hops=link_hops).retrieve(
-        asked.text
+    retriever = Retriever(
+        index, pool=pool, mode=mode, counter=generator, link_hops=link_hops, rerankers=rerankers
     )
+    candidates = retriever.retrieve(asked.text)
     selection = (selector or Selector(passage_penalty="auto")).select(candidates, allowed, generator)
     if selection.result.x is None:  # a model without its context would make something up, at a price
         raise InfeasibleError(selection.explain())

@@ -38,6 +38,7 @@ from mio_rag.cli_output import ReportingGroup, open_output
 from mio_rag.cli_relevance import RelevanceOptions, calibrate, doubt_embedder
 from mio_rag.cli_serve import serve
 from mio_rag.cli_side import SideOptions, radius
+from mio_rag.cli_tune import ConfigFile, tune
 from mio_rag.errors import SolverError
 
 if TYPE_CHECKING:
@@ -100,6 +101,13 @@ def index(
     out: Annotated[Path, typer.Option("--out", help="Folder of the index; must not exist.")],
     embedder: EmbedderName = "minilm",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that exists.")] = False,
+    entities: Annotated[
+        str | None,
+        typer.Option(
+            "--entities",
+            help="Link passages by the named entities of a model: spacy:MODEL. [titles, or names]",
+        ),
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Embed a corpus and write a searchable index."""
@@ -108,14 +116,18 @@ def index(
     from mio_rag.console import collect
     from mio_rag.datasets import load_dataset
     from mio_rag.retrieval.embedders import make_embedder
+    from mio_rag.retrieval.entities import entity_names
     from mio_rag.retrieval.index import check_target
 
     output = open_output(json_output)
     start = time.perf_counter()
-    dataset, model, _ = collect(
-        lambda: load_dataset(data), lambda: make_embedder(embedder), lambda: check_target(out, overwrite)
+    dataset, model, _, name_of = collect(
+        lambda: load_dataset(data),
+        lambda: make_embedder(embedder),
+        lambda: check_target(out, overwrite),
+        lambda: None if entities is None else entity_names(entities),
     )
-    built = build_index(dataset.passages, model, dataset.name)
+    built = build_index(dataset.passages, model, dataset.name, name_of)
     built.save(out, overwrite=overwrite)
     seconds = time.perf_counter() - start
     if json_output:
@@ -150,6 +162,7 @@ def select(
     solving: SolverOptions,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
+    config: ConfigFile = None,
     json_output: Json = False,
 ) -> None:
     """Choose passages for a question, with reasons and the proof.
@@ -171,7 +184,7 @@ def select(
         lambda: check_request(question, budget_tokens, pool, retrieval),
     )
     doubt_embedder(selector, corpus)
-    retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), link_hops=evidence.link_hops)
+    retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), **evidence.retrieval())
     selection = selector.select(retriever.retrieve(question), budget_tokens, retriever.counter)
     if json_output:
         output.json({"question": question, **selection.to_dict()})
@@ -204,6 +217,7 @@ def ask(
         Path | None, typer.Option("--trace", help="With --controller: append its trace to this file.")
     ] = None,
     agent: AgentOptions,
+    config: ConfigFile = None,
     json_output: Json = False,
 ) -> None:
     """Choose passages, let a model answer from them, and show what it read."""
@@ -236,7 +250,7 @@ def ask(
                     pool=pool,
                     mode=cast("Mode", retrieval),
                     counter=reader,
-                    link_hops=evidence.link_hops,
+                    **evidence.retrieval(),
                 ),
                 selector,
                 agent.settings(),
@@ -255,7 +269,7 @@ def ask(
             pool=pool,
             mode=cast("Mode", retrieval),
             max_tokens=max_tokens,
-            link_hops=evidence.link_hops,
+            **evidence.retrieval(),
         )
     finally:
         reader.close()
@@ -296,6 +310,7 @@ def evaluate(
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 32,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")] = False,
+    config: ConfigFile = None,
     json_output: Json = False,
 ) -> None:
     """Compare methods on a question set: same pool, prompt, budget and reader for all."""
@@ -359,6 +374,7 @@ def _evaluation_json(result: EvaluationResult) -> dict[str, Any]:
 app.command()(calibrate)
 app.command(name="select-batch")(select_batch)
 app.command()(serve)
+app.command()(tune)
 app.command()(radius)
 
 

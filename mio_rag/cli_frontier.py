@@ -105,7 +105,7 @@ def query(
         lambda: check_request(question, budget_tokens, pool, retrieval),
     )
     doubt_embedder(selector, corpus)
-    retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), link_hops=evidence.link_hops)
+    retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), **evidence.retrieval())
     candidates = retriever.retrieve(question)
     with progress_bar("tokens settled", up_to or max(2 * budget_tokens, budget_tokens + 200)) as advance:
         found = query_frontier(
@@ -203,7 +203,7 @@ def data(
             draws=draws,
             pool=pool,
             mode=cast("Mode", retrieval),
-            link_hops=evidence.link_hops,
+            **evidence.retrieval(),
             limit=limit,
             max_tokens=max_tokens,
             seed=solving.seed,

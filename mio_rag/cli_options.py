@@ -146,7 +146,8 @@ class ComparisonOptions:
         typer.Option(
             "--methods",
             help="Comma-separated: topk, topk:K, bm25, fused, mmr, density, greedy, local_search, exact; "
-            "with a relevance model also calibrated; none: controllers alone.",
+            "with a relevance model also calibrated, with --rerank also maxsim, cross-encoder, yes-no; none: "
+            "controllers alone.",
         ),
     ] = "topk,mmr,exact"
     budget_tokens: Annotated[str, typer.Option("--budget-tokens", help="Comma-separated token budgets.")] = (
@@ -291,7 +292,7 @@ def evaluation_settings(
         mmr_lambda=comparison.mmr_lambda,
         pool=pool,
         mode=cast("Mode", retrieval),
-        link_hops=evidence.link_hops,
+        **evidence.retrieval(),
         limit=comparison.limit,
         max_tokens=max_tokens,
         seed=solving.seed,
@@ -313,13 +314,18 @@ def check_request(question: str, budget_tokens: int, pool: int, retrieval: str, 
         raise InputError(problems)
 
 
-def build_index(passages: tuple[Passage, ...], embedder: Embedder, name: str) -> CorpusIndex:
+def build_index(
+    passages: tuple[Passage, ...],
+    embedder: Embedder,
+    name: str,
+    name_of: Callable[[Passage], str] | None = None,
+) -> CorpusIndex:
     """A new index, with a progress bar while it is built."""
     from mio_rag.console import progress_bar
     from mio_rag.retrieval import CorpusIndex
 
     with progress_bar(f"embedding with {embedder.name}", len(passages)) as advance:
-        return CorpusIndex.build(passages, embedder, name, advance)
+        return CorpusIndex.build(passages, embedder, name, advance, name_of)
 
 
 def read_text(source: str) -> str:

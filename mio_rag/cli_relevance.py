@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from mio_rag.retrieval.retriever import Mode
     from mio_rag.selector import Selector
 
-__all__ = ["RelevanceOptions", "calibrate", "doubt_embedder"]
+__all__ = ["RelevanceOptions", "Rerank", "calibrate", "doubt_embedder"]
+
+
+Rerank = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rerank",
+        help="Look again at the pool: maxsim, cross-encoder:ID_OR_PATH or yes-no:GENERATOR. A score for the "
+        "relevance model and for rankings. Repeatable.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,11 @@ class RelevanceOptions:
     prompt_order: Annotated[
         str, typer.Option("--prompt-order", help="best_first, best_at_ends or document.")
     ] = "best_first"
+    rerank: Rerank = None
+
+    def retrieval(self) -> dict[str, Any]:
+        """What a `Retriever` takes of these."""
+        return {"link_hops": self.link_hops, "rerankers": tuple(self.rerank or ())}
 
     def applied(self, make: Callable[[], Selector]) -> Selector:
         """The selector that `make` gives, with these settings; the problems of both at once."""
@@ -75,7 +90,7 @@ class RelevanceOptions:
         from mio_rag.retrieval.retriever import pool_problems
         from mio_rag.selector import Selector
 
-        if problems := pool_problems(1, "fused", self.link_hops):
+        if problems := pool_problems(1, "fused", self.link_hops, tuple(self.rerank or ())):
             raise InputError(problems)
         Selector(link_benefit=self.link_benefit, prompt_order=cast("PromptOrder", self.prompt_order))
 
@@ -101,6 +116,7 @@ def calibrate(
     link_stages: Annotated[
         int, typer.Option("--link-stages", help="Stages with features from evidence links. 0: none.")
     ] = 1,
+    rerank: Rerank = None,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     limit: Annotated[int | None, typer.Option("--limit", help="Only the first so many questions.")] = None,
@@ -120,7 +136,9 @@ def calibrate(
         lambda: CorpusIndex.load(index),
         lambda: _check(kind, link_stages, out),
     )
-    retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), link_hops=link_hops)
+    retriever = Retriever(
+        corpus, pool=pool, mode=cast("Mode", retrieval), link_hops=link_hops, rerankers=rerank or ()
+    )
     with progress_bar("retrieving", len(dataset.questions[:limit])) as advance:
         model = fit_model(
             dataset,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations.program import SelectionProgram
+from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import Candidates, Decision
 
@@ -141,13 +141,15 @@ def _best_swap(
 ) -> str:
     """The one exchange that breaks nothing and loses least."""
     assert program.fixed is not None
-    change: dict[int, float] = {}
-    for j in chosen[program.fixed[chosen] < 0]:
-        swapped = np.zeros(program.n, dtype=np.int8)
-        swapped[[*chosen[chosen != j], i]] = 1
-        if not program.violations(swapped):
-            change[int(j)] = float(value[i] + program.pairwise[i, j] - value[j])
-    if not change:
-        return "no single passage could make room"
-    j = max(change, key=lambda k: change[k])
-    return f"in place of '{candidates.ids[j]}' it would change the objective by {change[j]:+.3f}"
+    out = chosen[program.fixed[chosen] < 0]
+    left = program.budget - float(program.costs[chosen].sum())
+    out = out[program.costs[i] - program.costs[out] <= left + feasibility_tolerance(program.budget)]
+    change = value[i] + program.pairwise[i, out] - value[out]
+    for k in np.argsort(-change, kind="stable"):
+        if program.rows:  # the budget has been looked at
+            swapped = np.zeros(program.n, dtype=np.int8)
+            swapped[[*chosen[chosen != out[k]], i]] = 1
+            if program.violations(swapped):
+                continue
+        return f"in place of '{candidates.ids[out[k]]}' it would change the objective by {change[k]:+.3f}"
+    return "no single passage could make room"

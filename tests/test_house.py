@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 #: A unit may import units of earlier layers, and those of its own.
 LAYERS = (
     {"types", "errors"},
-    {"context", "corpus", "names", "formulations"},
+    {"config", "context", "corpus", "names", "formulations"},
     {"solvers", "relevance"},
     {
         "selector",
@@ -49,6 +49,7 @@ LAYERS = (
         "cli_relevance",
         "cli_serve",
         "cli_side",
+        "cli_tune",
         "demo",
         "__main__",
         "benchmarks",

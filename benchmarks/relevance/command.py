@@ -21,6 +21,7 @@ from mio_rag.errors import InputError
 from mio_rag.evaluation.ledger import write_atomically
 from mio_rag.relevance import Labelled, RelevanceModel
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.retrieval.rerank import Reranker, make_reranker
 
 __all__ = ["add_options", "command"]
 
@@ -39,6 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-limit", type=float, default=1.0, help="seconds a program (default: 1)")
     parser.add_argument("--limit", type=int, help="questions of each half, for a quick look")
     parser.add_argument("--seed", type=int, default=0, help="of the split (default: 0)")
+    parser.add_argument("--rerank", help="add rows with a re-ranker, as in `mio-rag select`: maxsim, ...")
     parser.add_argument("--models-only", action="store_true", help="fit the models and stop")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/relevance.json"))
 
@@ -59,6 +61,7 @@ def command(given: argparse.Namespace) -> int:
         "benchmark": "relevance",
         "seed": given.seed,
         "limit": given.limit,
+        "reranker": given.rerank,
         "time_limit_seconds": given.time_limit,
         "relative_gap": 1e-3,
         "counter": "regex",
@@ -86,7 +89,7 @@ def _models(given: argparse.Namespace, names: list[str]) -> dict[str, dict[str, 
     """By set: its own models, those of all sets and of all others; from the work folder if there."""
     folder = given.work / "models"
     done = folder / "done.json"
-    label = json.dumps([names, given.seed, given.limit])
+    label = json.dumps([names, given.seed, given.limit, *([given.rerank] if given.rerank else [])])
     if not (done.is_file() and done.read_text(encoding="utf-8") == label):
         _fit_all(given, names, folder)
         write_atomically(done, label)
@@ -99,9 +102,10 @@ def _models(given: argparse.Namespace, names: list[str]) -> dict[str, dict[str, 
 
 def _fit_all(given: argparse.Namespace, names: list[str], folder: Path) -> None:
     pools: dict[str, list[Labelled]] = {}
+    reranker = _reranker(given)
     embedder = ""
     for name in names:
-        found = fit_pools(given.data, given.indexes, name, given.seed, given.limit)
+        found = fit_pools(given.data, given.indexes, name, given.seed, given.limit, reranker)
         if found[0]:
             embedder = CorpusIndex.load(given.indexes / name).embedder.fingerprint
             for key, model in models_of(name, found, embedder).items():
@@ -116,14 +120,19 @@ def _fit_all(given: argparse.Namespace, names: list[str], folder: Path) -> None:
             _note(f"{name}: fitted on the other sets")
 
 
+def _reranker(given: argparse.Namespace) -> Reranker | None:
+    return make_reranker(given.rerank) if given.rerank else None
+
+
 def _set(given: argparse.Namespace, name: str, models: dict[str, RelevanceModel]) -> dict[str, Any]:
     dataset = load_dataset(given.data / name)
     split = halves(dataset, given.seed, given.limit)
-    pools = pools_of(CorpusIndex.load(given.indexes / name), split.report)
+    reranker = _reranker(given)
+    pools = pools_of(CorpusIndex.load(given.indexes / name), split.report, reranker)
     if not split.by_passage:  # a set without passage labels has no model of its own
         models = models | {"links": models["default"]}
     columns: dict[str, Columns] = {}
-    for one in compared(models, given.time_limit):
+    for one in compared(models, given.time_limit, reranker.name if reranker else None):
         budgets = _BUDGETS if one.every_budget else _ABLATION
         columns[one.name] = run_method(
             given.work / "rows" / name,
@@ -139,6 +148,6 @@ def _set(given: argparse.Namespace, name: str, models: dict[str, RelevanceModel]
         "gold": "passage" if split.by_passage else "document",
         "data_sha256": dataset.content_hash(),
         "ceilings": ceilings(split.report, pools),
-        "calibration": calibration(models, split.report, pools[1]) if split.by_passage else {},
+        "calibration": calibration(models, split.report, pools[max(pools)]) if split.by_passage else {},
         **summarize(columns, _BUDGETS, 512),
     }

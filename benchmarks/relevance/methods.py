@@ -10,10 +10,13 @@ from mio_rag.relevance import RelevanceModel
 from mio_rag.selector import Selector
 from mio_rag.solvers import SolveOptions
 
-__all__ = ["BASELINES", "OURS", "Compared", "compared"]
+__all__ = ["BASELINES", "LINKED", "OURS", "PLAIN", "RERANKED", "Compared", "compared"]
 
 BASELINES = ("topk", "bm25", "fused", "mmr", "density")
 OURS = "ours"
+
+#: Pools: as retrieved, expanded along links, and that with the scores of a re-ranker.
+PLAIN, LINKED, RERANKED = 0, 1, 2
 
 LINK_BENEFIT = 0.2
 FEW_TOKENS = 0.05  # lambda_2 of the sparing variants
@@ -21,10 +24,10 @@ FEW_TOKENS = 0.05  # lambda_2 of the sparing variants
 
 @dataclass(frozen=True)
 class Compared:
-    """A method, the pool it sees (0: as retrieved, 1: expanded along links), and whether at every budget."""
+    """A method, the pool it sees, and whether it is run at every budget."""
 
     method: Method
-    hops: int
+    pool: int
     every_budget: bool = False
 
     @property
@@ -33,37 +36,43 @@ class Compared:
         return self.method.name
 
 
-def compared(models: Mapping[str, RelevanceModel], time_limit: float) -> list[Compared]:
-    """What is measured with these models: plain, expanded, links, links-logistic (a set's own, where it has
-    labels), default (all sets), others (all sets but this one).
+def compared(
+    models: Mapping[str, RelevanceModel], time_limit: float, reranker: str | None = None
+) -> list[Compared]:
+    """What is measured with these models: plain, expanded, links, links-logistic, reranked (a set's own,
+    where it has labels), default (all sets), others (all sets but this one).
     """
     options = SolveOptions(time_limit_seconds=time_limit, relative_gap=1e-3)
     plain = Selector(redundancy_weight=0.0, passage_penalty=0.0, options=options)
-    rows = [Compared(method, 0, True) for method in make_methods(list(BASELINES), plain)]
+    rows = [Compared(method, PLAIN, True) for method in make_methods(list(BASELINES), plain)]
     cosine = replace(plain, redundancy_weight=0.1, passage_penalty="auto")
-    rows.append(Compared(Method("raw cosine", cosine), 0))
+    rows.append(Compared(Method("raw cosine", cosine), PLAIN))
+    if reranker is not None:
+        ranked_by = Method(f"ranked by {reranker}", replace(plain, solver="topk"), reranker)
+        rows.append(Compared(ranked_by, RERANKED))
 
     linked = replace(plain, link_benefit=LINK_BENEFIT)
     sparing = replace(linked, passage_penalty=FEW_TOKENS)
     weighted = replace(linked, redundancy_weight=0.1, redundancy_by_relevance=True)
     unweighted = replace(linked, redundancy_weight=0.02)
     ranked = replace(plain, solver="topk")
-    for name, model, hops, selector, every_budget in (
-        ("calibrated", "plain", 0, plain, False),
-        ("+ link expansion", "expanded", 1, plain, False),
-        ("+ link features", "links", 1, plain, False),
-        (OURS, "links", 1, linked, True),
-        ("ours, sparing", "links", 1, sparing, True),
-        ("benefit without features", "expanded", 1, linked, False),
-        ("+ redundancy", "links", 1, weighted, False),
-        ("+ redundancy, unweighted", "links", 1, unweighted, False),
-        ("ours, logistic", "links-logistic", 1, linked, False),
-        ("ranked by probability", "links", 1, ranked, True),
-        ("default weights", "default", 1, linked, True),
-        ("default weights, sparing", "default", 1, sparing, True),
-        ("fitted on the other sets", "others", 1, linked, False),
+    for name, model, pool, selector, every_budget in (
+        ("calibrated", "plain", PLAIN, plain, False),
+        ("+ link expansion", "expanded", LINKED, plain, False),
+        ("+ link features", "links", LINKED, plain, False),
+        (OURS, "links", LINKED, linked, True),
+        ("ours, sparing", "links", LINKED, sparing, True),
+        ("benefit without features", "expanded", LINKED, linked, False),
+        ("+ redundancy", "links", LINKED, weighted, False),
+        ("+ redundancy, unweighted", "links", LINKED, unweighted, False),
+        (f"+ {reranker}", "reranked", RERANKED, linked, False),
+        ("ours, logistic", "links-logistic", LINKED, linked, False),
+        ("ranked by probability", "links", LINKED, ranked, True),
+        ("default weights", "default", LINKED, linked, True),
+        ("default weights, sparing", "default", LINKED, sparing, True),
+        ("fitted on the other sets", "others", LINKED, linked, False),
     ):
         if model in models:
             method = Method(name, replace(selector, relevance_model=models[model]))
-            rows.append(Compared(method, hops, every_budget))
+            rows.append(Compared(method, pool, every_budget))
     return rows

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.relevance.methods import LINKED, PLAIN, RERANKED
 from mio_rag.corpus import Dataset
 from mio_rag.datasets import load_dataset
 from mio_rag.evaluation.calibrate import labelled_pools
 from mio_rag.evaluation.ledger import write_atomically
 from mio_rag.relevance import Labelled, RelevanceModel, fit
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.retrieval.rerank import Reranker, rescored
 from mio_rag.types import Question
 
 __all__ = ["Halves", "default_model", "fit_pools", "halves", "load", "models_of", "store"]
@@ -50,28 +52,34 @@ def halves(dataset: Dataset, seed: int = 0, limit: int | None = None) -> Halves:
 
 
 def fit_pools(
-    data: Path, indexes: Path, name: str, seed: int, limit: int | None
+    data: Path, indexes: Path, name: str, seed: int, limit: int | None, reranker: Reranker | None = None
 ) -> dict[int, list[Labelled]]:
-    """Pools of the half to fit on, as retrieved (0) and expanded along links (1).
+    """Pools of the half to fit on: as retrieved, expanded along links, re-ranked.
 
     Empty where no gold passages are known.
     """
     split = halves(load_dataset(data / name), seed, limit)
     if not split.by_passage:
-        return {0: [], 1: []}
+        return {PLAIN: [], LINKED: []}
     index = CorpusIndex.load(indexes / name)
-    return {hops: labelled_pools(split.fit, Retriever(index, link_hops=hops)) for hops in (0, 1)}
+    pools = {hops: labelled_pools(split.fit, Retriever(index, link_hops=hops)) for hops in (PLAIN, LINKED)}
+    if reranker is not None:
+        looked = rescored([p.candidates for p in pools[LINKED]], reranker)
+        pools[RERANKED] = [replace(p, candidates=c) for p, c in zip(pools[LINKED], looked, strict=True)]
+    return pools
 
 
 def models_of(name: str, pools: Mapping[int, Sequence[Labelled]], embedder: str) -> dict[str, RelevanceModel]:
     """Models of one set: on the plain pool, on the expanded one, with link features; each isotonic."""
-    says = f"{len(pools[0])} questions of '{name}'"
+    says = f"{len(pools[PLAIN])} questions of '{name}'"
     made = {
-        "plain": fit(pools[0], kind="isotonic", link_stages=0, embedder=embedder, provenance=says),
-        "expanded": fit(pools[1], kind="isotonic", link_stages=0, embedder=embedder, provenance=says),
-        "links": fit(pools[1], kind="isotonic", embedder=embedder, provenance=says),
-        "links-logistic": fit(pools[1], kind="logistic", embedder=embedder, provenance=says),
+        "plain": fit(pools[PLAIN], kind="isotonic", link_stages=0, embedder=embedder, provenance=says),
+        "expanded": fit(pools[LINKED], kind="isotonic", link_stages=0, embedder=embedder, provenance=says),
+        "links": fit(pools[LINKED], kind="isotonic", embedder=embedder, provenance=says),
+        "links-logistic": fit(pools[LINKED], kind="logistic", embedder=embedder, provenance=says),
     }
+    if RERANKED in pools:
+        made["reranked"] = fit(pools[RERANKED], kind="isotonic", embedder=embedder, provenance=says)
     return {key: replace(model, name=f"{name}/{key}") for key, model in made.items()}
 
 

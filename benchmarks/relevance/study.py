@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.relevance.methods import Compared
+from benchmarks.relevance.methods import LINKED, PLAIN, RERANKED, Compared
 from mio_rag.evaluation.ledger import write_atomically
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.retrieval.rerank import Reranker, rescored
 from mio_rag.selector import Selector
 from mio_rag.solvers import solve
 from mio_rag.types import Candidates, Question
@@ -26,17 +27,22 @@ __all__ = ["Columns", "ceilings", "pools_of", "run_method"]
 Columns = dict[str, dict[str, list[float]]]
 
 
-def pools_of(index: CorpusIndex, questions: Sequence[Question]) -> dict[int, list[Candidates]]:
-    """The pools as retrieved (0) and expanded along links (1)."""
-    index.embedder.encode([q.text for q in questions])  # in batches, into the cache
-    retrievers = {hops: Retriever(index, link_hops=hops) for hops in (0, 1)}
-    return {hops: [r.retrieve(q.text) for q in questions] for hops, r in retrievers.items()}
+def pools_of(
+    index: CorpusIndex, questions: Sequence[Question], reranker: Reranker | None = None
+) -> dict[int, list[Candidates]]:
+    """The pools as retrieved, expanded along links, and re-ranked."""
+    texts = [q.text for q in questions]
+    index.embedder.encode(texts)  # in batches, into the cache
+    pools = {hops: Retriever(index, link_hops=hops).retrieve_many(texts) for hops in (PLAIN, LINKED)}
+    return pools | ({RERANKED: rescored(pools[LINKED], reranker)} if reranker else {})
 
 
 def ceilings(questions: Sequence[Question], pools: Mapping[int, Sequence[Candidates]]) -> dict[str, Any]:
     """What the pools hold of the gold, and how much the gold costs: the limits of any selection."""
     found: dict[str, Any] = {}
     for hops, given in pools.items():
+        if hops == RERANKED:  # the passages of the one before
+            continue
         recall, everything, costs = [], [], []
         for q, pool in zip(questions, given, strict=True):
             gold = set(q.gold_ids)
@@ -70,7 +76,7 @@ def run_method(
 ) -> Columns:
     """A method on every question, from the work folder where it has been run with the same settings."""
     selector = compared.method.selector
-    settings = f"{selector}{compared.hops}{[q.id for q in questions]}"
+    settings = f"{selector}{compared.pool}{[q.id for q in questions]}"
     digest = hashlib.sha256(settings.encode()).hexdigest()[:16]
     safe = "".join(c if c.isalnum() else "-" for c in compared.name)
     path = folder / f"{safe}.json"
@@ -80,7 +86,7 @@ def run_method(
     columns: Columns = known["columns"] if known.get("settings") == digest else {}
     missing = [budget for budget in budgets if str(budget) not in columns]
     if missing:
-        scored = [compared.method.scored(pool) for pool in pools[compared.hops]]
+        scored = [compared.method.scored(pool) for pool in pools[compared.pool]]
         valued = [selector.valued(pool) for pool in scored]
     for budget in missing:
         columns[str(budget)] = _at_budget(questions, valued, selector, budget)

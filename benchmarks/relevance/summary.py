@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.relevance.methods import BASELINES
 from benchmarks.relevance.study import Columns
@@ -14,7 +15,7 @@ from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.relevance import RelevanceModel, calibration_measures
 from mio_rag.types import Candidates, Question
 
-__all__ = ["calibration", "summarize"]
+__all__ = ["calibration", "needed", "summarize"]
 
 
 def summarize(columns: Mapping[str, Columns], budgets: Sequence[int], match_at: int) -> dict[str, Any]:
@@ -68,18 +69,23 @@ def _entry(
     return entry
 
 
+def needed(questions: Sequence[Question], pools: Sequence[Candidates]) -> NDArray[np.float64]:
+    """1 for each candidate of each pool that is a gold passage, 0 for the others."""
+    return np.concatenate(
+        [
+            np.array([float(i in set(q.gold_ids)) for i in p.ids])
+            for q, p in zip(questions, pools, strict=True)
+        ]
+    )
+
+
 def calibration(
     models: Mapping[str, RelevanceModel],
     questions: Sequence[Question],
     pools: Sequence[Candidates],
 ) -> dict[str, dict[str, float]]:
     """Calibration on questions that no model was fitted on: of the cosine, and of each model."""
-    labels = np.concatenate(
-        [
-            np.array([float(i in set(q.gold_ids)) for i in p.ids])
-            for q, p in zip(questions, pools, strict=True)
-        ]
-    )
+    labels = needed(questions, pools)
     found = {"cosine": np.concatenate([np.clip(p.relevance, 0, 1) for p in pools])}
     for name, model in models.items():
         found[name] = np.concatenate([model.probabilities(p) for p in pools])

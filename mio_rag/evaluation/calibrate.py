@@ -23,13 +23,11 @@ def labelled_pools(
     questions: Sequence[Question], retriever: Retriever, progress: Callable[[int], None] | None = None
 ) -> list[Labelled]:
     """The pool of each question with passage-level gold, and what it needs."""
-    pools = []
-    for question in questions:
-        if question.gold_ids:
-            pools.append(Labelled(retriever.retrieve(question.text), frozenset(question.gold_ids)))
-        if progress:
-            progress(1)
-    return pools
+    asked = [question for question in questions if question.gold_ids]
+    if progress:
+        progress(len(questions) - len(asked))
+    pools = retriever.retrieve_many([question.text for question in asked], progress)
+    return [Labelled(pool, frozenset(question.gold_ids)) for pool, question in zip(pools, asked, strict=True)]
 
 
 def calibrate(
@@ -77,6 +75,7 @@ def calibrate(
     pools = labelled_pools(questions, retriever, progress)
     today = datetime.now(UTC).date().isoformat()
     hops = f", links followed {retriever.link_hops} deep" if retriever.link_hops else ""
+    looked = "".join(f", re-ranked by {reranker.fingerprint}" for reranker in retriever.rerankers)
     return fit(
         pools,
         kind=kind,
@@ -85,7 +84,7 @@ def calibrate(
         name=name,
         embedder=index.embedder.fingerprint,
         provenance=f"{len(pools)} questions of '{dataset.name}' ({dataset.content_hash()[:12]}), pools of "
-        f"{retriever.pool} by {retriever.mode} retrieval with {index.embedder.name}{hops}; {today}",
+        f"{retriever.pool} by {retriever.mode} retrieval with {index.embedder.name}{hops}{looked}; {today}",
     )
 
 

@@ -65,7 +65,7 @@ class EvaluationSettings:
         Method that others are compared with; by default topk if present, else the first.
     selector : Selector
         Settings of the program.
-    pool, mode, link_hops
+    pool, mode, link_hops, rerankers
         See `Retriever`.
     limit : int or None
         Only the first so many questions.
@@ -91,6 +91,7 @@ class EvaluationSettings:
     pool: int = 50
     mode: Mode = "fused"
     link_hops: int = 0
+    rerankers: Sequence[str] = ()
     limit: int | None = None
     max_tokens: int = 32
     seed: int = 0
@@ -113,7 +114,7 @@ class EvaluationSettings:
             problems.append(f"max_tokens={self.max_tokens} must be >= 1")
         if not 0 <= self.seed < 2**31:
             problems.append(f"seed={self.seed} must be between 0 and 2^31 - 1")
-        problems += pool_problems(self.pool, self.mode, self.link_hops)
+        problems += pool_problems(self.pool, self.mode, self.link_hops, self.rerankers)
         if self.baseline is not None and self.baseline not in self.names:
             problems.append(f"baseline '{self.baseline}' is not among the methods {', '.join(self.names)}")
         try:
@@ -210,6 +211,7 @@ def evaluate(
             mode=settings.mode,
             counter=generator or RegexCounter(),
             link_hops=settings.link_hops,
+            rerankers=settings.rerankers,
         )
     )
     methods = _compared(settings, retriever, folder)
@@ -339,6 +341,7 @@ def _run_record(
         "settings": {
             "max_tokens": settings.max_tokens,
             "mmr_lambda": settings.mmr_lambda,
+            "rerankers": list(settings.rerankers) or None,
             **settings.selector.to_dict(),
             **({"control": settings.control.to_dict()} if settings.controllers else {}),
         },

@@ -3,6 +3,7 @@
 topk           cosine, best first, skipping what does not fit;  topk:K stops after K passages
 bm25, fused    the same by BM25 score, by reciprocal rank fusion (also bm25:K, fused:K)
 calibrated     the same by the probability of the selector's relevance model (also calibrated:K)
+maxsim, cross-encoder, yes-no    the same by a re-ranker's score, where pools have it (also maxsim:K, ...)
 mmr            maximal marginal relevance
 density        cosine per token
 greedy         the program's marginal gains per token
@@ -54,7 +55,10 @@ class Method:
         if self.score is None:
             return candidates
         if self.score not in candidates.scores:
-            raise InputError(f"method '{self.name}' needs candidates with scores['{self.score}']")
+            raise InputError(
+                f"method '{self.name}' needs candidates with scores['{self.score}']: a re-ranker's "
+                "come with --rerank"
+            )
         return dataclasses.replace(candidates, relevance=candidates.scores[self.score])
 
 
@@ -93,9 +97,11 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
     )
     methods = []
     for name in names:
-        ranked = re.fullmatch(r"(topk|bm25|fused|calibrated)(?::([1-9]\d*))?", name)
+        ranked = re.fullmatch(
+            r"(topk|bm25|fused|calibrated|maxsim|cross-encoder|yes-no)(?::([1-9]\d*))?", name
+        )
         if ranked:
-            score = ranked[1] if ranked[1] in ("bm25", "fused") else None
+            score = None if ranked[1] in ("topk", "calibrated") else ranked[1]
             if ranked[1] == "calibrated" and selector.relevance_model is None:
                 problems.append(f"method '{name}' needs a relevance model: give one (--relevance default)")
             model = selector.relevance_model if ranked[1] == "calibrated" else None

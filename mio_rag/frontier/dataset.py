@@ -79,7 +79,7 @@ class FrontierSettings:
         >= 0: the embedding error that guaranteed value and stability are about.
     draws : int
         >= 0: pools with random errors for each question. 0: stability is not measured.
-    pool, mode, link_hops
+    pool, mode, link_hops, rerankers
         See `Retriever`.
     limit : int or None
         Only the first so many questions.
@@ -108,6 +108,7 @@ class FrontierSettings:
     pool: int = 50
     mode: Mode = "fused"
     link_hops: int = 0
+    rerankers: Sequence[str] = ()
     limit: int | None = None
     max_tokens: int = 32
     seed: int = 0
@@ -133,7 +134,7 @@ class FrontierSettings:
             problems.append(f"max_tokens={self.max_tokens} must be >= 1")
         if not 0 <= self.seed < 2**31:
             problems.append(f"seed={self.seed} must be between 0 and 2^31 - 1")
-        problems += pool_problems(self.pool, self.mode, self.link_hops)
+        problems += pool_problems(self.pool, self.mode, self.link_hops, self.rerankers)
         if problems:
             raise InputError(problems)
 

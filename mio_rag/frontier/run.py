@@ -89,6 +89,7 @@ def data_frontier(
         mode=settings.mode,
         counter=generator or RegexCounter(),
         link_hops=settings.link_hops,
+        rerankers=settings.rerankers,
     )
     keys = {q.id: [(q.id, s.name, s.budget_tokens) for s in settings.grid] for q in questions}
     done = {Ledger.key(row) for row in ledger.rows}
@@ -159,6 +160,7 @@ def _record(
     kept = dataclasses.asdict(settings)
     for name in ("pool", "mode", "link_hops", "seed", "limit"):
         kept.pop(name)
+    kept["rerankers"] = list(settings.rerankers) or None
     if kept["selector"]["options"]["time_limit_seconds"] == math.inf:
         kept["selector"]["options"]["time_limit_seconds"] = None
     record = {

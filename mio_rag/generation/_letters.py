@@ -1,14 +1,16 @@
-"""Reading an option out of a free-text reply."""
+"""Reading an option out of a free-text reply, or out of the likely first tokens of one."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
+import numpy as np
+
 from mio_rag.errors import GenerationError
 from mio_rag.generation.prompts import LETTERS
 
-__all__ = ["parse_choice"]
+__all__ = ["option_logprobs", "parse_choice"]
 
 # "B", "(B)", "B.", "**B**", "B) Paris": a capital that stands alone, at the start of the reply.
 _LEADING = re.compile(r"^[\s(\[*\"'`]*([A-Z])(?=[\s)\].:,*\"'`]*$|[)\].:,*])")
@@ -53,3 +55,25 @@ def parse_choice(reply: str, choices: Sequence[str], who: str) -> int:
     raise GenerationError(
         f"the reply of {who} names no option, or more than one, of {LETTERS[: len(choices)]}: {reply[:80]!r}"
     )
+
+
+def option_logprobs(likely: Sequence[tuple[str, float]], options: Sequence[str]) -> tuple[float, ...]:
+    """Natural-log probability of each option as the first token of a reply.
+
+    Parameters
+    ----------
+    likely : sequence of (str, float)
+        The most likely first tokens with their log-probabilities, at least one. Blanks around a token, and
+        the case of its letters, do not matter; spellings of one option add up.
+
+    Returns
+    -------
+    tuple of float
+        An option that no token spells gets the smallest log-probability of all: it has at most that.
+    """
+    floor = min(value for _, value in likely)
+    found = []
+    for option in options:
+        spelt = [value for token, value in likely if token.strip().casefold() == option.casefold()]
+        found.append(float(np.logaddexp.reduce(spelt)) if spelt else floor)
+    return tuple(found)

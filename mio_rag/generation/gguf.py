@@ -20,6 +20,7 @@ from typing import Any
 
 from mio_rag.errors import GenerationError, InputError, require
 from mio_rag.generation._http import HttpFailure, LoopbackClient
+from mio_rag.generation._letters import option_logprobs
 from mio_rag.generation.base import BaseGenerator
 from mio_rag.generation.prompts import LETTERS, Prompt
 from mio_rag.types import Answer
@@ -118,6 +119,20 @@ class GGUFGenerator(BaseGenerator):
         if len(said) != 1 or said not in letters:
             raise GenerationError(f"{self.name} replied {said!r} under a grammar of the letters {letters}")
         return letters.index(said)
+
+    def weigh(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
+        """Natural-log probability that the reply begins with each option, upper and lower case alike.
+
+        Summed over the 20 most likely first tokens; an option that is none of them gets the probability of
+        the last of these, which bounds it from above.
+        """
+        self._check_fits(prompt, 1)
+        reply = self._complete(prompt, max_tokens=1, logprobs=True, top_logprobs=20)
+        scored = (reply["choices"][0].get("logprobs") or {}).get("content")
+        if not scored:
+            raise GenerationError(f"{self.name} gave no log-probabilities for its first token")
+        likely = [(str(t["token"]), float(t["logprob"])) for t in scored[0]["top_logprobs"]]
+        return option_logprobs(likely, options)
 
     def _stream(self, prompt: Prompt, max_tokens: int) -> Iterator[str]:
         pieces: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()

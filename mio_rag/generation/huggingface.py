@@ -13,6 +13,7 @@ from threading import Event, Thread
 from typing import Any
 
 from mio_rag.errors import GenerationError, InputError, require
+from mio_rag.generation._letters import option_logprobs
 from mio_rag.generation._tokenizer import chat_text, expanded, first_line, load_tokenizer
 from mio_rag.generation.base import BaseGenerator
 from mio_rag.generation.prompts import LETTERS, Prompt
@@ -196,6 +197,20 @@ class HuggingFaceGenerator(BaseGenerator):
             target = self._torch.tensor(ending, device=self._device)[:, None]
             scores.append(float(self._torch.log_softmax(logits, dim=-1).gather(1, target).sum()))
         return scores.index(max(scores))
+
+    def weigh(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
+        """Natural-log probability that the reply begins with each option, upper and lower case alike.
+
+        Summed over the 100 most likely first tokens; an option that is none of them gets the probability of
+        the last of these, which bounds it from above.
+        """
+        self._check_fits(prompt, 1)
+        tokens = self._torch.tensor([self._ids(prompt)], device=self._device)
+        with self._torch.inference_mode():
+            logits = self._model(tokens, logits_to_keep=1).logits[0, -1].float()
+        best = self._torch.log_softmax(logits, dim=-1).topk(min(100, logits.numel()))
+        texts = [self._tokenizer.decode([token]) for token in best.indices.tolist()]
+        return option_logprobs(list(zip(texts, best.values.tolist(), strict=True)), options)
 
     def _close(self) -> None:
         self._model = None

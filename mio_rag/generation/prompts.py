@@ -16,12 +16,12 @@ from mio_rag.context import SEPARATOR, clean, render_context
 from mio_rag.errors import InputError
 from mio_rag.types import Passage, Question
 
-__all__ = ["LETTERS", "Prompt", "build_prompt"]
+__all__ = ["LETTERS", "Prompt", "build_prompt", "relevance_prompt"]
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Names of the options of a multiple-choice question, in order."""
 
-_FIELD = re.compile(r"\{(context|passages|question|choices)\}")
+_FIELD = re.compile(r"\{(context|passages|passage|question|choices)\}")
 
 
 @dataclass(frozen=True)
@@ -92,3 +92,15 @@ def build_prompt(question: Question, passages: Sequence[Passage] = ()) -> Prompt
         _template(f"{kind}_user"), context=context, question=clean(question.text).strip(), choices=lettered
     )
     return Prompt(question, tuple(passages), _template(f"{kind}_system"), user)
+
+
+def relevance_prompt(question: str, passage: str) -> Prompt:
+    """Ask whether a passage helps to answer a question; the reply is Yes or No.
+
+    Parameters
+    ----------
+    passage : str
+        As a reader sees it, title included.
+    """
+    user = _fill(_template("relevant_user"), passage=clean(passage).strip(), question=clean(question).strip())
+    return Prompt(Question("question", question), (), _template("relevant_system"), user)

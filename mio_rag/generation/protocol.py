@@ -9,7 +9,7 @@ from mio_rag.errors import GenerationError
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer, Question
 
-__all__ = ["Generator"]
+__all__ = ["Generator", "OptionWeigher"]
 
 
 @runtime_checkable
@@ -58,4 +58,21 @@ class Generator(Protocol):
 
     def close(self) -> None:
         """Give back what the generator holds."""
+        ...
+
+
+@runtime_checkable
+class OptionWeigher(Protocol):
+    """A generator that says how likely short replies are; not every back end can."""
+
+    @property
+    def name(self) -> str:
+        """Which model it is."""
+        ...
+
+    def weigh(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
+        """Natural-log probability that the reply begins with each option, upper and lower case alike.
+
+        Raises `GenerationError` where the prompt does not fit the window or the back end fails.
+        """
         ...

@@ -12,6 +12,7 @@
     title_named        1 where the question holds all of it, word after word
     log_words          log of the passage's length in words
     score:NAME         `Candidates.scores[NAME]` as it is: a re-ranker's score, for instance
+    gap:NAME           that score minus the best of the pool (<= 0)
 
 and, from the probabilities p of the stage before and the evidence links of the pool, of weight w <= 1:
 
@@ -114,8 +115,8 @@ def _missing(candidates: Candidates, name: str) -> str | None:
     """What candidates lack for a feature, or None."""
     if name in LINK_FEATURES:
         return "links" if candidates.links is None else None
-    if name.startswith("score:"):
-        key = name.removeprefix("score:")
+    if name.startswith(("score:", "gap:")):
+        key = name.partition(":")[2]
         return f"scores['{key}']" if key not in candidates.scores else None
     if name not in _BASE:
         return "a feature of that name"
@@ -127,7 +128,8 @@ def _missing(candidates: Candidates, name: str) -> str | None:
 
 def available_features(candidates: Candidates, *, links: bool = True) -> tuple[str, ...]:
     """Names of the features that these candidates can give, scores of re-rankers included."""
-    extra = [f"score:{key}" for key in sorted(candidates.scores) if key not in ("dense", "bm25", "fused")]
+    added = [key for key in sorted(candidates.scores) if key not in ("dense", "bm25", "fused")]
+    extra = [f"{kind}:{key}" for key in added for kind in ("score", "gap")]
     names = [*BASE_FEATURES, *extra, *(LINK_FEATURES if links else ())]
     return tuple(name for name in names if _missing(candidates, name) is None)
 
@@ -163,15 +165,17 @@ def feature_matrix(
         listed = ", ".join(f"'{name}' (needs {need})" for name, need in lacking.items())
         raise InputError(
             f"the relevance model cannot be used here: these candidates lack {listed}. Retrieve them with "
-            "Retriever and an index that holds what is missing, pass it in Candidates, or fit a model "
-            "without these features (mio-rag calibrate)"
+            "Retriever and an index that holds what is missing (scores of a re-ranker: --rerank), pass it in "
+            "Candidates, or fit a model without these features (mio-rag calibrate)"
         )
     columns: list[FloatArray] = []
     for name in names:
         if name in LINK_FEATURES:
             columns.append(_link_feature(candidates, name, before))
-        elif name.startswith("score:"):
-            columns.append(_score(candidates, name.removeprefix("score:")))
+        elif name.startswith(("score:", "gap:")):
+            kind, _, key = name.partition(":")
+            values = _score(candidates, key)
+            columns.append(values - values.max(initial=-np.inf) if kind == "gap" else values)
         else:
             values = _base_feature(candidates, name)
             columns.append(values - cosine_loss if name in ("cosine", "cosine_gap") else values)

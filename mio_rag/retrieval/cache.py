@@ -36,10 +36,13 @@ class EmbeddingCache:
     ----------
     path : Path, optional
         The SQLite file; ``embeddings.sqlite`` in `cache_folder()` by default.
+    holds : str
+        What the vectors are, for warnings.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, holds: str = "embedding") -> None:
         self.path = path or cache_folder() / "embeddings.sqlite"
+        self._holds = holds
 
     def _connect(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,5 +79,6 @@ class EmbeddingCache:
 
     def _warn(self, what: str, error: Exception) -> None:
         warnings.warn(
-            f"the embedding cache {self.path} cannot be {what} ({error}): embedding without it", stacklevel=3
+            f"the {self._holds} cache {self.path} cannot be {what} ({error}): going on without it",
+            stacklevel=3,
         )

@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 from mio_rag.errors import IndexFormatError, InputError, MissingExtraError, require
 from mio_rag.retrieval.cache import EmbeddingCache
 
-__all__ = ["Embedder", "SentenceTransformerEmbedder", "TfidfEmbedder", "make_embedder", "packaged_minilm"]
+__all__ = [
+    "Embedder",
+    "SentenceTransformerEmbedder",
+    "TfidfEmbedder",
+    "make_embedder",
+    "packaged_minilm",
+    "sampled_digest",
+]
 
 Vectors = NDArray[np.float32]
 Progress = Callable[[int], None]  # called with the number of texts just finished
@@ -73,6 +80,17 @@ def packaged_minilm() -> Path:
     return folder
 
 
+def sampled_digest(model: Any, settings: str) -> str:
+    """Digest of a torch model: its settings, its layers, and a sample of all its weights."""
+    digest = hashlib.sha256(f"{settings}{model}".encode())
+    for key, tensor in sorted(model.state_dict().items()):
+        values = tensor.detach().flatten()
+        sample = values[:: max(1, values.numel() // 256)]
+        digest.update(f"{key}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(sample.double().cpu().numpy().tobytes())  # numpy has no bfloat16
+    return digest.hexdigest()[:16]
+
+
 class SentenceTransformerEmbedder:
     """A sentence-transformers model, by hub id or local folder.
 
@@ -120,13 +138,7 @@ class SentenceTransformerEmbedder:
     def _weights_digest(self) -> str:
         # The layers' settings count too: the same weights pooled another way give other vectors.
         prompts = sorted(self._model.prompts.items()), self._model.default_prompt_name
-        digest = hashlib.sha256(f"{self._model.max_seq_length}{prompts}{self._model}".encode())
-        for key, tensor in sorted(self._model.state_dict().items()):
-            values = tensor.detach().flatten()
-            sample = values[:: max(1, values.numel() // 256)]
-            digest.update(f"{key}{tuple(tensor.shape)}{tensor.dtype}".encode())
-            digest.update(sample.double().cpu().numpy().tobytes())  # numpy has no bfloat16
-        return digest.hexdigest()[:16]
+        return sampled_digest(self._model, f"{self._model.max_seq_length}{prompts}")
 
     @property
     def fingerprint(self) -> str:

@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,7 @@ class CorpusIndex:
         embedder: Embedder | str,
         name: str = "corpus",
         progress: Progress | None = None,
+        name_of: Callable[[Passage], str] | None = None,
     ) -> CorpusIndex:
         """Index passages.
 
@@ -81,6 +82,9 @@ class CorpusIndex:
             See `make_embedder`.
         progress : callable, optional
             Called with the number of passages just embedded.
+        name_of : callable, optional
+            What a passage is about, for its evidence links: see `mio_rag.retrieval.entities`. By default
+            titles, or the names that texts open with.
 
         Raises
         ------
@@ -111,7 +115,7 @@ class CorpusIndex:
         # bm25s cannot index a corpus in which every word is a stop word.
         tokens = [words or ["\u2205"] for words in _tokenize(texts)]
         bm25.index(tokens, show_progress=False)
-        return cls(checked, embedder, name, dense, bm25, LinkIndex.build(checked))
+        return cls(checked, embedder, name, dense, bm25, LinkIndex.build(checked, name_of))
 
     def __len__(self) -> int:
         return len(self.passages)

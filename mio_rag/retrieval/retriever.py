@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -12,6 +12,7 @@ from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
 from mio_rag.corpus import is_text
 from mio_rag.errors import InputError
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.rerank import Reranker, make_rerankers, rescored, spec_problems
 from mio_rag.types import Candidates
 
 __all__ = ["Mode", "Retriever", "reciprocal_rank_fusion"]
@@ -44,9 +45,9 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]], k: int = 60) -> di
     return scores
 
 
-def pool_problems(pool: int, mode: str, link_hops: int = 0) -> list[str]:
+def pool_problems(pool: int, mode: str, link_hops: int = 0, rerankers: Sequence[str] = ()) -> list[str]:
     """What is wrong with these settings of a `Retriever`."""
-    problems = []
+    problems = spec_problems(rerankers)
     if not 0 <= link_hops <= 3:
         problems.append(f"link_hops={link_hops} must be between 0 (no expansion of the pool) and 3")
     if pool < 1:
@@ -71,11 +72,14 @@ class Retriever:
     link_hops : int
         Links in a row that are followed from the best passages of the pool to passages that retrieval missed.
         0: the pool is not expanded.
+    rerankers : sequence of str or Reranker
+        Their scores are added to every pool; see `mio_rag.retrieval.rerank` for what the strings say. The
+        order of the pool stays.
 
     Raises
     ------
     InputError
-        For settings out of range, or links asked of an index without them.
+        For settings out of range, links asked of an index without them, or a re-ranker that cannot be had.
     """
 
     def __init__(
@@ -86,22 +90,48 @@ class Retriever:
         mode: Mode = "fused",
         counter: TokenCounter | None = None,
         link_hops: int = 0,
+        rerankers: Sequence[str | Reranker] = (),
     ) -> None:
-        problems = pool_problems(pool, mode, link_hops)
+        specs = [given for given in rerankers if isinstance(given, str)]
+        problems = pool_problems(pool, mode, link_hops, specs)
         if problems:
             raise InputError(problems)
         self.index, self.pool, self.mode, self.link_hops = index, pool, mode, link_hops
         if link_hops:
             index.required_links()
         self.counter: TokenCounter = counter or RegexCounter()
+        self.rerankers = make_rerankers(rerankers)
 
     def retrieve(self, question: str) -> Candidates:
         """The pool for a question, best first; at its end what links lead to, where they are followed.
 
         ``relevance`` is the cosine between question and passage, whatever ranked the pool. ``scores`` holds
-        "dense" (the same cosine), "bm25" (0 where no word is shared) and "fused" (reciprocal rank; 0 where
-        neither retriever listed the passage).
+        "dense" (the same cosine), "bm25" (0 where no word is shared), "fused" (reciprocal rank; 0 where
+        neither retriever listed the passage), and those of re-rankers by their names.
         """
+        return self.retrieve_many([question])[0]
+
+    def retrieve_many(
+        self, questions: Sequence[str], progress: Callable[[int], None] | None = None
+    ) -> list[Candidates]:
+        """`retrieve` for each question; re-rankers then read every passage once for all of them.
+
+        Parameters
+        ----------
+        progress : callable, optional
+            Called with 1 as each pool is found; re-ranking, if any, comes after that.
+        """
+        pools = []
+        for question in questions:
+            pools.append(self._found(question))
+            if progress:
+                progress(1)
+        for reranker in self.rerankers:
+            pools = rescored(pools, reranker)
+        return pools
+
+    def _found(self, question: str) -> Candidates:
+        """The pool before any re-ranking."""
         if not question.strip():
             raise InputError("the question is empty")
         if not is_text(question):

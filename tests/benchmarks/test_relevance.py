@@ -96,3 +96,78 @@ def test_ceilings_by_hand(demo: Dataset, demo_index: CorpusIndex) -> None:
     assert found["gold_tokens"] == cost
     assert found["all_gold_within"] == {str(b): float(cost <= b) for b in (128, 256, 512, 1024)}
     assert np.isclose(found["pool"], 84)
+
+
+def common(arguments: list[str], *names: str) -> list[str]:
+    """The options --NAME that the relevance study was given; the study itself is run if it was not."""
+    if not Path(arguments[-1]).is_file():
+        assert main(arguments) == 0
+    return [part for name in names for part in (name, arguments[arguments.index(name) + 1])]
+
+
+def test_answers_go_on_and_compare_with_the_best_ranking(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["answers", *common(arguments, "--data", "--indexes", "--sets", "--work")]
+    given += ["--study", arguments[-1], "--generator", "extractive", "--questions", "2"]
+    out = Path(arguments[-1]).parent / "answers.json"
+    assert main([*given, "--conditions", "baseline,ours", "--out", str(out)]) == 0
+    first = json.loads(out.read_text())["results"]["demo"]
+    assert {e["method"] for e in first["summary"]} == {"baseline", "ours"}
+    every = "baseline,mmr,ours,gold,sparing,default,ends,document,closed"
+    assert main([*given, "--conditions", every, "--out", str(out)]) == 0
+    found = json.loads(out.read_text())["results"]["demo"]
+    entries = {e["method"]: e for e in found["summary"]}
+    assert found["questions"] == 2
+    assert set(entries) == set(every.split(","))
+    assert (
+        entries["ours"]["token_f1"] == next(e for e in first["summary"] if e["method"] == "ours")["token_f1"]
+    )
+    assert entries["closed"]["tokens_used"]["mean"] == 0
+    for name in ("baseline", "mmr", "ours", "sparing", "ends"):
+        assert 0 < entries[name]["tokens_used"]["mean"] <= 256
+    same = ("ours", "ends", "document")  # the same passages in other orders
+    assert len({entries[name]["gold_recall"]["mean"] for name in same}) == 1
+    rows = (Path(given[8]) / "answers" / "demo" / "rows.jsonl").read_text().splitlines()
+    assert len(rows) == 2 * len(entries)  # nothing was answered twice
+    capsys.readouterr()
+    assert main([*given, "--conditions", "best", "--out", str(out)]) == 2
+    assert "conditions best are unknown" in capsys.readouterr().err
+    assert main([*given, "--max-tokens", "9", "--out", str(out)]) == 2
+    assert "other settings" in capsys.readouterr().err
+
+
+def test_transfer_and_the_road(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(arguments[-1]).parent
+    given = ["transfer", *common(arguments, "--data", "--indexes", "--sets", "--work")]
+    assert main([*given, "--study", arguments[-1], "--limit", "5", "--out", str(folder / "t.json")]) == 0
+    models = json.loads((folder / "t.json").read_text())["results"]["demo"]["models"]
+    assert set(models) == {"best ranking", "demo", "all sets"}
+    study = json.loads(Path(arguments[-1]).read_text())["results"]["demo"]
+    assert models["demo"]["256"]["tokens"] <= 256
+    assert models["demo"]["calibration"]["ece"] < models["best ranking"]["calibration"]["ece"]
+    assert study["questions"] >= 5
+    assert "[" in capsys.readouterr().out  # a set's own weights are marked
+    timed = ["road", *common(arguments, "--data", "--indexes", "--sets"), "--questions", "4"]
+    assert main([*timed, "--out", str(folder / "r.json")]) == 0
+    road = json.loads((folder / "r.json").read_text())["results"]["demo"]
+    assert road["questions"] == 4
+    for clock in (road["processor"], road["wall"]):
+        assert sum(entry["share"] for entry in clock["stages"].values()) == pytest.approx(1.0)
+        assert all(entry["median"] >= 0 for entry in clock["stages"].values())
+        assert clock["without_embedding"]["median"] <= clock["total"]["median"]
+
+
+def test_tuning_one_half_and_reporting_the_other(arguments: list[str]) -> None:
+    pytest.importorskip("optuna")
+    out = Path(arguments[-1]).parent / "tuned.json"
+    given = ["tuned", *common(arguments, "--data", "--indexes", "--sets", "--work")]
+    assert main([*given, "--budgets", "200", "--trials", "1", "--out", str(out)]) == 0
+    found = json.loads(out.read_text())["results"]["demo"]["budgets"]["200"]
+    assert found["ranking"]["method"] in BASELINES
+    assert found["ours"]["relevance"] in ("probability", "cosine", "fused")
+    # The only trial is the start, so that with the probability nothing has changed.
+    if found["ours"]["relevance"] == "probability":
+        assert found["ours"]["recall"] == found["untuned"]["recall"]
+    for entry in found.values():
+        assert entry["tokens"] <= 200

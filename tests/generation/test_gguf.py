@@ -160,6 +160,15 @@ def test_choices_are_constrained(generator: GGUFGenerator, count: int) -> None:
 
 @pytest.mark.gguf
 @needs_model
+def test_weigh_gives_log_probabilities(generator: GGUFGenerator) -> None:
+    said = generator.generate(PROMPT, max_tokens=1)
+    assert said.logprobs is not None
+    first, missing = generator.weigh(PROMPT, [said.text, "no such token"])
+    assert first >= said.logprobs[0] - 1e-3  # other spellings may add to it
+    assert missing < first <= 0
+
+
+@needs_model
 def test_many(generator: GGUFGenerator) -> None:
     long = build_prompt(Question("q2", "long " * 1100))
     first, second, third = generator.generate_many([PROMPT, long, PROMPT], max_tokens=4)

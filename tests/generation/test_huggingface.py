@@ -156,3 +156,15 @@ def test_closed(folder: Path) -> None:
     generator.close()
     with pytest.raises(GenerationError, match="closed"):
         generator.generate(PROMPTS[0])
+
+
+def test_weigh_gives_the_probabilities_of_first_tokens(generator: HuggingFaceGenerator) -> None:
+    ids = generator._ids(PROMPTS[1])
+    with torch.inference_mode():
+        scores = torch.log_softmax(generator._model(torch.tensor([ids])).logits[0, -1], dim=-1)
+    best = scores.topk(100)
+    spelt = [generator._tokenizer.decode([t]).strip() for t in best.indices.tolist()]
+    word = next(w for w in spelt if w.isalpha() and [s.lower() for s in spelt].count(w.lower()) == 1)
+    found, missing = generator.weigh(PROMPTS[1], [word.upper(), "no such token"])
+    assert found == pytest.approx(float(best.values[spelt.index(word)]), abs=1e-4)
+    assert missing == pytest.approx(float(best.values[-1]), abs=1e-4)

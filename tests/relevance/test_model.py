@@ -91,7 +91,9 @@ def test_a_rerankers_score_is_one_more_feature() -> None:
     c = pool()
     assert "score:rerank" in available_features(c)
     np.testing.assert_array_equal(feature_matrix(c, ["score:rerank"])[:, 0], c.scores["rerank"])
-    assert set(available_features(c)) == {*BASE_FEATURES, *LINK_FEATURES, "score:rerank"}
+    gap = feature_matrix(c, ["gap:rerank"])[:, 0]
+    np.testing.assert_allclose(gap, c.scores["rerank"] - c.scores["rerank"].max())
+    assert set(available_features(c)) == {*BASE_FEATURES, *LINK_FEATURES, "score:rerank", "gap:rerank"}
     assert set(available_features(pool(links=None), links=True)).isdisjoint(LINK_FEATURES)
 
 

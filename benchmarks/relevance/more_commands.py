@@ -1,0 +1,153 @@
+"""`python -m benchmarks transfer`, `tuned` and `road`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.relevance import road, transfer, tuned
+from benchmarks.relevance.models import halves, load
+from mio_rag.datasets import load_dataset
+from mio_rag.errors import InputError
+from mio_rag.evaluation.harness import environment
+from mio_rag.evaluation.ledger import write_atomically
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.solvers.branch_and_bound import warmup
+
+__all__ = [
+    "add_road_options",
+    "add_transfer_options",
+    "add_tuned_options",
+    "road_command",
+    "transfer_command",
+    "tuned_command",
+]
+
+
+def _common(parser: argparse.ArgumentParser, out: str) -> None:
+    parser.add_argument("--data", type=Path, required=True, help="folder that holds one folder for each set")
+    parser.add_argument("--indexes", type=Path, required=True, help="folder that holds an index for each set")
+    parser.add_argument("--sets", required=True, help="comma-separated")
+    parser.add_argument("--seed", type=int, default=0, help="of the split (default: 0)")
+    parser.add_argument("--out", type=Path, default=Path(out))
+
+
+def add_transfer_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `transfer`."""
+    _common(parser, "benchmarks/results/transfer.json")
+    parser.add_argument("--work", type=Path, required=True, help="work folder of `relevance`, for its models")
+    parser.add_argument("--study", type=Path, default=Path("benchmarks/results/relevance.json"))
+    parser.add_argument("--limit", type=int, default=200, help="questions of each set (default: 200)")
+    parser.add_argument("--time-limit", type=float, default=0.5, help="seconds a program (default: 0.5)")
+
+
+def add_tuned_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `tuned`."""
+    _common(parser, "benchmarks/results/tuned.json")
+    parser.add_argument("--work", type=Path, required=True, help="work folder of `relevance`, for its models")
+    parser.add_argument("--limit", type=int, help="questions of each half")
+    parser.add_argument("--budgets", default="256,512", help="comma-separated (default: 256,512)")
+    parser.add_argument("--trials", type=int, default=40, help="of each search (default: 40)")
+    parser.add_argument("--time-limit", type=float, default=0.5, help="seconds a program (default: 0.5)")
+
+
+def add_road_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `road`."""
+    _common(parser, "benchmarks/results/road.json")
+    parser.add_argument("--questions", type=int, default=60, help="of each set (default: 60)")
+    parser.add_argument("--pool", type=int, default=50)
+    parser.add_argument("--budget-tokens", type=int, default=512)
+
+
+def _names(given: argparse.Namespace) -> list[str]:
+    return [name.strip() for name in given.sets.split(",") if name.strip()]
+
+
+def _write(given: argparse.Namespace, report: dict[str, Any], text: str) -> int:
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(given.out, json.dumps(report | environment(), indent=1, allow_nan=False) + "\n")
+    write_atomically(given.out.with_suffix(".txt"), text + "\n")
+    print(text)
+    return 0
+
+
+def transfer_command(given: argparse.Namespace) -> int:
+    """Weights of each set on each set."""
+    budgets = (256, 512)
+    try:
+        study = json.loads(given.study.read_text(encoding="utf-8"))["results"]
+        found = transfer.transfer(
+            given.data,
+            given.indexes,
+            _names(given),
+            given.work / "models",
+            study,
+            budgets=budgets,
+            limit=given.limit,
+            seed=given.seed,
+            time_limit=given.time_limit,
+            progress=lambda text: print(text, file=sys.stderr, flush=True),
+        )
+    except (InputError, OSError, KeyError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    text = "\n\n".join(transfer.table(found, budget) for budget in budgets)
+    return _write(given, {"benchmark": "transfer", "seed": given.seed, "results": found}, text)
+
+
+def tuned_command(given: argparse.Namespace) -> int:
+    """Everything tuned on one half, reported on the other."""
+    found: dict[str, Any] = {}
+    try:
+        for name in _names(given):
+            split = halves(load_dataset(given.data / name), given.seed, given.limit)
+            own = given.work / "models" / name / "links.json"
+            found[name] = {
+                "questions": len(split.report),
+                "fitted_on": len(split.fit),
+                "budgets": tuned.tuned(
+                    split,
+                    CorpusIndex.load(given.indexes / name),
+                    load(own if own.is_file() else given.work / "models" / "default.json"),
+                    given.work / "tuned.sqlite",
+                    budgets=[int(part) for part in given.budgets.split(",")],
+                    trials=given.trials,
+                    time_limit=given.time_limit,
+                    progress=lambda text: print(text, file=sys.stderr, flush=True),
+                ),
+            }
+    except (InputError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    report = {"benchmark": "tuned", "seed": given.seed, "trials": given.trials, "limit": given.limit}
+    return _write(given, report | {"results": found}, tuned.table(found))
+
+
+def road_command(given: argparse.Namespace) -> int:
+    """The time of a new question, by stage."""
+    found: dict[str, Any] = {}
+    before = os.environ.get("MIO_RAG_CACHE")
+    with tempfile.TemporaryDirectory() as folder:  # no question is known, none is remembered
+        os.environ["MIO_RAG_CACHE"] = folder
+        try:
+            warmup()
+            for name in _names(given):
+                dataset = load_dataset(given.data / name)
+                questions = halves(dataset, given.seed, given.questions + 3).report
+                index = CorpusIndex.load(given.indexes / name)
+                found[name] = road.measure(index, questions, given.pool, given.budget_tokens)
+        except InputError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        finally:
+            os.environ.pop("MIO_RAG_CACHE")
+            if before is not None:
+                os.environ["MIO_RAG_CACHE"] = before
+    load = os.getloadavg()[0]
+    report = {"benchmark": "road", "seed": given.seed, "pool": given.pool, "load": load, "results": found}
+    return _write(given, report | {"budget_tokens": given.budget_tokens}, road.table(found))
