@@ -8,6 +8,7 @@ python -m benchmarks relevance      calibrated relevance and evidence links, aga
 python -m benchmarks attacks        attacked selections: certificates of worst cases, and their slack
 python -m benchmarks stability      what robustness costs and buys at matched token budgets
 python -m benchmarks mdp            decision processes: our kernels, plain Python, numpy, other packages
+python -m benchmarks control        controllers with a language model: quality against cost, calibration
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import attacks, conformance, mdp, rows
+from benchmarks.control import command as control
 from benchmarks.files import write_json
 from benchmarks.relevance import command as relevance
 from benchmarks.speed.command import add_options, command
@@ -45,7 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
         names.add_parser("trust", help="every certificate of the exact kernel against enumeration")
     )
     mdp.add_options(names.add_parser("mdp", help="decision processes: our kernels against other packages"))
+    control.add_options(names.add_parser("control", help="controllers with a language model"))
     given = parser.parse_args(arguments)
+    if given.name == "control":
+        return control.command(given)
     if given.name == "mdp":
         return mdp.command(given)
     if given.name == "relevance":

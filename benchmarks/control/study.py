@@ -36,7 +36,7 @@ __all__ = ["MODELS", "SETS", "Set", "run_calibrated", "run_given"]
 
 _SEED = 0
 _STEPS = 3
-#: The published process, planning for the steps that it has; and a second setting of the same publication.
+#: The published process, planning for the steps that it has.
 MODELS = {"given": RetrievalMDP(horizon=_STEPS)}
 _CALIBRATED = ("mdp", "mdp@confidence")
 
@@ -148,16 +148,10 @@ def run_calibrated(
         if not others.questions:
             raise InputError(f"{chosen.name}: {len(asked)} questions make no two folds: raise --questions")
         for name, model in (("calibrated", found.model), ("by-bins", found.by_bins)):
+            say(f"{chosen.name}, {name}: fold {fold}")
             folder = work / chosen.name / f"{name}-{fold}-of-{upto}"
-            evaluate(
-                others,
-                index,
-                generator,
-                _settings(chosen, _CALIBRATED, model, len(others.questions)),
-                folder,
-                resume=True,
-                progress=lambda _, text, name=name: say(f"{chosen.name}, {name}: {text}"),
-            )
+            settings = _settings(chosen, _CALIBRATED, model, len(others.questions))
+            evaluate(others, index, generator, settings, folder, resume=True)
         told.append(
             {
                 "learned_from": len(learned),
@@ -170,7 +164,8 @@ def run_calibrated(
                 "by_bins": model_to_dict(found.by_bins),
             }
         )
-    return json.loads(json.dumps(told))
+    plain: list[dict[str, Any]] = json.loads(json.dumps(told))
+    return plain
 
 
 def _estimated(traces: Sequence[Trace], chosen: Set) -> Calibration:
