@@ -171,9 +171,6 @@ def test_with_slots_shared_beginnings_are_read_once(generator: GGUFGenerator) ->
         again = remembering._complete(PROMPT, max_tokens=4)
         assert first["timings"].get("cache_n", 0) == 0
         assert again["timings"]["cache_n"] > 0.8 * again["usage"]["prompt_tokens"]
-        assert (
-            remembering.generate(PROMPT, max_tokens=8).text == generator.generate(PROMPT, max_tokens=8).text
-        )
 
 
 @pytest.mark.gguf
