@@ -12,6 +12,8 @@ from mio_rag.errors import require
 
 __all__ = ["draw", "table"]
 
+_FEW = 30
+
 
 def _interval(entry: Mapping[str, float], digits: int) -> str:
     return f"{entry['mean']:.{digits}f} ({entry['low']:.{digits}f} to {entry['high']:.{digits}f})"
@@ -24,6 +26,10 @@ def table(results: Mapping[str, Any]) -> str:
         lines.append(
             f"{name}: the first {found['questions']} of {found['planned']} questions, {found['measure']}"
         )
+        if found["questions"] < _FEW:
+            lines.append(
+                f"  fewer than {_FEW} questions: intervals of so few say little, and none is a verdict"
+            )
         lines.append(
             f"  {'controller':<28} {'quality':<23} {'tokens':<18} {'calls':>5} {'retr.':>5} {'seconds':>7}"
             "  by part"
@@ -45,10 +51,31 @@ def table(results: Mapping[str, Any]) -> str:
         for ours, better in found["dominated"].items():
             by = f"dominated by {', '.join(better)}" if better else "not dominated"
             lines.append(f"  {ours}: {by}")
+        lines += _differences(found)
         for k, fold in enumerate(found["calibration"]):
             lines.append(f"  calibrated on fold {k} ({fold['learned_from']} questions): {_estimates(fold)}")
         lines.append("")
     return "\n".join(lines).rstrip()
+
+
+def _differences(found: Mapping[str, Any]) -> list[str]:
+    """Each process less each controller that is none, question by question."""
+    by_pair: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in found["differences"]:
+        if row["method"] in OURS and row["baseline"] not in OURS:
+            by_pair.setdefault((row["method"], row["baseline"]), {})[row["measure"]] = row
+    lines = []
+    for (ours, other), rows in by_pair.items():
+        told = {
+            key: f"{rows[key]['difference']:+.{digits}f} ({rows[key]['low']:+.{digits}f} to "
+            f"{rows[key]['high']:+.{digits}f})"
+            for key, digits in (("quality", 3), ("tokens", 0))
+        }
+        lines.append(
+            f"  {ours} - {other}: quality {told['quality']}, q {rows['quality']['q_value']:.2f}; "
+            f"tokens {told['tokens']}"
+        )
+    return lines
 
 
 def _estimates(fold: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 
 from mio_rag.control.memory import LimitReached, Memory, Meter, Reply
 from mio_rag.control.parts import AnswerSynthesizer
-from mio_rag.errors import InputError
+from mio_rag.errors import GenerationError, InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 
 __all__ = ["GAUGES", "Confidence", "Evidence", "Gauge", "Tracked", "draw", "make_gauge", "tracked_next"]
@@ -131,7 +131,10 @@ class Confidence:
         prompt = self.synthesizer.prompt(memory)
         options = len(memory.question.choices)
         if options:
-            chosen = meter.choose("measure", prompt)
+            try:
+                chosen = meter.choose("measure", prompt)
+            except GenerationError:
+                return 1.0  # it named no option; a model that is out of order fails at the next call as well
             if chosen.probability is None:
                 raise _unmeasured(chosen.answer.generator)
             memory.draft = chosen

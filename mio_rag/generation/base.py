@@ -95,8 +95,12 @@ class BaseGenerator(ABC):
     def _choose(self, prompt: Prompt, choices: Sequence[str]) -> tuple[int, float | None]:
         """Position and probability; by default the reply is read as a letter, or as the text of an option."""
         said = self.generate(prompt, max_tokens=16)
-        first = math.exp(min(0.0, said.logprobs[0])) if said.logprobs else None
-        return parse_choice(said.text, choices, self.name), first
+        index = parse_choice(said.text, choices, self.name)
+        if not said.logprobs:
+            return index, None
+        # Of a letter its own token tells; of a longer reply the whole, which is a lower bound.
+        letter = said.text.strip().startswith(LETTERS[index])
+        return index, math.exp(min(0.0, said.logprobs[0] if letter else sum(said.logprobs)))
 
     def _close(self) -> None:
         """Nothing to give back, unless the back end says so."""

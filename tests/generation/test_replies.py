@@ -83,6 +83,11 @@ def test_choices_come_back_with_their_probability(tmp_path: Path) -> None:
     assert (swapped.index, swapped.answer.text, model.asked) == (1, "Rome", 2)
 
 
+def test_a_longer_reply_is_as_probable_as_all_of_it() -> None:
+    chosen = Slow(text="Paris").choose_scored(CHOICE, ("Rome", "Paris"))
+    assert (chosen.index, chosen.probability) == (1, pytest.approx(0.5 * 0.25))
+
+
 def test_many_ask_only_for_what_is_missing_and_failures_are_not_kept(tmp_path: Path) -> None:
     model = Slow()
     remembering = RememberingGenerator(model, tmp_path / "replies.sqlite")
