@@ -49,7 +49,7 @@ def table(results: Mapping[str, Any]) -> str:
                 f"{entry['total_seconds']['mean']:7.1f}  {shown}"
             )
         for ours, better in found["dominated"].items():
-            by = f"dominated by {', '.join(better)}" if better else "not dominated"
+            by = f"dominated by {'; '.join(better)}" if better else "not dominated"
             lines.append(f"  {ours}: {by}")
         lines += _differences(found)
         for k, fold in enumerate(found["calibration"]):
@@ -62,7 +62,7 @@ def _differences(found: Mapping[str, Any]) -> list[str]:
     """Each process less each controller that is none, question by question."""
     by_pair: dict[tuple[str, str], dict[str, Any]] = {}
     for row in found["differences"]:
-        if row["method"] in OURS and row["baseline"] not in OURS:
+        if row["method"] in OURS[:4] and row["baseline"] not in OURS:
             by_pair.setdefault((row["method"], row["baseline"]), {})[row["measure"]] = row
     lines = []
     for (ours, other), rows in by_pair.items():
@@ -96,7 +96,7 @@ def _ends(estimate: Mapping[str, Any]) -> str:
 def draw(results: Mapping[str, Any], path: Path) -> None:
     """Quality against tokens with 95 % intervals, one panel a set, as a PNG."""
     figures: Any = require("matplotlib.figure", "evaluation", "the picture")
-    figure = figures.Figure(figsize=(6.2 * len(results), 4.6), layout="constrained")
+    figure = figures.Figure(figsize=(6.2 * len(results), 6.0), layout="constrained")
     panels = figure.subplots(1, len(results), squeeze=False).ravel()
     for panel, (name, found) in zip(panels, results.items(), strict=True):
         places: dict[tuple[float, float], list[str]] = {}
@@ -116,15 +116,13 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
                 alpha=0.9,
             )
             places.setdefault((round(x["mean"]), round(y["mean"], 3)), []).append(controller)
-        for (x_, y_), names in places.items():
-            panel.annotate(
-                "\n".join(names), (x_, y_), xytext=(5, 4), textcoords="offset points", fontsize=6.5
-            )
-        panel.set(
-            title=f"{name}: {found['questions']} questions",
-            xlabel="tokens in and out of the model a question",
-            ylabel=found["measure"],
-            xscale="log",
+        listed = []
+        for number, ((x_, y_), names) in enumerate(sorted(places.items()), start=1):
+            panel.annotate(str(number), (x_, y_), xytext=(4, 5), textcoords="offset points", fontsize=9)
+            listed.append(f"{number}  {'; '.join(names)}")
+        panel.set(title=f"{name}: {found['questions']} questions", ylabel=found["measure"], xlim=(0, None))
+        panel.set_xlabel(
+            "tokens in and out of the model a question\n\n" + "\n".join(listed), loc="left", fontsize=8
         )
         panel.grid(alpha=0.2)
     with replaced(path) as temporary:
