@@ -112,7 +112,11 @@ def make_generator(spec: str, **options: Any) -> Generator:
         return generator
     from mio_rag.generation.replies import RememberingGenerator
 
-    return RememberingGenerator(generator, replies)
+    try:
+        return RememberingGenerator(generator, replies)
+    except InputError:
+        generator.close()
+        raise
 
 
 def _back_end(name: str) -> Any:

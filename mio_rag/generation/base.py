@@ -186,8 +186,8 @@ class BaseGenerator(ABC):
         return max(0, self._window - max_tokens - around - _SEAM_TOKENS)
 
     def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
-        """Index into `choices` of the option that the generator holds to be right; see `choose_scored`."""
-        return self.choose_scored(prompt, choices).index
+        """Index into `choices` of the option held to be right; as `choose_scored`, but counts nothing."""
+        return self._choose(self._with_choices(prompt, choices), choices)[0]
 
     def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
         """The option that the generator holds to be right, with its probability among all of them.
@@ -200,8 +200,18 @@ class BaseGenerator(ABC):
         InputError
             For fewer than 2 or more than 26 choices, or a blank one.
         GenerationError
-            As `generate`; also if the reply of a model that cannot be constrained names no option.
+            As `generate`; also if the reply of a model that cannot be constrained names no option, or nothing
+            counts the prompt's tokens.
         """
+        prompt = self._with_choices(prompt, choices)
+        start = time.perf_counter()
+        index, probability = self._choose(prompt, choices)
+        seconds = time.perf_counter() - start
+        tokens = self.prompt_tokens(prompt)
+        return Choice(index, probability, Answer(choices[index], tokens, 1, seconds, self.name))
+
+    def _with_choices(self, prompt: Prompt, choices: Sequence[str]) -> Prompt:
+        """The prompt with these options, checked."""
         if not 2 <= len(choices) <= len(LETTERS):
             raise InputError(
                 f"{len(choices)} choices were given: between 2 and {len(LETTERS)} can be told apart"
@@ -211,11 +221,7 @@ class BaseGenerator(ABC):
         if prompt.question.choices != tuple(choices):
             prompt = build_prompt(replace(prompt.question, choices=tuple(choices)), prompt.passages)
         self._check_fits(prompt, 1)
-        start = time.perf_counter()
-        index, probability = self._choose(prompt, choices)
-        seconds = time.perf_counter() - start
-        tokens = self.prompt_tokens(prompt)
-        return Choice(index, probability, Answer(choices[index], tokens, 1, seconds, self.name))
+        return prompt
 
     def close(self) -> None:
         """Give back what the generator holds (model memory, connections); may be called twice."""

@@ -215,7 +215,8 @@ def _among(choice: Mapping[str, Any], said: str, letters: str) -> float | None:
     listed = ((choice.get("logprobs") or {}).get("content") or [{}])[0]
     if "logprob" not in listed:
         return None
-    logs = {t["token"]: float(t["logprob"]) for t in listed.get("top_logprobs", ()) if t["token"] in letters}
+    top = listed.get("top_logprobs", ())
+    logs = {t["token"]: float(t["logprob"]) for t in top if t["token"] in set(letters)}
     logs[said] = float(listed["logprob"])
     return math.exp(logs[said]) / sum(map(math.exp, logs.values()))
 

@@ -5,6 +5,9 @@ the messages as the model gets them, and the longest answer; decoding is greedy,
 same again. A reply is kept with its tokens and the seconds that it took when it was made: whoever gets it
 from here is charged these, not the time of the look-up. A file that cannot be read or written is left alone
 with a warning: it saves time, it must never cost a result.
+
+Of an endpoint only address and model name are known: where another model comes to stand behind them, take
+another file.
 """
 
 from __future__ import annotations

@@ -159,7 +159,8 @@ def test_endpoints_name_what_their_replies_depend_on(tmp_path: Path) -> None:
 
 def test_the_probability_of_a_letter_is_among_the_letters() -> None:
     top = [
-        {"token": t, "logprob": math.log(p)} for t, p in (("The", 0.5), ("B", 0.3), ("A", 0.1), ("D", 0.05))
+        {"token": t, "logprob": math.log(p)}
+        for t, p in (("The", 0.5), ("B", 0.3), ("A", 0.1), ("D", 0.05), ("AB", 0.02))
     ]
     said = {"logprobs": {"content": [{"token": "B", "logprob": math.log(0.3), "top_logprobs": top}]}}
     assert _among(said, "B", "ABC") == pytest.approx(0.3 / 0.4)
