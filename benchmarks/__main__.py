@@ -1,96 +1,121 @@
 """Benchmarks: measure, write the JSON, and fail where a solver is wrong.
 
-python -m benchmarks conformance    all solvers against exhaustive enumeration on random programs
-python -m benchmarks trust          every certificate of the exact kernel against enumeration
-python -m benchmarks solvers        speed on real candidate pools, against general solvers and heuristics
-python -m benchmarks rows           the exact kernel with source caps, topics and conflicts
-python -m benchmarks relevance      calibrated relevance and evidence links, against rank baselines
-python -m benchmarks attacks        attacked selections: certificates of worst cases, and their slack
-python -m benchmarks stability      what robustness costs and buys at matched token budgets
-python -m benchmarks answers        what a language model answers from those selections
-python -m benchmarks transfer       weights fitted on one set, used on another
-python -m benchmarks tuned          weights and source caps tuned on one half, rankings too
-python -m benchmarks road           the time of a new question by stage, without a reader
-python -m benchmarks mdp            decision processes: our kernels, plain Python, numpy, other packages
-python -m benchmarks batch          rows a second of select-batch, memory while they stream, Ray's overhead
-python -m benchmarks service        many clients on loopback, then more than there is room for
-python -m benchmarks adapters       what the adapters to other frameworks add to the bare selector
+python -m benchmarks --help lists them. Each one's module says what it measures and how.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import adapters, attacks, batch, conformance, mdp, rows, service
+from benchmarks.control import command as control
 from benchmarks.files import write_json
 from benchmarks.relevance import answers_command as answers
 from benchmarks.relevance import command as relevance
 from benchmarks.relevance import more_commands as more
-from benchmarks.speed.command import add_options, command
+from benchmarks.speed import command as speed
 from benchmarks.stability import command as stability
 from benchmarks.trust import command as trust
+
+_Parser = argparse.ArgumentParser
+_Options = argparse.Namespace
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one benchmark; the exit status is 1 where it found a disagreement, 2 for bad input."""
+    said = sys.argv[1:] if arguments is None else arguments
+    table: dict[str, tuple[str, Callable[[_Parser], None], Callable[[_Options], int]]] = {
+        "conformance": ("all solvers against enumeration on random programs", _options, _conformance),
+        "trust": (
+            "every certificate of the exact kernel against enumeration",
+            trust.add_options,
+            trust.command,
+        ),
+        "solvers": (
+            "speed on real candidate pools, against general solvers and heuristics",
+            speed.add_options,
+            lambda given: speed.command(given, said),
+        ),
+        "rows": ("the exact kernel with source caps, topics and conflicts", rows.add_options, rows.command),
+        "relevance": (
+            "calibrated relevance and evidence links, against rank baselines",
+            relevance.add_options,
+            relevance.command,
+        ),
+        "answers": (
+            "what a language model answers from those selections",
+            answers.add_options,
+            answers.command,
+        ),
+        "transfer": (
+            "weights fitted on one set, used on another",
+            more.add_transfer_options,
+            more.transfer_command,
+        ),
+        "tuned": (
+            "weights and source caps tuned on one half of each set, rankings too",
+            more.add_tuned_options,
+            more.tuned_command,
+        ),
+        "road": (
+            "the time of a new question by stage, without a reader",
+            more.add_road_options,
+            more.road_command,
+        ),
+        "attacks": (
+            "attacked selections: certificates of worst cases, and their slack",
+            attacks.add_options,
+            attacks.command,
+        ),
+        "stability": (
+            "what robustness costs and buys at matched token budgets",
+            stability.add_options,
+            stability.command,
+        ),
+        "mdp": (
+            "decision processes: our kernels, plain Python, numpy, other packages",
+            mdp.add_options,
+            mdp.command,
+        ),
+        "control": (
+            "controllers with a language model: quality against cost, calibration",
+            control.add_options,
+            control.command,
+        ),
+        "batch": (
+            "rows a second of select-batch, memory while they stream, Ray's overhead",
+            batch.add_options,
+            batch.command,
+        ),
+        "service": (
+            "many clients on loopback, then more than there is room for",
+            service.add_options,
+            service.command,
+        ),
+        "adapters": (
+            "what the adapters to other frameworks add to the bare selector",
+            adapters.add_options,
+            adapters.command,
+        ),
+    }
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    names = parser.add_subparsers(dest="name", required=True)
-    one = names.add_parser(
-        "conformance", help="all solvers against exhaustive enumeration on random programs"
-    )
-    one.add_argument("--programs", type=_positive, default=2000, help="how many programs (default: 2000)")
-    one.add_argument("--seed", type=int, default=0, help="of the generator (default: 0)")
-    one.add_argument("--out", type=Path, default=Path("benchmarks/results/conformance.json"))
-    add_options(names.add_parser("solvers", help="speed on real candidate pools"))
-    relevance.add_options(names.add_parser("relevance", help="calibrated relevance and evidence links"))
-    rows.add_options(names.add_parser("rows", help="the exact kernel on programs with side rows"))
-    attacks.add_options(names.add_parser("attacks", help="attacked selections and their certificates"))
-    stability.add_options(names.add_parser("stability", help="robust selection at matched token budgets"))
-    answers.add_options(names.add_parser("answers", help="what a language model answers from them"))
-    more.add_transfer_options(names.add_parser("transfer", help="weights of one set used on another"))
-    more.add_tuned_options(names.add_parser("tuned", help="everything tuned on one half of each set"))
-    more.add_road_options(names.add_parser("road", help="the time of a new question, by stage"))
-    trust.add_options(
-        names.add_parser("trust", help="every certificate of the exact kernel against enumeration")
-    )
-    mdp.add_options(names.add_parser("mdp", help="decision processes: our kernels against other packages"))
-    batch.add_options(names.add_parser("batch", help="rows a second, memory, Ray's overhead"))
-    service.add_options(names.add_parser("service", help="the service under load"))
+    names = parser.add_subparsers(dest="name", required=True, metavar="BENCHMARK")
+    for name, (what, options, _) in table.items():
+        options(names.add_parser(name, help=what))
     given = parser.parse_args(arguments)
-    if given.name == "batch":
-        return batch.command(given)
-    if given.name == "service":
-        return service.command(given)
-    adapters.add_options(names.add_parser("adapters", help="what the adapters add to the bare selector"))
-    if given.name == "adapters":
-        return adapters.command(given)
-    if given.name == "mdp":
-        return mdp.command(given)
-    if given.name == "relevance":
-        return relevance.command(given)
-    if given.name == "rows":
-        return rows.command(given)
-    if given.name == "attacks":
-        return attacks.command(given)
-    if given.name == "stability":
-        return stability.command(given)
-    if given.name == "answers":
-        return answers.command(given)
-    if given.name == "transfer":
-        return more.transfer_command(given)
-    if given.name == "tuned":
-        return more.tuned_command(given)
-    if given.name == "road":
-        return more.road_command(given)
-    if given.name == "trust":
-        return trust.command(given)
-    if given.name == "solvers":
-        return command(given, sys.argv[1:] if arguments is None else arguments)
-    return _conformance(given)
+    return table[given.name][2](given)
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--programs", type=_positive, default=2000, help="how many programs (default: 2000)")
+    add("--seed", type=int, default=0, help="of the generator (default: 0)")
+    add("--out", type=Path, default=Path("benchmarks/results/conformance.json"))
 
 
 def _conformance(given: argparse.Namespace) -> int:

@@ -116,6 +116,8 @@ def print_profile(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
 def _interval(estimate: Estimate | None) -> str:
     if estimate is None:
         return "\u2013"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3f} (too few questions for an interval, n = {estimate.n})"
     return f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f}, n = {estimate.n})"
 
 

@@ -4,12 +4,11 @@ policy.
 Every recorded action is a transition from U to the U measured after it. Retrieving succeeds if U falls by
 more than `min_drop`; p_s is the share of successes, delta_r the mean fall in a success, delta_p the mean fall
 of all reasoning steps. Intervals are 95 %: Wilson's for p_s, for means the percentile bootstrap over
-questions (transitions of one question hang together). Costs are the mean seconds, or tokens, of an action
-times a price; without a price one reasoning step keeps the cost that it had.
+questions (transitions of one question hang together; of fewer than five there is none). What several
+controllers did alike on a question, after the same actions, counts once. Costs are the mean seconds, or
+tokens, of an action times a price; without a price one reasoning step keeps the cost that it had.
 
-The process assumes that U alone decides what an action does (Markov), that nothing raises U, and that
-starting lower ends lower (monotone). Each assumption is tested as far as the data go; a violation is told,
-not mended.
+`mio_rag.control.assumptions` tests what the process assumes; a violation is told, not mended.
 """
 
 from __future__ import annotations
@@ -32,17 +31,23 @@ __all__ = ["BinEstimate", "Calibration", "Estimate", "calibrate", "transitions"]
 Unit = Literal["seconds", "tokens"]
 
 RESAMPLES = 2000
+_FEWEST_QUESTIONS = 5  # below which a bootstrap says nothing
 _BIN_FEWEST = 5  # observations of a bin, below which the value of all stands in
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % interval, from `n` observations."""
+    """A value with its 95 % interval (None: too few questions for one), from `n` observations."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     n: int
+
+    def scaled(self, factor: float) -> Estimate:
+        """In another unit."""
+        ends = [None if end is None else end * factor for end in (self.low, self.high)]
+        return Estimate(self.value * factor, ends[0], ends[1], self.n)
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class Calibration:
 
 
 def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list[Transition], str]:
-    """The actions of traces whose U was measured, and how it was.
+    """The actions of traces whose U was measured, and how it was; what was done alike is listed once.
 
     Raises
     ------
@@ -94,11 +99,18 @@ def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list
             "controllers with @confidence or @evidence"
         )
     found = []
+    known: set[tuple[Any, ...]] = set()
     for trace in traces:
         if trace.gauge != chosen:
             continue
         last: float | None = None
+        path: tuple[Any, ...] = (trace.question_id, trace.budget_tokens, trace.generator)
         for step in trace.steps:
+            path = (*path, step.action, step.query, step.note, step.new_ids, step.next_uncertainty)
+            before, last = last, step.uncertainty - step.next_uncertainty
+            if path in known:  # another controller came the same way
+                continue
+            known.add(path)
             tokens = sum(call.prompt_tokens + call.completion_tokens for call in step.calls)
             seconds = sum(call.seconds for call in step.calls)
             found.append(
@@ -110,10 +122,9 @@ def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list
                     step.next_uncertainty,
                     seconds,
                     tokens,
-                    last,
+                    before,
                 )
             )
-            last = step.uncertainty - step.next_uncertainty
     if not found:
         raise InputError(f"the traces measured by {chosen} hold no action: every one stopped at once")
     return found, chosen
@@ -201,11 +212,9 @@ def _parameters(
     """p_s, delta_r and delta_p, each None without data."""
     won = [t for t in retrieved if t.drop > min_drop]
     chance = None
-    if retrieved:
-        interval = stats.binomtest(len(won), len(retrieved)).proportion_ci(method="wilson")
-        chance = Estimate(
-            len(won) / len(retrieved), float(interval.low), float(interval.high), len(retrieved)
-        )
+    if n := len(retrieved):
+        interval = stats.binomtest(len(won), n).proportion_ci(method="wilson")
+        chance = Estimate(len(won) / n, float(interval.low), float(interval.high), n)
     return chance, _mean(won, lambda t: t.drop, seed), _mean(reasoned, lambda t: t.drop, seed)
 
 
@@ -219,10 +228,13 @@ def _mean(group: Sequence[Transition], value: Callable[[Transition], float], see
     for t in group:
         sums[place[t.question_id]] += value(t)
         counts[place[t.question_id]] += 1
+    value_of_all = float(sums.sum() / counts.sum())
+    if len(names) < _FEWEST_QUESTIONS:
+        return Estimate(value_of_all, None, None, len(group))
     rows = np.random.default_rng(seed).integers(0, len(names), size=(RESAMPLES, len(names)))
     means = sums[rows].sum(axis=1) / counts[rows].sum(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
-    return Estimate(float(sums.sum() / counts.sum()), float(low), float(high), len(group))
+    return Estimate(value_of_all, float(low), float(high), len(group))
 
 
 def _costs(
@@ -251,7 +263,7 @@ def _costs(
         + ("" if price is not None else ", so that a reasoning step keeps its cost")
     )
     both = (_mean(retrieved, amount, seed), one)
-    scaled = [None if e is None else Estimate(e.value * rate, e.low * rate, e.high * rate, e.n) for e in both]
+    scaled = [None if e is None else e.scaled(rate) for e in both]
     return scaled[0], scaled[1]
 
 

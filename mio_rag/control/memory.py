@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -68,10 +68,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer, with the position of the chosen option where there are options."""
+    """An answer; where there are options, with the position of the chosen one and its probability."""
 
     answer: Answer
     choice: int | None = None
+    probability: float | None = None
 
 
 #: What was said before, by prompt and longest answer: models decode greedily, so it would be said again.
@@ -136,7 +137,7 @@ class Meter:
         self.generator, self.limits, self._reserve = generator, limits, reserve
         self._replies: Replies = {} if replies is None else replies
         self._started = time.perf_counter()
-        self._remembered = 0.0  # seconds that replies took when they were first given
+        self._remembered = 0.0  # what replies took when they were first given, beyond getting them now
         self._calls: list[Call] = []
         self.tokens = 0
 
@@ -160,27 +161,20 @@ class Meter:
         if not final:
             self._affordable(prompt, max_tokens)
         key = (prompt.system, prompt.user, max_tokens)
-        if key in self._replies:
-            self._remembered += self._replies[key].answer.latency_seconds
-        else:
-            self._replies[key] = Reply(self.generator.generate(prompt, max_tokens=max_tokens))
-        return self._counted(part, self._replies[key]).answer
+        return self._asked(
+            part, key, lambda: Reply(self.generator.generate(prompt, max_tokens=max_tokens))
+        ).answer
 
-    def choose(self, part: str, prompt: Prompt) -> Reply:
-        """Let the model choose among the options of the prompt's question."""
-        key = (prompt.system, prompt.user, 0)
-        if key in self._replies:
-            self._remembered += self._replies[key].answer.latency_seconds
-        else:
-            choices = prompt.question.choices
-            start = time.perf_counter()
-            choice = self.generator.choose(prompt, choices)
-            seconds = time.perf_counter() - start
-            tokens = self.generator.prompt_tokens(prompt)
-            self._replies[key] = Reply(
-                Answer(choices[choice], tokens, 1, seconds, self.generator.name), choice
-            )
-        return self._counted(part, self._replies[key])
+    def choose(self, part: str, prompt: Prompt, *, final: bool = False) -> Reply:
+        """Let the model choose among the options of the prompt's question; limits as in `generate`."""
+        if not final:
+            self._affordable(prompt, 1)
+
+        def choose() -> Reply:
+            chosen = self.generator.choose_scored(prompt, prompt.question.choices)
+            return Reply(chosen.answer, chosen.index, chosen.probability)
+
+        return self._asked(part, (prompt.system, prompt.user, 0), choose)
 
     @contextmanager
     def timed(self, part: str, retrieval_calls: int = 0) -> Iterator[None]:
@@ -194,13 +188,18 @@ class Meter:
         if self.tokens + needed + self._reserve > self.limits.tokens:
             raise LimitReached(f"{self.limits.tokens} tokens")
 
-    def _counted(self, part: str, reply: Reply) -> Reply:
-        answer = reply.answer
+    def _asked(self, part: str, key: tuple[str, str, int], ask: Callable[[], Reply]) -> Reply:
+        """A reply from those given before, or a new one, counted as if it had been waited for."""
+        start = time.perf_counter()
+        if key not in self._replies:
+            self._replies[key] = ask()
+        answer = self._replies[key].answer
+        self._remembered += answer.latency_seconds - (time.perf_counter() - start)
         self.tokens += answer.prompt_tokens + answer.completion_tokens
         self._calls.append(
             Call(part, answer.latency_seconds, 1, 0, answer.prompt_tokens, answer.completion_tokens)
         )
-        return reply
+        return self._replies[key]
 
 
 def totals(calls: Sequence[Call]) -> dict[str, Call]:

@@ -172,7 +172,7 @@ class LmSynthesizer:
             return memory.draft
         prompt = self.prompt(memory)
         if memory.question.choices:
-            return meter.choose("answer", prompt)
+            return meter.choose("answer", prompt, final=True)
         return Reply(meter.generate("answer", prompt, self.max_tokens, final=True))
 
 

@@ -3,8 +3,9 @@
 tracked      U follows the model: reasoning lowers it by delta_p; retrieving by delta_r with chance p_s
 (drawn,
              seeded), and only if something is read that was not read before
-confidence   U = 1 - the geometric mean probability of the tokens of a draft answer, or the probability of the
-             letter of a choice; a draft after every action, whose cost counts
+confidence   U = 1 - the geometric mean probability of the tokens of a draft answer. Of n options U is
+             (1 - p) n / (n - 1) with p the probability of the one chosen: 1 where all are equally probable. A
+             draft after every action, whose cost counts
 evidence     U = 1 - the largest relevance among what is read; reasoning does not change it
 """
 
@@ -21,8 +22,6 @@ from mio_rag.control.memory import LimitReached, Memory, Meter, Reply
 from mio_rag.control.parts import AnswerSynthesizer
 from mio_rag.errors import GenerationError, InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
-from mio_rag.generation._letters import parse_choice
-from mio_rag.types import Answer
 
 __all__ = ["GAUGES", "Confidence", "Evidence", "Gauge", "Tracked", "draw", "make_gauge", "tracked_next"]
 
@@ -130,31 +129,30 @@ class Confidence:
 
     def _level(self, memory: Memory, meter: Meter) -> float:
         prompt = self.synthesizer.prompt(memory)
-        choices = memory.question.choices
-        answer = meter.generate("measure", prompt, 2 if choices else self.max_tokens)
+        options = len(memory.question.choices)
+        if options:
+            try:
+                chosen = meter.choose("measure", prompt)
+            except GenerationError:
+                return 1.0  # it named no option; a model that is out of order fails at the next call as well
+            if chosen.probability is None:
+                raise _unmeasured(chosen.answer.generator)
+            memory.draft = chosen
+            return min(1.0, max(0.0, 1.0 - chosen.probability) * options / (options - 1))
+        answer = meter.generate("measure", prompt, self.max_tokens)
         if answer.logprobs is None:
-            raise InputError(
-                f"{answer.generator} gives no log-probabilities, which confidence is measured by: use "
-                "another generator (gguf:, hf:, openai:), or --uncertainty tracked or evidence"
-            )
+            raise _unmeasured(answer.generator)
         if not answer.logprobs:
             return 1.0  # it said nothing
-        if not choices:
-            memory.draft = Reply(answer)
-            return 1.0 - math.exp(min(0.0, sum(answer.logprobs) / len(answer.logprobs)))
-        try:
-            choice = parse_choice(answer.text, choices, answer.generator)
-        except GenerationError:
-            return 1.0  # it named no option
-        chosen = Answer(
-            choices[choice],
-            answer.prompt_tokens,
-            answer.completion_tokens,
-            answer.latency_seconds,
-            answer.generator,
-        )
-        memory.draft = Reply(chosen, choice)
-        return 1.0 - math.exp(min(0.0, answer.logprobs[0]))
+        memory.draft = Reply(answer)
+        return 1.0 - math.exp(min(0.0, sum(answer.logprobs) / len(answer.logprobs)))
+
+
+def _unmeasured(generator: str) -> InputError:
+    return InputError(
+        f"{generator} gives no probabilities, which confidence is measured by: use another generator (gguf:, "
+        "hf:, openai: with logprobs=1), or --uncertainty tracked or evidence"
+    )
 
 
 def make_gauge(

@@ -198,14 +198,11 @@ def _key(prompt: Prompt) -> tuple[str, str]:
 
 def choose_option(generator: Generator, prompt: Prompt) -> tuple[Answer | MioRagError, int]:
     """The chosen option as an answer, and its position: -1 after a failure."""
-    start = time.perf_counter()
     try:
-        choice = generator.choose(prompt, prompt.question.choices)
-        seconds = time.perf_counter() - start
-        tokens = generator.prompt_tokens(prompt)
+        chosen = generator.choose_scored(prompt, prompt.question.choices)
     except MioRagError as error:  # the model failed, or the question has one choice, or a blank one
         return error, -1
-    return Answer(prompt.question.choices[choice], tokens, 1, seconds, generator.name), choice
+    return chosen.answer, chosen.index
 
 
 def _described(question: Question, selection: Selection) -> dict[str, Any]:

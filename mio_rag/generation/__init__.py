@@ -52,6 +52,7 @@ _BACK_ENDS = {
 
 _FORMS = (
     "'extractive', 'gguf:PATH', 'hf:ID_OR_PATH', 'openai:URL#MODEL' (options after '?', for instance "
+    "'gguf:model.gguf?slots=6&replies=replies.sqlite' or "
     "'openai:http://127.0.0.1:8080/v1#name?tokenizer=PATH&window=8192') or 'scripted:FILE.json'"
 )
 
@@ -62,8 +63,9 @@ def make_generator(spec: str, **options: Any) -> Generator:
     Parameters
     ----------
     spec : str
-        ``extractive``, ``gguf:PATH``, ``hf:ID_OR_PATH``, ``openai:URL#MODEL[?OPTIONS]`` or
-        ``scripted:FILE.json`` (an object of question id or text -> answer).
+        ``extractive``, ``gguf:PATH[?OPTIONS]``, ``hf:ID_OR_PATH``, ``openai:URL#MODEL[?OPTIONS]`` or
+        ``scripted:FILE.json`` (an object of question id or text -> answer). Of the options,
+        ``replies=FILE`` keeps what the model says; see `mio_rag.generation.replies`.
     **options
         Keyword parameters of the back end's class, for instance ``n_ctx`` for ``gguf``. They win over options
         inside the specification.
@@ -83,7 +85,10 @@ def make_generator(spec: str, **options: Any) -> Generator:
     if kind == "extractive" and not colon:
         make, arguments = _back_end("ExtractiveGenerator"), ()
     elif kind == "gguf" and target:
-        make = _back_end("GGUFGenerator")
+        from mio_rag.generation._target import parse_file
+
+        path, written = parse_file(target)
+        make, arguments, options = _back_end("GGUFGenerator"), (path,), written | options
     elif kind == "hf" and target:
         make = _back_end("HuggingFaceGenerator")
     elif kind == "openai" and target:
@@ -95,6 +100,7 @@ def make_generator(spec: str, **options: Any) -> Generator:
         make = ScriptedGenerator.from_file
     else:
         raise InputError(f"generator '{spec}' is not known: give {_FORMS}")
+    replies = options.pop("replies", None)
     try:
         signature(make).bind(*arguments, **options)
     except TypeError as error:
@@ -102,7 +108,15 @@ def make_generator(spec: str, **options: Any) -> Generator:
         known = [name for name, p in signature(make).parameters.items() if p.default is not p.empty]
         raise InputError(f"generator '{spec}': {error}; its options are {', '.join(known)}") from error
     generator: Generator = make(*arguments, **options)
-    return generator
+    if replies is None:
+        return generator
+    from mio_rag.generation.replies import RememberingGenerator
+
+    try:
+        return RememberingGenerator(generator, replies)
+    except InputError:
+        generator.close()
+        raise
 
 
 def _back_end(name: str) -> Any:

@@ -6,6 +6,8 @@ all back ends share, so that a back end only says how it counts and how it gener
 
 from __future__ import annotations
 
+import math
+import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -18,10 +20,10 @@ from mio_rag.context import clean
 from mio_rag.errors import GenerationError, InputError
 from mio_rag.generation._letters import parse_choice
 from mio_rag.generation.prompts import LETTERS, Prompt, build_prompt
-from mio_rag.generation.protocol import Generator
+from mio_rag.generation.protocol import Choice, Generator
 from mio_rag.types import Answer, Passage, Question
 
-__all__ = ["BaseGenerator", "Generator"]
+__all__ = ["BaseGenerator", "Choice", "Generator"]
 
 _CACHED_TEXTS = 50_000
 # A probe stands where the passages will stand, so that heading and separators are counted with them.
@@ -60,6 +62,11 @@ class BaseGenerator(ABC):
         return self._name
 
     @property
+    def identity(self) -> str | None:
+        """All that a reply depends on besides the prompt and its length; None: replies must not be kept."""
+        return None
+
+    @property
     def context_window(self) -> int | None:
         """Tokens that prompt and completion share; None: unbounded or unknown."""
         return self._window
@@ -85,9 +92,15 @@ class BaseGenerator(ABC):
     def _stream(self, prompt: Prompt, max_tokens: int) -> Iterator[str]:
         yield self._generate(prompt, max_tokens).text
 
-    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
-        """By default the reply is read as a letter, or as the text of an option."""
-        return parse_choice(self.generate(prompt, max_tokens=16).text, choices, self.name)
+    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> tuple[int, float | None]:
+        """Position and probability; by default the reply is read as a letter, or as the text of an option."""
+        said = self.generate(prompt, max_tokens=16)
+        index = parse_choice(said.text, choices, self.name)
+        if not said.logprobs:
+            return index, None
+        # Of a letter its own token tells; of a longer reply the whole, which is a lower bound.
+        letter = said.text.strip().startswith(LETTERS[index])
+        return index, math.exp(min(0.0, said.logprobs[0] if letter else sum(said.logprobs)))
 
     def _close(self) -> None:
         """Nothing to give back, unless the back end says so."""
@@ -173,7 +186,11 @@ class BaseGenerator(ABC):
         return max(0, self._window - max_tokens - around - _SEAM_TOKENS)
 
     def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
-        """Index into `choices` of the option that the generator holds to be right.
+        """Index into `choices` of the option held to be right; as `choose_scored`, but counts nothing."""
+        return self._choose(self._with_choices(prompt, choices), choices)[0]
+
+    def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
+        """The option that the generator holds to be right, with its probability among all of them.
 
         If the prompt was not built with these choices it is built again with them, so that the model always
         sees the lettered options that it is asked about.
@@ -183,8 +200,18 @@ class BaseGenerator(ABC):
         InputError
             For fewer than 2 or more than 26 choices, or a blank one.
         GenerationError
-            As `generate`; also if the reply of a model that cannot be constrained names no option.
+            As `generate`; also if the reply of a model that cannot be constrained names no option, or nothing
+            counts the prompt's tokens.
         """
+        prompt = self._with_choices(prompt, choices)
+        start = time.perf_counter()
+        index, probability = self._choose(prompt, choices)
+        seconds = time.perf_counter() - start
+        tokens = self.prompt_tokens(prompt)
+        return Choice(index, probability, Answer(choices[index], tokens, 1, seconds, self.name))
+
+    def _with_choices(self, prompt: Prompt, choices: Sequence[str]) -> Prompt:
+        """The prompt with these options, checked."""
         if not 2 <= len(choices) <= len(LETTERS):
             raise InputError(
                 f"{len(choices)} choices were given: between 2 and {len(LETTERS)} can be told apart"
@@ -194,7 +221,7 @@ class BaseGenerator(ABC):
         if prompt.question.choices != tuple(choices):
             prompt = build_prompt(replace(prompt.question, choices=tuple(choices)), prompt.passages)
         self._check_fits(prompt, 1)
-        return self._choose(prompt, choices)
+        return prompt
 
     def close(self) -> None:
         """Give back what the generator holds (model memory, connections); may be called twice."""

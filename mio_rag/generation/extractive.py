@@ -96,7 +96,7 @@ class ExtractiveGenerator(BaseGenerator):
             generator=self.name,
         )
 
-    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
+    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> tuple[int, float | None]:
         """The option whose words, with the question's, one sentence supports best."""
         reading = Reading(f"{prompt.question.text} {' '.join(choices)}", prompt.passages)
         asked = _spans.stems(prompt.question.text)
@@ -117,12 +117,12 @@ class ExtractiveGenerator(BaseGenerator):
             )
 
         scores = [support(choice) for choice in choices]
-        return scores.index(max(scores))
+        return scores.index(max(scores)), None
 
     def _answer(self, prompt: Prompt) -> str:
         question = prompt.question.text.strip()
         if prompt.question.choices:
-            return prompt.question.choices[self._choose(prompt, prompt.question.choices)]
+            return prompt.question.choices[self._choose(prompt, prompt.question.choices)[0]]
         reading = Reading(question, prompt.passages)
         if not reading.sentences or max(s.support for s in reading.sentences) == 0:
             return ""

@@ -6,6 +6,7 @@ chat template is applied when it has one; a base model gets instructions and que
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -183,7 +184,7 @@ class HuggingFaceGenerator(BaseGenerator):
         if failure:
             raise GenerationError(f"{self.name} failed: {first_line(failure[0])}") from failure[0]
 
-    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
+    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> tuple[int, float | None]:
         """The letter to which the model gives the largest log-probability as continuation."""
         _, plain = chat_text(self._tokenizer, prompt)
         ids = self._ids(prompt)
@@ -196,7 +197,8 @@ class HuggingFaceGenerator(BaseGenerator):
                 logits = self._model(tokens).logits[0, len(ids) - 1 : -1].float()
             target = self._torch.tensor(ending, device=self._device)[:, None]
             scores.append(float(self._torch.log_softmax(logits, dim=-1).gather(1, target).sum()))
-        return scores.index(max(scores))
+        best = max(scores)
+        return scores.index(best), 1 / sum(math.exp(score - best) for score in scores)
 
     def weigh(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
         """Natural-log probability that the reply begins with each option, upper and lower case alike.

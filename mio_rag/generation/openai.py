@@ -7,6 +7,7 @@ time; the client repeats a request after 408, 409, 429, 5xx and lost connections
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -103,6 +104,12 @@ class OpenAIGenerator(BaseGenerator):
         self._counter: PromptCounter | None = named_counter(tokenizer) if tokenizer else None
         # OpenAI's own models have renamed the parameter; compatible servers know the old name.
         self._limit = "max_completion_tokens" if address.hostname == "api.openai.com" else "max_tokens"
+
+    @property
+    def identity(self) -> str:
+        """Address and name of the model; what the server does behind them it cannot see."""
+        told = {"url": self._url, "model": self._model, "temperature": 0, "seed": self._seed}
+        return json.dumps(told | {"logprobs": self._logprobs}, sort_keys=True)
 
     def prompt_tokens(self, prompt: Prompt) -> int:
         """Tokens of the whole prompt under the model's chat template, as far as the counter knows it.

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from mio_rag.errors import GenerationError
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer, Question
 
-__all__ = ["Generator", "OptionWeigher"]
+__all__ = ["Choice", "Generator", "OptionWeigher"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An option of a multiple-choice question, chosen.
+
+    Parameters
+    ----------
+    index : int
+        Position among the options.
+    probability : float or None
+        Of this option among all of them, in [0, 1]; None where the generator cannot say.
+    answer : Answer
+        The option's text, with what choosing it cost.
+    """
+
+    index: int
+    probability: float | None
+    answer: Answer
 
 
 @runtime_checkable
@@ -19,6 +39,11 @@ class Generator(Protocol):
     @property
     def name(self) -> str:
         """Which model answers, for ledgers and messages."""
+        ...
+
+    @property
+    def identity(self) -> str | None:
+        """All that a reply depends on besides the prompt and its length; None: replies must not be kept."""
         ...
 
     @property
@@ -54,6 +79,10 @@ class Generator(Protocol):
 
     def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
         """Index of the option that the generator holds to be right."""
+        ...
+
+    def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
+        """The option, how probable it is among all, and what it cost to choose."""
         ...
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from mio_rag.control.trace import Trace, append_traces, open_actions, read_trace
 from mio_rag.errors import DataError, InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import BaseGenerator, ExtractiveGenerator, Prompt, ScriptedGenerator
+from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selector import Selector
 from mio_rag.types import Answer, Candidates, Question
@@ -121,7 +122,7 @@ def test_confidence_is_measured_and_its_draft_is_the_answer(river_index: CorpusI
     assert trace.ended == "stop"
     assert "answer" not in trace.parts  # the draft answered
     assert trace.parts["measure"].lm_calls == len(trace.steps) + 1
-    with pytest.raises(InputError, match="gives no log-probabilities"):
+    with pytest.raises(InputError, match="gives no probabilities"):
         agent("mdp@confidence", river_index).run(COMPARISON, ExtractiveGenerator(), 60)
 
 
@@ -129,8 +130,45 @@ def test_confidence_in_a_choice_is_that_of_its_letter() -> None:
     trace = check_books(agent("mdp@confidence", None).run(CHOICE, Sure(lambda prompt: 0.99), 60))
     assert trace.choice == 1
     assert trace.answer == "The Tiber"
-    assert trace.uncertainty == pytest.approx(0.01)
+    assert trace.uncertainty == pytest.approx(0.015)  # 1 where all three are equally probable
     assert trace.steps == ()
+
+
+def test_a_model_that_names_no_option_is_uncertain() -> None:
+    def mumbling(prompt: Prompt) -> str:
+        return "B" if prompt.passages or prompt.system.startswith("You think") else "who knows"
+
+    generator = Sure(lambda prompt: 0.99)
+    generator.inner = ScriptedGenerator(mumbling)
+    trace = check_books(agent("mdp@confidence", None).run(CHOICE, generator, 60))
+    assert trace.steps[0].uncertainty == 1.0
+    assert trace.choice == 1
+
+
+class Slow(Sure):
+    """Claims to take 4 s for every reply, and counts them."""
+
+    asked = 0
+
+    @property
+    def identity(self) -> str:
+        return "slow"
+
+    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+        self.asked += 1
+        return dataclasses.replace(super()._generate(prompt, max_tokens), latency_seconds=4.0)
+
+
+def test_kept_replies_are_charged_as_when_they_were_given(tmp_path: Path) -> None:
+    traces, generators = [], [Slow(lambda prompt: 0.5) for _ in range(2)]
+    for generator in generators:
+        remembering = RememberingGenerator(generator, tmp_path / "replies.sqlite")
+        run = agent("fixed-9", None, limits=Limits(seconds=7)).run(COMPARISON, remembering, 60)
+        traces.append(check_books(run))
+    assert [generator.asked for generator in generators] == [3, 0]
+    assert [trace.ended for trace in traces] == ["7 seconds"] * 2
+    assert traces[0] == traces[1]
+    assert traces[1].parts["reason"].seconds == 8.0
 
 
 def test_evidence_is_measured_from_what_is_read(river_index: CorpusIndex) -> None:

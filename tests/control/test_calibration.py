@@ -1,5 +1,6 @@
 """Calibration finds the parameters that traces were made with, and what speaks against the process."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def test_the_parameters_come_back() -> None:
     truth = RetrievalMDP(retrieve_drop=0.2, reason_drop=0.05, success=0.6)
     found = calibrate(simulate(truth, 400, seed=0), RetrievalMDP())
     assert found.success is not None
-    assert found.success.low <= 0.6 <= found.success.high
+    assert (found.success.low or 0) <= 0.6 <= (found.success.high or 0)
     assert found.model.success == pytest.approx(0.6, abs=0.05)
     assert found.model.retrieve_drop == pytest.approx(0.2)
     assert found.model.reason_drop == pytest.approx(0.05)
@@ -64,13 +65,40 @@ def test_the_parameters_come_back() -> None:
     assert (tokens.model.retrieve_cost, tokens.model.reason_cost) == pytest.approx((0.03, 0.05))
 
 
+def test_what_two_controllers_did_alike_counts_once() -> None:
+    one = trace("q", [0.9, 0.6, 0.5], ["retrieve", "reason"])
+    other = dataclasses.replace(one, controller="fixed-3@confidence")
+    longer = dataclasses.replace(
+        trace("q", [0.9, 0.6, 0.5, 0.2], ["retrieve", "reason", "retrieve"]), controller="mdp@confidence"
+    )
+    assert len(transitions([one, other])[0]) == 2
+    together, _ = transitions([one, longer, other])
+    assert [(t.action, t.before, t.last_drop) for t in together] == [
+        ("retrieve", 0.9, None),
+        ("reason", 0.6, pytest.approx(0.3)),
+        ("retrieve", 0.5, pytest.approx(0.1)),
+    ]
+    # Another question, or another outcome of the same action, is something else.
+    apart = [one, trace("r", [0.9, 0.6, 0.5], ["retrieve", "reason"]), trace("q", [0.9, 0.7], ["retrieve"])]
+    assert len(transitions(apart)[0]) == 5
+
+
+def test_few_questions_have_no_interval() -> None:
+    same = [trace(f"q{k}", [0.9, 0.6], ["retrieve"]) for k in range(5)]
+    few, enough = (calibrate(same[:n], RetrievalMDP()).retrieve_drop for n in (4, 5))
+    assert few is not None
+    assert enough is not None
+    assert (few.value, few.low, few.high) == (pytest.approx(0.3), None, None)
+    assert (enough.low, enough.high) == pytest.approx((0.3, 0.3))
+
+
 def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     truth = RetrievalMDP(success=0.7)
     inside = 0
     for seed in range(40):
         estimate = calibrate(simulate(truth, 40, seed), RetrievalMDP()).success
         assert estimate is not None
-        inside += estimate.low <= 0.7 <= estimate.high
+        inside += (estimate.low or 0) <= 0.7 <= (estimate.high or 0)
     assert inside >= 34
 
 

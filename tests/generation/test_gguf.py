@@ -156,6 +156,21 @@ def test_choices_are_constrained(generator: GGUFGenerator, count: int) -> None:
     options = [f"option {i}" for i in range(count)]
     question = build_prompt(Question("q", "Say anything but a letter. Tell me a story."))
     assert generator.choose(question, options) in range(count)
+    chosen = generator.choose_scored(question, options)
+    assert chosen.index == generator.choose(question, options)
+    assert 1 / count - 1e-6 <= (chosen.probability or 0) <= 1  # the most probable of them
+
+
+@pytest.mark.gguf
+@needs_model
+def test_with_slots_shared_beginnings_are_read_once(generator: GGUFGenerator) -> None:
+    with GGUFGenerator(MODEL, n_ctx=1024, slots=2) as remembering:
+        assert remembering.context_window == generator.context_window
+        assert remembering.identity != generator.identity
+        first = remembering._complete(PROMPT, max_tokens=4)
+        again = remembering._complete(PROMPT, max_tokens=4)
+        assert first["timings"].get("cache_n", 0) == 0
+        assert again["timings"]["cache_n"] > 0.8 * again["usage"]["prompt_tokens"]
 
 
 @pytest.mark.gguf

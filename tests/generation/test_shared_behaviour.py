@@ -194,7 +194,7 @@ def test_unknown_specs_name_the_accepted_forms(spec: str) -> None:
 def test_misspelt_options_are_refused_with_the_options_there_are() -> None:
     with pytest.raises(InputError, match=r"windwo.*context_window"):
         make_generator("extractive", windwo=5)
-    with pytest.raises(InputError, match=r"n_ctxx.*n_ctx, threads, seed"):
+    with pytest.raises(InputError, match=r"n_ctxx.*n_ctx, threads, slots, seed"):
         make_generator("gguf:none.gguf", n_ctxx=5)
 
 

@@ -1,0 +1,201 @@
+"""Replies on disk by what was asked, so that no model is asked the same thing twice.
+
+One SQLite file. The key is the generator's `identity` (the model's file by its content, versions, sampling),
+the messages as the model gets them, and the longest answer; decoding is greedy, so the model would say the
+same again. A reply is kept with its tokens and the seconds that it took when it was made: whoever gets it
+from here is charged these, not the time of the look-up. A file that cannot be read or written is left alone
+with a warning: it saves time, it must never cost a result.
+
+Of an endpoint only address and model name are known: where another model comes to stand behind them, take
+another file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Self
+
+from mio_rag.errors import GenerationError, InputError
+from mio_rag.generation.prompts import Prompt, build_prompt
+from mio_rag.generation.protocol import Choice, Generator
+from mio_rag.types import Answer, Question
+
+__all__ = ["RememberingGenerator", "ReplyFile"]
+
+
+class ReplyFile:
+    """Replies by key, in one SQLite file; several processes may share it.
+
+    Parameters
+    ----------
+    path : Path
+        Made when the first reply is kept.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def _connect(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self.path, timeout=30)
+        connection.execute("CREATE TABLE IF NOT EXISTS replies (key BLOB PRIMARY KEY, reply TEXT)")
+        return connection
+
+    def get(self, key: bytes) -> dict[str, Any] | None:
+        """What is kept under a key; None: nothing, or nothing that can be read."""
+        try:
+            with closing(self._connect()) as connection:
+                row = connection.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
+                found = None if row is None else json.loads(row[0])
+        except (OSError, sqlite3.Error, ValueError) as error:
+            self._warn("read", error)
+            return None
+        return found if isinstance(found, dict) else None
+
+    def put(self, key: bytes, reply: dict[str, Any]) -> None:
+        """Keep a reply."""
+        try:
+            with closing(self._connect()) as connection, connection:
+                row = (key, json.dumps(reply, allow_nan=False))
+                connection.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", row)
+        except (OSError, sqlite3.Error, ValueError) as error:
+            self._warn("written", error)
+
+    def _warn(self, what: str, error: Exception) -> None:
+        warnings.warn(
+            f"the replies in {self.path} cannot be {what} ({error}): going on without", stacklevel=4
+        )
+
+
+class RememberingGenerator:
+    """A generator that looks first whether the same was asked before.
+
+    Parameters
+    ----------
+    generator : Generator
+        With an `identity`.
+    path : str or Path
+        The SQLite file.
+
+    Raises
+    ------
+    InputError
+        If the generator's replies depend on more than it can name, or the path is a folder.
+    """
+
+    def __init__(self, generator: Generator, path: str | Path) -> None:
+        identity = generator.identity
+        if identity is None:
+            raise InputError(
+                f"replies of {generator.name} cannot be kept: it cannot name all that they depend on, or has "
+                "no need of it; those of gguf: and openai: can"
+            )
+        if Path(path).is_dir():
+            raise InputError(
+                f"replies={path} is a folder: give the path of a file, for instance replies.sqlite"
+            )
+        self._inner, self._identity, self.file = generator, identity, ReplyFile(Path(path).expanduser())
+
+    @property
+    def name(self) -> str:
+        """Of the generator that answers."""
+        return self._inner.name
+
+    @property
+    def identity(self) -> str | None:
+        """Of the generator that answers."""
+        return self._identity
+
+    @property
+    def context_window(self) -> int | None:
+        """Of the generator that answers."""
+        return self._inner.context_window
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text."""
+        return self._inner.count(texts)
+
+    def prompt_tokens(self, prompt: Prompt) -> int:
+        """Tokens of the whole prompt."""
+        return self._inner.prompt_tokens(prompt)
+
+    def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
+        """Tokens that the window leaves for the context block."""
+        return self._inner.context_allowance(question, max_tokens=max_tokens)
+
+    def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
+        """The kept answer, or a new one, which is kept."""
+        key = self._key("generate", prompt, max_tokens)
+        found = self._answer(self.file.get(key))
+        if found is None:
+            found = self._inner.generate(prompt, max_tokens=max_tokens)
+            self.file.put(key, asdict(found))
+        return found
+
+    def generate_many(
+        self, prompts: Sequence[Prompt], *, max_tokens: int = 64
+    ) -> list[Answer | GenerationError]:
+        """The kept answers, and new ones where there are none; failures are not kept."""
+        keys = [self._key("generate", prompt, max_tokens) for prompt in prompts]
+        found: list[Answer | GenerationError | None] = [self._answer(self.file.get(key)) for key in keys]
+        open_ = [i for i, answer in enumerate(found) if answer is None]
+        fresh = self._inner.generate_many([prompts[i] for i in open_], max_tokens=max_tokens) if open_ else []
+        for i, answer in zip(open_, fresh, strict=True):
+            found[i] = answer
+            if isinstance(answer, Answer):
+                self.file.put(keys[i], asdict(answer))
+        return [answer for answer in found if answer is not None]
+
+    def stream(self, prompt: Prompt, *, max_tokens: int = 64) -> Iterator[str]:
+        """A kept answer at once; a new one piece by piece, which is not kept."""
+        found = self._answer(self.file.get(self._key("generate", prompt, max_tokens)))
+        return self._inner.stream(prompt, max_tokens=max_tokens) if found is None else iter([found.text])
+
+    def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
+        """Index of the option that the generator holds to be right."""
+        return self.choose_scored(prompt, choices).index
+
+    def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
+        """The kept choice, or a new one, which is kept."""
+        if prompt.question.choices != tuple(choices):  # as the generator does: the key needs what is asked
+            question = replace(prompt.question, choices=tuple(choices))
+            prompt = build_prompt(question, prompt.passages)
+        key = self._key("choose", prompt, 1)
+        kept = self.file.get(key) or {}
+        answer, index = self._answer(kept.get("answer")), kept.get("index")
+        if answer is None or not isinstance(index, int) or not 0 <= index < len(choices):
+            choice = self._inner.choose_scored(prompt, choices)
+            self.file.put(key, asdict(choice))
+            return choice
+        return Choice(index, kept.get("probability"), answer)
+
+    def close(self) -> None:
+        """Close the generator that answers."""
+        self._inner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _key(self, kind: str, prompt: Prompt, max_tokens: int) -> bytes:
+        asked = [self._identity, kind, prompt.system, prompt.user, list(prompt.question.choices), max_tokens]
+        return hashlib.sha256(json.dumps(asked).encode()).digest()
+
+    def _answer(self, kept: Any) -> Answer | None:
+        """An answer as it was kept; None for anything else."""
+        if not isinstance(kept, dict):
+            return None
+        try:
+            scored = kept["logprobs"]
+            return Answer(**(kept | {"logprobs": None if scored is None else tuple(map(float, scored))}))
+        except (KeyError, TypeError, ValueError):
+            return None

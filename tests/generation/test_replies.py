@@ -1,0 +1,167 @@
+"""Replies on disk: asked once, charged as when they were made, and never mixed up."""
+
+import json
+import math
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from mio_rag.errors import GenerationError, InputError
+from mio_rag.generation import (
+    BaseGenerator,
+    ExtractiveGenerator,
+    Generator,
+    Prompt,
+    build_prompt,
+    make_generator,
+)
+from mio_rag.generation._target import parse_file
+from mio_rag.generation.gguf import _among
+from mio_rag.generation.replies import RememberingGenerator
+from mio_rag.types import Answer, Question
+
+OPEN = build_prompt(Question("q", "Where is the tower?"))
+CHOICE = build_prompt(Question("m", "Which?", choices=("Rome", "Paris")))
+
+
+class Slow(BaseGenerator):
+    """Counts how often it is asked, and claims to have taken 7 s each time."""
+
+    def __init__(self, identity: str | None = "slow, version 1", text: str = "B") -> None:
+        super().__init__("slow", None)
+        self._identity, self.text, self.asked = identity, text, 0
+
+    @property
+    def identity(self) -> str | None:
+        return self._identity
+
+    def _count(self, texts: list[str]) -> list[int]:
+        return [len(text) for text in texts]
+
+    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+        self.asked += 1
+        if prompt.question.id == "broken":
+            raise GenerationError("no")
+        return Answer(self.text, 11, 2, 7.0, self.name, (math.log(0.5), math.log(0.25)))
+
+
+def test_asked_once_and_charged_as_when_it_was_made(tmp_path: Path) -> None:
+    first, later = Slow(), Slow(text="said too late")
+    one = RememberingGenerator(first, tmp_path / "replies.sqlite")
+    assert isinstance(one, Generator)
+    made = one.generate(OPEN, max_tokens=8)
+    again = RememberingGenerator(later, tmp_path / "replies.sqlite").generate(OPEN, max_tokens=8)
+    assert again == made
+    assert (again.latency_seconds, again.prompt_tokens, again.completion_tokens) == (7.0, 11, 2)
+    assert again.logprobs == made.logprobs
+    assert (first.asked, later.asked) == (1, 0)
+
+
+def test_another_model_length_or_wording_is_another_question(tmp_path: Path) -> None:
+    file = tmp_path / "replies.sqlite"
+    model = Slow()
+    remembering = RememberingGenerator(model, file)
+    remembering.generate(OPEN, max_tokens=8)
+    remembering.generate(OPEN, max_tokens=9)
+    remembering.generate(build_prompt(Question("q", "Where is the  tower?")), max_tokens=8)
+    assert model.asked == 3
+    other = Slow("slow, version 2")
+    RememberingGenerator(other, file).generate(OPEN, max_tokens=8)
+    assert other.asked == 1
+
+
+def test_choices_come_back_with_their_probability(tmp_path: Path) -> None:
+    model = Slow()
+    remembering = RememberingGenerator(model, tmp_path / "replies.sqlite")
+    made = remembering.choose_scored(CHOICE, ("Rome", "Paris"))
+    assert (made.index, made.probability, made.answer.text) == (1, pytest.approx(0.5), "Paris")
+    assert remembering.choose_scored(CHOICE, ("Rome", "Paris")) == made
+    assert remembering.choose(CHOICE, ("Rome", "Paris")) == 1
+    assert model.asked == 1
+    swapped = remembering.choose_scored(CHOICE, ("Paris", "Rome"))  # the model still says B
+    assert (swapped.index, swapped.answer.text, model.asked) == (1, "Rome", 2)
+
+
+def test_a_longer_reply_is_as_probable_as_all_of_it() -> None:
+    chosen = Slow(text="Paris").choose_scored(CHOICE, ("Rome", "Paris"))
+    assert (chosen.index, chosen.probability) == (1, pytest.approx(0.5 * 0.25))
+
+
+def test_many_ask_only_for_what_is_missing_and_failures_are_not_kept(tmp_path: Path) -> None:
+    model = Slow()
+    remembering = RememberingGenerator(model, tmp_path / "replies.sqlite")
+    known = remembering.generate(OPEN, max_tokens=8)
+    broken = build_prompt(Question("broken", "What?"))
+    for asked in (3, 4):  # the failure is tried again, the rest is known by then
+        found = remembering.generate_many([broken, OPEN, CHOICE], max_tokens=8)
+        assert isinstance(found[0], GenerationError)
+        assert found[1] == known
+        assert isinstance(found[2], Answer)
+        assert model.asked == asked
+    assert "".join(remembering.stream(OPEN, max_tokens=8)) == known.text
+    assert model.asked == 4
+
+
+@pytest.mark.parametrize("reply", ["nonsense", "[]", '{"text": "x"}', '{"text": 1, "surplus": 2}'])
+def test_a_damaged_reply_is_asked_for_again(tmp_path: Path, reply: str) -> None:
+    file = tmp_path / "replies.sqlite"
+    model = Slow()
+    remembering = RememberingGenerator(model, file)
+    made = remembering.generate(OPEN, max_tokens=8)
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE replies SET reply = ?", (reply,))
+    if reply == "nonsense":
+        with pytest.warns(UserWarning, match="cannot be read"):
+            assert remembering.generate(OPEN, max_tokens=8) == made
+    else:
+        assert remembering.generate(OPEN, max_tokens=8) == made
+    assert model.asked == 2
+
+
+def test_a_file_that_is_no_database_costs_no_result(tmp_path: Path) -> None:
+    file = tmp_path / "replies.sqlite"
+    file.write_text("this is no database, and long enough to be taken for a damaged one " * 20)
+    with pytest.warns(UserWarning, match=r"cannot be (read|written)"):
+        assert RememberingGenerator(Slow(), file).generate(OPEN, max_tokens=8).text == "B"
+
+
+def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="extractive cannot be kept"):
+        RememberingGenerator(ExtractiveGenerator(), tmp_path / "replies.sqlite")
+    with pytest.raises(InputError, match="is a folder"):
+        RememberingGenerator(Slow(), tmp_path)
+
+
+def test_specifications(tmp_path: Path) -> None:
+    path, options = parse_file("model.gguf?slots=6&n_ctx=2048&replies=a/b.sqlite")
+    assert (path, options) == ("model.gguf", {"slots": 6, "n_ctx": 2048, "replies": "a/b.sqlite"})
+    odd = tmp_path / "which?slots=2"
+    odd.touch()
+    assert parse_file(str(odd)) == (str(odd), {})
+    for spec, problem in (
+        ("slot=6", "no option 'slot'"),
+        ("slots=x", "not of type int"),
+        ("replies=", "empty"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            make_generator(f"gguf:model.gguf?{spec}")
+
+
+def test_endpoints_name_what_their_replies_depend_on(tmp_path: Path) -> None:
+    pytest.importorskip("openai")
+    spec = "openai:http://127.0.0.1:9/v1#name?seed={}&replies=" + str(tmp_path / "replies.sqlite")
+    one, other = make_generator(spec.format(1)), make_generator(spec.format(2))
+    assert isinstance(one, RememberingGenerator)
+    assert one.identity != other.identity
+    assert json.loads(one.identity or "")["url"] == "http://127.0.0.1:9/v1"
+
+
+def test_the_probability_of_a_letter_is_among_the_letters() -> None:
+    top = [
+        {"token": t, "logprob": math.log(p)}
+        for t, p in (("The", 0.5), ("B", 0.3), ("A", 0.1), ("D", 0.05), ("AB", 0.02))
+    ]
+    said = {"logprobs": {"content": [{"token": "B", "logprob": math.log(0.3), "top_logprobs": top}]}}
+    assert _among(said, "B", "ABC") == pytest.approx(0.3 / 0.4)
+    assert _among({"logprobs": None}, "B", "ABC") is None
