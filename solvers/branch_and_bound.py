@@ -100,6 +100,12 @@ def _ready() -> None:
             for pairwise in (penalties, np.zeros((3, 3))):
                 program = SelectionProgram(values, pairwise, costs, 4)
                 _solve(program, SolveOptions(), None, WarmStart(), time.perf_counter())
+            # Programs this small end at the root, and knapsacks before the table.
+            problem = presolve(SelectionProgram(values, penalties, costs, 4))
+            assert problem is not None
+            whole = Root(problem, dominated(problem.A), np.zeros(0), np.zeros(problem.m), math.inf, -math.inf)
+            _Search(program, whole, Incumbent(-math.inf, None), 1e-9, 0.0).run(math.inf, 2)
+            kernel_start.knapsack_table(values, costs.astype(np.int64), 4)
 
 
 def _solve(
