@@ -52,7 +52,9 @@ class SideConstraints:
         Largest number of passages that come in or go against `previous`. Those that are no candidates any
         more do not count. Without `previous` nothing is asked.
     change_price : float
-        >= 0, in units of relevance: what each of these changes costs.
+        >= 0, in units of relevance: what each of these changes costs. Objective and bound count from the
+        selection without any passage of `previous`: each that stays earns this price, each that comes in pays
+        it. That is the value less the changes' price, plus a constant.
     max_similarity : float, optional
         Never both of two passages whose embeddings have a larger inner product (near-duplicates).
     conflicts : sequence of (str, str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -39,12 +40,21 @@ def compiled(function: _Function) -> _Function:
 
 @contextmanager
 def announced(what: str) -> Iterator[None]:
-    """Say what is compiled where that takes more than a moment; from the cache it does not."""
-    text = f"mio-rag: compiling {what}, once (about 12 s; `mio-rag warmup` does it ahead)\n"
-    note = threading.Timer(1.5, lambda: sys.stderr.write(text))
-    note.daemon = True
-    note.start()
+    """Say what is compiled where that takes more than a moment; from the cache it does not.
+
+    A moment of this process's own time: on a busy machine reading the cache may take seconds.
+    """
+    text = f"mio-rag: compiling {what}, once (10 to 25 s; `mio-rag warmup` does it ahead)\n"
+    done, start = threading.Event(), time.process_time()
+
+    def watch() -> None:
+        while not done.wait(0.25):
+            if time.process_time() - start > 1.5:
+                sys.stderr.write(text)
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
-        note.cancel()
+        done.set()
