@@ -31,7 +31,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations.program import SelectionProgram
+from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
 from mio_rag.solvers import kernel, kernel_start
 from mio_rag.solvers.blas import one_blas_thread
 from mio_rag.solvers.compiled import VERSION, announced
@@ -157,7 +157,7 @@ def _solve(
     left = min(_ROWS_SECONDS, (deadline - time.perf_counter()) / 2)
     if best.x is None and problem.w.size and left > _ROWS_SECONDS / 100:
         rows_only = _without_interactions(program, options, left)
-        if rows_only.status is Status.INFEASIBLE:
+        if rows_only.status is Status.INFEASIBLE and _of_plain_size(program):
             return finish(best, math.inf, None, 0, infeasible=True)
         if rows_only.x is not None:
             _offer(program, problem, rows_only.x[problem.items].astype(np.int8), best)
@@ -214,12 +214,32 @@ def _start(
 def _without_interactions(program: SelectionProgram, options: SolveOptions, seconds: float) -> SolveResult:
     """The linear program in 0/1 that is left without interactions: a start, or the proof that there is none.
 
-    A search by value takes long to find out that rows contradict each other; HiGHS is made for that.
+    A search by value takes long to find out that rows contradict each other; HiGHS is made for that. Budget
+    and rows are looser by twice their tolerance: what is infeasible even so, is infeasible.
     """
     from mio_rag.solvers import highs
 
-    linear = replace(program, pairwise=np.zeros_like(program.pairwise))
+    rows = tuple(
+        replace(
+            row,
+            lower=row.lower - 2 * float(feasibility_tolerance(row.lower)),
+            upper=row.upper + 2 * float(feasibility_tolerance(row.upper)),
+        )
+        for row in program.rows
+    )
+    linear = replace(
+        program,
+        pairwise=np.zeros_like(program.pairwise),
+        budget=program.budget + 2 * float(feasibility_tolerance(program.budget)),
+        rows=rows,
+    )
     return highs.solve(linear, replace(options, time_limit_seconds=seconds, relative_gap=0.1, threads=1))
+
+
+def _of_plain_size(program: SelectionProgram) -> bool:
+    """Whether no coefficient is so small or large that a solver with fixed tolerances may misjudge it."""
+    sizes = np.abs(np.concatenate([program.costs, *(row.coefficients for row in program.rows)]))
+    return bool(np.all((sizes == 0) | ((sizes >= 1e-6) & (sizes <= 1e6))))
 
 
 def _round(

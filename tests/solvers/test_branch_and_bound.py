@@ -243,3 +243,28 @@ def test_warming_up_compiles_everything_that_a_solve_calls() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[1, 1, 1, 1, 1]"
+
+
+@pytest.mark.parametrize(
+    ("size", "excess", "feasible"),
+    [
+        (1.0, 0.9e-6, True),  # within the tolerance of the budget
+        (1.0, 1.1e-6, False),
+        (1.0, 3.0, False),
+        (1.0, -1.0, True),
+        (1e-8, 0.9e-6, True),  # costs that HiGHS takes for zero
+        (1e9, 9e-3, True),  # the tolerance grows with the budget
+        (1e9, 3e9, False),
+    ],
+)
+def test_rows_met_only_within_the_tolerance_are_not_called_contradictory(
+    monkeypatch: pytest.MonkeyPatch, size: float, excess: float, feasible: bool
+) -> None:
+    """Without a start the rows alone are asked about: that answer must not be stricter than the rest."""
+    monkeypatch.setattr(branch_and_bound, "_start", lambda *_: Incumbent(-math.inf, None))
+    budget = max(0.0, 10.0 * size - excess)
+    every = (LinearConstraint(np.ones(4), lower=4.0),)
+    program = SelectionProgram(np.ones(4), 0.1 - 0.1 * np.eye(4), np.full(4, 2.5 * size), budget, every)
+    expected = Status.OPTIMAL if feasible else Status.INFEASIBLE
+    assert solve(program, "exhaustive").status is expected
+    assert branch_and_bound.solve(program, EXACT).status is expected
