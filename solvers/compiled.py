@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 
-__all__ = ["VERSION", "announced", "compiled"]
+__all__ = ["NONE", "VERSION", "announced", "compiled"]
 
 VERSION = f"numba {numba.__version__}"
 
@@ -21,7 +22,11 @@ _FLAGS: dict[str, Any] = {
     "nogil": True,
     "error_model": "numpy",
     "fastmath": {"reassoc", "contract", "arcp", "nsz"},
+    "no_cfunc_wrapper": True,  # a door for C, which nobody uses, would take part of the time to compile
 }
+
+#: "No item" as an argument. Of a function that is called with a plain -1, numba compiles another version.
+NONE = cast(int, np.int64(-1))
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -29,13 +34,15 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 def compiled(function: _Function) -> _Function:
     """Compile on first use.
 
-    The machine code is cached beside the source, or in the user's cache folder. Where neither can be written
-    (a read-only container) every process compiles anew.
+    Functions whose names begin with an underscore can be called by compiled functions only. The machine code
+    is cached beside the source, or in the user's cache folder. Where neither can be written (a read-only
+    container) every process compiles anew.
     """
+    flags = {**_FLAGS, "no_cpython_wrapper": function.__name__.startswith("_")}
     try:
-        return cast(_Function, numba.njit(cache=True, **_FLAGS)(function))
+        return cast(_Function, numba.njit(cache=True, **flags)(function))
     except RuntimeError:  # numba found no place for its cache
-        return cast(_Function, numba.njit(**_FLAGS)(function))
+        return cast(_Function, numba.njit(**flags)(function))
 
 
 @contextmanager
@@ -44,7 +51,7 @@ def announced(what: str) -> Iterator[None]:
 
     A moment of this process's own time: on a busy machine reading the cache may take seconds.
     """
-    text = f"mio-rag: compiling {what}, once (10 to 25 s; `mio-rag warmup` does it ahead)\n"
+    text = f"mio-rag: compiling {what}, once (about 12 s of one core; `mio-rag warmup` does it ahead)\n"
     done, start = threading.Event(), time.process_time()
 
     def watch() -> None:

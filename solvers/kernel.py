@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.solvers.compiled import compiled
+from mio_rag.solvers.compiled import NONE, compiled
 from mio_rag.solvers.kernel_relax import is_positive_definite, relax
 
 FloatArray = NDArray[np.float64]
@@ -81,15 +81,12 @@ def _propagate(
                 low += W[r, ids[t]]
         if low > w[r]:
             return m, force, True
-        t = 0
-        while t < m:
+        for t in range(m - 1, -1, -1):
             v = W[r, ids[t]]
             if v > 0 and low + v > w[r]:
                 m = _remove(ids, P, x, g, G, m, t)
-                continue
-            if v < 0 and low - v > w[r]:
+            elif v < 0 and low - v > w[r]:
                 force = ids[t]
-            t += 1
     return m, force, False
 
 
@@ -112,8 +109,7 @@ def _drop_useless(
 
     Returns (new length, whether an item was dropped that must be in).
     """
-    t = 0
-    while t < m:
+    for t in range(m - 1, -1, -1):
         i = ids[t]
         bad = c[i] > room
         if not bad and harmless[i] and P[t] + shift[i] <= 0:
@@ -127,8 +123,6 @@ def _drop_useless(
             if i == force:
                 return m, True
             m = _remove(ids, P, x, g, G, m, t)
-        else:
-            t += 1
     return m, False
 
 
@@ -138,7 +132,8 @@ def _record(
 ) -> None:
     """Take a node's selection (and one more item, if >= 0) as the incumbent."""
     numbers[INCUMBENT] = value
-    best[:] = 0
+    for i in range(best.size):
+        best[i] = 0
     for t in range(count):
         best[chosen[t]] = 1
     if item >= 0:
@@ -268,8 +263,8 @@ def search(
             m, pruned = _drop_useless(A, c, shift, harmless, room[d], ids_, p, x, g, G, m, force)
             if pruned:
                 break
-            if base[d] > numbers[INCUMBENT] and _rows_hold(activity[d], W, w, -1):
-                _record(numbers, best, chosen[d], count[d], base[d], -1)
+            if base[d] > numbers[INCUMBENT] and _rows_hold(activity[d], W, w, NONE):
+                _record(numbers, best, chosen[d], count[d], base[d], NONE)
             single, gain, two = _best_single(c, W, w, shift, activity[d], ids_, p, m)
             if single >= 0 and base[d] + gain > numbers[INCUMBENT]:
                 _record(numbers, best, chosen[d], count[d], base[d] + gain, single)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.solvers.compiled import compiled
+from mio_rag.solvers.compiled import NONE, compiled
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -30,7 +30,7 @@ def _holds(W: FloatArray, w: FloatArray, activity: FloatArray, add: int, drop: i
 
 
 @compiled
-def local_search(
+def _local_search(
     p: FloatArray, A: FloatArray, c: FloatArray, room: float, W: FloatArray, w: FloatArray, x: BitArray
 ) -> float:
     """Best add, drop or swap until none improves; the feasible x is changed in place. Returns the value."""
@@ -55,11 +55,11 @@ def local_search(
         drop = -1
         for i in range(n):
             if x[i] == 0:
-                if used + c[i] <= room and g[i] > best and _holds(W, w, activity, i, -1):
+                if used + c[i] <= room and g[i] > best and _holds(W, w, activity, i, NONE):
                     best = g[i]
                     add = i
                     drop = -1
-            elif -g[i] > best and _holds(W, w, activity, -1, i):
+            elif -g[i] > best and _holds(W, w, activity, NONE, i):
                 best = -g[i]
                 add = -1
                 drop = i
@@ -94,7 +94,7 @@ def local_search(
 
 
 @compiled
-def greedy(
+def _greedy(
     p: FloatArray,
     A: FloatArray,
     c: FloatArray,
@@ -142,7 +142,7 @@ def greedy(
                 if harm or repair <= 0.0:
                     continue
                 score = repair * (1e6 + g[i] / max(c[i], 1e-3) ** power)
-            elif g[i] > 1e-12 and _holds(W, w, activity, i, -1):
+            elif g[i] > 1e-12 and _holds(W, w, activity, i, NONE):
                 score = g[i] / max(c[i], 1e-3) ** power
             else:
                 continue
@@ -159,7 +159,6 @@ def greedy(
             activity[r] += W[r, add]
 
 
-@compiled
 def incumbent(
     p: FloatArray,
     A: FloatArray,
@@ -177,66 +176,91 @@ def incumbent(
     empty, a relaxed point rounded down in order of its fractions. Returns (whether one is feasible, its
     value, the selection). Deterministic.
     """
+    # Sorted out here: numba's sorting alone would take seconds to compile.
+    first = np.argsort(-p / np.sqrt(np.maximum(c, 1e-3)), kind="stable")[:starts]
+    return local_optima(p, A, c, room, W, w, first, point, np.argsort(-point, kind="stable"), rounds)
+
+
+@compiled
+def local_optima(
+    p: FloatArray,
+    A: FloatArray,
+    c: FloatArray,
+    room: float,
+    W: FloatArray,
+    w: FloatArray,
+    first: IntArray,
+    point: FloatArray,
+    order: IntArray,
+    rounds: int,
+) -> tuple[bool, float, BitArray]:
+    """What `incumbent` does, with the forced first items and the order of the point's fractions given."""
     n = p.size
     found = False
     best = -np.inf
     best_x = np.zeros(n, np.int8)
     x = np.zeros(n, np.int8)
     banned = np.zeros(n, np.int64)
-    order = np.argsort(-p / np.sqrt(np.maximum(c, 1e-3)))
-    for k in range(3 + min(starts, n) + (1 if point.size else 0)):
-        x[:] = 0
+    for k in range(3 + first.size + (1 if point.size else 0)):
+        for i in range(n):
+            x[i] = 0
         power = 0.5
         if k < 3:
             power = 0.5 * k
-        elif k < 3 + min(starts, n):
-            if c[order[k - 3]] <= room:
-                x[order[k - 3]] = 1
+        elif k < 3 + first.size:
+            if c[first[k - 3]] <= room:
+                x[first[k - 3]] = 1
         else:
             used = 0.0
-            for i in np.argsort(-point):
+            for i in order:
                 if point[i] > 0.3 and used + c[i] <= room:
                     x[i] = 1
                     used += c[i]
-        if not greedy(p, A, c, room, W, w, x, power, banned):
+        if not _greedy(p, A, c, room, W, w, x, power, banned):
             continue
-        value = local_search(p, A, c, room, W, w, x)
+        value = _local_search(p, A, c, room, W, w, x)
         if value > best:
             found = True
             best = value
-            best_x[:] = x
+            for i in range(n):
+                best_x[i] = x[i]
     state = 12345
     for k in range(rounds):
         if not found:
             break
-        x[:] = best_x
-        banned[:] = 0
         for i in range(n):
+            x[i] = best_x[i]
+            banned[i] = 0
             if x[i]:
                 state = (1103515245 * state + 12345) % 2147483648
                 if state % 1000 < 200:
                     x[i] = 0
                     banned[i] = 1
-        if not greedy(p, A, c, room, W, w, x, 0.5 * (k % 3), banned):
+        if not _greedy(p, A, c, room, W, w, x, 0.5 * (k % 3), banned):
             continue
-        value = local_search(p, A, c, room, W, w, x)
+        value = _local_search(p, A, c, room, W, w, x)
         if value > best + 1e-12:
             best = value
-            best_x[:] = x
+            for i in range(n):
+                best_x[i] = x[i]
     return found, best, best_x
 
 
-@compiled
 def knapsack_search(p: FloatArray, c: FloatArray, room: float, limit: int) -> tuple[bool, BitArray]:
     """0-1 knapsack by depth-first search with Dantzig's bound (Horowitz and Sahni, 1974); any costs >= 0.
 
     Returns (whether the search was over within `limit` fillings, the best selection found).
     """
+    density = p / np.maximum(c, 1e-300)
+    return dantzig_search(p, c, room, density, np.argsort(-density, kind="stable"), limit)
+
+
+@compiled
+def dantzig_search(
+    p: FloatArray, c: FloatArray, room: float, density: FloatArray, order: IntArray, limit: int
+) -> tuple[bool, BitArray]:
+    """What `knapsack_search` does, with value per cost and its falling order given."""
     n = p.size
-    density = np.empty(n)
-    for i in range(n):
-        density[i] = p[i] / max(c[i], 1e-300)
-    order = np.argsort(-density)
     last = 0  # items before this place gain something
     while last < n and p[order[last]] > 0:
         last += 1
@@ -271,7 +295,8 @@ def knapsack_search(p: FloatArray, c: FloatArray, room: float, limit: int) -> tu
                 j += 1
             if value > best:
                 best = value
-                best_x[:] = x
+                for t in range(n):
+                    best_x[t] = x[t]
             if j < last - 1:
                 j += 1  # this one does not fit: without it
                 continue
