@@ -29,7 +29,7 @@ from mio_rag.retrieval.embedders import make_embedder, packaged_minilm
 from mio_rag.retrieval.index import embedded_text
 from mio_rag.types import Passage
 
-__all__ = ["LINKED", "POOL", "Pool", "load_pools"]
+__all__ = ["LINKED", "POOL", "Pool", "load_pools", "set_of"]
 
 #: Passages kept for a question, at most; and those of them among which links are looked for.
 POOL, LINKED = 500, 60
@@ -62,6 +62,16 @@ class Pool:
 
     def __len__(self) -> int:
         return int(self.cosine.size)
+
+    @property
+    def set(self) -> str:
+        """The data set of the question."""
+        return set_of(self.question)
+
+
+def set_of(question: str) -> str:
+    """The data set in a pool's name for its question."""
+    return question.partition("/")[0]
 
 
 def load_pools(
@@ -111,9 +121,17 @@ def load_pools(
         **made_of,
         "drawn": len(pools),
         "sizes": sorted({len(pool) for pool in pools}),
-        "median_tokens": float(np.median(np.concatenate([pool.tokens for pool in pools]))),
+        "median_tokens": _median_tokens(pools),
+        "median_tokens_by_set": {
+            name: _median_tokens([pool for pool in pools if pool.set == name])
+            for name in dict.fromkeys(pool.set for pool in pools)
+        },
         "mentions": {"median": float(np.median(mentioned)), "most": max(mentioned)},
     }
+
+
+def _median_tokens(pools: Sequence[Pool]) -> float:
+    return float(np.median(np.concatenate([pool.tokens for pool in pools])))
 
 
 _FIELDS = ("question", "cosine", "tokens", "embeddings", "query", "mentions")

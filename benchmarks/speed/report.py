@@ -12,6 +12,7 @@ from rich.table import Table
 
 from benchmarks.speed.cells import Cell
 from benchmarks.speed.entrants import OURS, RIVALS
+from benchmarks.speed.pools import set_of
 from benchmarks.speed.runner import Row
 from benchmarks.speed.summary import (
     Ratio,
@@ -55,6 +56,7 @@ def assemble(rows: Sequence[Row], cells: Sequence[Cell], grid: Sequence[Cell]) -
             if (gaps := heuristic_gaps(_programs(by_cell, names), name)) is not None
         ],
         "targets": [judge(target, grid, rows) for target in TARGETS],
+        "sets": {name: _of_set(name, grid, rows) for name in sorted({set_of(r["question"]) for r in rows})},
         "programs": len(programs),
         "solves": len(rows),
         "contradictions": contradictions(programs),
@@ -64,6 +66,17 @@ def assemble(rows: Sequence[Row], cells: Sequence[Cell], grid: Sequence[Cell]) -
         else None,
         "runs": sorted({row["run"] for row in rows}),
         "versions": dict(sorted({(row["solver"], row["version"]) for row in rows})),
+    }
+
+
+def _of_set(name: str, grid: Sequence[Cell], rows: Sequence[Row]) -> dict[str, Any]:
+    """The targets over one data set, and how many passages its dense optima hold: sets differ in both."""
+    own = [row for row in rows if set_of(row["question"]) == name]
+    dense = [r for r in own if r["solver"] == OURS and r["cell"].startswith("dense/n1")]
+    selected = [k for row in dense if (k := row["stages"][-1].get("selected")) is not None]
+    return {
+        "median_selected": median(selected) if selected else None,
+        "targets": [judge(target, grid, own) for target in TARGETS],
     }
 
 
@@ -104,6 +117,8 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
     if report["skipped_cells"]:
         console.print(f"pools too small for: {', '.join(report['skipped_cells'])}", style="dim")
     _print_targets(console, report["targets"])
+    if len(report["sets"]) > 1:
+        _print_sets(console, report["sets"], report["pools"]["median_tokens_by_set"])
     for problem in report["failures"][:10]:
         console.print(f"failed: {problem}", style="yellow", markup=False, soft_wrap=True)
     for problem in report["contradictions"]:
@@ -204,4 +219,32 @@ def _print_targets(console: Console, targets: Sequence[dict[str, Any]]) -> None:
                     check["measured"],
                     f"[{_VERDICTS[check['verdict']]}]{check['verdict']}[/]",
                 )
+    console.print(table)
+
+
+def _print_sets(console: Console, sets: dict[str, Any], tokens: dict[str, float]) -> None:
+    """What must be reached, set by set: long passages, of which few are chosen, are the easier ones."""
+    shown = [
+        k
+        for k, target in enumerate(TARGETS)
+        if any(check.measure in ("p95", "median") for check in target.must)
+    ]
+    table = _table(
+        "Targets by data set",
+        *("set", "tokens a passage", "chosen"),
+        *(TARGETS[k].name for k in shown),
+    )
+    for name, found in sets.items():
+        cells = []
+        for k in shown:
+            checks = [
+                check
+                for check, wanted in zip(found["targets"][k]["must"], TARGETS[k].must, strict=True)
+                if wanted.measure in ("p95", "median")
+            ]
+            cells.append(
+                " ".join(f"[{_VERDICTS[check['verdict']]}]{check['measured']}[/]" for check in checks)
+            )
+        chosen = found["median_selected"]
+        table.add_row(name, f"{tokens[name]:.0f}", "-" if chosen is None else f"{chosen:g}", *cells)
     console.print(table)

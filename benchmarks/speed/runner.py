@@ -158,6 +158,7 @@ def _contest(entrant: Entrant, program: SelectionProgram, limit: float) -> Row:
                 "bound": result.bound,
                 "gap": result.gap,
                 "nodes": result.nodes,
+                "selected": None if result.x is None else int(result.x.sum()),
                 "message": result.message if result.status is Status.ERROR else "",
             }
         )

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.speed.cells import grid
+from benchmarks.speed.report import assemble
 from benchmarks.speed.summary import (
     Ratio,
     by_program,
@@ -169,3 +170,17 @@ def test_an_unproven_program_misses_its_targets() -> None:
     proven, p95 = judge(links, grid(), some)["must"]
     assert (proven["verdict"], proven["measured"]) == ("not met", "3 of 4")
     assert (p95["verdict"], p95["measured"]) == ("not met", "> 5 s")
+
+
+def test_targets_are_judged_set_by_set() -> None:
+    cell = "dense/n100/l0.1/r0/b1024"
+    some = [
+        {**row("branch_and_bound", proof(1.0, 0.010), program="p", cell=cell), "question": "long/1"},
+        {**row("branch_and_bound", proof(1.0, 0.200), program="q", cell=cell), "question": "short/1"},
+    ]
+    for each, load in zip(some, (0.5, 1.5), strict=True):
+        each.update(load=load, run="now", version="1")
+    sets = assemble(some, [c for c in grid() if c.name == cell], grid())["sets"]
+    wanted = next(k for k, target in enumerate(TARGETS) if target.name == "n=100-200, lambda <= .1")
+    verdicts = {name: found["targets"][wanted]["must"][1]["verdict"] for name, found in sets.items()}
+    assert verdicts == {"long": "met", "short": "not met"}
