@@ -61,6 +61,7 @@ def _rows_hold(activity: FloatArray, W: FloatArray, w: FloatArray, i: int) -> bo
 def _propagate(
     W: FloatArray,
     w: FloatArray,
+    most: FloatArray,
     activity: FloatArray,
     ids: IntArray,
     P: FloatArray,
@@ -71,10 +72,12 @@ def _propagate(
 ) -> tuple[int, int, bool]:
     """Drop what the rows forbid; find one item that they demand.
 
-    Returns (new length, item that must be in or -1, whether the rows cannot hold any more).
+    `most` is what any single item can add to a row, infinite where one may take something away. Returns (new length, item that must be in or -1, whether the rows cannot hold any more).
     """
     force = -1
     for r in range(w.size):
+        if activity[r] + most[r] <= w[r]:
+            continue
         low = activity[r]  # the least that this row's left-hand side can become
         for t in range(m):
             if W[r, ids[t]] < 0:
@@ -249,6 +252,10 @@ def search(
     cc = np.empty(n)
     h = np.empty(n)
     L = np.empty((min(n, _LARGEST_FACTOR), min(n, _LARGEST_FACTOR)))
+    most = np.zeros(w.size)
+    for r in range(w.size):
+        for i in range(n):
+            most[r] = np.inf if W[r, i] < 0 else max(most[r], W[r, i])
     limit = numbers[NODES] + max_nodes
     d = int(numbers[DEPTH])
     while d >= 0 and numbers[NODES] < limit:
@@ -257,7 +264,7 @@ def search(
         ids_, p, x, g = ids[d], P[d], X[d], GX[d]
         pruned = False
         while True:
-            m, force, pruned = _propagate(W, w, activity[d], ids_, p, x, g, G, m)
+            m, force, pruned = _propagate(W, w, most, activity[d], ids_, p, x, g, G, m)
             if pruned:
                 break
             m, pruned = _drop_useless(A, c, shift, harmless, room[d], ids_, p, x, g, G, m, force)
