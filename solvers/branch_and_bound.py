@@ -37,7 +37,7 @@ from mio_rag.solvers.blas import one_blas_thread
 from mio_rag.solvers.compiled import VERSION, announced
 from mio_rag.solvers.presolve import Problem, presolve
 from mio_rag.solvers.reformulation import dominated, first_matrix
-from mio_rag.solvers.relaxation import Incumbent, Root, improved, relax_root, target, waiting
+from mio_rag.solvers.relaxation import Incumbent, Root, improved, relax_root, target, worthwhile
 from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, Status, conclude
 from mio_rag.solvers.warm import WarmStart
 
@@ -51,6 +51,7 @@ _PERTURBATIONS = 40  # of the incumbent, in local search
 _SECONDS_PER_SQUARE = 1.5e-7  # times m^2: about what the root takes; a nearer deadline gets a cheaper one
 _CLOSING_SECONDS_PER_SQUARE = 8e-8  # times n^2: what `conclude` takes to check an interrupted search
 _ROWS_SECONDS = 1.0  # at most, for a first selection that meets all rows
+_QUICK_WORK = 5e5  # of the search, before a better matrix is thought of
 _STEPS = 60  # pair exchanges a node
 _UNRESOLVED = "the search is over, but numbers of such different sizes cannot be resolved further"
 
@@ -176,18 +177,21 @@ def _solve(
         root = tried if tried.bound < root.bound else root
     allowed = math.inf if max_nodes is None else max_nodes
     search = _Search(program, root, best, tolerance, asked.relative_gap)
-    spent, effort = 0, 0
+    spent, effort, look = 0, 0, _QUICK_WORK
     while True:
-        patience = waiting(root, effort, search.bound, best)
-        stopped = search.run(deadline, min(allowed - spent, patience))
-        if stopped != "nodes" or spent + search.nodes >= allowed:
+        stopped = search.run(deadline, allowed - spent, look)
+        if stopped != "work":
             break
+        if not worthwhile(root, effort, search.bound, best, search.work, search.done):
+            look = 1.5 * search.work + 1.0
+            continue
         better = improved(root, best, tolerance, asked, effort, deadline - closing)
         effort += 1
         if better is not None:
             root, spent = better, spent + search.nodes
             _round(program, root.problem, root.x, best, _PERTURBATIONS // 2)
             search = _Search(program, root, best, tolerance, asked.relative_gap, ceiling=search.bound)
+            look = _QUICK_WORK
     warm.x = best.x
     if root.made_for is not None and root.made is not None:
         warm.keep(root.made_for, root.made)
@@ -324,7 +328,7 @@ class _Search:
         ids[0], P[0], X[0], GX[0] = np.arange(m), problem.p - shift, root.x, G @ root.x
         size[0], room[0], lag[0], self._bound[0] = m, problem.room, float(root.lam @ problem.w), root.bound
         self._best = np.zeros(m, dtype=np.int8)
-        self._numbers = np.zeros(8)
+        self._numbers = np.zeros(10)
         self._numbers[kernel.INCUMBENT] = best.value
         self._numbers[kernel.TOLERANCE] = tolerance
         self._numbers[kernel.PRUNED] = root.dropped
@@ -355,6 +359,7 @@ class _Search:
             self._bound,
             np.zeros(depth),
             np.full(depth, 2 * m, dtype=np.int64),
+            np.ones(depth),
             self._best,
             self._numbers,
         )
@@ -365,6 +370,16 @@ class _Search:
         return int(self._numbers[kernel.NODES])
 
     @property
+    def work(self) -> float:
+        """What the nodes have cost so far, as `kernel.search` counts it."""
+        return float(self._numbers[kernel.WORK])
+
+    @property
+    def done(self) -> float:
+        """The share of the tree that is over, if every branching halves it."""
+        return float(self._numbers[kernel.DONE])
+
+    @property
     def bound(self) -> float:
         """Proven upper bound: over what was pruned and what is open, and never above the root's."""
         depth = int(self._numbers[kernel.DEPTH])
@@ -373,8 +388,8 @@ class _Search:
             reach = max(reach, float(self._bound[: depth + 1].max()))
         return max(min(reach, self._ceiling), float(self._numbers[kernel.INCUMBENT]))
 
-    def run(self, deadline: float, allowed: float) -> str | None:
-        """Search until it is over (None) or a limit is hit ("time", "nodes").
+    def run(self, deadline: float, allowed: float, work: float = math.inf) -> str | None:
+        """Search until it is over (None) or a limit is hit ("time", "nodes", "work").
 
         Improves the incumbent in place.
         """
@@ -383,10 +398,10 @@ class _Search:
         stopped: str | None = None
         while self._numbers[kernel.DEPTH] >= 0:
             now = time.perf_counter()
-            if now >= deadline or self.nodes >= allowed:
-                stopped = "time" if now >= deadline else "nodes"
+            if now >= deadline or self.nodes >= allowed or self._numbers[kernel.WORK] >= work:
+                stopped = "time" if now >= deadline else "nodes" if self.nodes >= allowed else "work"
                 break
-            kernel.search(*self._arrays, int(min(step, allowed - self.nodes)))
+            kernel.search(*self._arrays, int(min(step, allowed - self.nodes)), work)
             took = time.perf_counter() - now
             step = int(min(1e6, max(8, step * min(4.0, _SLICE_SECONDS / max(took, 1e-6)))))
         if self._numbers[kernel.INCUMBENT] > before:

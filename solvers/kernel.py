@@ -22,7 +22,11 @@ BitArray = NDArray[np.int8]
 BoolArray = NDArray[np.bool_]
 
 #: Places in the array `numbers` of `search`.
-INCUMBENT, TOLERANCE, DEPTH, NODES, PRUNED, STEPS, RELATIVE_GAP, OFFSET = range(8)
+INCUMBENT, TOLERANCE, DEPTH, NODES, PRUNED, STEPS, RELATIVE_GAP, OFFSET, WORK, DONE = range(10)
+
+# Work is counted in what stands for a nanosecond, so that what to do next does not depend on a clock: for a
+# node, for an item and an exchange, for an item and a row, for a cubed item of a factorization.
+NODE, EXCHANGE, ROW, FACTOR = 2900.0, 8.0, 2.4, 0.1
 
 _LARGEST_FACTOR = 64  # items; to factorize more costs too much in a node
 _RETRY_AT = 0.9  # of the items that were open when the last try failed
@@ -72,7 +76,8 @@ def _propagate(
 ) -> tuple[int, int, bool]:
     """Drop what the rows forbid; find one item that they demand.
 
-    `most` is what any single item can add to a row, infinite where one may take something away. Returns (new length, item that must be in or -1, whether the rows cannot hold any more).
+    `most` is what any single item can add to a row, infinite where one may take something away. Returns
+    (new length, item that must be in or -1, whether the rows cannot hold any more).
     """
     force = -1
     for r in range(w.size):
@@ -235,16 +240,19 @@ def search(
     bound: FloatArray,
     delta: FloatArray,
     measured: IntArray,
+    weight: FloatArray,
     best: BitArray,
     numbers: FloatArray,
     max_nodes: int,
+    max_work: float,
 ) -> None:
-    """Depth-first search, include branch first, for at most `max_nodes` more nodes.
+    """Depth-first search, include branch first, for `max_nodes` more nodes or until the work is `max_work`.
 
     The arrays hold one row per depth: the open items `ids` with their marginal values `P` (multipliers
     subtracted), the relaxed point X and G X, and the state of what is chosen. `delta` is what was taken off
     the diagonal of G at a depth; `measured` items were open when more could not be. The exclude branch of a
-    node is the node itself without the item, so a depth is done when its list is pruned. Indices of
+    node is the node itself without the item, so a depth is done when its list is pruned. `weight` is the
+    share of the tree that is left at a depth, if every branching halves it. Indices of
     `numbers` are the constants at the top of this file.
     """
     n = c.size
@@ -258,9 +266,10 @@ def search(
             most[r] = np.inf if W[r, i] < 0 else max(most[r], W[r, i])
     limit = numbers[NODES] + max_nodes
     d = int(numbers[DEPTH])
-    while d >= 0 and numbers[NODES] < limit:
-        numbers[NODES] += 1
+    while d >= 0 and numbers[NODES] < limit and numbers[WORK] < max_work:
         m = size[d]
+        numbers[NODES] += 1
+        numbers[WORK] += NODE + ROW * w.size * m
         ids_, p, x, g = ids[d], P[d], X[d], GX[d]
         pruned = False
         while True:
@@ -293,7 +302,9 @@ def search(
             if numbers[INCUMBENT] > -np.inf:
                 value = abs(numbers[OFFSET] + numbers[INCUMBENT])
                 stop = numbers[INCUMBENT] + max(numbers[TOLERANCE], numbers[RELATIVE_GAP] * value)
-            ub, mu = relax(q, G, delta[d], ids_, cc, b, x, g, m, int(numbers[STEPS]), stop, lag[d], 1e-7, 0.4)
+            steps = int(numbers[STEPS])
+            ub, mu, k = relax(q, G, delta[d], ids_, cc, b, x, g, m, steps, stop, lag[d], 1e-7, 0.4)
+            numbers[WORK] += EXCHANGE * k * m
             bound[d] = min(bound[d], ub)
             if bound[d] > stop and 2 < m <= _LARGEST_FACTOR and m <= _RETRY_AT * measured[d]:
                 # Fewer items need less of a diagonal to stay concave. Would as much less prune here?
@@ -304,14 +315,14 @@ def search(
                     spread += x[t] * (1.0 - x[t])
                 wanted = delta[d] + 2.0 * _MARGIN * (bound[d] - stop) / max(spread, 1e-9)
                 if wanted < _LARGEST_SHARE * least:
+                    numbers[WORK] += FACTOR * m * m * m
                     if is_positive_definite(G, ids_, m, wanted, L, h):
                         for t in range(m):
                             g[t] -= (wanted - delta[d]) * x[t]
                             q[t] -= 0.5 * (wanted - delta[d])
                         delta[d] = wanted
-                        ub, mu = relax(
-                            q, G, wanted, ids_, cc, b, x, g, m, int(numbers[STEPS]), stop, lag[d], 1e-7, 0.4
-                        )
+                        ub, mu, k = relax(q, G, wanted, ids_, cc, b, x, g, m, steps, stop, lag[d], 1e-7, 0.4)
+                        numbers[WORK] += EXCHANGE * k * m
                         bound[d] = min(bound[d], ub)
                     else:
                         measured[d] = m
@@ -344,6 +355,7 @@ def search(
             if dropped * 4 <= before:
                 break
         if pruned:
+            numbers[DONE] += weight[d]
             d -= 1
             continue
         # Branch on the largest fraction: most likely in, and the include branch is searched first.
@@ -371,6 +383,8 @@ def search(
         bound[e] = bound[d]
         delta[e] = delta[d]
         measured[e] = measured[d]
+        weight[e] = 0.5 * weight[d]
+        weight[d] = weight[e]
         for r in range(w.size):
             activity[e, r] = activity[d, r] + W[r, i]
         for t in range(count[d]):

@@ -41,13 +41,14 @@ def relax(
     base: float,
     tol: float,
     early: float,
-) -> tuple[float, float]:
+) -> tuple[float, float, int]:
     """Pair-exchange ascent on the concave relaxation, with the unused budget as one more item.
 
     The matrix is G - delta I on the items `ids`. x (feasible) and g, the matrix times x, are improved in
     place. Ends when the bound is at most `stop`, when the maximum
     is known to `tol`, after `steps` exchanges, or, with `early` > 0, once the maximum is above `stop` and
-    known to that share of the distance. Returns the bound and its mu.
+    known to that share of the distance. Returns the bound, its mu and the
+    number of exchanges.
     """
     per_token = np.empty(m)
     used = 0.0
@@ -81,13 +82,13 @@ def relax(
                 best = last
                 best_mu = mu
             if done or last <= stop:
-                return best, best_mu
+                return best, best_mu, k
             if early > 0.0 and stop > -np.inf:
                 primal = base - 0.5 * curvature
                 for i in range(m):
                     primal += q[i] * x[i]
                 if primal > stop and last - primal < early * (last - stop):
-                    return best, best_mu  # it cannot prune, and is known well enough to branch
+                    return best, best_mu, k  # it cannot prune, and is known well enough to branch
         k += 1
         # Move t tokens: a of item `up` in, d of item `down` out; with one of them, the other is the room.
         iu = ids[up] if up >= 0 else ids[down]
@@ -124,10 +125,9 @@ def relax(
             g[down] += delta * d
         up_ratio, up = 0.0, -1
         down_ratio, down = np.inf, -2
-        into, out = G[iu], G[jd]
         for r in range(m):
             s = ids[r]
-            g[r] += a * into[s] - d * out[s]
+            g[r] += a * G[iu, s] - d * G[jd, s]
             ratio = (q[r] - g[r]) * per_token[r]
             if ratio > up_ratio and x[r] < 1.0 - 1e-12:
                 up_ratio, up = ratio, r

@@ -13,16 +13,18 @@ from mio_rag.solvers.presolve import FloatArray, Problem
 from mio_rag.solvers.reformulation import Splitting, better_diagonal, relaxation_matrix
 from mio_rag.solvers.result import SolveOptions
 
-__all__ = ["Incumbent", "Root", "improved", "relax_root", "target", "waiting"]
+__all__ = ["Incumbent", "Root", "improved", "relax_root", "target", "worthwhile"]
 
 _MULTIPLIER_STEPS = 80  # with 25, a dozen mixed rows cost twice the nodes
 _REFINING_STEPS = 25  # from multipliers that another matrix left
-_QUICK_NODES = 150  # before any better matrix is worth its price
 _NO_PENALTY = 1e-12  # relative to the largest value: nothing for a better matrix to gain
-_NARROW_GAP, _LASTING_GAP, _WIDE_GAP = 0.012, 0.018, 0.06
+_NARROW_GAP, _WIDE_GAP = 0.012, 0.06
 _SMALL = 70  # items
 _EFFORTS, _WIDE_EFFORT = (12, 40, 200), 20  # steps of `relaxation_matrix`, one after another
-_NODES_PER_STEP, _NODES_PER_SQUARE = 50.0, 0.0014  # the time of an eigendecomposition in nodes
+_STEP, _PER_SQUARE, _PER_CUBE = 3e5, 60.0, 0.3  # of such a step, as work: constant, times m^2, times m^3
+_DIAGONAL_STEPS = 4  # that another diagonal costs
+_TREE_GROWTH = 0.65
+_LEFT_PER_PRICE, _SPENT_PER_PRICE = (0.7, 3.0, 10.0), (0.0, 0.1, 0.1)  # at each effort
 
 
 @dataclass
@@ -71,7 +73,7 @@ def relax_root(root: Root, best: Incumbent, tolerance: float, options: SolveOpti
         x = x * (b / used)
     g = G @ x
     base = float(lam @ problem.w)
-    bound, mu = kernel_relax.relax(
+    bound, mu, _ = kernel_relax.relax(
         q, G, 0.0, every, problem.cr, b, x, g, problem.m, 4000, stop, base, 1e-9, 0.0
     )
     bound = min(bound, root.bound)
@@ -97,7 +99,7 @@ def _multipliers(
     for _ in range(_MULTIPLIER_STEPS if not np.any(lam) else _REFINING_STEPS):
         q = problem.p - problem.W.T @ lam + 0.5 * np.diagonal(G)
         g = G @ x
-        value, _ = kernel_relax.relax(
+        value, _, _ = kernel_relax.relax(
             q,
             G,
             0.0,
@@ -137,24 +139,31 @@ def _diagonal_first(gap: float, m: int) -> bool:
     return gap <= _NARROW_GAP or (m <= _SMALL and gap <= _WIDE_GAP)
 
 
-def waiting(root: Root, effort: int, bound: float, best: Incumbent) -> float:
-    """Nodes to search before `improved` at this effort is worth its price.
+def worthwhile(root: Root, effort: int, bound: float, best: Incumbent, work: float, done: float) -> bool:
+    """Whether the search is likely to go on for longer than a better matrix takes to find.
 
-    About as long as it takes, less where the gap is such that it is sure to be needed.
+    Parameters
+    ----------
+    work, done : float
+        What the search has cost, and the share of its tree that it is over with: see `kernel.search`.
+
+    Notes
+    -----
+    If every branching halved what is to be done, work / done would be the whole. That is too much, and the
+    more so the less is done; trees of real pools (10^3 to 10^5 nodes) lie around work / done^0.65, a
+    factor of three either way. So the dearer matrices also wait until the search has cost a part of their
+    price.
     """
     if effort >= len(_EFFORTS):
-        return math.inf
+        return False
     m = root.problem.m
     gap = _gap(bound, best, root.problem)
-    if effort == 0 and _diagonal_first(gap, m):
-        return _QUICK_NODES
-    wide = gap > _WIDE_GAP
-    price = _steps(effort, wide, m) * (_NODES_PER_STEP + _NODES_PER_SQUARE * m**2)
-    if effort == 0:
-        patience = 0.2 if wide else 0.5 if m > _SMALL else 1.0
-    else:
-        patience = 1.0 if effort > 1 or gap < _LASTING_GAP else 0.5
-    return max(_QUICK_NODES, math.ceil(patience * price))
+    steps = _DIAGONAL_STEPS
+    if effort > 0 or not _diagonal_first(gap, m):
+        steps = _steps(effort, gap > _WIDE_GAP, m)
+    price = steps * (_STEP + _PER_SQUARE * m**2 + _PER_CUBE * m**3)
+    left = work * (max(done, 1e-30) ** -_TREE_GROWTH - 1.0)
+    return left >= _LEFT_PER_PRICE[effort] * price and work >= _SPENT_PER_PRICE[effort] * price
 
 
 def _steps(effort: int, wide: bool, m: int) -> int:
@@ -172,7 +181,7 @@ def improved(
 ) -> Root | None:
     """The root with a better matrix; None where that does not lower its bound.
 
-    `effort` counts from 0; see `waiting` for when each is due.
+    `effort` counts from 0; see `worthwhile` for when each is due.
     """
     problem = root.problem
     scale = float(np.abs(problem.A).max(initial=0.0))

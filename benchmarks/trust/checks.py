@@ -13,7 +13,15 @@ import numpy as np
 from benchmarks.trust.draw import path
 from benchmarks.trust.oracle import Truth, enumerate_all
 from mio_rag.formulations import SelectionProgram
-from mio_rag.solvers import SolveOptions, SolveResult, Status, branch_and_bound, relaxation, solve_path
+from mio_rag.solvers import (
+    SolveOptions,
+    SolveResult,
+    Status,
+    branch_and_bound,
+    kernel,
+    relaxation,
+    solve_path,
+)
 from mio_rag.solvers.presolve import Problem
 from mio_rag.solvers.relaxation import Incumbent
 from mio_rag.solvers.warm import WarmStart
@@ -75,8 +83,12 @@ def forced_stages(after_nodes: int, wide_gap: float, efforts: tuple[int, ...]) -
     efforts : tuple of int
         Steps of each conic matrix; a few steps leave rough ones, which must be as valid.
     """
-    waits = {"_QUICK_NODES": after_nodes, "_NODES_PER_STEP": 0.0, "_NODES_PER_SQUARE": 0.0}
-    with _replaced(relaxation, {**waits, "_WIDE_GAP": wide_gap, "_EFFORTS": efforts}):
+    never = (0.0,) * len(efforts)
+    waits = {"_LEFT_PER_PRICE": never, "_SPENT_PER_PRICE": never}
+    with (
+        _replaced(branch_and_bound, {"_QUICK_WORK": after_nodes * kernel.NODE}),
+        _replaced(relaxation, {**waits, "_WIDE_GAP": wide_gap, "_EFFORTS": efforts}),
+    ):
         yield
 
 

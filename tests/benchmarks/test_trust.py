@@ -86,14 +86,24 @@ def test_solvers_that_contradict_each_other_are_noticed() -> None:
 
 
 def test_settings_are_given_back() -> None:
-    before = relaxation._QUICK_NODES, relaxation._EFFORTS, branch_and_bound._start, branch_and_bound._round
+    before = (
+        branch_and_bound._QUICK_WORK,
+        relaxation._EFFORTS,
+        branch_and_bound._start,
+        branch_and_bound._round,
+    )
     settings = ExitStack()
     settings.enter_context(checks.forced_stages(0, 0.0, (1,)))
     settings.enter_context(checks.weak_starts())
-    assert (relaxation._QUICK_NODES, relaxation._EFFORTS) == (0, (1,))
+    assert (branch_and_bound._QUICK_WORK, relaxation._EFFORTS) == (0, (1,))
     with pytest.raises(KeyError), settings:
         raise KeyError
-    after = relaxation._QUICK_NODES, relaxation._EFFORTS, branch_and_bound._start, branch_and_bound._round
+    after = (
+        branch_and_bound._QUICK_WORK,
+        relaxation._EFFORTS,
+        branch_and_bound._start,
+        branch_and_bound._round,
+    )
     assert after == before
 
 

@@ -16,7 +16,7 @@ from mio_rag.solvers.relaxation import Incumbent, Root, relax_root
 # fmt: off
 NAMES = (
     "A", "G", "c", "cr", "extra", "W", "w", "shift", "harmless", "ids", "P", "X", "GX", "size", "room",
-    "base", "lag", "activity", "chosen", "count", "bound", "delta", "measured", "best", "numbers",
+    "base", "lag", "activity", "chosen", "count", "bound", "delta", "measured", "weight", "best", "numbers",
 )
 # fmt: on
 EXACT = SolveOptions(time_limit_seconds=None)
@@ -70,7 +70,10 @@ def test_every_open_node_is_what_it_says(rows: bool, links: bool) -> None:
 def _recompute(s: dict, root: Root) -> None:
     """Compare the open nodes with their definition."""
     G, problem = s["G"], root.problem
-    for d in range(int(s["numbers"][kernel.DEPTH]) + 1):
+    depth = int(s["numbers"][kernel.DEPTH])
+    # The shares of the tree that are over and those that are open make the whole.
+    assert s["numbers"][kernel.DONE] + s["weight"][: depth + 1].sum() == pytest.approx(1, abs=1e-12)
+    for d in range(depth + 1):
         m, taken = s["size"][d], s["chosen"][d, : s["count"][d]]
         ids, x = s["ids"][d, :m], s["X"][d, :m]
         own = G[np.ix_(ids, ids)] - s["delta"][d] * np.eye(m)

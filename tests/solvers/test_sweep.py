@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.programs import random_program
+from benchmarks.trust.checks import forced_stages
 from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram, nominal_program
 from mio_rag.solvers import SolveOptions, branch_and_bound, relaxation, solve, solve_path
@@ -43,9 +44,7 @@ def test_a_path_equals_single_solves_and_searches_less() -> None:
 @given(seed=st.integers(0, 2**31 - 1))
 def test_a_warm_start_from_any_other_program_is_harmless(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    with pytest.MonkeyPatch.context() as patch:  # the later stages of the kernel, from its first nodes
-        patch.setattr(relaxation, "_QUICK_NODES", 1)
-        patch.setattr(relaxation, "_NODES_PER_STEP", 0.0)
+    with forced_stages(1, relaxation._WIDE_GAP, relaxation._EFFORTS):
         warm = WarmStart()
         n = 10
         for _ in range(4):

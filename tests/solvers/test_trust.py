@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from benchmarks.trust.checks import check_all, check_path, complaint, forced_stages, weak_starts
 from benchmarks.trust.oracle import enumerate_all
 from mio_rag.formulations import LinearConstraint, SelectionProgram
-from mio_rag.solvers import SolveOptions, Status, branch_and_bound, kernel_start, solve_many, solve_path
+from mio_rag.solvers import (
+    SolveOptions,
+    Status,
+    branch_and_bound,
+    kernel_start,
+    relaxation,
+    solve_many,
+    solve_path,
+)
 from mio_rag.solvers.presolve import presolve
 from mio_rag.solvers.reformulation import better_diagonal, dominated, first_matrix, relaxation_matrix
 from mio_rag.solvers.warm import WarmStart
@@ -301,7 +309,7 @@ def test_sizes_that_float64_cannot_resolve_are_told_and_not_called_optimal() -> 
         row = LinearConstraint(np.ones(11), lower=4.0)
         linear = 1e-4 * rng.normal(size=11)
         program = SelectionProgram(linear, raw + raw.T, rng.integers(1, 9, 11), 30, (row,))
-        with weak_starts():
+        with weak_starts(), forced_stages(1, relaxation._WIDE_GAP, relaxation._EFFORTS):
             result = branch_and_bound.solve(program, SolveOptions())
         assert complaint(program, enumerate_all(program), result, SolveOptions(), True) is None
         if result.status is not Status.OPTIMAL:
