@@ -10,8 +10,8 @@ cheap to bound from any point (`kernel`). How tight it is depends on a matrix (`
    these without any selection, HiGHS finds one to the program without interactions, or that there is none;
 3. the root: row multipliers by subgradient steps, the relaxation, fixing by reduced costs;
 4. depth-first search, including first, with propagation of the rows and fixing at every node;
-5. each time that the search has taken about as long as a better matrix costs: find one, and search again
-   from the better root.
+5. whenever what is left of the tree, judged by the share that is done, is likely to take longer than a better
+   matrix: find one, and search again from the better root.
 
 The search can stop after any node: the bound is then the largest over the open nodes and everything that
 was pruned.
