@@ -23,6 +23,7 @@ __all__ = [
     "coverage_rows",
     "need_rows",
     "share_rows",
+    "with_constant",
     "with_soft_rows",
 ]
 
@@ -123,7 +124,7 @@ def need_rows(ids: Sequence[str], needs: Mapping[str, Sequence[str]]) -> list[Li
             if parent in at:
                 row[at[parent]] = -1.0
             else:
-                name += ", which is not a candidate"
+                name += ", which is not in the pool"
             rows.append(LinearConstraint(row, upper=0, name=name))
     return rows
 
@@ -191,4 +192,19 @@ def with_soft_rows(program: SelectionProgram, soft: Sequence[SoftRow]) -> Select
         budget=program.budget,
         rows=tuple(rows),
         fixed=np.append(program.fixed, np.full(m, -1)),
+    )
+
+
+def with_constant(program: SelectionProgram, value: float) -> SelectionProgram:
+    """The program with a constant in its objective: one more item, which is always in and has no cost."""
+    if value == 0:
+        return program
+    assert program.fixed is not None
+    return SelectionProgram(
+        linear=np.append(program.linear, value),
+        pairwise=np.pad(program.pairwise, (0, 1)),
+        costs=np.append(program.costs, 0.0),
+        budget=program.budget,
+        rows=tuple(replace(row, coefficients=np.append(row.coefficients, 0.0)) for row in program.rows),
+        fixed=np.append(program.fixed, 1),
     )

@@ -34,10 +34,12 @@ class Conversation:
         self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
     ) -> Selection:
         """Choose for the next turn; see `Selector.select`. A turn without a selection leaves the last one."""
-        selection = self.selector.select(candidates, budget_tokens, counter)
+        side = self.selector.side
+        free = replace(side, max_changes=None, change_price=0.0) if side.lacking() else side
+        selection = replace(self.selector, side=free).select(candidates, budget_tokens, counter)
         self.turns.append(selection)
         if selection.result.x is not None:
-            side = replace(self.selector.side, previous=selection.ids)
+            side = replace(side, previous=selection.ids)
             self.selector = replace(self.selector, side=side)
         return selection
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.explain import decisions
+from mio_rag.explain import Priced, decisions
 from mio_rag.formulations.constraints import fixed_values
 from mio_rag.formulations.joint import JointProblem
 from mio_rag.formulations.program import SelectionProgram
@@ -19,7 +19,7 @@ from mio_rag.formulations.relevance_value import CurveValue, InnerProductValue, 
 from mio_rag.formulations.robust import nominal_program, worst_similarity
 from mio_rag.formulations.uncertainty import NormBall, ScaledSet, UncertaintySet
 from mio_rag.formulations.uncertainty_sets import DeviationBudget
-from mio_rag.side import Side, side_of
+from mio_rag.side_pool import Side, side_of
 from mio_rag.solvers.cuts import joint_steps
 from mio_rag.solvers.infeasibility import find_conflict
 from mio_rag.solvers.result import SolveResult, Status
@@ -249,26 +249,12 @@ def solved(
 def concluded(selector: Selector, choice: Choice) -> Selection:
     """The selection that people see: without the items that buy broken rows, with what is known about it."""
     candidates, found, result = choice.candidates, choice.found, choice.result
-    n, program = len(candidates), found.program
-    notes: tuple[str, ...] = ()
-    conflict, shown, visible = None, program, result
-    if result.status is Status.INFEASIBLE:
-        conflict = find_conflict(program, [*candidates.ids, *("" for _ in range(program.n - n))])
-    elif result.x is not None and program.n > n:
-        notes = tuple(found.side.notes(result.x))
+    n, program, side = len(candidates), found.program, found.side
+    bare, visible, priced = side.without(program), result, None
+    conflict = find_conflict(bare, candidates.ids) if result.status is Status.INFEASIBLE else None
+    if result.x is not None and side.is_priced:
         visible = replace(result, x=result.x[:n])
-    if program.n > n:
-        assert program.fixed is not None
-        change = 0.0 if result.x is None else found.side.marginal(result.x)
-        priced = len(found.side.soft)
-        shown = SelectionProgram(
-            program.linear[:n] - change,
-            program.pairwise[:n, :n],
-            program.costs[:n],
-            program.budget,
-            tuple(replace(row, coefficients=row.coefficients[:n]) for row in program.rows[:-priced]),
-            program.fixed[:n],
-        )
+        priced = Priced(side.marginal(result.x), side.paid)
     return Selection(
         candidates,
         choice.chosen,
@@ -276,9 +262,9 @@ def concluded(selector: Selector, choice: Choice) -> Selection:
         choice.budget_tokens,
         result,
         program,
-        decisions(candidates, shown, visible),
+        decisions(candidates, bare, visible, priced),
         worst_case=found.worst_case,
-        notes=notes,
+        notes=tuple(side.notes(result.x)),
         conflict=conflict,
         problem=functools.partial(joint_problem, selector, candidates, choice.allowed),
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,16 +12,42 @@ from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import Candidates, Decision
 
-__all__ = ["decisions"]
+__all__ = ["Priced", "decisions"]
 
 
-def decisions(candidates: Candidates, program: SelectionProgram, result: SolveResult) -> tuple[Decision, ...]:
-    """One `Decision` for each candidate, in candidate order."""
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """What a decision pays for rules that may be broken at a price.
+
+    Parameters
+    ----------
+    marginal : ndarray of shape (n,)
+        What each passage adds to that.
+    paid : callable
+        Any decision -> what it pays.
+    """
+
+    marginal: NDArray[np.float64]
+    paid: Callable[[NDArray[np.int8]], float]
+
+
+def decisions(
+    candidates: Candidates, program: SelectionProgram, result: SolveResult, priced: Priced | None = None
+) -> tuple[Decision, ...]:
+    """One `Decision` for each candidate, in candidate order.
+
+    Parameters
+    ----------
+    program : SelectionProgram
+        Without what `priced` counts.
+    """
     n = program.n
     x = np.zeros(n, dtype=np.int8) if result.x is None else result.x
     chosen = np.flatnonzero(x)
     # Marginal value of i beside the selected others: what it adds, or what its removal would lose.
     value = program.linear - program.pairwise[:, chosen].sum(axis=1)
+    if priced is not None:
+        value = value - priced.marginal
     made = []
     for i in range(n):
         others = chosen[chosen != i]
@@ -26,9 +55,9 @@ def decisions(candidates: Candidates, program: SelectionProgram, result: SolveRe
         if others.size and float(program.pairwise[i, others].max()) > 0:
             rival = int(others[int(np.argmax(program.pairwise[i, others]))])
         reason = (
-            _why_in(candidates, program, i, float(value[i]), rival, others)
+            _why_in(candidates, program, x, i, float(value[i]), rival, priced)
             if x[i]
-            else _why_out(candidates, program, result, i, value, chosen, rival)
+            else _why_out(candidates, program, result, i, value, chosen, rival, priced)
         )
         made.append(
             Decision(
@@ -44,35 +73,48 @@ def decisions(candidates: Candidates, program: SelectionProgram, result: SolveRe
     return tuple(made)
 
 
+def _signed(value: float) -> str:
+    """A value with its sign, never as +0.000."""
+    if abs(value) < 1e-9:
+        return "nothing"
+    return f"{value:+.3f}" if abs(value) >= 0.0005 else f"{value:+.1g}"
+
+
 def _why_in(
     candidates: Candidates,
     program: SelectionProgram,
+    x: NDArray[np.int8],
     i: int,
     value: float,
     rival: int | None,
-    others: NDArray[np.int64],
+    priced: Priced | None,
 ) -> str:
     assert program.fixed is not None
+    others = np.flatnonzero(x)
+    others = others[others != i]
     relevance, alone = float(candidates.relevance[i]), float(program.linear[i])
     gains = np.maximum(-program.pairwise[i, others], 0.0)
-    gain = float(gains.sum())
+    gain, pays = float(gains.sum()), 0.0 if priced is None else float(priced.marginal[i])
     losses = []
     if relevance - alone > 0.0005:
         losses.append(f"{relevance - alone:.3f} for penalties and radius")
-    if rival is not None and alone + gain - value > 0.0005:
-        losses.append(f"{alone + gain - value:.3f} for overlap, most with '{candidates.ids[rival]}'")
-    text = f"relevance {relevance:.3f}, adds {value:+.3f}"
+    if rival is not None and alone + gain - pays - value > 0.0005:
+        overlap = alone + gain - pays - value
+        losses.append(f"{overlap:.3f} for overlap, most with '{candidates.ids[rival]}'")
+    if pays > 0.0005:
+        losses.append(f"{pays:.3f} for what it breaks or changes")
+    text = f"relevance {relevance:.3f}, adds {_signed(value)}"
     if gain > 0.0005:
         partner = candidates.ids[others[int(np.argmax(gains))]]
         text += f" with {gain:.3f} for its links, most with '{partner}'"
+    if pays < -0.0005:
+        text += f" with {-pays:.3f} for what would break or change without it"
     if losses:
         text += f" after {' and '.join(losses)}"
     if program.fixed[i] == 1:
         return f"asked for (must include); {text}"
-    if value < 0:
-        held = [row.name for row in program.rows if row.coefficients[i] > 0 and np.isfinite(row.lower)]
-        if held:
-            return f"{text}, which '{held[0]}' requires"
+    if value < 0 and (held := _broken_row(program, x, i)) is not None:
+        return f"{text}, which '{held}' requires"
     return text
 
 
@@ -84,6 +126,7 @@ def _why_out(
     value: NDArray[np.float64],
     chosen: NDArray[np.int64],
     rival: int | None,
+    priced: Priced | None,
 ) -> str:
     assert program.fixed is not None
     if program.fixed[i] == 0:
@@ -96,25 +139,34 @@ def _why_out(
     cost = float(program.costs[i])
     if cost > program.budget:
         return f"its {cost:.10g} tokens exceed the whole budget of {program.budget:.10g}"
+    for row in program.rows:
+        least = float(np.minimum(row.coefficients, 0.0).sum() + max(row.coefficients[i], 0.0))
+        if least > row.upper + feasibility_tolerance(row.upper):
+            return f"cannot be read: {row.name}"
     alone, gain = float(program.linear[i]), float(value[i])
+    pays = 0.0 if priced is None else float(priced.marginal[i])
     if gain <= 1e-9:  # an item worth nothing alone may still gain beside the chosen ones
         if alone <= 0:
+            left = "nothing is left" if alone > -1e-9 else _signed(alone)
             relevance = f"relevance {candidates.relevance[i]:.3f}"
-            return f"{relevance} does not pay for penalties and uncertainty ({alone:+.3f})"
-        if rival is None:
-            return f"would add {gain:+.3f}"
-        overlap = f"most with '{candidates.ids[rival]}'{_similarity(candidates, i, rival)}"
-        return f"would add {gain:+.3f}: overlaps with what is chosen, {overlap}"
-    blocked = _blocking_row(program, result.x, i)
+            return f"{relevance} does not pay for penalties and uncertainty ({left})"
+        why = [] if pays <= 0.0005 else [f"{pays:.3f} goes to what it would break or change"]
+        if rival is not None:
+            overlap = f"most with '{candidates.ids[rival]}'{_similarity(candidates, i, rival)}"
+            why.append(f"overlaps with what is chosen, {overlap}")
+        return f"would add {_signed(gain)}{': ' if why else ''}{' and '.join(why)}"
+    worth = f"worth {_signed(gain)}"
+    blocked = _broken_row(program, result.x, i)
     if blocked is not None:
-        return f"worth {gain:+.3f}, but '{blocked}' is full"
-    left = program.budget - program.cost(result.x)
-    if cost > left + 1e-9:
-        swap = _best_swap(candidates, program, i, value, chosen)
-        return f"worth {gain:+.3f}, but needs {cost:.10g} tokens and {max(left, 0):.10g} are left; {swap}"
+        full = f"'{blocked}' is full" if blocked.startswith("at most") else blocked
+        return f"{worth}, but {full}"
+    left_over = program.budget - program.cost(result.x)
+    if cost > left_over + 1e-9:
+        swap = _best_swap(candidates, program, i, value, chosen, priced)
+        return f"{worth}, but needs {cost:.10g} tokens and {max(left_over, 0):.10g} are left; {swap}"
     if result.status is Status.OPTIMAL:
         return f"would add {gain:+.3g}, within the tolerance of the proof"
-    return f"would add {gain:+.3f} and fits: '{result.solver}' did not take it (it proves no optimum)"
+    return f"would add {_signed(gain)} and fits: '{result.solver}' did not take it (it proves no optimum)"
 
 
 def _similarity(candidates: Candidates, i: int, j: int) -> str:
@@ -123,10 +175,11 @@ def _similarity(candidates: Candidates, i: int, j: int) -> str:
     return f" (similarity {float(candidates.embeddings[i] @ candidates.embeddings[j]):.2f})"
 
 
-def _blocking_row(program: SelectionProgram, x: NDArray[np.int8], i: int) -> str | None:
+def _broken_row(program: SelectionProgram, x: NDArray[np.int8], i: int) -> str | None:
+    """The first row that would be broken if passage i came in, or went."""
     for row in program.rows:
         activity = float(row.coefficients[x > 0].sum())
-        after = activity + float(row.coefficients[i])
+        after = activity + float(row.coefficients[i]) * (-1 if x[i] else 1)
         if row.violation(after) > row.violation(activity):
             return row.name
     return None
@@ -138,18 +191,25 @@ def _best_swap(
     i: int,
     value: NDArray[np.float64],
     chosen: NDArray[np.int64],
+    priced: Priced | None,
 ) -> str:
     """The one exchange that breaks nothing and loses least."""
     assert program.fixed is not None
     out = chosen[program.fixed[chosen] < 0]
     left = program.budget - float(program.costs[chosen].sum())
     out = out[program.costs[i] - program.costs[out] <= left + feasibility_tolerance(program.budget)]
+    swapped = np.zeros((out.size, program.n), dtype=np.int8)
+    swapped[:, chosen], swapped[:, i], swapped[np.arange(out.size), out] = 1, 1, 0
     change = value[i] + program.pairwise[i, out] - value[out]
+    if priced is not None:  # prices of two passages do not add up: each exchange pays as a whole
+        now = np.isin(np.arange(program.n), chosen).astype(np.int8)
+        change += priced.marginal[i] - priced.marginal[out] + priced.paid(now)
+        change -= np.array([priced.paid(x) for x in swapped])
     for k in np.argsort(-change, kind="stable"):
-        if program.rows:  # the budget has been looked at
-            swapped = np.zeros(program.n, dtype=np.int8)
-            swapped[[*chosen[chosen != out[k]], i]] = 1
-            if program.violations(swapped):
-                continue
-        return f"in place of '{candidates.ids[out[k]]}' it would change the objective by {change[k]:+.3f}"
+        if program.rows and program.violations(swapped[k]):  # the budget has been looked at
+            continue
+        moves = "not change the objective"
+        if abs(change[k]) >= 1e-9:
+            moves = f"change the objective by {_signed(float(change[k]))}"
+        return f"in place of '{candidates.ids[out[k]]}' it would {moves}"
     return "no single passage could make room"

@@ -358,7 +358,8 @@ class Selection:
     worst_case : WorstCase or None
         Under embedding uncertainty.
     notes : tuple of str
-        Constraints that were broken at their price.
+        Constraints that were broken at their price, and what holds for those that name passages outside the
+        pool.
     conflict : Conflict or None
         Where nothing is feasible: requirements that cannot hold together, and the budget that would do.
     problem : callable or None
@@ -367,7 +368,7 @@ class Selection:
     Notes
     -----
     Where constraints may be broken at a price, `program` and `result.x` hold an item behind the passages for
-    every size in which that is bought.
+    every size in which that is bought, and one, always in, for the objective's constant.
     """
 
     candidates: Candidates
@@ -447,7 +448,7 @@ class Selection:
             return "\n".join([*lines, self.conflict.explain()])
         if result.x is None:  # there is nothing to say about single passages
             asked = [f"at most {self.program.budget:.10g} tokens", *(row.name for row in self.program.rows)]
-            ids = zip(self.candidates.ids, self.program.fixed, strict=True)
+            ids = zip(self.candidates.ids, self.program.fixed, strict=False)  # prices stand behind them
             asked += [f"'{i}' in" for i, value in ids if value == 1]
             return "\n".join([*lines, "asked for, together: " + "; ".join(asked)])
         order = [*self.chosen, *(i for i in range(len(self.candidates)) if i not in set(self.chosen))]

@@ -76,7 +76,7 @@ def test_needs() -> None:
         c = {IDS[i] for i in chosen}
         meant = ("a" not in c or "b" in c) and ("c" not in c or {"b", "d"} <= c) and "e" not in c
         assert holds(rows, chosen) == meant
-    assert [row.name for row in rows][-1] == "'e' needs 'gone', which is not a candidate"
+    assert [row.name for row in rows][-1] == "'e' needs 'gone', which is not in the pool"
 
 
 @pytest.mark.parametrize("solver", ["exhaustive", "branch_and_bound", "highs", "cpsat"])
