@@ -10,6 +10,7 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.rerank import Reranker
 from mio_rag.retrieval.retriever import Mode, Retriever
 from mio_rag.selector import Selector
+from mio_rag.side import check_ids
 from mio_rag.types import Answer, Question, Selection
 
 __all__ = ["ask"]
@@ -64,11 +65,13 @@ def ask(
             f"{max_tokens} tokens: shorten the question, lower max_tokens, or use a model with a larger "
             "window"
         )
+    chooser = selector or Selector(passage_penalty="auto")
+    check_ids(chooser, index.ids)
     retriever = Retriever(
         index, pool=pool, mode=mode, counter=generator, link_hops=link_hops, rerankers=rerankers
     )
     candidates = retriever.retrieve(asked.text)
-    selection = (selector or Selector(passage_penalty="auto")).select(candidates, allowed, generator)
+    selection = chooser.select(candidates, allowed, generator)
     if selection.result.x is None:  # a model without its context would make something up, at a price
         raise InfeasibleError(selection.explain())
     return selection, generator.generate(build_prompt(asked, selection.passages), max_tokens=max_tokens)

@@ -172,17 +172,20 @@ def select(
     """
     from mio_rag.console import collect, print_selection
     from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.side import check_ids
 
     output = open_output(json_output)
     selector, corpus, _ = collect(
         lambda: side.applied(
             lambda: evidence.applied(
                 lambda: make_selector(program, solving, must_include or (), must_exclude or ())
-            )
+            ),
+            program,
         ),
         lambda: CorpusIndex.load(index),
         lambda: check_request(question, budget_tokens, pool, retrieval),
     )
+    check_ids(selector, corpus.ids)
     doubt_embedder(selector, corpus)
     retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), **evidence.retrieval())
     selection = selector.select(retriever.retrieve(question), budget_tokens, retriever.counter)
@@ -225,18 +228,21 @@ def ask(
     from mio_rag.console import collect, print_answer, print_selection
     from mio_rag.generation import make_generator
     from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.side import check_ids
 
     output = open_output(json_output)
     selector, corpus, reader, _ = collect(
         lambda: side.applied(
             lambda: evidence.applied(
                 lambda: make_selector(program, solving, must_include or (), must_exclude or ())
-            )
+            ),
+            program,
         ),
         lambda: CorpusIndex.load(index),
         lambda: make_generator(generator),
         lambda: check_request(question, budget_tokens, pool, retrieval, max_tokens),
     )
+    check_ids(selector, corpus.ids)
     doubt_embedder(selector, corpus)
     try:
         if controller is not None:
@@ -324,7 +330,8 @@ def evaluate(
     output = open_output(json_output)
     settings, dataset, reader, corpus, model, *_ = collect(
         lambda: side.in_settings(
-            evaluation_settings(comparison, program, evidence, solving, pool, retrieval, max_tokens, control)
+            evaluation_settings(comparison, program, evidence, solving, pool, retrieval, max_tokens, control),
+            program,
         ),
         lambda: control.load(data, solving.seed),
         lambda: None if comparison.generator == "none" else make_generator(comparison.generator),

@@ -65,7 +65,9 @@ def select_batch(
         lambda: side.applied(
             lambda: evidence.applied(
                 lambda: make_selector(program, solving, must_include or (), must_exclude or ())
-            )
+            ),
+            program,
+            pool_radii=True,  # of a column
         ),
         lambda: _columns(column),
         lambda: _no_hops(evidence.link_hops),

@@ -39,7 +39,7 @@ frontier_app = typer.Typer(
 )
 
 Weights = Annotated[str, typer.Option("--weights", help="Comma-separated redundancy weights (lambda_1).")]
-Radii = Annotated[str, typer.Option("--radii", help="Comma-separated radii (rho).")]
+Radii = Annotated[str, typer.Option("--radii", help="Comma-separated radii (rho) of the grid.")]
 
 
 def numbers(name: str, text: str) -> tuple[float, ...]:
@@ -93,6 +93,7 @@ def query(
     from mio_rag.frontier.plot import plot_query
     from mio_rag.frontier.query import query_frontier
     from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.side import check_ids
 
     output = open_output(json_output)
     selector, corpus, lambdas, radius_list, *_ = collect(
@@ -104,6 +105,7 @@ def query(
         lambda: numbers("--radii", radii),
         lambda: check_request(question, budget_tokens, pool, retrieval),
     )
+    check_ids(selector, corpus.ids)
     doubt_embedder(selector, corpus)
     retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), **evidence.retrieval())
     candidates = retriever.retrieve(question)
@@ -126,6 +128,14 @@ def query(
     print_query(output.console, data)
     if plot is not None:
         output.console.print(f"\n{plot}", markup=False, soft_wrap=True)
+
+
+def _check_radius(program: ProgramOptions) -> None:
+    if program.radius is not None:
+        raise InputError(
+            f"--radius={program.radius:g} has no place on a grid: --radii lists its radii, and selections "
+            "are measured under --reference-radius"
+        )
 
 
 _FOR_MANY = SolverOptions(time_limit=2.0, relative_gap=0.001)
@@ -213,6 +223,7 @@ def data(
         lambda: None if index is None else CorpusIndex.load(index),
         lambda: None if index is not None else make_embedder(embedder or "minilm"),
         lambda: check_folder(out, resume),
+        lambda: _check_radius(program),
     )
     try:
         corpus = corpus or build_index(dataset.passages, model, dataset.name)

@@ -88,9 +88,12 @@ class ProgramOptions:
         float, typer.Option("--token-price", help="lambda_3: what one more token must be worth.")
     ] = 0.0
     radius: Annotated[
-        float, typer.Option("--radius", help="Embedding uncertainty: how far each embedding may be off.")
-    ] = 0.0
-    norm: Annotated[str, typer.Option("--norm", help="Norm of the radius: l2, l1 or linf.")] = "l2"
+        float | None,
+        typer.Option("--radius", help="Embedding uncertainty: how far each embedding may be off. [0]"),
+    ] = None
+    norm: Annotated[str | None, typer.Option("--norm", help="Norm of the radius: l2, l1 or linf. [l2]")] = (
+        None
+    )
     max_per_source: Annotated[
         int | None, typer.Option("--max-per-source", help="At most so many passages from one source.")
     ] = None
@@ -237,8 +240,8 @@ def make_selector(
             redundancy_weight=program.redundancy,
             passage_penalty=penalty(program.passage_penalty),
             token_price=program.token_price,
-            radius=program.radius,
-            norm=cast("Norm", program.norm),
+            radius=program.radius or 0.0,
+            norm=cast("Norm", program.norm or "l2"),
             max_per_source=program.max_per_source,
             min_passages=program.min_passages,
             max_passages=program.max_passages,

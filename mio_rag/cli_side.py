@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from mio_rag.cli_options import Json
+from mio_rag.cli_options import Json, ProgramOptions
 from mio_rag.cli_output import open_output
 from mio_rag.errors import InputError
 
@@ -51,8 +51,9 @@ class SideOptions:
         int | None, typer.Option("--max-changes", help="Most changes against the selection before.")
     ] = None
     change_price: Annotated[
-        float, typer.Option("--change-price", help="What a change against it costs, in units of relevance.")
-    ] = 0.0
+        float | None,
+        typer.Option("--change-price", help="What a change against it costs, in units of relevance. [0]"),
+    ] = None
     soft: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,8 +62,11 @@ class SideOptions:
         ),
     ] = None
     counterpart: Annotated[
-        str, typer.Option("--counterpart", help="Under a radius: termwise, or joint (tighter, slower).")
-    ] = "termwise"
+        str | None,
+        typer.Option(
+            "--counterpart", help="Under a radius: termwise, or joint (tighter, slower). [termwise]"
+        ),
+    ] = None
     uncertainty_set: Annotated[
         str | None,
         typer.Option("--uncertainty-set", help="JSON file of an uncertainty set, instead of --radius."),
@@ -75,14 +79,26 @@ class SideOptions:
         int | None, typer.Option("--deviations", help="At most so many chosen passages deviate at once.")
     ] = None
 
-    def applied(self, make: Callable[[], Selector]) -> Selector:
-        """The selector that `make` gives, with these settings; the problems of both at once."""
+    def applied(
+        self, make: Callable[[], Selector], program: ProgramOptions, pool_radii: bool = False
+    ) -> Selector:
+        """The selector that `make` gives, with these settings; the problems of all of them at once.
+
+        Parameters
+        ----------
+        program : ProgramOptions
+            What else was given.
+        pool_radii : bool
+            Whether pools may bring radii of their own.
+        """
         import dataclasses
 
         from mio_rag.console import collect
         from mio_rag.formulations import DeviationBudget, NormBall
 
-        made, side, given, radii = collect(make, self._side, self._set, self._radii)
+        made, side, given, radii, _ = collect(
+            make, self._side, self._set, self._radii, lambda: self._check(program, pool_radii)
+        )
         selector = cast("Selector", made)
         if self.deviations is not None:
             given = DeviationBudget(given or NormBall(selector.radius, selector.norm), self.deviations)
@@ -92,14 +108,56 @@ class SideOptions:
             side=cast("SideConstraints", side),
             uncertainty=cast("UncertaintySet | None", given),
             passage_radii=cast("dict[str, float]", radii),
-            counterpart=cast("Counterpart", self.counterpart),
+            counterpart=cast("Counterpart", self.counterpart or "termwise"),
         )
 
-    def in_settings(self, settings: EvaluationSettings) -> EvaluationSettings:
+    def in_settings(self, settings: EvaluationSettings, program: ProgramOptions) -> EvaluationSettings:
         """The settings of an evaluation, with these of its selector."""
         import dataclasses
 
-        return dataclasses.replace(settings, selector=self.applied(lambda: settings.selector))
+        return dataclasses.replace(settings, selector=self.applied(lambda: settings.selector, program))
+
+    def _check(self, program: ProgramOptions, pool_radii: bool) -> None:
+        """Raise `InputError` for every option that nothing would come of."""
+        problems = []
+        ball = bool(program.radius) or self.radii is not None or pool_radii
+        if not ball and self.uncertainty_set is None:
+            how = "give --radius, --radii or --uncertainty-set, or leave it out"
+            if self.deviations is not None:
+                problems.append(f"--deviations={self.deviations}: no embedding can deviate; {how}")
+            if self.counterpart is not None:
+                problems.append(f"--counterpart={self.counterpart}: no embedding can deviate; {how}")
+        if program.norm is not None and self.uncertainty_set is not None:
+            problems.append("--norm and --uncertainty-set exclude each other: the set has its own shape")
+        elif program.norm is not None and not ball:
+            problems.append(f"--norm={program.norm} is the norm of a radius: give --radius or --radii too")
+        if program.radius is not None and self.radii is not None:
+            problems.append("--radius and --radii exclude each other: the file has a radius for each passage")
+        changes = {"--max-changes": self.max_changes, "--change-price": self.change_price}
+        given = [name for name, value in changes.items() if value is not None]
+        if given and not self.previous:
+            problems.append(f"{' and '.join(given)}: changes against what? Give --previous once for each id")
+        if self.previous and not given:
+            problems.append(
+                "--previous does nothing alone: give --max-changes or --change-price, which count against it"
+            )
+        asked = {
+            "passages": (program.min_passages, program.max_passages, "--min-passages or --max-passages"),
+            "sources": (program.max_per_source, None, "--max-per-source"),
+            "conflicts": (self.conflict, self.max_similarity, "--conflict or --max-similarity"),
+            "needs": (self.needs, None, "--needs"),
+        }
+        kinds = [text.rpartition(":")[0] for text in self.soft or ()]
+        problems += [
+            f"--soft {kind} is given twice" for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1
+        ]
+        problems += [
+            f"--soft {kind}: there is nothing of the kind to break; give {asked[kind][2]} too"
+            for kind in dict.fromkeys(kinds)
+            if kind in asked and asked[kind][:2] in ((None, None), ([], None))
+        ]
+        if problems:
+            raise InputError(problems)
 
     def _side(self) -> SideConstraints:
         from mio_rag.side import SideConstraints
@@ -117,9 +175,9 @@ class SideOptions:
         return SideConstraints(
             max_source_share=self.max_source_share,
             cover=self.cover,
-            previous=tuple(self.previous or ()),
+            previous=None if not self.previous else tuple(self.previous),
             max_changes=self.max_changes,
-            change_price=self.change_price,
+            change_price=0.0 if self.change_price is None else self.change_price,
             max_similarity=self.max_similarity,
             conflicts=_pairs("--conflict", self.conflict),
             needs=needs,
@@ -127,7 +185,7 @@ class SideOptions:
         )
 
     def _radii(self) -> dict[str, float]:
-        from mio_rag.retrieval.radius import read_radii
+        from mio_rag.retrieval.radius_file import read_radii
 
         return {} if self.radii is None else read_radii(self.radii)
 
@@ -164,8 +222,8 @@ def radius(
         str,
         typer.Option(
             "--method",
-            help="pq:M, pq:MxBITS or sq8 (what compression would cost), chunks (halves of each passage), "
-            "encoder (a second one: --other), paraphrases (of questions: --file).",
+            help="sq8, pq:M or pq:MxBITS, as pq:8x4 (what compression would cost), chunks (halves of "
+            "passages), encoder (a second one: --other), paraphrases (of questions: --file).",
         ),
     ] = "sq8",
     other: Annotated[str | None, typer.Option("--other", help="Second embedder of --method encoder.")] = None,
@@ -179,7 +237,8 @@ def radius(
     limit: Annotated[int, typer.Option("--limit", help="Passages to embed for chunks and encoder.")] = 1000,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the sample.")] = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", help="File (.npz) for the error of each passage.")
+        Path | None,
+        typer.Option("--out", help="File (.npz) for --radii: passages not measured get the radius."),
     ] = None,
     json_output: Json = False,
 ) -> None:
@@ -187,6 +246,7 @@ def radius(
     from mio_rag.console import collect, progress_bar
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.radius import check_method, measure_radius
+    from mio_rag.retrieval.radius_file import write_radii
 
     output = open_output(json_output)
     corpus, _ = collect(
@@ -196,9 +256,11 @@ def radius(
         found = measure_radius(
             corpus, method, other=other, file=file, limit=limit, seed=seed, progress=advance
         )
-    if out is not None:
-        found.save(out)
     summary = {"index": str(index), **found.to_dict(quantile)}
+    rest = 0
+    if out is not None:
+        rest = write_radii(out, found, corpus.ids, summary["radius"])
+        summary["not_measured"] = rest
     if json_output:
         output.json(summary)
         return
@@ -209,3 +271,9 @@ def radius(
         markup=False,
         soft_wrap=True,
     )
+    if rest:
+        output.console.print(
+            f"{rest} of {len(corpus)} passages were not measured: the file gives them that radius",
+            markup=False,
+            soft_wrap=True,
+        )

@@ -120,6 +120,7 @@ def tune(
         lambda: load_dataset(data),
         lambda: CorpusIndex.load(index),
         lambda: _check(out, limit),
+        lambda: _check_norm(program),
     )
     check_corpus(dataset, corpus)
     settings = TuneSettings(
@@ -161,6 +162,13 @@ def tune(
     for line in _lines(found):
         output.console.print(line, markup=False, soft_wrap=True)
     output.console.print(f"{out}", markup=False, soft_wrap=True)
+
+
+def _check_norm(program: ProgramOptions) -> None:
+    if program.norm is not None:
+        raise InputError(
+            f"--norm={program.norm} is of a radius, and settings are tuned without one: leave it out"
+        )
 
 
 def _check(out: Path, limit: int | None) -> None:

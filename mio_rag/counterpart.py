@@ -49,7 +49,7 @@ def uncertainty_of(selector: Selector, candidates: Candidates) -> UncertaintySet
     """The set that a selector's settings and a pool's radii make; None where nothing can deviate."""
     given = selector.uncertainty
     if given is None:
-        if selector.radius == 0 and candidates.radius is None and not selector.passage_radii:
+        if not _can_deviate(selector, candidates):
             return None
         given = NormBall(selector.radius, selector.norm)
     radius = candidates.radius
@@ -60,7 +60,18 @@ def uncertainty_of(selector: Selector, candidates: Candidates) -> UncertaintySet
             given = replace(given, radius=np.asarray(radius))
         elif isinstance(given, DeviationBudget) and isinstance(given.base, ScaledSet):
             given = replace(given, base=replace(given.base, radius=np.asarray(radius)))
+        else:
+            raise InputError(
+                f"{type(given).__name__} has no radius that those of single passages could replace: leave "
+                "passage_radii and Candidates.radius out, or give a set that has one"
+            )
     return None if given.is_exact else given
+
+
+def _can_deviate(selector: Selector, candidates: Candidates) -> bool:
+    """Whether anything says how far embeddings may be off, be it 0."""
+    given = selector.uncertainty is not None or selector.radius > 0 or bool(selector.passage_radii)
+    return given or candidates.radius is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,6 +238,11 @@ def solved(
     uncertainty = uncertainty_of(selector, candidates)
     program = program_of(selector, candidates, budget_tokens, side)
     if uncertainty is None:
+        if selector.counterpart == "joint" and not _can_deviate(selector, candidates):
+            raise InputError(
+                "counterpart='joint' is about embeddings that may be off, and none may: give radius > 0, "
+                "uncertainty or passage_radii, or leave it at 'termwise'"
+            )
         return Solved(program, (yield program), side)
     if selector.counterpart == "termwise":
         result = yield program

@@ -91,7 +91,7 @@ class Selector:
     counterpart : {"termwise", "joint"}
         termwise: each term is charged its own worst perturbation; one program, conservative. joint: one
         perturbation of each embedding serves all terms; a few programs, `relative_gap` bounds how far they
-        are driven, and the selection's worst case is certified from both sides.
+        are driven, and the selection's worst case is certified from both sides. Needs a radius or a set.
     side : SideConstraints
         Shares, coverage, smoothness, conflicts, needs, and prices for what may be broken.
 
@@ -151,6 +151,13 @@ class Selector:
         for name in ("must_include", "must_exclude"):
             if isinstance(getattr(self, name), str):
                 problems.append(f"{name}={getattr(self, name)!r} is a string: give a list of ids")
+        priced = self.side.prices
+        if "passages" in priced and self.min_passages is None and self.max_passages is None:
+            problems.append(
+                "prices: 'passages' needs min_passages or max_passages: give one, or leave it out"
+            )
+        if "sources" in priced and self.max_per_source is None:
+            problems.append("prices: 'sources' needs max_per_source: give it, or leave the price out")
         both = {} if problems else set(self.must_include) & set(self.must_exclude)
         problems += [f"'{i}' is in both must_include and must_exclude: keep one" for i in sorted(both)]
         caps = (

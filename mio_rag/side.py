@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +16,10 @@ from mio_rag.clusters import check_clustering
 from mio_rag.errors import InputError
 from mio_rag.formulations.constraints import count_problem
 
-__all__ = ["KINDS", "SideConstraints", "check_side"]
+if TYPE_CHECKING:
+    from mio_rag.selector import Selector
+
+__all__ = ["KINDS", "SideConstraints", "check_ids"]
 
 #: Kinds of constraints that may be broken at a price.
 KINDS = ("passages", "sources", "clusters", "conflicts", "needs")
@@ -133,23 +137,24 @@ class SideConstraints:
         return list(dict.fromkeys(given))
 
 
-def check_side(side: SideConstraints, ids: Collection[str] | None = None) -> None:
-    """Find what would go wrong, or be ignored, whatever the question is.
+def check_ids(selector: Selector, ids: Collection[str]) -> None:
+    """Find what no question could be asked with: ids of no passage, and changes against nothing.
 
     Parameters
     ----------
-    ids : collection of str, optional
-        All passages that there are: an id that is none of them is refused. None: not known.
+    ids : collection of str
+        All passages of the index.
 
     Raises
     ------
     InputError
         With every problem found.
     """
-    lacking = side.lacking()
+    lacking = selector.side.lacking()
     problems = [lacking] if lacking else []
-    named = [] if ids is None else side.named()
-    known = frozenset(ids or ()) if named else frozenset()
+    named = [("must_include", i) for i in selector.must_include]
+    named += [("must_exclude", i) for i in selector.must_exclude] + selector.side.named()
+    known = frozenset(ids) if named else frozenset()
     unknown = [(setting, i) for setting, i in named if i not in known]
     problems += [_unknown(setting, i, known) for setting, i in unknown[:_SHOWN]]
     if len(unknown) > _SHOWN:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 
-from mio_rag.retrieval import CorpusIndex
+from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from tests.test_cli import here, only_object, refused
 
 
@@ -17,6 +20,10 @@ def folder(demo_index: CorpusIndex, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
+
+
+def pool_of(found: dict[str, Any]) -> set[str]:
+    return {p["id"] for p in found["passages"]}
 
 
 def test_constraints_change_the_choice(folder: Path) -> None:
@@ -32,10 +39,20 @@ def test_constraints_change_the_choice(folder: Path) -> None:
              *(part for i in previous for part in ("--previous", i)))
     )  # fmt: skip
     assert len(set(kept["selected_ids"]) ^ set(previous)) <= 1
+    elsewhere = next(p.id for p in CorpusIndex.load(folder).passages if p.id not in pool_of(plain))
     needs = only_object(
-        here("select", folder, QUESTION, "--pool", 20, "--needs", f"{first},no-such-passage", "--json")
+        here("select", folder, QUESTION, "--pool", 20, "--needs", f"{first},{elsewhere}", "--json")
     )
     assert first not in needs["selected_ids"]
+    reasons = {p["id"]: p["reason"] for p in needs["passages"]}
+    assert reasons[first] == f"cannot be read: '{first}' needs '{elsewhere}', which is not in the pool"
+    assert any(f"'{first}': cannot be read" in note for note in needs["notes"])
+    asked = ("select", folder, QUESTION, "--pool", 20, "--json")
+    apart = only_object(here(*asked, "--conflict", f"{first},{elsewhere}"))
+    assert apart["selected_ids"] == plain["selected_ids"]
+    assert any("nothing to forbid" in note for note in apart["notes"])
+    gone = only_object(here(*asked, "--previous", elsewhere, "--change-price", 0.01))
+    assert any(f"'{elsewhere}': of the previous selection, but not" in note for note in gone["notes"])
 
 
 def test_infeasible_coverage_is_explained_and_soft_coverage_paid(folder: Path) -> None:
@@ -69,9 +86,10 @@ def test_counterparts_and_sets(folder: Path, tmp_path: Path) -> None:
 def test_bad_options_are_listed_together(folder: Path) -> None:
     problems = refused(
         here(
-            "select", folder, QUESTION, "--cover", "topics", "--max-changes", -1, "--redundancy", -1, "--json"
+            "select", folder, QUESTION, "--cover", "topics", "--max-changes", -1, "--previous", "demo-001",
+            "--redundancy", -1, "--json"
         )
-    )
+    )  # fmt: skip
     assert len(problems) == 3
     assert "KIND:PRICE" in refused(here("select", folder, QUESTION, "--soft", "clusters"))[0]
     assert "two ids" in refused(here("select", folder, QUESTION, "--needs", "a"))[0]
@@ -102,7 +120,96 @@ def test_measured_radii_of_each_passage_are_used(folder: Path, tmp_path: Path) -
     assert robust["worst_case"]["lower"] >= widest["worst_case"]["lower"]
     assert robust["worst_case"]["lower"] < only_object(here(*asked))["objective"]
     only_some = tmp_path / "some.npz"
-    here("radius", folder, "--method", "chunks", "--limit", 10, "--out", only_some)
+    said = here("radius", folder, "--method", "chunks", "--limit", 10, "--out", only_some).stdout
+    assert "74 of 84 passages were not measured: the file gives them that radius" in said
+    assert only_object(here(*asked, "--radii", only_some))["worst_case"]
+    small = CorpusIndex.build(CorpusIndex.load(folder).passages[:20], TfidfEmbedder(dimensions=8))
+    other = small.save(tmp_path / "other")
+    here("radius", other, "--out", only_some)
     assert "measure every passage" in refused(here(*asked, "--radii", only_some))[0]
     measured.write_text("nothing of the kind")
     assert "cannot be read as radii" in refused(here(*asked, "--radii", measured))[0]
+
+
+NOTHING = {
+    ("--deviations", "2"): "--deviations=2: no embedding can deviate; give --radius",
+    ("--counterpart", "joint"): "--counterpart=joint: no embedding can deviate",
+    ("--counterpart", "joint", "--radius", "0"): "--counterpart=joint: no embedding can deviate",
+    ("--norm", "l1"): "--norm=l1 is the norm of a radius",
+    ("--soft", "clusters:0.1"): "'clusters' needs clusters to cover",
+    ("--soft", "needs:0.1"): "--soft needs: there is nothing of the kind to break; give --needs",
+    ("--soft", "passages:0.1"): "give --min-passages or --max-passages",
+    ("--soft", "sources:1", "--soft", "sources:2"): "--soft sources is given twice",
+    ("--max-changes", "1"): "--max-changes: changes against what? Give --previous",
+    ("--change-price", "0.1"): "--change-price: changes against what? Give --previous",
+    ("--previous", "demo-001"): "--previous does nothing alone",
+}
+
+
+@pytest.mark.parametrize(("options", "message"), NOTHING.items())
+def test_options_that_nothing_would_come_of(folder: Path, options: tuple[str, ...], message: str) -> None:
+    assert any(message in problem for problem in refused(here("select", folder, QUESTION, *options)))
+
+
+def test_every_command_refuses_them(folder: Path, tmp_path: Path) -> None:
+    lost = ("--max-changes", 1, "--soft", "needs:0.1", "--json")
+    radius = ("--counterpart", "joint", "--deviations", 2)
+    for command in (
+        ("ask", folder, QUESTION),
+        ("evaluate", "demo", "--index", folder, "--out", tmp_path / "e"),
+    ):
+        assert len(refused(here(*command, *lost, *radius))) == 4
+    pools = tmp_path / "pools.parquet"
+    columns = {"query_id": ["q"], "ids": [["a", "b"]], "relevance": [[0.5, 0.4]], "tokens": [[3, 4]]}
+    parquet.write_table(pyarrow.table(columns | {"embeddings": [[[1.0, 0.0], [0.0, 1.0]]]}), pools)
+    batch = ("select-batch", pools, "--out", tmp_path / "b")
+    assert len(refused(here(*batch, *lost))) == 2
+    assert "needs a radius: give one, a set, or a 'radius' column" in refused(here(*batch, *radius[:2]))[0]
+    assert "deviations need a radius" in refused(here(*batch, *radius))[0]
+    file = tmp_path / "r.npz"
+    here("radius", folder, "--out", file)
+    both = ("--radii", file, "--radius", 0.1)
+    assert "exclude each other" in refused(here("select", folder, QUESTION, *both))[0]
+    grid = ("frontier", "data", "demo", "--index", folder, "--out", tmp_path / "f")
+    assert "--radii lists its radii" in refused(here(*grid, "--radius", 0.1))[0]
+    tune = ("tune", "demo", "--index", folder, "--out", tmp_path / "t.toml")
+    assert "tuned without one" in refused(here(*tune, "--norm", "l1"))[0]
+
+
+def test_unknown_ids_are_named_with_the_closest(folder: Path, tmp_path: Path) -> None:
+    changes = ("--max-changes", 2)
+    for options, message in {
+        (
+            "--conflict",
+            "demo-01,demo-002",
+        ): "conflicts names 'demo-01', which is no passage of the index: the closest ids are 'demo-0",
+        ("--needs", "demo-001,header"): "needs names 'header', which is no passage of the index: ",
+        ("--previous", "demo-001,demo-002", *changes): "which are 2 ids: give each on its own",
+        ("--must-exclude", "demo-9999"): "must_exclude names 'demo-9999'",
+    }.items():
+        assert message in refused(here("select", folder, QUESTION, *options))[0]
+    wrong = ("--previous", "nobody", "--conflict", "demo-001,elsewhere", *changes)
+    for command in (
+        ("ask", folder, QUESTION),
+        ("ask", folder, QUESTION, "--controller", "mdp"),
+        ("evaluate", "demo", "--index", folder, "--out", tmp_path / "e", "--limit", 1, "--generator", "none"),
+    ):
+        assert len(refused(here(*command, *wrong))) == 2
+    asked = ("frontier", "query", folder, QUESTION, "--must-exclude", "nobody")
+    assert "must_exclude names 'nobody'" in refused(here(*asked))[0]
+
+
+def test_broken_conflicts_and_needs_are_paid_in_sight(folder: Path) -> None:
+    asked = ("select", folder, QUESTION, "--pool", 20)
+    plain = only_object(here(*asked, "--json"))
+    first, second = plain["selected_ids"][:2]
+    other = next(p["id"] for p in plain["passages"] if not p["selected"])
+    rules = ("--conflict", f"{first},{second}", "--needs", f"{first},{other}", "--soft", "conflicts:0.0001",
+             "--soft", "needs:0.0002")  # fmt: skip
+    found = only_object(here(*asked, *rules, "--json"))
+    assert f"paid 0.0002: '{first}' needs '{other}', broken by 1" in found["notes"]
+    assert any("paid 0.0001: not both of" in note and first in note for note in found["notes"])
+    assert found["objective"] == pytest.approx(plain["objective"] - 0.0003)
+    shown = here(*asked, *rules).stdout
+    assert "paid 0.0001: not both of" in shown
+    assert "paid 0.0002: " in shown

@@ -150,6 +150,14 @@ def columns_read(schema: Any, selector: Selector, names: Mapping[str, str]) -> t
             f"redundancy_weight={selector.redundancy_weight:g} needs 'embeddings' or 'similarity': give one, "
             "or set it to 0"
         )
+    if lacking := selector.side.lacking():
+        problems.append(lacking)
+    given = selector.uncertainty
+    if selector.radius == 0 and not selector.passage_radii and "radius" not in there:
+        if selector.counterpart == "joint" and given is None:
+            problems.append("counterpart='joint' needs a radius: give one, a set, or a 'radius' column")
+        if given is not None and given.deviations and given.is_exact:
+            problems.append("deviations need a radius: give one, or a 'radius' column")
     if problems:
         raise InputError(problems)
     return tuple(name for name in [*COLUMNS, *sorted(scores)] if name in _needed(there, selector))

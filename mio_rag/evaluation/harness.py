@@ -32,6 +32,7 @@ from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Mode, Retriever, pool_problems
 from mio_rag.selector import Selector
+from mio_rag.side import check_ids
 from mio_rag.solvers.result import SolveOptions
 
 __all__ = [
@@ -199,6 +200,8 @@ def evaluate(
     if settings.controllers and generator is None:
         raise InputError("controllers need a model that answers: give --generator")
     check_corpus(dataset, index)
+    if index is not None:
+        check_ids(settings.selector, index.ids)
     run = _run_record(dataset, index, generator, settings, len(questions))
     ledger = open_run(folder, run, resume)
     done = {Ledger.key(row) for row in ledger.rows}

@@ -87,8 +87,11 @@ class TuneSettings:
                 problems.append(f"{name}={getattr(self, name)} must be >= {least}")
         if not 0 <= self.seed < 2**31:
             problems.append(f"seed={self.seed} must be between 0 and 2^31 - 1")
-        if self.start.radius > 0 or self.start.uncertainty is not None:
+        start = self.start
+        if start.radius > 0 or start.uncertainty is not None or start.passage_radii:
             problems.append("settings are tuned without embedding uncertainty: set the radius afterwards")
+        if "max_per_source" in self.vary and "sources" in start.side.prices:
+            problems.append("max_per_source cannot be varied with a price on it: leave one of them out")
         if isinstance(self.relevance, str) and self.relevance not in ("logistic", "isotonic"):
             problems.append(f"relevance '{self.relevance}' cannot be fitted: logistic or isotonic")
         if problems:

@@ -22,7 +22,7 @@ from mio_rag.evaluation.measures import diversity, gold_measures
 from mio_rag.explain import decisions
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.program import SelectionProgram
-from mio_rag.frontier.grid import check_values
+from mio_rag.frontier.grid import check_selector, check_values
 from mio_rag.retrieval.retriever import Mode, Retriever, pool_problems
 from mio_rag.selector import Selector
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
@@ -115,6 +115,7 @@ class FrontierSettings:
 
     def __post_init__(self) -> None:
         problems = check_values("weights", self.weights) + check_values("radii", self.radii)
+        problems += check_selector(self.selector)
         problems += check_values("reference_radius", [self.reference_radius])
         problems += check_values("passage penalties", [p for p in self.penalties if p != "auto"] or [0.0])
         problems += ["no passage penalty is given"] if not self.penalties else []

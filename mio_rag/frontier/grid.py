@@ -19,7 +19,7 @@ from mio_rag.selector import Selector
 from mio_rag.solvers.result import Status
 from mio_rag.types import Candidates
 
-__all__ = ["GridPoint", "check_values", "redundancy", "weight_grid"]
+__all__ = ["GridPoint", "check_selector", "check_values", "redundancy", "weight_grid"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,18 @@ def check_values(name: str, values: Sequence[float]) -> list[str]:
     return problems
 
 
+def check_selector(selector: Selector) -> list[str]:
+    """What of a selector's settings a frontier cannot go along with."""
+    problems = []
+    if selector.uncertainty is not None or selector.passage_radii:
+        problems.append("a frontier sets the radius itself: leave uncertainty and passage_radii out")
+    if selector.counterpart != "termwise":
+        problems.append("a frontier is of the termwise counterpart: leave counterpart out")
+    if selector.side.prices or selector.side.change_price > 0:
+        problems.append("a frontier keeps side constraints: leave prices and change_price out")
+    return problems
+
+
 def redundancy(candidates: Candidates, chosen: Sequence[int]) -> float:
     """Sum of the cosines over the chosen pairs; 0 without embeddings."""
     if candidates.embeddings is None or len(chosen) < 2:
@@ -112,9 +124,11 @@ def weight_grid(
     Raises
     ------
     InputError
-        For weights or radii out of range, or candidates that bring their own radii.
+        For weights or radii out of range, candidates that bring their own radii, or settings of the selector
+        that a grid would not heed.
     """
     problems = check_values("redundancy weights", weights) + check_values("radii", radii)
+    problems += check_selector(selector)
     if candidates.radius is not None and tuple(radii) != (0.0,):
         problems.append("the candidates bring their own radii, which would stand in for those of the grid")
     if problems:

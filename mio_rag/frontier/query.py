@@ -11,7 +11,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.frontier.budget import BudgetPath, budget_path
 from mio_rag.frontier.chain import Chain
-from mio_rag.frontier.grid import GridPoint, weight_grid
+from mio_rag.frontier.grid import GridPoint, check_selector, weight_grid
 from mio_rag.frontier.penalty import PenaltyPath, penalty_path
 from mio_rag.selector import Selector
 from mio_rag.types import Candidates
@@ -142,6 +142,8 @@ def query_frontier(
     largest = max(2 * budget_tokens, budget_tokens + 200) if up_to is None else up_to
     if largest < budget_tokens:
         raise InputError(f"up_to={largest} is below budget_tokens={budget_tokens}: the path ends there")
+    if problems := check_selector(selector):
+        raise InputError(problems)
     if len(candidates) == 0:
         raise InputError("there are no candidates to select from: retrieve a pool first")
     pool = selector.valued(candidates)

@@ -121,6 +121,11 @@ class CorpusIndex:
         return len(self.passages)
 
     @property
+    def ids(self) -> tuple[str, ...]:
+        """Ids of the passages, in order."""
+        return tuple(p.id for p in self.passages)
+
+    @property
     def dimensions(self) -> int:
         """Dimensions of the embeddings."""
         return int(self._dense.d)

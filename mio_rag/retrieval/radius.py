@@ -15,10 +15,7 @@ sampled. Source of the alignment: Schoenemann, Psychometrika 31 (1966).
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +29,13 @@ from mio_rag.errors import DataError, InputError, require
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.index import CorpusIndex, embedded_text
 
-__all__ = ["MeasuredRadius", "check_method", "measure_radius", "read_radii"]
+__all__ = ["MeasuredRadius", "check_method", "measure_radius"]
 
 FloatArray = NDArray[np.float64]
 Progress = Callable[[int], None]
 
 _FOLDS = 10
+_MOST_BITS = 12
 
 _MEANINGS = {
     "pq": "exact: this index compressed by product quantisation",
@@ -87,45 +85,17 @@ class MeasuredRadius:
             "largest": float(self.errors.max()),
         }
 
-    def save(self, path: Path) -> None:
-        """Write ids and errors to an .npz file, all or nothing."""
-        handle, work = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".npz", dir=path.parent or ".")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, ids=np.array(self.ids), errors=self.errors)
-            os.replace(work, path)
-        except OSError as error:
-            Path(work).unlink(missing_ok=True)
-            raise InputError(f"'{path}' could not be written: {error}") from error
-
-
-def read_radii(path: Path) -> dict[str, float]:
-    """Id -> error, as `MeasuredRadius.save` wrote them.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, or holds something else.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            ids, errors = stored["ids"].tolist(), stored["errors"].tolist()
-            return dict(zip(map(str, ids), map(float, errors), strict=True))
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"'{path}' cannot be read as radii ({error}): write one with mio-rag radius INDEX --out {path}"
-        ) from error
-
 
 def check_method(
     method: str, other: str | None, file: Path | None, quantile: float, limit: int, out: Path | None
 ) -> None:
     """Raise `InputError` with everything that is wrong with what was asked."""
     problems = []
-    kind = "pq" if re.fullmatch(r"pq:[1-9]\d*(x[1-9]\d*)?", method) else method
-    if kind not in _MEANINGS or (kind == "pq" and method == "pq"):
+    kind = "pq" if _product(method) else method
+    if kind not in _MEANINGS:
         problems.append(
-            f"--method={method!r} is unknown: choose pq:M, pq:MxBITS, sq8, chunks, encoder or paraphrases"
+            f"--method={method!r} is unknown: choose sq8, pq:M, pq:MxBITS (pq:8x4, for instance), chunks, "
+            "encoder or paraphrases"
         )
     if (kind == "encoder") != (other is not None):
         problems.append("--other names the second embedder, for --method encoder and for it alone")
@@ -135,10 +105,20 @@ def check_method(
         problems.append(f"--quantile={quantile} must be in (0, 1]")
     if limit < 4:
         problems.append(f"--limit={limit} must be >= 4")
+    if kind == "paraphrases" and out is not None:
+        problems.append("--out holds a radius for each passage, and paraphrases measure none: use --radius")
     if out is not None and (out.suffix != ".npz" or not out.absolute().parent.is_dir()):
         problems.append(f"--out={out} must be a file that ends in .npz, in a folder that exists")
     if problems:
         raise InputError(problems)
+
+
+def _product(method: str) -> tuple[int, int] | None:
+    """(M, bits) of a product code, (0, 0) for "pq" alone; None where it is none."""
+    found = re.fullmatch(r"pq(?::([1-9]\d{0,5})(?:x([1-9]\d?))?)?", method)
+    if found is None:
+        return None
+    return (int(found[1]), int(found[2] or 8)) if found[1] else (0, 0)
 
 
 def measure_radius(
@@ -169,7 +149,7 @@ def measure_radius(
     InputError
         If the method cannot be used with this index.
     """
-    if method == "sq8" or method.startswith("pq:"):
+    if method == "sq8" or _product(method):
         return _compressed(index, method)
     if method == "paraphrases":
         assert file is not None
@@ -188,21 +168,36 @@ def _compressed(index: CorpusIndex, method: str) -> MeasuredRadius:
     if method == "sq8":
         codec = faiss.IndexScalarQuantizer(d, faiss.ScalarQuantizer.QT_8bit)
     else:
-        parts, _, given = method.removeprefix("pq:").partition("x")
-        bits = int(given or 8)
-        problems = []
-        if d % int(parts):
-            divisors = [m for m in range(1, d + 1) if d % m == 0]
-            problems.append(f"{method}: {d} dimensions cannot be cut into {parts}; M may be {divisors}")
-        if bits > 12 or 2**bits > len(index):
-            problems.append(f"{method}: {2**bits} centroids need at least as many passages, not {len(index)}")
-        if problems:
-            raise InputError(problems)
-        codec = faiss.IndexPQ(d, int(parts), bits)
+        parts, bits = _product(method) or (0, 0)
+        _check_product(method, parts, bits, d, len(index))
+        codec = faiss.IndexPQ(d, parts, bits)
         codec.pq.cp.min_points_per_centroid = 1  # the small ones warn on stderr
     codec.train(vectors)
     decoded = np.asarray(codec.sa_decode(codec.sa_encode(vectors)), dtype=np.float64)
     return MeasuredRadius(method, np.linalg.norm(vectors - decoded, axis=1), _ids(index, range(len(index))))
+
+
+def _check_product(method: str, parts: int, bits: int, d: int, n: int) -> None:
+    """Raise `InputError` unless product codes of `parts` x `bits` can be trained, with what could be."""
+    fine = [m for m in range(1, d + 1) if d % m == 0]
+    most = min(_MOST_BITS, n.bit_length() - 1)
+    problems = []
+    if not parts:
+        problems.append("the number of parts is missing")
+    elif parts not in fine:
+        problems.append(f"{d} dimensions cannot be cut into {parts}")
+    if parts and bits > _MOST_BITS:
+        problems.append(f"{bits} bits are more than {_MOST_BITS}")
+    elif parts and bits > most:
+        problems.append(f"{2**bits} centroids ({bits} bits) need at least as many passages, not {n}")
+    if problems and most < 1:
+        raise InputError(f"{method}: product codes need two passages or more; sq8 works with any index")
+    if problems:
+        near = min(fine, key=lambda m: abs(m - (parts or 8)))
+        raise InputError(
+            f"{method}: {', and '.join(problems)}. This index takes pq:MxBITS, M may be {fine} and BITS 1 to "
+            f"{most} (8 where none is given): try pq:{near}x{min(bits or 8, most)}, or sq8"
+        )
 
 
 def _ids(index: CorpusIndex, rows: Sequence[int] | range | NDArray[Any]) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ import pytest
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
-from mio_rag.retrieval.radius import check_method, measure_radius
+from mio_rag.retrieval.radius import MeasuredRadius, check_method, measure_radius
+from mio_rag.retrieval.radius_file import read_radii, write_radii
 from mio_rag.types import Passage
 
 
@@ -93,16 +94,62 @@ def test_quantiles_and_files(demo_index: CorpusIndex, tmp_path: Path) -> None:
     radius = found.radius(0.9)
     assert np.mean(found.errors <= radius) >= 0.9
     assert found.radius(1.0) == found.errors.max() == found.to_dict(0.5)["largest"]
-    found.save(tmp_path / "r.npz")
-    with np.load(tmp_path / "r.npz") as read:
-        assert np.array_equal(read["errors"], found.errors)
-        assert tuple(read["ids"]) == found.ids
+    assert write_radii(tmp_path / "r.npz", found, found.ids, 1.0) == 0
+    assert read_radii(tmp_path / "r.npz") == dict(zip(found.ids, found.errors, strict=True))
+
+
+def test_what_was_not_measured_gets_the_stated_radius(tmp_path: Path) -> None:
+    found, file = MeasuredRadius("chunks", np.array([0.2, 0.4]), ("a", "c")), tmp_path / "r.npz"
+    assert write_radii(file, found, ["a", "b", "c", "d"], 0.3) == 2
+    assert read_radii(file) == {"a": 0.2, "b": 0.3, "c": 0.4, "d": 0.3}
+    with np.load(file) as stored:
+        assert stored["measured"].tolist() == [True, False, True, False]
+    of_texts = MeasuredRadius("paraphrases", np.array([0.1]), ("1.1",))
+    with pytest.raises(InputError, match="measures no passages"):
+        write_radii(file, of_texts, ["a"], 0.3)
+    assert [path.name for path in tmp_path.iterdir()] == ["r.npz"]
+
+
+def test_wrong_files_are_refused_in_our_words(tmp_path: Path) -> None:
+    file = tmp_path / "r.npz"
+    np.save(tmp_path / "one.npy", np.ones(3))
+    np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    np.savez(file, ids=np.array([{"a": 1}], dtype=object), errors=np.ones(1))
+    contents = {
+        "one.npy": (tmp_path / "one.npy").read_bytes(),
+        "objects.npy": (tmp_path / "objects.npy").read_bytes(),
+        "objects.npz": file.read_bytes(),
+        "text.npz": b"nothing of the kind",
+        "empty.npz": b"",
+    }
+    for name, arrays in {
+        "other.npz": {"weights": np.ones(2)},
+        "negative.npz": {"ids": np.array(["a"]), "errors": np.array([-1.0])},
+        "nan.npz": {"ids": np.array(["a"]), "errors": np.array([np.nan])},
+        "short.npz": {"ids": np.array(["a", "b"]), "errors": np.array([1.0])},
+        "twice.npz": {"ids": np.array(["a", "a"]), "errors": np.array([1.0, 2.0])},
+        "words.npz": {"ids": np.array(["a"]), "errors": np.array(["wide"])},
+    }.items():
+        np.savez(file, **arrays)
+        contents[name] = file.read_bytes()
+    for name, content in contents.items():
+        wrong = tmp_path / name
+        wrong.write_bytes(content)
+        with pytest.raises(DataError, match=r"cannot be read as radii: .*; write one with mio-rag") as caught:
+            read_radii(wrong)
+        assert "pickle" not in str(caught.value)
+    with pytest.raises(DataError, match="No such file"):
+        read_radii(tmp_path / "nowhere.npz")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": "pq"}, "method='pq' is unknown"),
+        ({"method": "opq:4"}, r"method='opq:4' is unknown: choose sq8, pq:M, pq:MxBITS \(pq:8x4"),
+        (
+            {"method": "paraphrases", "file": Path("f"), "out": Path("r.npz")},
+            "paraphrases measure none: use --radius",
+        ),
         ({"method": "pq:0"}, "method='pq:0' is unknown"),
         ({"method": "encoder"}, "--other names the second embedder"),
         ({"other": "minilm"}, "for it alone"),
@@ -119,7 +166,14 @@ def test_what_is_asked_is_checked(changes, message: str) -> None:
 
 
 def test_impossible_products_say_what_is_possible(demo_index: CorpusIndex) -> None:
-    with pytest.raises(InputError, match=r"60 dimensions cannot be cut into 7; M may be \[1, 2, 3"):
+    with pytest.raises(InputError, match=r"60 dimensions cannot be cut into 7\. This .* M may be \[1, 2, 3"):
         measure_radius(demo_index, "pq:7x4")
-    with pytest.raises(InputError, match="4096 centroids need at least as many passages"):
+    with pytest.raises(InputError, match=r"4096 centroids \(12 bits\) need at least as many passages"):
         measure_radius(demo_index, "pq:6x12")
+    for method in ("pq", "pq:6", "pq:6x13", "pq:7x9"):
+        with pytest.raises(
+            InputError, match=r"This index takes pq:MxBITS, M may be .* BITS 1 to 6"
+        ) as caught:
+            measure_radius(demo_index, method)
+        tried = str(caught.value).split("try ")[1].split(",")[0]
+        assert measure_radius(demo_index, tried).errors.size == len(demo_index)
