@@ -273,7 +273,7 @@ def radius(
     )
     if rest:
         output.console.print(
-            f"{rest} of {len(corpus)} passages were not measured: the file gives them that radius",
+            f"not measured: {rest} of {len(corpus)} passages; {out} gives them {summary['radius']:.4f}",
             markup=False,
             soft_wrap=True,
         )
