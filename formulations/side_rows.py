@@ -115,7 +115,7 @@ def need_rows(ids: Sequence[str], needs: Mapping[str, Sequence[str]]) -> list[Li
     at = {i: k for k, i in enumerate(ids)}
     rows = []
     for child, parents in needs.items():
-        for parent in parents:
+        for parent in dict.fromkeys(parents):
             if child not in at or child == parent:
                 continue
             row = np.zeros(len(ids))

@@ -131,7 +131,7 @@ class SideOptions:
             problems.append("--norm and --uncertainty-set exclude each other: the set has its own shape")
         elif program.norm is not None and not ball:
             problems.append(f"--norm={program.norm} is the norm of a radius: give --radius or --radii too")
-        if program.radius is not None and self.radii is not None:
+        if program.radius and self.radii is not None:
             problems.append("--radius and --radii exclude each other: the file has a radius for each passage")
         changes = {"--max-changes": self.max_changes, "--change-price": self.change_price}
         given = [name for name, value in changes.items() if value is not None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram, feasibility_tolerance
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import Candidates, Decision
 
@@ -114,7 +114,7 @@ def _why_in(
     if program.fixed[i] == 1:
         return f"asked for (must include); {text}"
     if value < 0 and (held := _broken_row(program, x, i)) is not None:
-        return f"{text}, which '{held}' requires"
+        return f"{text}, which '{held.name}' requires"
     return text
 
 
@@ -158,8 +158,8 @@ def _why_out(
     worth = f"worth {_signed(gain)}"
     blocked = _broken_row(program, result.x, i)
     if blocked is not None:
-        full = f"'{blocked}' is full" if blocked.startswith("at most") else blocked
-        return f"{worth}, but {full}"
+        full = blocked.name.startswith("at most") and blocked.coefficients.min() >= 0
+        return f"{worth}, but '{blocked.name}' is full" if full else f"{worth}, but {blocked.name}"
     left_over = program.budget - program.cost(result.x)
     if cost > left_over + 1e-9:
         swap = _best_swap(candidates, program, i, value, chosen, priced)
@@ -175,13 +175,13 @@ def _similarity(candidates: Candidates, i: int, j: int) -> str:
     return f" (similarity {float(candidates.embeddings[i] @ candidates.embeddings[j]):.2f})"
 
 
-def _broken_row(program: SelectionProgram, x: NDArray[np.int8], i: int) -> str | None:
+def _broken_row(program: SelectionProgram, x: NDArray[np.int8], i: int) -> LinearConstraint | None:
     """The first row that would be broken if passage i came in, or went."""
     for row in program.rows:
         activity = float(row.coefficients[x > 0].sum())
         after = activity + float(row.coefficients[i]) * (-1 if x[i] else 1)
         if row.violation(after) > row.violation(activity):
-            return row.name
+            return row
     return None
 
 

@@ -86,7 +86,7 @@ class Selector:
         Instead of `radius` and `norm`: any set of `mio_rag.formulations`. `Candidates.radius`, where given,
         replaces its radii.
     passage_radii : mapping of str to float
-        Id -> radius of that passage's embedding, >= 0: replaces the radii of `radius` or `uncertainty`.
+        Id -> radius of that passage's embedding, >= 0: instead of `radius`, or of the radii of `uncertainty`.
         `Candidates.radius`, where given, takes precedence. Empty: not known.
     counterpart : {"termwise", "joint"}
         termwise: each term is charged its own worst perturbation; one program, conservative. joint: one
@@ -140,6 +140,8 @@ class Selector:
             )
         if self.uncertainty is not None and self.radius > 0:
             problems.append("uncertainty and radius exclude each other: the set brings its radii")
+        if self.passage_radii and self.radius > 0:
+            problems.append("passage_radii and radius exclude each other: there is one for each passage")
         problems += [
             f"passage_radii: '{i}' has {value!r}, must be a finite number >= 0"
             for i, value in self.passage_radii.items()

@@ -24,6 +24,7 @@ LAYERS = (
         "many",
         "plain",
         "side",
+        "side_pool",
         "clusters",
         "counterpart",
         "attack",

@@ -161,6 +161,7 @@ def test_a_conversation_of_many_turns() -> None:
         (lambda: made(SideConstraints(prices={"passages": 1})), "needs min_passages or max_passages"),
         (lambda: made(SideConstraints(prices={"sources": 1})), "'sources' needs max_per_source"),
         (lambda: Selector(counterpart="joint").select(pool(), 90), "give radius > 0, uncertainty"),
+        (lambda: Selector(passage_radii={"a": 1}, radius=0.1), "passage_radii and radius exclude each other"),
         (lambda: FrontierSettings(selector=Selector(passage_radii={"a": 1})), "sets the radius itself"),
         (
             lambda: query_frontier(pool(), Selector(counterpart="joint", radius=0.1), 90),
