@@ -11,6 +11,7 @@ import pytest
 
 from mio_rag import Conversation, Selector, SideConstraints
 from mio_rag.errors import InputError
+from mio_rag.evaluation.methods import make_methods
 from mio_rag.evaluation.tune import TuneSettings
 from mio_rag.evaluation.tuning import Goal
 from mio_rag.formulations import NormBall
@@ -219,3 +220,14 @@ def test_radii_of_passages_need_a_set_that_has_them() -> None:
     assert made(SideConstraints(), uncertainty=Fixed()).select(c, 90).worst_case is not None
     with pytest.raises(InputError, match="Fixed has no radius that those of single passages could replace"):
         made(SideConstraints(), uncertainty=Fixed()).select(replace(c, radius=0.2), 90)
+
+
+def test_rankings_do_not_follow_prices() -> None:
+    """What may be broken at a price is part of the program, and rankings do not maximise it."""
+    c, names = pool(N), ["topk", "topk:3", "mmr", "density"]
+    priced, bare = everything(c), make_methods(names, made(SideConstraints()))
+    for method, plain in zip(make_methods(names, priced), bare, strict=True):
+        assert method.selector.select(c, 150).ids == plain.selector.select(c, 150).ids
+    assert len(make_methods(["topk:3"], priced)[0].selector.select(c, 150).ids) == 3
+    hard = make_methods(["topk"], made(SideConstraints(conflicts=[("p1", "p2")])))[0]
+    assert not {"p1", "p2"} <= set(hard.selector.select(c, 1000).ids)

@@ -62,6 +62,25 @@ class Method:
         return dataclasses.replace(candidates, relevance=candidates.scores[self.score])
 
 
+def _without_prices(selector: Selector) -> Selector:
+    """The selector without what may be broken at a price: a ranking pays nothing, so nothing binds it."""
+    side, priced = selector.side, selector.side.prices
+    if "clusters" in priced:
+        side = dataclasses.replace(side, cover=None, per_cluster=1, prices={})
+    if "conflicts" in priced:
+        side = dataclasses.replace(side, conflicts=(), versions={}, max_similarity=None)
+    if "needs" in priced:
+        side = dataclasses.replace(side, needs={})
+    counts = {name: getattr(selector, name) for name in ("min_passages", "max_passages", "max_per_source")}
+    if "passages" in priced:
+        counts |= {"min_passages": None, "max_passages": None}
+    if "sources" in priced:
+        counts["max_per_source"] = None
+    return dataclasses.replace(
+        selector, side=dataclasses.replace(side, prices={}, change_price=0.0), **counts
+    )
+
+
 def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) -> list[Method]:
     """The methods of the given names.
 
@@ -69,7 +88,8 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
     ----------
     selector : Selector
         Settings of the program for "exact", "greedy" and "local_search"; its solver is used by "exact"
-        alone. Its count, source and id constraints bind every method.
+        alone. Its constraints bind every method; those that may be broken at a price, and the price of
+        changes, are part of what "exact", "greedy" and "local_search" maximise, and of nothing else.
     mmr_lambda : float
         In (0, 1]: weight of relevance against redundancy in "mmr". 1 is top-k.
 
@@ -84,7 +104,7 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
     if not names:
         problems.append(f"no method is given: choose from {', '.join(METHODS)}, topk:K")
     plain = dataclasses.replace(
-        selector,
+        _without_prices(selector),
         redundancy_weight=0.0,
         passage_penalty=0.0,
         token_price=0.0,
@@ -105,7 +125,7 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
             if ranked[1] == "calibrated" and selector.relevance_model is None:
                 problems.append(f"method '{name}' needs a relevance model: give one (--relevance default)")
             model = selector.relevance_model if ranked[1] == "calibrated" else None
-            given = (int(ranked[2]) if ranked[2] else None, selector.max_passages)
+            given = (int(ranked[2]) if ranked[2] else None, plain.max_passages)
             most = min((k for k in given if k is not None), default=None)
             try:
                 rank = dataclasses.replace(plain, solver="topk", max_passages=most, relevance_model=model)
