@@ -76,7 +76,8 @@ class SideOptions:
         typer.Option("--radii", help="File of `mio-rag radius --out`: a radius for each passage."),
     ] = None
     deviations: Annotated[
-        int | None, typer.Option("--deviations", help="At most so many chosen passages deviate at once.")
+        int | None,
+        typer.Option("--deviations", help="Joint: at most so many chosen passages deviate at once."),
     ] = None
 
     def applied(
@@ -127,6 +128,10 @@ class SideOptions:
                 problems.append(f"--deviations={self.deviations}: no embedding can deviate; {how}")
             if self.counterpart is not None:
                 problems.append(f"--counterpart={self.counterpart}: no embedding can deviate; {how}")
+        elif self.deviations is not None and self.counterpart != "joint":
+            problems.append(
+                f"--deviations={self.deviations} needs --counterpart joint: termwise has every one deviate"
+            )
         if program.norm is not None and self.uncertainty_set is not None:
             problems.append("--norm and --uncertainty-set exclude each other: the set has its own shape")
         elif program.norm is not None and not ball:

@@ -145,8 +145,8 @@ def test_select_for_people(index: Path) -> None:
 def test_every_problem_of_a_call_at_once(tmp_path: Path) -> None:
     done = cli(
         "ask", tmp_path / "absent", " ", "--budget-tokens", 0, "--pool", 0, "--retrieval", "sparse",
-        "--max-tokens", 0, "--redundancy", -1, "--norm", "l7", "--solver", "gurobi9", "--time-limit", 0,
-        "--generator", "oracle", "--json",
+        "--max-tokens", 0, "--redundancy", -1, "--radius", 1, "--norm", "l7", "--solver", "gurobi9",
+        "--time-limit", 0, "--generator", "oracle", "--json",
     )  # fmt: skip
     problems = refused(done)
     expected = [

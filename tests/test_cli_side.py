@@ -135,6 +135,7 @@ NOTHING = {
     ("--deviations", "2"): "--deviations=2: no embedding can deviate; give --radius",
     ("--counterpart", "joint"): "--counterpart=joint: no embedding can deviate",
     ("--counterpart", "joint", "--radius", "0"): "--counterpart=joint: no embedding can deviate",
+    ("--deviations", "2", "--radius", "0.1"): "--deviations=2 needs --counterpart joint",
     ("--norm", "l1"): "--norm=l1 is the norm of a radius",
     ("--soft", "clusters:0.1"): "'clusters' needs clusters to cover",
     ("--soft", "needs:0.1"): "--soft needs: there is nothing of the kind to break; give --needs",
