@@ -16,6 +16,7 @@ from mio_rag.formulations.side_rows import (
     coverage_rows,
     need_rows,
     share_rows,
+    with_constant,
     with_soft_rows,
 )
 from mio_rag.solvers import solve
@@ -124,3 +125,14 @@ def test_no_soft_rows_change_nothing() -> None:
 def test_malformed_rows(make, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_a_need_that_is_listed_twice_counts_once() -> None:
+    assert len(need_rows(["a", "b"], {"a": ["b", "b"]})) == 1
+
+
+def test_a_constant_is_in_every_objective() -> None:
+    program = SelectionProgram([1.0, 2.0], [[0, 0.5], [0.5, 0]], [1, 1], 2)
+    moved = with_constant(program, -0.7)
+    assert solve(moved).objective == pytest.approx(solve(program).objective - 0.7)
+    assert with_constant(program, 0.0) is program
