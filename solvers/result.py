@@ -133,9 +133,11 @@ class SolveResult:
         if self.status is Status.FEASIBLE and self.bound is not None and self.gap is not None:
             why = f", stopped by the {self.limit} limit" if self.limit else ""
             why = f"{why}, {self.message}" if self.message else why
+            # What is not proven never reads as a gap of zero.
+            gap = "< 0.01%" if 0 < self.gap < 1e-4 else f"{self.gap:.2%}"
             return (
                 f"feasible, not proven optimal: objective {self.objective:.6g}, no selection can exceed "
-                f"{self.bound:.6g} (gap {self.gap:.2%}{why}; {took})"
+                f"{self.bound:.6g} (gap {gap}{why}; {took})"
             )
         return f"{self.status.value.replace('_', ' ')}: {self.message or 'no selection'} ({took})"
 

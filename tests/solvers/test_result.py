@@ -139,3 +139,8 @@ def test_options_report_everything() -> None:
     with pytest.raises(InputError) as caught:
         SolveOptions(time_limit_seconds=-1, relative_gap=-1, threads=0, seed=-1)
     assert len(caught.value.problems) == 4
+
+
+@pytest.mark.parametrize(("bound", "shown"), [(3.0001, "(gap < 0.01%, "), (3.001, "(gap 0.03%, ")])
+def test_an_open_gap_never_reads_as_zero(bound: float, shown: str) -> None:
+    assert shown in result([1, 0], bound, limit="time").certificate()
