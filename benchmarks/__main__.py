@@ -19,6 +19,7 @@ from benchmarks.relevance import more_commands as more
 from benchmarks.speed import command as speed
 from benchmarks.stability import command as stability
 from benchmarks.trust import command as trust
+from mio_rag.errors import InputError
 
 _Parser = argparse.ArgumentParser
 _Options = argparse.Namespace
@@ -108,7 +109,12 @@ def main(arguments: list[str] | None = None) -> int:
     for name, (what, options, _) in table.items():
         options(names.add_parser(name, help=what))
     given = parser.parse_args(arguments)
-    return table[given.name][2](given)
+    try:
+        return table[given.name][2](given)
+    except InputError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return 2
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

@@ -45,6 +45,8 @@ def feasibility_tolerance(right_hand_side: ArrayLike) -> Any:
     -------
     float or ndarray of the same shape
     """
+    if isinstance(right_hand_side, (int, float)):  # asked several times a program
+        return max(FEASIBILITY_TOLERANCE, 1e-12 * abs(right_hand_side))
     return np.maximum(FEASIBILITY_TOLERANCE, 1e-12 * np.abs(right_hand_side))
 
 
@@ -68,10 +70,10 @@ def _numeric(name: str, value: Any, shape: tuple[int, ...], problems: list[str])
     """`value` as a read-only finite float array of `shape`; zeros, and the problem noted, where it is not."""
     array = np.zeros(shape)
     try:
-        given = np.array(value)
+        given = np.array(value, order="C")
         if given.dtype.kind not in "iuf" and given.size:  # numpy would turn "1", True and None into numbers
             raise TypeError
-        given = given.astype(np.float64)
+        given = given.astype(np.float64, copy=False)
     except (TypeError, ValueError):
         problems.append(f"{name} is not an array of numbers: expected shape {shape}")
     else:
@@ -202,26 +204,34 @@ class SelectionProgram:
         matrix = _numeric("pairwise", self.pairwise, (n, n), problems)
         if len(problems) > before or n == 0:
             return matrix
-        scale = max(1.0, float(np.max(np.abs(matrix))))
-        skew = np.abs(matrix - matrix.T)
-        if float(np.max(skew)) > 1e-9 * scale:
-            i, j = (int(k) for k in np.unravel_index(int(np.argmax(skew)), skew.shape))
-            problems.append(
-                f"pairwise is not symmetric: entry ({i}, {j}) is {matrix[i, j]:g}, "
-                f"({j}, {i}) is {matrix[j, i]:g}; use (P + P.T) / 2"
-            )
+        exact = bool((matrix == matrix.T).all())
+        if not exact:
+            scale = max(1.0, float(np.max(np.abs(matrix))))
+            skew = np.abs(matrix - matrix.T)
+            if float(np.max(skew)) > 1e-9 * scale:
+                i, j = (int(k) for k in np.unravel_index(int(np.argmax(skew)), skew.shape))
+                problems.append(
+                    f"pairwise is not symmetric: entry ({i}, {j}) is {matrix[i, j]:g}, "
+                    f"({j}, {i}) is {matrix[j, i]:g}; use (P + P.T) / 2"
+                )
         if np.any(np.diagonal(matrix) != 0):
             i = int(np.flatnonzero(np.diagonal(matrix))[0])
             problems.append(
                 f"pairwise[{i}, {i}] is {matrix[i, i]:g}, expected 0: since x^2 = x, move it into `linear` "
                 "as minus one half of it"
             )
-        if len(problems) == before:
+        if not exact and len(problems) == before:
             matrix = (matrix + matrix.T) / 2
             matrix.flags.writeable = False
         return matrix
 
     def _checked_fixed(self, n: int, problems: list[str]) -> NDArray[np.int8]:
+        given = self.fixed
+        if isinstance(given, np.ndarray) and given.dtype == np.int8 and given.shape == (n,):
+            array = given.copy()
+            array.flags.writeable = False
+            if ((array >= -1) & (array <= 1)).all():
+                return array
         values = [-1] * n if self.fixed is None else [-1 if v is None else v for v in list(self.fixed)]
         if len(values) != n:
             problems.append(f"fixed has {len(values)} entries, expected {n}")
@@ -247,7 +257,8 @@ class SelectionProgram:
     def objective(self, x: Sequence[int] | NDArray[Any]) -> float:
         """Objective of a 0/1 vector, in float64."""
         chosen = np.flatnonzero(np.asarray(x) > 0.5)
-        return float(self.linear[chosen].sum() - 0.5 * self.pairwise[np.ix_(chosen, chosen)].sum())
+        pairs = self.pairwise[chosen[:, None], chosen]
+        return float(self.linear[chosen].sum() - 0.5 * pairs.sum())
 
     def cost(self, x: Sequence[int] | NDArray[Any]) -> float:
         """Total cost of a 0/1 vector."""
@@ -258,7 +269,7 @@ class SelectionProgram:
         assert self.fixed is not None
         chosen = np.asarray(x) > 0.5
         broken: list[str] = []
-        cost = self.cost(x)
+        cost = float(self.costs[chosen].sum())
         if cost - self.budget > feasibility_tolerance(self.budget):
             broken.append(f"cost {cost:.10g} exceeds the budget of {self.budget:.10g}")
         for row in self.rows:

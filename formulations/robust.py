@@ -100,11 +100,13 @@ def nominal_program(
         pairwise = redundancy_weight * np.array(similarity, dtype=np.float64)
         if pairwise.shape == (n, n):
             np.fill_diagonal(pairwise, 0.0)
-            # Products of float32 rows differ in the last bits across the diagonal; the program refuses more.
-            mean = (pairwise + pairwise.T) / 2
-            skew = np.abs(pairwise - mean)
-            if np.all(skew <= 1e-5 * (redundancy_weight + np.abs(mean))):  # not where there is a NaN
-                pairwise = mean
+            if not (pairwise == pairwise.T).all():
+                # Products of float32 rows differ in the last bits across the diagonal; the program refuses
+                # more.
+                mean = (pairwise + pairwise.T) / 2
+                skew = np.abs(pairwise - mean)
+                if np.all(skew <= 1e-5 * (redundancy_weight + np.abs(mean))):  # not where there is a NaN
+                    pairwise = mean
     else:
         pairwise = np.zeros((n, n))
     if benefit is not None:

@@ -6,6 +6,7 @@ not three layers later. Arrays are stored read-only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,10 @@ class Question:
 
 
 def _frozen_array(value: ArrayLike, dtype: Any) -> NDArray[Any]:
+    if isinstance(value, np.ndarray) and value.dtype == dtype:
+        flags = value.flags
+        if flags.owndata and not flags.writeable:  # nobody else's view, and nobody writes to it
+            return value
     array = np.array(value, dtype=dtype)
     array.flags.writeable = False
     return array
@@ -166,9 +171,8 @@ class Candidates:
         n = len(self.ids)
         put = object.__setattr__
         put(self, "ids", tuple(self.ids))
-        seen: set[str] = set()
-        repeated = sorted({i for i in self.ids if i in seen or seen.add(i)})  # type: ignore[func-returns-value]
-        if repeated:
+        if len(set(self.ids)) < n:
+            repeated = sorted({i for i, count in Counter(self.ids).items() if count > 1})
             problems.append(
                 f"ids repeat ({', '.join(map(str, repeated[:5]))}): each passage needs its own id"
             )

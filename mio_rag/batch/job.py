@@ -99,14 +99,15 @@ class BatchSummary:
 
 
 def input_files(source: Path) -> list[Path]:
-    """The Parquet files of a folder by name, or the one file.
+    """The Parquet files of a folder by name (hidden ones are somebody's unfinished work), or the one file.
 
     Raises
     ------
     InputError
         If there are none.
     """
-    files = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
+    listed = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
+    files = [path for path in listed if not path.name.startswith((".", "_")) or path == source]
     if not source.exists():
         raise InputError(f"'{source}' does not exist: give a Parquet file, or a folder of them")
     if not files:

@@ -80,11 +80,12 @@ class _Texts(_Lists):
         super().__init__(arrow, column)
         inner = self._inner
         inner = inner.dictionary_decode() if arrow.types.is_dictionary(inner.type) else inner
-        self._inner = inner.cast(arrow.string())
+        # Through NumPy at once: turning one slice after the other into Python takes several times as long.
+        self._texts = inner.cast(arrow.string()).to_numpy(zero_copy_only=False)
 
     def __getitem__(self, k: int) -> list[str | None] | None:
         found = self.range(k)
-        return None if found is None else self._inner.slice(found[0], found[1] - found[0]).to_pylist()
+        return None if found is None else list(self._texts[found[0] : found[1]])
 
 
 class _Vectors(_Lists):
@@ -204,8 +205,10 @@ def _unit(vectors: NDArray[Any] | None) -> NDArray[np.float32] | None:
     """Rows of length 1; a row of zeros stays one, and one whose length overflows becomes NaN."""
     if vectors is None:
         return None
-    wide: NDArray[np.float32] = np.asarray(vectors, dtype=np.float32)
+    wide: NDArray[np.float32] = np.array(vectors, dtype=np.float32)
     norms: NDArray[np.float32] = np.sqrt(np.einsum("...d,...d->...", wide, wide))[..., None]
     norms[norms == 0] = 1.0
     norms[np.isinf(norms)] = np.nan  # which is refused; a division would silently give zeros
-    return np.asarray(wide / norms)
+    wide /= norms
+    wide.flags.writeable = False
+    return wide
