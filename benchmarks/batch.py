@@ -7,11 +7,13 @@ of memory stay there: a run that was stopped goes on, and the same rows are not 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +84,10 @@ def command(given: argparse.Namespace) -> int:
         for name, rows, engine in runs:
             if rows:
                 source = write_rows(work / f"rows-{rows}", pools, rows, given.items, given.seed, _note)
-                report["runs"].append(_run(name, source, work / name, selector, engine, given.workers))
+                made_of = {"pools": described, "items": given.items, "seed": given.seed, "rows": rows}
+                made_of |= {"workers": given.workers}
+                run = partial(_run, name, source, work / name, selector, engine, given.workers)
+                report["runs"].append(_kept(work / f"{name}.json", made_of, run))
         if given.ray_rows:
             report["ray_same_bytes"] = _same(work / "small", work / "ray")
     report |= {**environment(), "load_after": os.getloadavg()}
@@ -105,6 +110,19 @@ def _scratch(kept: Path | None) -> Iterator[Path]:
 
 def _note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _kept(path: Path, made_of: dict[str, Any], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A run's report: of the run that ended in this scratch folder before, or of a new one."""
+    if path.is_file():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if before["made_of"] != made_of:
+            raise InputError(f"'{path}' is of other rows: choose another --scratch, or empty this one")
+        found: dict[str, Any] = before["report"]
+        return found
+    report = run()
+    write_json(path, {"made_of": made_of, "report": report})
+    return report
 
 
 def _run(

@@ -70,7 +70,7 @@ def _numeric(name: str, value: Any, shape: tuple[int, ...], problems: list[str])
     """`value` as a read-only finite float array of `shape`; zeros, and the problem noted, where it is not."""
     array = np.zeros(shape)
     try:
-        given = np.array(value, order="C")
+        given = value if _is_settled(value) else np.array(value, order="C")
         if given.dtype.kind not in "iuf" and given.size:  # numpy would turn "1", True and None into numbers
             raise TypeError
         given = given.astype(np.float64, copy=False)
@@ -81,13 +81,21 @@ def _numeric(name: str, value: Any, shape: tuple[int, ...], problems: list[str])
             given = given.reshape(shape)
         if given.shape != shape:
             problems.append(f"{name} has shape {given.shape}, expected {shape}")
-        elif not np.all(np.isfinite(given)):
+        elif not np.isfinite(given).all():
             where = tuple(int(k) for k in np.argwhere(~np.isfinite(given))[0])
             problems.append(f"{name}{list(where)} is {given[where]}: every entry must be finite")
         else:
             array = given
     array.flags.writeable = False
     return array
+
+
+def _is_settled(value: Any) -> bool:
+    """Whether this is an array as `_numeric` would make it, and nobody else's view: no copy is needed."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.float64:
+        return False
+    flags = value.flags
+    return flags.owndata and flags.c_contiguous and not flags.writeable
 
 
 @dataclass(frozen=True, eq=False)

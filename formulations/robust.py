@@ -97,7 +97,7 @@ def nominal_program(
                 f"redundancy_weight={redundancy_weight:g} needs embeddings to compare passages: "
                 "pass embeddings or set it to 0"
             )
-        pairwise = redundancy_weight * np.array(similarity, dtype=np.float64)
+        pairwise = redundancy_weight * np.asarray(similarity, dtype=np.float64)
         if pairwise.shape == (n, n):
             np.fill_diagonal(pairwise, 0.0)
             if not (pairwise == pairwise.T).all():
@@ -115,6 +115,8 @@ def nominal_program(
             raise InputError(f"benefit has shape {gain.shape}, expected ({n}, {n}) without negative entries")
         np.fill_diagonal(gain, 0.0)
         pairwise = pairwise - gain
+    if pairwise.shape == (n, n):
+        pairwise.flags.writeable = False  # nobody else's: the program need not copy it
     return SelectionProgram(
         linear=value - passage_penalty - token_price * cost,
         pairwise=pairwise,

@@ -104,6 +104,9 @@ class _Matrices(_Lists):
     def __init__(self, arrow: Any, column: Any) -> None:
         super().__init__(arrow, column)
         self._rows = _Vectors(arrow, self._inner)
+        widths = np.diff(self._rows._offsets)
+        alike = widths.size > 0 and self._rows._valid.all() and (widths == widths[0]).all()
+        self._width = int(widths[0]) if alike else None  # of every row of every matrix, as is usual
 
     def __getitem__(self, k: int) -> NDArray[Any] | str | None:
         found = self.range(k)
@@ -113,6 +116,8 @@ class _Matrices(_Lists):
         if low == high:
             return "is empty"
         whole, starts = self._rows._valid[low:high], self._rows._offsets[low : high + 1]
+        if self._width is not None:
+            return np.reshape(self._rows._values[starts[0] : starts[-1]], (high - low, self._width))
         if not whole.all():
             return f"holds null in row {int(np.flatnonzero(~whole)[0])}"
         widths = np.diff(starts)

@@ -53,6 +53,9 @@ def test_a_run_answers_each_row_once_and_goes_on_where_it_was(pools: None, tmp_p
     before = rows.stat().st_mtime_ns
     (shard,) = (scratch / "rate" / "selections").iterdir()
     held = shard.read_bytes()
+    assert main(options) == 0  # what ended is taken as it is
+    assert json.loads(out.read_text(encoding="utf-8"))["runs"] == [run]
+    (scratch / "rate.json").unlink()  # as if it had been stopped before its end
     assert main(options) == 0
     (again,) = json.loads(out.read_text(encoding="utf-8"))["runs"]
     assert again["done_before"] == 40
@@ -62,6 +65,7 @@ def test_a_run_answers_each_row_once_and_goes_on_where_it_was(pools: None, tmp_p
     assert not batch._once(scratch / "rate", 41)
     (shard.parent / "part-again.parquet").write_bytes(held)
     assert not batch._once(scratch / "rate", 80)
+    assert main([*options, "--seed", "1"]) == 2
 
 
 def test_bad_options_are_refused(pools: None, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
