@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
+from mio_rag.context import RegexCounter, TokenCounter, text_tokens
 from mio_rag.errors import InputError
 from mio_rag.selector import Selector
 from mio_rag.settings import SelectorSettings, make_selector
-from mio_rag.types import Candidates, Passage, Selection
+from mio_rag.types import Candidates, Selection
 
 if TYPE_CHECKING:
     from mio_rag.retrieval.embedders import Embedder
@@ -111,12 +111,11 @@ def select(
     checked = counter if tokens is None else None
     labels = [str(k) for k in range(n)] if ids is None else [str(i) for i in ids]
     if tokens is None:
-        names = labels if len(labels) == n and all(labels) else [str(k) for k in range(n)]
+        for name, text in zip(labels if len(labels) == n else map(str, range(n)), texts, strict=True):
+            if not text.strip():
+                raise InputError(f"passage '{name}' has no text: drop it or fill it")
         heads = titles if titles is not None and len(titles) == n else [""] * n
-        tokens = passage_tokens(
-            [Passage(i, t, h) for i, t, h in zip(names, texts, heads, strict=True)],
-            counter or RegexCounter(),
-        )
+        tokens = text_tokens(texts, heads, counter or RegexCounter())
     pool = Candidates(
         ids=labels,
         texts=texts,
@@ -142,4 +141,8 @@ def _unit_rows(name: str, vectors: ArrayLike) -> NDArray[np.float32]:
     if matrix.ndim == 0:
         raise InputError(f"{name} has shape (), expected one vector or one row per text")
     norms = np.linalg.norm(matrix, axis=-1, keepdims=True)
-    return np.asarray(np.where(norms > 0, matrix / np.where(norms > 0, norms, 1), matrix), dtype=np.float32)
+    norms[norms == 0] = 1.0
+    norms[np.isinf(norms)] = np.nan  # which is refused; a division would silently give zeros
+    unit: NDArray[np.float32] = matrix / norms
+    unit.flags.writeable = False
+    return unit

@@ -49,6 +49,7 @@ class SelectorSettings(TypedDict, total=False):
 
 
 _NAMES = tuple(f.name for f in fields(Selector))
+_DEFAULT = Selector()  # checking one takes longer than many a call
 
 
 def make_selector(base: Selector | None, settings: Mapping[str, Any]) -> Selector:
@@ -61,7 +62,9 @@ def make_selector(base: Selector | None, settings: Mapping[str, Any]) -> Selecto
     """
     check_names("setting", settings, _NAMES)
     changes = {name: value for name, value in settings.items() if value is not None}
-    return replace(base or Selector(), **changes)
+    if not changes:
+        return base or _DEFAULT
+    return replace(base or _DEFAULT, **changes)
 
 
 def to_plain(selector: Selector) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,7 @@ from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.plain import select
 from mio_rag.selector import Selector
-from mio_rag.types import Selection
+from mio_rag.types import Decision, Selection
 
 if TYPE_CHECKING:
     from mio_rag.retrieval.embedders import Embedder
@@ -25,6 +25,8 @@ __all__ = ["NOTES", "Choice", "Counter", "Item", "Vectors", "as_counter", "check
 #: Where the notes stand in the metadata of what is chosen.
 NOTES = "mio_rag"
 
+_FLOAT = np.dtype(np.float32)
+
 #: Vectors that a `Vectors` remembers at most; the oldest are forgotten first.
 REMEMBERED = 20_000
 
@@ -32,8 +34,7 @@ REMEMBERED = 20_000
 Counter = TokenCounter | Callable[[str], int]
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """One document, as an adapter hands it over.
 
     Parameters
@@ -115,6 +116,10 @@ class Vectors:
 
     def passages(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
         """The vector of each text."""
+        try:
+            return list(map(self._known.__getitem__, texts))
+        except KeyError:
+            pass  # some are new
         new = list(dict.fromkeys(text for text in texts if text not in self._known))
         made: dict[str, NDArray[np.float32]] = {}
         if new:
@@ -225,10 +230,14 @@ def choose(
     )
     if selection.result.x is None:
         raise InfeasibleError(selection.explain())
+    proof = _certificate(selection)
     return Choice(
         selection,
         selection.chosen,
-        tuple(_notes(selection, i, rank) for rank, i in enumerate(selection.chosen, start=1)),
+        tuple(
+            {**_notes(selection.decisions[i], rank), "certificate": {**proof}}
+            for rank, i in enumerate(selection.chosen, start=1)
+        ),
     )
 
 
@@ -245,26 +254,24 @@ def _needs_query(selector: Selector) -> bool:
 
 def _rows(items: Sequence[Item], vectors: Callable[[], Vectors | None]) -> NDArray[np.float32]:
     """One row for each item: its own vector, or one that is made."""
-    missing = [k for k, item in enumerate(items) if item.embedding is None]
+    given = [item.embedding for item in items]
+    missing = [k for k, row in enumerate(given) if row is None]
     if not missing:
-        return matrix("the documents", [item.embedding for item in items])
+        return matrix("the documents", given)
     embedder = vectors()
     if embedder is None:
         raise InputError(
             f"{len(missing)} of {len(items)} documents have no embedding: give embedder=, or set "
             "redundancy_weight=0 and give documents with scores"
         )
-    made = embedder.passages([_embed_text(items[k]) for k in missing])
+    texts = (items[k] for k in missing)
+    made = embedder.passages([item.text if item.embed_text is None else item.embed_text for item in texts])
     if len(missing) == len(items):
         return matrix("the embedder", made)
-    rows: list[Any] = [item.embedding for item in items]
+    rows: list[Any] = given
     for k, row in zip(missing, made, strict=True):
         rows[k] = row
     return matrix("the embedder and the documents", rows)
-
-
-def _embed_text(item: Item) -> str:
-    return item.text if item.embed_text is None else item.embed_text
 
 
 def matrix(whose: str, rows: ArrayLike | Sequence[Any]) -> NDArray[np.float32]:
@@ -285,8 +292,15 @@ def matrix(whose: str, rows: ArrayLike | Sequence[Any]) -> NDArray[np.float32]:
 
 
 def _packed(rows: list[Any]) -> NDArray[np.float32]:
-    """Rows as an array; lists of floats are packed, which takes a quarter of NumPy's time for them."""
-    if not all(type(row) is list and len(row) == len(rows[0]) for row in rows):
+    """Rows as an array.
+
+    Arrays are joined and lists of floats packed, which takes a quarter of what NumPy takes to look at
+    each.
+    """
+    kinds = set(map(type, rows))
+    if kinds == {np.ndarray} and {(row.dtype, row.shape) for row in rows} == {(_FLOAT, rows[0].shape)}:
+        return np.concatenate(rows).reshape(len(rows), *rows[0].shape)
+    if kinds != {list} or len(set(map(len, rows))) > 1:
         return np.asarray(rows, dtype=np.float32)
     form = struct.Struct(f"{len(rows[0])}f")
     try:
@@ -297,10 +311,13 @@ def _packed(rows: list[Any]) -> NDArray[np.float32]:
 
 
 def _ids(items: Sequence[Item]) -> list[str]:
+    plain_ids = [item.id or str(k) for k, item in enumerate(items)]
+    if len(set(plain_ids)) == len(plain_ids):
+        return plain_ids
     taken: set[str] = set()
     ids = []
-    for k, item in enumerate(items):
-        name = plain = item.id or str(k)
+    for plain in plain_ids:
+        name = plain
         count = 1
         while name in taken:
             count += 1
@@ -322,15 +339,13 @@ def _certificate(selection: Selection) -> dict[str, Any]:
     }
 
 
-def _notes(selection: Selection, i: int, rank: int) -> dict[str, Any]:
-    decision = selection.decisions[i]
+def _notes(decision: Decision, rank: int) -> dict[str, Any]:
     return {
         "rank": rank,
         "reason": decision.reason,
         "relevance": decision.relevance,
         "value": decision.value,
         "tokens": decision.tokens,
-        "certificate": _certificate(selection),
     }
 
 

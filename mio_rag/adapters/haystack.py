@@ -197,13 +197,8 @@ class SelectionRanker:
 
     def _item(self, document: Document) -> Item:
         source = document.meta.get(self.source_key) if self.source_key else None
-        return Item(
-            document.content or "",
-            id=document.id,
-            source=str(source or ""),
-            score=document.score if self.use_scores else None,
-            embedding=document.embedding,
-        )
+        score = document.score if self.use_scores else None
+        return Item(document.content or "", document.id, str(source or ""), score, document.embedding)
 
     def _embed_documents(self, texts: list[str]) -> list[Any]:
         assert self.document_embedder is not None

@@ -57,13 +57,12 @@ class _Documents(SelectionFields):
         ]
 
     def _item(self, document: Document, k: int) -> Item:
-        data = document.metadata
-        return Item(
-            document.page_content,
-            id=document.id or "",
-            source=str(data.get(self.source_key) or "") if self.source_key else "",
-            score=number(data, self.score_key, f"document {document.id or k}"),
-        )
+        data, key = document.metadata, self.score_key
+        score = None if key is None else data.get(key)
+        if type(score) is not float:
+            score = number(data, key, f"document {document.id or k}")
+        source = str(data.get(self.source_key) or "") if self.source_key else ""
+        return Item(document.page_content, document.id or "", source, score)
 
 
 class SelectionCompressor(_Documents, BaseDocumentCompressor):

@@ -14,7 +14,7 @@ with optional("llama_index", "llama-index", "mio_rag.adapters.llama_index"):
     from llama_index.core import Settings
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.postprocessor.types import BaseNodePostprocessor
-    from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle
+    from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
 
     from mio_rag.adapters.fields import SelectionFields
 
@@ -86,18 +86,25 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
 
     def _item(self, found: NodeWithScore) -> Item:
         node = found.node
-        shown_alike = node.excluded_embed_metadata_keys == node.excluded_llm_metadata_keys
-        text = node.get_content(metadata_mode=MetadataMode.LLM)
-        embed_text = text if shown_alike else node.get_content(metadata_mode=MetadataMode.EMBED)
+        text, embed_text = _shown(node)
         source = node.metadata.get(self.source_key) if self.source_key else node.ref_doc_id
-        return Item(
-            text,
-            id=node.node_id,
-            source=str(source or ""),
-            score=found.score if self.use_scores else None,
-            embedding=node.embedding,
-            embed_text=embed_text,
-        )
+        score = found.score if self.use_scores else None
+        return Item(text, node.node_id, str(source or ""), score, node.embedding, embed_text)
+
+
+def _shown(node: BaseNode) -> tuple[str, str | None]:
+    """What the model is shown of a node, and what an embedder is, where that differs.
+
+    Rendering metadata takes as long as all the rest of a node: it is done no more often than needed.
+    """
+    kind = type(node)
+    plain = kind.get_content is TextNode.get_content and kind.get_metadata_str is BaseNode.get_metadata_str
+    if plain and not node.metadata and isinstance(node, TextNode):
+        return node.text, None
+    text = node.get_content(metadata_mode=MetadataMode.LLM)
+    if node.excluded_embed_metadata_keys == node.excluded_llm_metadata_keys:
+        return text, None
+    return text, node.get_content(metadata_mode=MetadataMode.EMBED)
 
 
 def _noted(node: BaseNode, notes: dict[str, Any]) -> BaseNode:

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.batch.schema import is_list
-from mio_rag.context import RegexCounter, passage_tokens
+from mio_rag.context import RegexCounter, text_tokens
 from mio_rag.errors import InputError, require
-from mio_rag.types import Candidates, Passage
+from mio_rag.types import Candidates
 
 __all__ = ["Row", "read_rows"]
 
@@ -175,12 +175,8 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
     texts, tokens, titles = row.get("texts"), row.get("tokens"), row.get("titles")
     if texts is not None and tokens is None:
         heads = titles if titles is not None and len(titles) == n else [""] * n
-        # A blank text is named by its id when the pool is checked; here it must only have a price.
-        passages = [
-            Passage(i, text if text.strip() else "-", head)
-            for i, text, head in zip(ids, texts, heads, strict=False)
-        ]
-        tokens = passage_tokens(passages, _COUNTER)
+        # A wrong number of texts, or a blank one, is named when the pool is checked.
+        tokens = text_tokens(texts[:n], heads, _COUNTER)
     if tokens is None:
         raise InputError("tokens is null: give the cost of each passage, or texts to count")
     return Candidates(
