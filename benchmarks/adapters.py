@@ -3,7 +3,7 @@
 *bare* is `Selector.select` on a finished `Candidates`: tokens counted, vectors in an array. *select* is the
 plain-Python door, which counts tokens and checks what it is given. The adapters get documents as their
 framework's store hands them out: LangChain's and LlamaIndex's without vectors, Haystack's with them as lists,
-DSPy's from its own retriever's array. LlamaIndex's nodes show no metadata: rendering them is its own work, and
+DSPy's from its own retriever's array. LlamaIndex's nodes show no metadata: rendering it is its own work, and
 comes on top. Vectors and token counts are remembered by text; the first, cold call
 is not counted. Every contender takes its turn in every round, and all must choose the same passages.
 

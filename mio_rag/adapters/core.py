@@ -235,7 +235,7 @@ def choose(
         selection,
         selection.chosen,
         tuple(
-            {**_notes(selection.decisions[i], rank), "certificate": {**proof}}
+            {**_notes(selection.decisions[i], rank), "certificate": dict(proof)}
             for rank, i in enumerate(selection.chosen, start=1)
         ),
     )

@@ -5,6 +5,7 @@ index.as_query_engine(similarity_top_k=50, node_postprocessors=[SelectionPostpro
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from mio_rag.adapters.core import NOTES, Item, Vectors
@@ -87,9 +88,10 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
     def _item(self, found: NodeWithScore) -> Item:
         node = found.node
         text, embed_text = _shown(node)
-        source = node.metadata.get(self.source_key) if self.source_key else node.ref_doc_id
+        key = self.source_key
+        source = node.metadata.get(key) if key else node.ref_doc_id if node.relationships else None
         score = found.score if self.use_scores else None
-        return Item(text, node.node_id, str(source or ""), score, node.embedding, embed_text)
+        return Item(text, node.id_, str(source or ""), score, node.embedding, embed_text)
 
 
 def _shown(node: BaseNode) -> tuple[str, str | None]:
@@ -97,14 +99,17 @@ def _shown(node: BaseNode) -> tuple[str, str | None]:
 
     Rendering metadata takes as long as all the rest of a node: it is done no more often than needed.
     """
-    kind = type(node)
-    plain = kind.get_content is TextNode.get_content and kind.get_metadata_str is BaseNode.get_metadata_str
-    if plain and not node.metadata and isinstance(node, TextNode):
+    if not node.metadata and isinstance(node, TextNode) and _renders_as_usual(type(node)):
         return node.text, None
     text = node.get_content(metadata_mode=MetadataMode.LLM)
     if node.excluded_embed_metadata_keys == node.excluded_llm_metadata_keys:
         return text, None
     return text, node.get_content(metadata_mode=MetadataMode.EMBED)
+
+
+@cache
+def _renders_as_usual(kind: type[TextNode]) -> bool:
+    return kind.get_content is TextNode.get_content and kind.get_metadata_str is BaseNode.get_metadata_str
 
 
 def _noted(node: BaseNode, notes: dict[str, Any]) -> BaseNode:
