@@ -104,7 +104,7 @@ def _vector(name: str, value: Any, n: int, dtype: Any, problems: list[str]) -> N
             f"{name} has shape {array.shape}, expected ({n},): one value for each of the {n} passages"
         )
         return None
-    if not np.all(np.isfinite(array)):
+    if not np.isfinite(array).all():
         bad = int(np.flatnonzero(~np.isfinite(array))[0])
         problems.append(f"{name}[{bad}] is {array[bad]}: every value must be finite")
         return None
@@ -189,7 +189,7 @@ class Candidates:
         put(self, "relevance", _vector("relevance", self.relevance, n, np.float64, problems))
         tokens = _vector("tokens", self.tokens, n, np.float64, problems)
         if tokens is not None:
-            if np.any(tokens < 1) or np.any(tokens != np.floor(tokens)):
+            if (tokens < 1).any() or (tokens != np.floor(tokens)).any():
                 problems.append(
                     "tokens must be whole numbers >= 1: count each passage with the reader's tokenizer"
                 )
@@ -250,7 +250,7 @@ class Candidates:
                 problems.append(
                     f"embeddings has shape {matrix.shape}, expected ({n}, d): one row per passage"
                 )
-            elif not np.all(np.isfinite(matrix)):
+            elif not np.isfinite(matrix).all():
                 row = int(np.flatnonzero(~np.isfinite(matrix).all(axis=1))[0])
                 problems.append(
                     f"embeddings row {row} (passage '{self.ids[row]}') holds NaN or infinity: embed it again"
