@@ -137,6 +137,13 @@ def _explain_errors(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         problems = []
         for part in error.errors():
+            if part["type"] == "json_invalid":
+                reason = part.get("ctx", {}).get("error", "it cannot be read")
+                problems.append(f"the body is not valid JSON (character {part['loc'][-1]}: {reason})")
+                continue
+            if len(part["loc"]) == 1:
+                problems.append("send a JSON object, as Content-Type: application/json")
+                continue
             place = ".".join(str(step) for step in part["loc"][1:])
             problems.append(clean(f"{place}: {part['msg']}" if place else str(part["msg"])))
         return refusal(422, "InputError", *problems[:20])
