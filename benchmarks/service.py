@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.files import write_json
 from benchmarks.speed.runner import machine
 from mio_rag.datasets import load_dataset
-from mio_rag.errors import SolverError, require
+from mio_rag.errors import InputError, SolverError, require
 from mio_rag.evaluation.harness import environment
 
 __all__ = ["add_options", "command"]
@@ -78,6 +78,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(given: argparse.Namespace) -> int:
     """Run the benchmark and write its JSON; 1 where a request failed or a refusal gave no Retry-After."""
     require("httpx", "dev", "the load generator")
+    if not given.seconds > 0 or min(given.clients, given.overload, given.workers) < 1:
+        raise InputError("--seconds must be above 0, --clients, --overload and --workers >= 1")
     questions = [question.text for question in load_dataset(given.questions).questions]
     report: dict[str, Any] = {
         "benchmark": "service",

@@ -92,7 +92,7 @@ def _numeric(name: str, value: Any, shape: tuple[int, ...], problems: list[str])
 
 def _is_settled(value: Any) -> bool:
     """Whether this is an array as `_numeric` would make it, and nobody else's view: no copy is needed."""
-    if not isinstance(value, np.ndarray) or value.dtype != np.float64:
+    if type(value) is not np.ndarray or value.dtype != np.float64:
         return False
     flags = value.flags
     return flags.owndata and flags.c_contiguous and not flags.writeable
@@ -235,7 +235,7 @@ class SelectionProgram:
 
     def _checked_fixed(self, n: int, problems: list[str]) -> NDArray[np.int8]:
         given = self.fixed
-        if isinstance(given, np.ndarray) and given.dtype == np.int8 and given.shape == (n,):
+        if type(given) is np.ndarray and given.dtype == np.int8 and given.shape == (n,):
             array = given.copy()
             array.flags.writeable = False
             if ((array >= -1) & (array <= 1)).all():

@@ -83,7 +83,7 @@ class Question:
 
 
 def _frozen_array(value: ArrayLike, dtype: Any) -> NDArray[Any]:
-    if isinstance(value, np.ndarray) and value.dtype == dtype:
+    if type(value) is np.ndarray and value.dtype == dtype:
         flags = value.flags
         if flags.owndata and not flags.writeable:  # nobody else's view, and nobody writes to it
             return value

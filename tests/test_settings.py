@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mio_rag import select
+from mio_rag.context import SEPARATOR, RegexCounter, render_passage, text_tokens
 from mio_rag.errors import InputError
 from mio_rag.formulations import DeviationBudget, NormBall
 from mio_rag.relevance import load_model
@@ -15,6 +16,7 @@ from mio_rag.selector import Selector
 from mio_rag.settings import SelectorSettings, from_plain, make_selector, to_plain
 from mio_rag.side import SideConstraints
 from mio_rag.solvers import SolveOptions
+from mio_rag.types import Passage
 
 ALL = {
     "redundancy_weight": 0.3,
@@ -112,3 +114,18 @@ def test_the_plain_door_takes_every_setting() -> None:
         select("q", texts, max_pasages=2, **given)
     with pytest.raises(InputError, match="passage 'x' has no text"):
         select("q", ["a", " "], ids=["w", "x"], scores=[1, 2], budget_tokens=3)
+
+
+def test_a_vector_whose_length_overflows_is_refused() -> None:
+    with pytest.raises(InputError, match=r"embeddings row 1 .* holds NaN or infinity"):
+        select("q", ["a", "b"], scores=[1, 2], embeddings=[[1.0, 0.0], [3e38, 3e38]], budget_tokens=3)
+
+
+def test_texts_cost_what_they_are_rendered_as() -> None:
+    counter = RegexCounter()
+    texts, titles = ["One.", " two  words ", "\ud800 3", "一二"], ["", " A title", "\udfff", "x\n"]
+    rendered = [SEPARATOR + render_passage(Passage("i", t, h)) for t, h in zip(texts, titles, strict=True)]
+    costs = counter.count(rendered)
+    for _ in range(2):  # counted, and remembered
+        assert text_tokens(texts, titles, counter).tolist() == costs
+    assert text_tokens(texts, [""] * 4, counter).tolist() != costs

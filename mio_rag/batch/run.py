@@ -81,7 +81,10 @@ def select_batch(
     Deterministic as long as no program meets its time limit.
     """
     began = time.perf_counter()
-    problems = [count_problem(name, value) for name, value in _counts(budget_tokens, workers, shard_rows)]
+    problems: list[str | None] = []
+    for name, value, least in _counts(budget_tokens, workers, shard_rows):
+        low = f"{name}={value!r} must be >= {least}"
+        problems.append(count_problem(name, value) or (low if value < least else None))
     problems += (
         [f"engine={engine!r} is unknown: choose local or ray"] if engine not in get_args(Engine) else []
     )
@@ -125,8 +128,8 @@ def select_batch(
     return summary
 
 
-def _counts(budget_tokens: int, workers: int, shard_rows: int) -> list[tuple[str, int]]:
-    return [("budget_tokens", budget_tokens), ("workers", workers), ("shard_rows", shard_rows)]
+def _counts(budget_tokens: int, workers: int, shard_rows: int) -> list[tuple[str, int, int]]:
+    return [("budget_tokens", budget_tokens, 1), ("workers", workers, 0), ("shard_rows", shard_rows, 1)]
 
 
 def _claim(job: Job, files: list[Path], tell: Progress) -> None:

@@ -59,12 +59,16 @@ def _paths(job: Job, group: Group, start: int) -> tuple[Path, Path]:
 
 
 def shard_state(job: Job, group: Group, start: int) -> dict[str, Any] | None:
-    """What the metadata of a finished shard say; None where it is not finished."""
+    """What the metadata of a finished shard say; None where it is not finished, or was damaged since."""
+    arrow: Any = require("pyarrow", "batch", "batches")
     parquet: Any = require("pyarrow.parquet", "batch", "batches")
     path, _ = _paths(job, group, start)
     if not path.is_file():
         return None
-    held: dict[str, Any] = json.loads(parquet.read_schema(path).metadata[b"mio_rag"])
+    try:
+        held: dict[str, Any] = json.loads((parquet.read_schema(path).metadata or {})[b"mio_rag"])
+    except (OSError, arrow.ArrowException, LookupError, ValueError):
+        return None
     return held
 
 

@@ -122,6 +122,24 @@ def test_vectors_that_come_with_the_nodes_need_no_embedder() -> None:
         postprocessor.postprocess_nodes(nodes)
 
 
+class Shouting(TextNode):
+    """Shows itself in capitals."""
+
+    def get_content(self, metadata_mode=MetadataMode.NONE) -> str:
+        return super().get_content(metadata_mode).upper()
+
+
+@pytest.mark.parametrize("kind", [TextNode, Shouting])
+@pytest.mark.parametrize(
+    ("metadata", "hidden"), [({}, []), ({"a": "b"}, []), ({"a": "b"}, ["a"]), ({"a": "b", "c": "d"}, ["c"])]
+)
+def test_a_node_costs_what_it_shows_of_itself(kind, metadata, hidden) -> None:
+    node = kind(id_="n", text="  Two words ", metadata=metadata, excluded_llm_metadata_keys=hidden)
+    item = SelectionPostprocessor(budget_tokens=50)._item(NodeWithScore(node=node, score=1.0))
+    assert item.text == node.get_content(MetadataMode.LLM)
+    assert (item.embed_text or item.text) == node.get_content(MetadataMode.EMBED)
+
+
 def test_it_is_saved_and_loaded() -> None:
     made = SelectionPostprocessor(
         budget_tokens=99, embedder="minilm", passage_penalty="auto", options=SolveOptions(relative_gap=0.01)

@@ -235,6 +235,27 @@ def test_a_lost_shard_is_made_again_with_the_same_bytes(tmp_path: Path) -> None:
     assert shard.read_bytes() == before
     assert (out / "rejected.jsonl").read_bytes() == side
     assert len(list((out / "selections").iterdir())) == 3
+    shard.write_bytes(before[:100])  # a disk that lost some of it
+    assert select_batch(path, out, 90, SELECTOR, shard_rows=4).done_before == 8
+    assert shard.read_bytes() == before
+
+
+def test_counts_that_cannot_be_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    path, out = write(tmp_path / "c.parquet", rows(2)), tmp_path / "out"
+    with pytest.raises(InputError, match="budget_tokens=0 must be >= 1"):
+        select_batch(path, out, 0, SELECTOR)
+    with pytest.raises(InputError, match="shard_rows=0 must be >= 1"):
+        select_batch(path, out, 90, SELECTOR, shard_rows=0)
+    assert not out.exists()
+
+
+def test_hidden_files_of_a_folder_are_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write(folder / "a.parquet", rows(3))
+    for name in (".b.parquet", "_c.parquet"):
+        (folder / name).write_bytes(b"PAR1 half of it")
+    assert select_batch(folder, tmp_path / "out", 90, SELECTOR).rows == 3
 
 
 def start(path: Path, out: Path) -> subprocess.Popen[bytes]:

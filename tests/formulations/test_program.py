@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,6 +120,37 @@ def test_nearly_symmetric_input_becomes_exactly_symmetric_and_read_only() -> Non
     assert program.pairwise[0, 1] == program.pairwise[1, 0]
     with pytest.raises(ValueError, match="read-only"):
         program.pairwise[0, 1] = 3.0
+
+
+def test_arrays_are_copied_unless_nobody_else_can_write_to_them() -> None:
+    linear, pairwise, costs = np.ones(2), np.zeros((2, 2)), np.ones(2)
+    whole = np.ones(4)
+    whole.flags.writeable = False
+    program = SelectionProgram(linear, pairwise, costs, 3)
+    view = SelectionProgram(whole[:2], pairwise, costs, 3)
+    linear[0], pairwise[0, 1], costs[0] = 9.0, 9.0, 9.0
+    whole.flags.writeable = True
+    whole[0] = 9.0
+    for made in (program, view):
+        assert made.linear.tolist() == [1, 1]
+        assert made.pairwise.tolist() == [[0, 0], [0, 0]]
+        assert made.costs.tolist() == [1, 1]
+    again = replace(program, budget=2)
+    assert again.pairwise is program.pairwise
+    assert again.costs is program.costs
+    assert type(SelectionProgram(np.ma.ones(2), pairwise * 0, np.ones(2), 3).linear) is np.ndarray
+    columns = np.asfortranarray([[0.0, 1.0], [1.0, 0.0]])
+    columns.flags.writeable = False
+    assert SelectionProgram(np.ones(2), columns, np.ones(2), 3).pairwise.flags.c_contiguous
+
+
+@pytest.mark.parametrize("fixed", [[0, 1], (None, 1), np.array([0, 1], dtype=np.int8), np.array([-1.0, 1.0])])
+def test_fixed_values_in_any_form(fixed: Any) -> None:
+    program = SelectionProgram(np.ones(2), np.zeros((2, 2)), np.ones(2), 3, fixed=fixed)
+    assert program.fixed is not None
+    assert program.fixed.tolist()[1] == 1
+    with pytest.raises(InputError, match="fixed may hold only"):
+        SelectionProgram(np.ones(1), np.zeros((1, 1)), np.ones(1), 3, fixed=np.array([2], dtype=np.int8))
 
 
 def test_programs_survive_json() -> None:

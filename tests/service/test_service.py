@@ -131,6 +131,21 @@ def test_bytes_that_are_no_request_are_no_crash(client: TestClient, body: bytes)
     assert answer.json()["error"]["problems"]
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"question": ', "the body is not valid JSON (character 13"),
+        (b"[]", "send a JSON object"),
+        (b'"x"', "send a JSON object"),
+        (b"", "send a JSON object"),
+    ],
+)
+def test_a_body_that_is_no_object_is_refused_in_words(client: TestClient, body: bytes, words: str) -> None:
+    answer = client.post("/select", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert words in answer.json()["error"]["problems"][0]
+
+
 def test_large_bodies_are_refused_whatever_their_length_claims(client: TestClient) -> None:
     large = json.dumps({"question": QUESTION, "pad": "x" * 20_000}).encode()
     assert client.post("/select", content=large).status_code == 413
