@@ -140,7 +140,8 @@ def _unit_rows(name: str, vectors: ArrayLike) -> NDArray[np.float32]:
         raise InputError(f"{name} is not an array of numbers ({error})") from error
     if matrix.ndim == 0:
         raise InputError(f"{name} has shape (), expected one vector or one row per text")
-    norms = np.linalg.norm(matrix, axis=-1, keepdims=True)
+    with np.errstate(over="ignore"):
+        norms = np.linalg.norm(matrix, axis=-1, keepdims=True)
     norms[norms == 0] = 1.0
     norms[np.isinf(norms)] = np.nan  # which is refused; a division would silently give zeros
     unit: NDArray[np.float32] = matrix / norms
