@@ -116,13 +116,19 @@ def _kept(path: Path, made_of: dict[str, Any], run: Callable[[], dict[str, Any]]
     """A run's report: of the run that ended in this scratch folder before, or of a new one."""
     if path.is_file():
         before = json.loads(path.read_text(encoding="utf-8"))
-        if before["made_of"] != made_of:
+        if _rows_of(before["made_of"]) != _rows_of(made_of):
             raise InputError(f"'{path}' is of other rows: choose another --scratch, or empty this one")
         found: dict[str, Any] = before["report"]
         return found
     report = run()
     write_json(path, {"made_of": made_of, "report": report})
     return report
+
+
+def _rows_of(made_of: dict[str, Any]) -> dict[str, Any]:
+    """What decides the rows: of the pools that, and not how they are described."""
+    decisive = ("format", "data_sha256", "questions", "seed", "embedder", "pool")
+    return {**made_of, "pools": {name: made_of["pools"].get(name) for name in decisive}}
 
 
 def _run(
