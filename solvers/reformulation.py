@@ -42,7 +42,8 @@ FloatArray = NDArray[np.float64]
 
 _NEWTON_STEPS = 5
 _OVER_RELAXATION = 1.75
-_FIRST_PENALTY = 0.25
+_FIRST_PENALTY = 0.5
+_FIRST_SHARE = 0.75  # of the matrix that the relaxation had
 _BALANCE = 0.65  # of pairs against single items
 _BALANCE_EVERY = 5  # steps
 _DUAL_WEIGHT = 6.0  # only the dual side makes the bound, so its residual is kept smaller
@@ -146,15 +147,24 @@ class Splitting:
     steps: int = 0
 
     @classmethod
-    def of(cls, problem: Problem) -> Splitting:
-        """The start."""
+    def of(cls, problem: Problem, x: FloatArray, G: FloatArray) -> Splitting:
+        """The start, near what the relaxation with the matrix G found: its point x, and G as the dual matrix.
+
+        The dual matrix vanishes at (1, x). From there 6 to 12 steps get as far as 12 to 30 from nothing.
+        """
         m = problem.m
-        Z = np.zeros((m + 1, m + 1))
-        Z[0, 0] = 1.0
         pairs = float(np.abs(problem.A).sum()) / max(m - 1, 1)
         single = float(np.abs(problem.p).sum())
         kappa = float(np.clip(_BALANCE * math.sqrt(single / max(pairs, 1e-9 * single, 1e-300)), 0.5, 5.0))
-        return cls(Z, np.zeros_like(Z), np.zeros_like(Z), kappa, _FIRST_PENALTY / kappa**1.5)
+        Z, S = np.zeros((m + 1, m + 1)), np.zeros((m + 1, m + 1))
+        items, at = x / kappa, np.arange(1, m + 1)
+        Z[0, 0] = 1.0
+        Z[0, 1:] = Z[1:, 0] = items
+        Z[at, at] = items / kappa
+        S[1:, 1:] = _FIRST_SHARE * 0.5 * kappa**2 * G
+        S[0, 1:] = S[1:, 0] = -S[1:, 1:] @ items
+        S[0, 0] = -float(S[0, 1:] @ items)
+        return cls(Z, S, np.zeros_like(Z), kappa, _FIRST_PENALTY / kappa**1.5)
 
     def keep(self, k: NDArray[np.int64]) -> Splitting:
         """The same for some of the items."""
@@ -163,7 +173,7 @@ class Splitting:
 
 
 def relaxation_matrix(
-    problem: Problem, lam: FloatArray, steps: int, deadline: float, state: Splitting | None = None
+    problem: Problem, lam: FloatArray, steps: int, deadline: float, state: Splitting
 ) -> FloatArray | None:
     """A positive semidefinite matrix that is at most A off the diagonal, from the doubly non-negative dual.
 
@@ -177,11 +187,10 @@ def relaxation_matrix(
         Eigendecompositions of order m + 1, >= 1.
     deadline : float
         On the clock of `time.perf_counter`. Stops in time for it; None where not one step fits.
-    state : Splitting, optional
+    state : Splitting
         Of the same items, to go on from; updated.
     """
     m = problem.m
-    state = state or Splitting.of(problem)
     kappa = state.kappa
     every = np.arange(1, m + 1)
     cost = np.zeros((m + 1, m + 1))

@@ -20,7 +20,7 @@ _REFINING_STEPS = 25  # from multipliers that another matrix left
 _NO_PENALTY = 1e-12  # relative to the largest value: nothing for a better matrix to gain
 _NARROW_GAP, _WIDE_GAP = 0.012, 0.06
 _SMALL = 70  # items
-_EFFORTS, _WIDE_EFFORT = (12, 40, 200), 20  # steps of `relaxation_matrix`, one after another
+_EFFORTS = (8, 24, 160)  # steps of `relaxation_matrix`, one after another
 _STEP, _PER_SQUARE, _PER_CUBE = 3e5, 60.0, 0.3  # of such a step, as work: constant, times m^2, times m^3
 _DIAGONAL_STEPS = 4  # that another diagonal costs
 _TREE_GROWTH = 0.65
@@ -60,7 +60,7 @@ def target(problem: Problem, best: Incumbent, tolerance: float, options: SolveOp
 
 def relax_root(root: Root, best: Incumbent, tolerance: float, options: SolveOptions) -> Root:
     """Multipliers, relaxation and fixing by reduced costs, for the matrix that `root` has."""
-    problem, lam, x = root.problem, root.lam, root.x
+    problem, lam, x = root.problem, root.lam, root.x.copy()
     every = np.arange(problem.m)
     G = root.G
     b = problem.room + problem.extra
@@ -160,15 +160,10 @@ def worthwhile(root: Root, effort: int, bound: float, best: Incumbent, work: flo
     gap = _gap(bound, best, root.problem)
     steps = _DIAGONAL_STEPS
     if effort > 0 or not _diagonal_first(gap, m):
-        steps = _steps(effort, gap > _WIDE_GAP, m)
+        steps = _EFFORTS[effort]
     price = steps * (_STEP + _PER_SQUARE * m**2 + _PER_CUBE * m**3)
     left = work * (max(done, 1e-30) ** -_TREE_GROWTH - 1.0)
     return left >= _LEFT_PER_PRICE[effort] * price and work >= _SPENT_PER_PRICE[effort] * price
-
-
-def _steps(effort: int, wide: bool, m: int) -> int:
-    """Steps of `relaxation_matrix`; a wide gap of many items needs more of them to be worth a new search."""
-    return _WIDE_EFFORT if effort == 0 and wide and m > _SMALL else _EFFORTS[effort]
 
 
 def improved(
@@ -190,9 +185,8 @@ def improved(
     if effort == 0 and _diagonal_first(_gap(root.bound, best, problem), problem.m):
         matrix = better_diagonal(root.G, root.x, scale)
     else:
-        root.splitting = root.splitting or Splitting.of(problem)
-        steps = _steps(effort, _gap(root.bound, best, problem) > _WIDE_GAP, problem.m)
-        matrix = relaxation_matrix(problem, root.lam, steps, deadline, root.splitting)
+        root.splitting = root.splitting or Splitting.of(problem, root.x, root.G)
+        matrix = relaxation_matrix(problem, root.lam, _EFFORTS[effort], deadline, root.splitting)
     if matrix is None:
         return None
     tried = relax_root(replace(root, G=matrix, bound=math.inf), best, tolerance, options)

@@ -169,7 +169,7 @@ def test_matrices_of_the_relaxation_are_valid_and_worth_their_price(weight: floa
         matrices = [
             G,
             better_diagonal(G, first.x, float(np.abs(problem.A).max())),
-            relaxation_matrix(problem, np.zeros(0), 30, math.inf),
+            relaxation_matrix(problem, np.zeros(0), 30, math.inf, Splitting.of(problem, first.x, G)),
         ]
         row = []
         for M in matrices:
@@ -186,12 +186,33 @@ def test_matrices_of_the_relaxation_are_valid_and_worth_their_price(weight: floa
         assert conic < 0.6 * uniform  # pairs cannot be negative: the point of the doubly non-negative bound
 
 
+def _splitting(problem: Problem) -> Splitting:
+    return Splitting.of(problem, np.full(problem.m, 0.25), first_matrix(problem.A))
+
+
+def test_a_start_near_the_relaxation_saves_steps() -> None:
+    ahead = 0
+    for seed in range(6):
+        problem = presolve(_gram_program(seed, 40, 0.5, 700))
+        assert problem is not None
+        G = first_matrix(problem.A)
+        root = Root(problem, G, np.zeros(0), np.zeros(problem.m), math.inf, -math.inf)
+        x = relax_root(root, Incumbent(-math.inf, None), 1e-9, EXACT).x
+        bounds = []
+        for start in (Splitting.of(problem, x, G), Splitting.of(problem, 0 * x, 0 * G)):
+            matrix = relaxation_matrix(problem, np.zeros(0), 8, math.inf, start)
+            assert matrix is not None
+            bounds.append(_root_bound(problem, matrix))
+        ahead += bounds[0] < bounds[1]
+    assert ahead >= 5
+
+
 def test_a_relaxation_matrix_is_resumed_where_it_stopped_and_for_fewer_items() -> None:
     problem = presolve(_gram_program(1, 40, 0.3, 700))
     assert problem is not None
     nothing = np.zeros(0)
-    straight = relaxation_matrix(problem, nothing, 30, math.inf)
-    state = Splitting.of(problem)
+    straight = relaxation_matrix(problem, nothing, 30, math.inf, _splitting(problem))
+    state = _splitting(problem)
     rough = relaxation_matrix(problem, nothing, 12, math.inf, state)
     resumed = relaxation_matrix(problem, nothing, 18, math.inf, state)
     assert straight is not None
@@ -201,7 +222,8 @@ def test_a_relaxation_matrix_is_resumed_where_it_stopped_and_for_fewer_items() -
     k = np.arange(0, problem.m, 2)
     part = problem.keep(k)
     matrix = relaxation_matrix(part, nothing, 2, math.inf, state.keep(k))
-    cold = relaxation_matrix(part, nothing, 2, math.inf)
+    from_nothing = Splitting.of(part, np.zeros(part.m), np.zeros((part.m, part.m)))
+    cold = relaxation_matrix(part, nothing, 2, math.inf, from_nothing)
     assert matrix is not None
     assert cold is not None
     assert np.linalg.eigvalsh(matrix)[0] >= -1e-14
@@ -212,7 +234,7 @@ def test_a_relaxation_matrix_is_resumed_where_it_stopped_and_for_fewer_items() -
 def test_a_relaxation_matrix_is_not_begun_without_time() -> None:
     problem = presolve(_gram_program(0, 40, 0.3, 700))
     assert problem is not None
-    assert relaxation_matrix(problem, np.zeros(0), 30, time.perf_counter()) is None
+    assert relaxation_matrix(problem, np.zeros(0), 30, time.perf_counter(), _splitting(problem)) is None
 
 
 def test_rows_that_demand_worthless_items_are_met() -> None:

@@ -22,7 +22,13 @@ from mio_rag.solvers import (
     solve_path,
 )
 from mio_rag.solvers.presolve import presolve
-from mio_rag.solvers.reformulation import better_diagonal, dominated, first_matrix, relaxation_matrix
+from mio_rag.solvers.reformulation import (
+    Splitting,
+    better_diagonal,
+    dominated,
+    first_matrix,
+    relaxation_matrix,
+)
 from mio_rag.solvers.warm import WarmStart
 
 SEEDS = st.integers(0, 2**16)
@@ -169,7 +175,8 @@ def test_matrices_are_semidefinite_and_below_the_penalties(
     scale = float(np.abs(problem.A).max())
     if scale <= 1e-12:
         return
-    conic = relaxation_matrix(problem, np.zeros(0), steps, np.inf)
+    start = Splitting.of(problem, np.full(problem.m, 0.5), first_matrix(problem.A))
+    conic = relaxation_matrix(problem, np.zeros(0), steps, np.inf, start)
     assert conic is not None
     warm = WarmStart()
     warm.keep(problem, conic)
