@@ -24,7 +24,16 @@ __all__ = ["run_demo"]
 
 _SHOWN_QUESTION = "q-08"  # one on which the methods differ; the table of means follows it
 _BUDGETS = (128, 256)
-_FILES = {"run.json", "rows.jsonl", "summary.json", "comparisons.json", "ledger.parquet", "report.html"}
+# All that a demo writes: a folder with anything else is not removed.
+_FILES = {
+    "run.json",
+    "rows.jsonl",
+    "summary.json",
+    "comparisons.json",
+    "matched.json",
+    "ledger.parquet",
+    "report.html",
+}
 
 
 def run_demo(console: Console, out: Path, embedder: str, generator_spec: str) -> EvaluationResult:

@@ -378,6 +378,7 @@ def test_demo(tmp_path: Path) -> None:
     assert all(entry["n"] == 25 for entry in told["summary"])
     assert "report:" in done.stderr
     # An earlier demo is replaced, but nothing that somebody put beside it.
+    run_demo(Console(quiet=True), tmp_path / "demo", "tfidf", "extractive")
     (tmp_path / "demo" / "notes.txt").write_text("keep me")
     with pytest.raises(InputError, match="holds no earlier demo"):
         run_demo(Console(quiet=True), tmp_path / "demo", "tfidf", "extractive")
