@@ -74,7 +74,7 @@ def solve(
     Notes
     -----
     Deterministic, unless a time limit cuts it short: neither seed nor thread count changes the search. One
-    BLAS thread is used throughout. The first solve on a machine compiles for about 12 s, which neither the
+    BLAS thread is used throughout. The first solve on a machine compiles for about 15 s, which neither the
     time limit nor the reported seconds include. Where coefficients differ by more than about 12 orders of
     magnitude (a penalty of 10^9 among values of 10^-6), the search may end without a proof to 10^-6: the
     bound holds, and the message says so.

@@ -51,7 +51,7 @@ def announced(what: str) -> Iterator[None]:
 
     A moment of this process's own time: on a busy machine reading the cache may take seconds.
     """
-    text = f"mio-rag: compiling {what}, once (about 12 s of one core; `mio-rag warmup` does it ahead)\n"
+    text = f"mio-rag: compiling {what}, once (about 15 s of one core; `mio-rag warmup` does it ahead)\n"
     done, start = threading.Event(), time.process_time()
 
     def watch() -> None:

@@ -150,7 +150,8 @@ class Splitting:
     def of(cls, problem: Problem, x: FloatArray, G: FloatArray) -> Splitting:
         """The start, near what the relaxation with the matrix G found: its point x, and G as the dual matrix.
 
-        The dual matrix vanishes at (1, x). From there 6 to 12 steps get as far as 12 to 30 from nothing.
+        The dual matrix vanishes at (1, x). With penalties of 0.3 and more, 6 steps from there beat 12 from
+        nothing.
         """
         m = problem.m
         pairs = float(np.abs(problem.A).sum()) / max(m - 1, 1)

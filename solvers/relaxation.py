@@ -149,10 +149,10 @@ def worthwhile(root: Root, effort: int, bound: float, best: Incumbent, work: flo
 
     Notes
     -----
-    If every branching halved what is to be done, work / done would be the whole. That is too much, and the
-    more so the less is done; trees of real pools (10^3 to 10^5 nodes) lie around work / done^0.65, a
-    factor of three either way. So the dearer matrices also wait until the search has cost a part of their
-    price.
+    If every branching halved what is to be done, work / done would be the whole. On 64 trees of real pools
+    the logarithm of that estimate, after 10^6 units, correlates by .73 with the truth; it is twice too high
+    in the median, and up to 60 times. The exponent tempers it, and was set by the times of whole solves. The
+    dearer matrices also wait until the search has cost a part of their price.
     """
     if effort >= len(_EFFORTS):
         return False
