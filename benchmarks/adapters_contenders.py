@@ -14,7 +14,7 @@ from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.selector import Selector
 from mio_rag.types import Candidates
 
-__all__ = ["Pool", "contenders", "pools"]
+__all__ = ["Pool", "contenders", "frameworks", "pools"]
 
 Call = Callable[[], list[str]]
 
@@ -94,6 +94,14 @@ def contenders(pool: Pool, budget_tokens: int) -> dict[str, Call]:
     }
 
 
+def frameworks(pool: Pool) -> dict[str, Call]:
+    """What a framework itself does around a part that chooses nothing, by the name of its adapter.
+
+    LangChain and Haystack call a part as it is.
+    """
+    return {"llama_index": _llama_index_alone(pool), "dspy": _dspy_alone(pool)}
+
+
 def _candidates(pool: Pool) -> Candidates:
     return select(
         pool.question,
@@ -119,6 +127,21 @@ def _langchain(pool: Pool, budget_tokens: int) -> Call:
     ]
     compressor = SelectionCompressor(budget_tokens=budget_tokens, embedder=pool.embedder)
     return lambda: [d.page_content for d in compressor.compress_documents(documents, pool.question)]
+
+
+def _llama_index_alone(pool: Pool) -> Call:
+    from llama_index.core.postprocessor.types import BaseNodePostprocessor
+    from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+
+    class Nothing(BaseNodePostprocessor):
+        def _postprocess_nodes(
+            self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+        ) -> list[NodeWithScore]:
+            return []
+
+    nodes = [NodeWithScore(node=TextNode(text=text)) for text in pool.texts]
+    nothing = Nothing()
+    return lambda: [found.text for found in nothing.postprocess_nodes(nodes, query_str=pool.question)]
 
 
 def _llama_index(pool: Pool, budget_tokens: int) -> Call:
@@ -161,3 +184,14 @@ def _dspy(pool: Pool, budget_tokens: int) -> Call:
     retriever.forward = lambda query: found
     module = SelectionModule(retriever, budget_tokens=budget_tokens)
     return lambda: list(module(pool.question).passages)
+
+
+def _dspy_alone(pool: Pool) -> Call:
+    from dspy import Module, Prediction
+
+    class Nothing(Module):  # type: ignore[misc]
+        def forward(self, query: str) -> Prediction:
+            return Prediction(passages=[])
+
+    nothing = Nothing()
+    return lambda: list(nothing(pool.question).passages)

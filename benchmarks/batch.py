@@ -64,7 +64,6 @@ def command(given: argparse.Namespace) -> int:
     report: dict[str, Any] = {
         "benchmark": "batch",
         "machine": machine(),
-        "load_before": os.getloadavg(),
         "pools": described,
         "items": given.items,
         "seed": given.seed,
@@ -90,7 +89,7 @@ def command(given: argparse.Namespace) -> int:
                 report["runs"].append(_kept(work / f"{name}.json", made_of, run))
         if given.ray_rows:
             report["ray_same_bytes"] = _same(work / "small", work / "ray")
-    report |= {**environment(), "load_after": os.getloadavg()}
+    report |= environment()
     write_json(given.out, report)
     for run in report["runs"]:
         print(_sentence(run), file=sys.stderr)
@@ -115,12 +114,13 @@ def _note(text: str) -> None:
 def _kept(path: Path, made_of: dict[str, Any], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """A run's report: of the run that ended in this scratch folder before, or of a new one."""
     if path.is_file():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        if _rows_of(before["made_of"]) != _rows_of(made_of):
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if _rows_of(kept["made_of"]) != _rows_of(made_of):
             raise InputError(f"'{path}' is of other rows: choose another --scratch, or empty this one")
-        found: dict[str, Any] = before["report"]
+        found: dict[str, Any] = kept["report"]
         return found
-    report = run()
+    before = os.getloadavg()
+    report = {**run(), "load_before": before, "load_after": os.getloadavg()}
     write_json(path, {"made_of": made_of, "report": report})
     return report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
@@ -111,9 +112,6 @@ def select(
     checked = counter if tokens is None else None
     labels = [str(k) for k in range(n)] if ids is None else [str(i) for i in ids]
     if tokens is None:
-        for name, text in zip(labels if len(labels) == n else map(str, range(n)), texts, strict=True):
-            if not text.strip():
-                raise InputError(f"passage '{name}' has no text: drop it or fill it")
         heads = titles if titles is not None and len(titles) == n else [""] * n
         tokens = text_tokens(texts, heads, counter or RegexCounter())
     pool = Candidates(
@@ -140,10 +138,12 @@ def _unit_rows(name: str, vectors: ArrayLike) -> NDArray[np.float32]:
         raise InputError(f"{name} is not an array of numbers ({error})") from error
     if matrix.ndim == 0:
         raise InputError(f"{name} has shape (), expected one vector or one row per text")
-    with np.errstate(over="ignore"):
-        norms = np.linalg.norm(matrix, axis=-1, keepdims=True)
-    norms[norms == 0] = 1.0
-    norms[np.isinf(norms)] = np.nan  # which is refused; a division would silently give zeros
+    squares = np.einsum("...i,...i->...", matrix, matrix)  # half the time of linalg.norm
+    norms = np.sqrt(squares)[..., None]
+    listed = np.ravel(squares).tolist()
+    if listed and not (min(listed) > 0 and max(listed) < math.inf):
+        norms[norms == 0] = 1.0
+        norms[np.isinf(norms)] = np.nan  # which is refused; a division would silently give zeros
     unit: NDArray[np.float32] = matrix / norms
     unit.flags.writeable = False
     return unit

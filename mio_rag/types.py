@@ -187,13 +187,7 @@ class Candidates:
         if blank:
             problems.append(f"passages without text ({', '.join(blank[:5])}): drop them or fill them")
         put(self, "relevance", _vector("relevance", self.relevance, n, np.float64, problems))
-        tokens = _vector("tokens", self.tokens, n, np.float64, problems)
-        if tokens is not None:
-            if (tokens < 1).any() or (tokens != np.floor(tokens)).any():
-                problems.append(
-                    "tokens must be whole numbers >= 1: count each passage with the reader's tokenizer"
-                )
-            put(self, "tokens", _frozen_array(tokens, np.int64))
+        put(self, "tokens", self._whole_tokens(n, problems))
         self._check_embeddings(n, problems)
         if self.radius is not None:
             one = isinstance(self.radius, (int, float, np.number))
@@ -219,6 +213,18 @@ class Candidates:
             self._check_similarity(self.similarity, n, problems)
         if problems:
             raise InputError(problems)
+
+    def _whole_tokens(self, n: int, problems: list[str]) -> NDArray[np.int64] | None:
+        given: Any = self.tokens
+        whole = isinstance(given, np.ndarray) and given.dtype == np.int64
+        tokens = _vector("tokens", given, n, np.int64 if whole else np.float64, problems)
+        if tokens is None:
+            return None
+        if (tokens < 1).any() or not (whole or (tokens == np.floor(tokens)).all()):
+            problems.append(
+                "tokens must be whole numbers >= 1: count each passage with the reader's tokenizer"
+            )
+        return _frozen_array(tokens, np.int64)
 
     def _check_similarity(self, given: ArrayLike, n: int, problems: list[str]) -> None:
         try:

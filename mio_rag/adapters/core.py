@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +21,17 @@ from mio_rag.types import Decision, Selection
 if TYPE_CHECKING:
     from mio_rag.retrieval.embedders import Embedder
 
-__all__ = ["NOTES", "Choice", "Counter", "Item", "Vectors", "as_counter", "check_budget", "choose", "number"]
+__all__ = [
+    "NOTES",
+    "Choice",
+    "Counter",
+    "Documents",
+    "Vectors",
+    "as_counter",
+    "check_budget",
+    "choose",
+    "number",
+]
 
 #: Where the notes stand in the metadata of what is chosen.
 NOTES = "mio_rag"
@@ -34,30 +45,34 @@ REMEMBERED = 20_000
 Counter = TokenCounter | Callable[[str], int]
 
 
-class Item(NamedTuple):
-    """One document, as an adapter hands it over.
+@dataclass(frozen=True, eq=False, slots=True)
+class Documents:
+    """What an adapter hands over, a column for each part: one entry for each document, or no column at all.
 
     Parameters
     ----------
-    text : str
-        What the reader will see of it; its tokens are counted.
-    id : str
-        Blank where it has none.
-    source : str
+    texts : sequence of str
+        What the reader will see; its tokens are counted.
+    ids : sequence of str, optional
+        Blank where a document has none.
+    sources : sequence of str, optional
         What `max_per_source` goes by; blank: a source of its own.
-    score : float or None
+    scores : sequence of float or None, optional
         Relevance; None where unknown.
-    embedding : sequence of float or None
-    embed_text : str or None
-        What is embedded, where that is not `text`.
+    embeddings : sequence of (sequence of float or None), optional
+    embed_texts : sequence of str, optional
+        What is embedded, where that is not `texts`.
     """
 
-    text: str
-    id: str = ""
-    source: str = ""
-    score: float | None = None
-    embedding: Sequence[float] | None = None
-    embed_text: str | None = None
+    texts: Sequence[str]
+    ids: Sequence[str] | None = None
+    sources: Sequence[str] | None = None
+    scores: Sequence[float | None] | None = None
+    embeddings: Sequence[Any] | None = None
+    embed_texts: Sequence[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.texts)
 
 
 class Vectors:
@@ -83,7 +98,9 @@ class Vectors:
         owner: object = None,
     ) -> None:
         self._passages, self._query, self.owner = passages, query, owner
-        self._known: dict[str, NDArray[np.float32]] = {}
+        self._places: dict[str, int] = {}  # text -> its row, oldest first
+        self._rows = np.empty((0, 0), dtype=np.float32)
+        self._lock = Lock()  # frameworks call from many threads, and a row may be taken for another text
 
     @classmethod
     def of(cls, embedder: Embedder | str) -> Vectors:
@@ -114,25 +131,44 @@ class Vectors:
     def __deepcopy__(self, memo: dict[int, Any]) -> Vectors:
         return self  # DSPy's optimizers copy whole programs; a model and what it made are not settings
 
-    def passages(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
-        """The vector of each text."""
-        try:
-            return list(map(self._known.__getitem__, texts))
-        except KeyError:
-            pass  # some are new
-        new = list(dict.fromkeys(text for text in texts if text not in self._known))
-        made: dict[str, NDArray[np.float32]] = {}
-        if new:
-            rows = matrix("the embedder", self._passages(new))
-            if len(rows) != len(new):
-                raise InputError(f"the embedder made {len(rows)} vectors of {len(new)} texts")
-            made = dict(zip(new, rows, strict=True))
-        found = [made[text] if text in made else self._known[text] for text in texts]
-        for text, row in made.items():
-            self._known[text] = row
-            if len(self._known) > REMEMBERED:
-                self._known.pop(next(iter(self._known)), None)
-        return found
+    def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The vector of each text, a row each."""
+        with self._lock:
+            try:
+                return self._rows[list(map(self._places.__getitem__, texts))]
+            except KeyError:
+                pass  # some are new
+            new = list(dict.fromkeys(text for text in texts if text not in self._places))
+            kept = [text for text in dict.fromkeys(texts) if text in self._places]
+            known = self._rows[[self._places[text] for text in kept]]
+        made = matrix("the embedder", self._passages(new))
+        if len(made) != len(new):
+            raise InputError(f"the embedder made {len(made)} vectors of {len(new)} texts")
+        if kept and made.shape[1] != known.shape[1]:
+            raise InputError(
+                f"the embedder made vectors of {made.shape[1]} dimensions, earlier of {known.shape[1]}"
+            )
+        with self._lock:
+            self._remember(new, made)
+        rows = np.concatenate([known, made]) if kept else made
+        place = {text: k for k, text in enumerate([*kept, *new])}
+        return rows[[place[text] for text in texts]]
+
+    def _remember(self, texts: list[str], rows: NDArray[np.float32]) -> None:
+        if self._rows.shape[1] != rows.shape[1]:  # another model's
+            self._places, self._rows = {}, np.empty((0, rows.shape[1]), dtype=np.float32)
+        for text, row in zip(texts[-REMEMBERED:], rows[-REMEMBERED:], strict=True):
+            if text in self._places:  # another thread was faster
+                continue
+            place = len(self._places)
+            if place >= REMEMBERED:
+                place = self._places.pop(next(iter(self._places)))
+            elif place == len(self._rows):
+                grown = np.empty((min(REMEMBERED, max(64, 2 * place)), rows.shape[1]), dtype=np.float32)
+                grown[:place] = self._rows
+                self._rows = grown
+            self._places[text] = place
+            self._rows[place] = row
 
     def query(self, text: str) -> NDArray[np.float32]:
         """The vector of a question."""
@@ -141,15 +177,15 @@ class Vectors:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What was chosen among items, in prompt order.
+    """What was chosen among documents, in prompt order.
 
     Parameters
     ----------
     indices : tuple of int
-        Into the items.
+        Into the documents.
     notes : tuple of dict
         For each of them, plain data: ``rank`` (from 1), ``reason``, ``value``, ``relevance``, ``tokens`` and
-        the ``certificate``.
+        the ``certificate``, whose own notes tell what constraints were broken at their price.
     """
 
     selection: Selection | None
@@ -170,7 +206,7 @@ class Choice:
 
 def choose(
     query: str,
-    items: Sequence[Item],
+    documents: Documents,
     *,
     budget_tokens: int,
     selector: Selector,
@@ -182,13 +218,13 @@ def choose(
 
     Relevance is their score where all have one, and the cosine with the question where none has. Nothing is
     embedded that the settings do not need: `vectors` is called where something has to be. Ids that repeat are
-    told apart by "#2", "#3" and so on; an item without id goes by its place, from 0. With
-    ``prompt_order="document"`` the order of the items is kept.
+    told apart by "#2", "#3" and so on; a document without id goes by its place, from 0.
+    With ``prompt_order="document"`` the order of the documents is kept.
 
     Returns
     -------
     Choice
-        Empty where there are no items.
+        Empty where there are no documents.
 
     Raises
     ------
@@ -199,32 +235,35 @@ def choose(
         reader invent its answer.
     """
     check_budget(budget_tokens)
-    if not items:
+    n = len(documents)
+    if not n:
         return Choice(None)
-    scores = [item.score for item in items if item.score is not None]
-    if 0 < len(scores) < len(items):
-        raise InputError(
-            f"{len(items) - len(scores)} of {len(items)} documents have no score: give all one, or none"
-        )
-    cosine = not scores
-    rows = _rows(items, vectors) if cosine or _needs_passages(selector) else None
+    scores, sources = documents.scores, documents.sources
+    missing = n if scores is None else scores.count(None)
+    if 0 < missing < n:
+        raise InputError(f"{missing} of {n} documents have no score: give all one, or none")
+    cosine = missing == n
+    rows = _rows(documents, vectors) if cosine or _needs_passages(selector) else None
     if (cosine or _needs_query(selector)) and query_embedding is None:
         embedder = vectors()
         if embedder is None:
             raise InputError("the question has no embedding: give embedder=, or documents with scores")
         query_embedding = embedder.query(query)
-    ids = _ids(items)
+    ids = _ids(documents)
+    if sources is not None:
+        if not any(sources):
+            sources = None
+        elif not all(sources):
+            sources = [source or f"no source: {i}" for i, source in zip(ids, sources, strict=True)]
     selection = select(
         query,
-        [item.text for item in items],
+        documents.texts,
         budget_tokens=budget_tokens,
         embeddings=rows,
         query_embedding=query_embedding,
-        scores=None if cosine else scores,
+        scores=None if cosine else scores,  # type: ignore[arg-type]  # none is missing
         ids=ids,
-        sources=[item.source or f"no source: {i}" for i, item in zip(ids, items, strict=True)]
-        if any(item.source for item in items)
-        else None,
+        sources=sources,
         counter=None if counter is None else as_counter(counter),
         selector=selector,
     )
@@ -252,24 +291,23 @@ def _needs_query(selector: Selector) -> bool:
     return robust or bool(selector.passage_radii) or selector.relevance_model is not None
 
 
-def _rows(items: Sequence[Item], vectors: Callable[[], Vectors | None]) -> NDArray[np.float32]:
-    """One row for each item: its own vector, or one that is made."""
-    given = [item.embedding for item in items]
-    missing = [k for k, row in enumerate(given) if row is None]
-    if not missing:
+def _rows(documents: Documents, vectors: Callable[[], Vectors | None]) -> NDArray[np.float32]:
+    """One row for each document: its own vector, or one that is made."""
+    n, given = len(documents), documents.embeddings
+    missing = range(n) if given is None else [k for k, row in enumerate(given) if row is None]
+    if given is not None and not missing:
         return matrix("the documents", given)
     embedder = vectors()
     if embedder is None:
         raise InputError(
-            f"{len(missing)} of {len(items)} documents have no embedding: give embedder=, or set "
+            f"{len(missing)} of {n} documents have no embedding: give embedder=, or set "
             "redundancy_weight=0 and give documents with scores"
         )
-    texts = (items[k] for k in missing)
-    made = embedder.passages([item.text if item.embed_text is None else item.embed_text for item in texts])
-    if len(missing) == len(items):
-        return matrix("the embedder", made)
-    rows: list[Any] = given
-    for k, row in zip(missing, made, strict=True):
+    texts = documents.texts if documents.embed_texts is None else documents.embed_texts
+    if given is None or len(missing) == n:
+        return embedder.passages(texts)
+    rows = list(given)
+    for k, row in zip(missing, embedder.passages([texts[k] for k in missing]), strict=True):
         rows[k] = row
     return matrix("the embedder and the documents", rows)
 
@@ -310,8 +348,11 @@ def _packed(rows: list[Any]) -> NDArray[np.float32]:
     return np.frombuffer(packed, dtype=np.float32).reshape(len(rows), -1)
 
 
-def _ids(items: Sequence[Item]) -> list[str]:
-    plain_ids = [item.id or str(k) for k, item in enumerate(items)]
+def _ids(documents: Documents) -> Sequence[str]:
+    given = documents.ids
+    if given is None:
+        return [str(k) for k in range(len(documents))]
+    plain_ids = given if all(given) else [name or str(k) for k, name in enumerate(given)]
     if len(set(plain_ids)) == len(plain_ids):
         return plain_ids
     taken: set[str] = set()
@@ -336,6 +377,7 @@ def _certificate(selection: Selection) -> dict[str, Any]:
         "gap": result.gap,
         "solver": result.solver,
         "text": result.certificate(),
+        "notes": list(selection.notes),
     }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mio_rag.adapters.core import Choice, Counter, Item, Vectors, as_counter, check_budget, choose
+from mio_rag.adapters.core import Choice, Counter, Documents, Vectors, as_counter, check_budget, choose
 from mio_rag.errors import InputError, optional
 from mio_rag.selector import Selector
 from mio_rag.settings import SelectorSettings, make_selector
@@ -134,17 +134,14 @@ class SelectionModule(dspy.Module):
         for name, given in (("scores", scores), ("indices", rows)):
             if given is not None and len(given) != len(passages):
                 raise InputError(f"{name} has {len(given)} entries, expected {len(passages)}: one a passage")
-        items = [
-            Item(
-                _text(passage),
-                score=None if scores is None or scores[k] is None else float(scores[k]),
-                embedding=None if rows is None else rows[k],
-            )
-            for k, passage in enumerate(passages)
-        ]
+        documents = Documents(
+            list(map(_text, passages)),
+            scores=None if scores is None else [None if s is None else float(s) for s in scores],
+            embeddings=rows,
+        )
         return choose(
             query,
-            items,
+            documents,
             budget_tokens=self.budget_tokens,
             selector=self.selector,
             vectors=lambda: self._vectors,

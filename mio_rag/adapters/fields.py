@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PrivateAttr, field_serializer
 
-from mio_rag.adapters.core import Choice, Item, Vectors, as_counter, check_budget, choose
+from mio_rag.adapters.core import Choice, Documents, Vectors, as_counter, check_budget, choose
 from mio_rag.errors import InputError
 from mio_rag.selector import Selector
 from mio_rag.settings import check_names, from_plain, make_selector, to_plain
@@ -99,10 +99,10 @@ class SelectionFields(BaseModel):
             self._remembered = self._vectors_of(embedder)
         return self._remembered
 
-    def _choose(self, query: str, items: Sequence[Item], query_embedding: ArrayLike | None = None) -> Choice:
+    def _choose(self, query: str, documents: Documents, query_embedding: ArrayLike | None = None) -> Choice:
         choice = choose(
             query,
-            items,
+            documents,
             budget_tokens=self.budget_tokens,
             selector=self.selector,
             vectors=self._vectors,

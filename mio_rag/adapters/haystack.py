@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Mapping
-from dataclasses import replace
+from copy import copy
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.adapters.core import NOTES, Counter, Item, Vectors, as_counter, check_budget, choose
+from mio_rag.adapters.core import NOTES, Counter, Documents, Vectors, as_counter, check_budget, choose
 from mio_rag.errors import InputError, optional
 from mio_rag.retrieval.embedders import Embedder
 from mio_rag.selector import Selector
@@ -131,17 +131,14 @@ class SelectionRanker:
         """
         choice = choose(
             query,
-            [self._item(document) for document in documents],
+            self._columns(documents),
             budget_tokens=self.budget_tokens if budget_tokens is None else budget_tokens,
             selector=self.selector,
             vectors=lambda: self._vectors,
             counter=self.counter,
             query_embedding=query_embedding,
         )
-        chosen = [
-            replace(documents[i], meta={**documents[i].meta, NOTES: notes})
-            for i, notes in zip(choice.indices, choice.notes, strict=True)
-        ]
+        chosen = [_noted(documents[i], notes) for i, notes in zip(choice.indices, choice.notes, strict=True)]
         return {"documents": chosen, "report": choice.report()}
 
     @component.output_types(documents=list[Document], report=dict[str, Any])
@@ -195,10 +192,15 @@ class SelectionRanker:
         made: SelectionRanker = default_from_dict(cls, {**data, "init_parameters": given})
         return made
 
-    def _item(self, document: Document) -> Item:
-        source = document.meta.get(self.source_key) if self.source_key else None
-        score = document.score if self.use_scores else None
-        return Item(document.content or "", document.id, str(source or ""), score, document.embedding)
+    def _columns(self, documents: list[Document]) -> Documents:
+        source = self.source_key
+        return Documents(
+            [d.content or "" for d in documents],
+            [d.id for d in documents],
+            None if source is None else [str(d.meta.get(source) or "") for d in documents],
+            [d.score for d in documents] if self.use_scores else None,
+            [d.embedding for d in documents],
+        )
 
     def _embed_documents(self, texts: list[str]) -> list[Any]:
         assert self.document_embedder is not None
@@ -208,6 +210,13 @@ class SelectionRanker:
     def _embed_query(self, text: str) -> NDArray[np.float32]:
         assert self.text_embedder is not None
         return np.asarray(self.text_embedder.run(text=text)["embedding"], dtype=np.float32)
+
+
+def _noted(document: Document, notes: dict[str, Any]) -> Document:
+    """A copy with the notes in its metadata; `dataclasses.replace` would check every field of it again."""
+    noted = copy(document)
+    object.__setattr__(noted, "meta", {**document.meta, NOTES: notes})  # plain setting warns: it is no copy's
+    return noted
 
 
 def _saved(part: Any, name: str) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mio_rag.adapters.core import NOTES, Item, Vectors, number
+from mio_rag.adapters.core import NOTES, Documents, Vectors, number
 from mio_rag.errors import optional
 
 with optional("langchain_core", "langchain", "mio_rag.adapters.langchain"):
@@ -50,19 +50,25 @@ class _Documents(SelectionFields):
         return super()._vectors_of(embedder)
 
     def _chosen(self, documents: Sequence[Document], query: str) -> list[Document]:
-        choice = self._choose(query, [self._item(d, k) for k, d in enumerate(documents)])
+        choice = self._choose(query, self._columns(documents))
         return [
             documents[i].model_copy(update={"metadata": {**documents[i].metadata, NOTES: notes}})
             for i, notes in zip(choice.indices, choice.notes, strict=True)
         ]
 
-    def _item(self, document: Document, k: int) -> Item:
-        data, key = document.metadata, self.score_key
-        score = None if key is None else data.get(key)
-        if type(score) is not float:
-            score = number(data, key, f"document {document.id or k}")
-        source = str(data.get(self.source_key) or "") if self.source_key else ""
-        return Item(document.page_content, document.id or "", source, score)
+    def _columns(self, documents: Sequence[Document]) -> Documents:
+        score, source = self.score_key, self.source_key
+        data = [d.metadata for d in documents]
+        scores: list[float | None] | None = None if score is None else [found.get(score) for found in data]
+        if scores is not None and set(map(type, scores)) != {float}:
+            names = [d.id or k for k, d in enumerate(documents)]
+            scores = [number(found, score, f"document {i}") for found, i in zip(data, names, strict=True)]
+        return Documents(
+            [d.page_content for d in documents],
+            [d.id or "" for d in documents],
+            None if source is None else [str(found.get(source) or "") for found in data],
+            scores,
+        )
 
 
 class SelectionCompressor(_Documents, BaseDocumentCompressor):

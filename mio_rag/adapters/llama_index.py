@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from mio_rag.adapters.core import NOTES, Item, Vectors
+from mio_rag.adapters.core import NOTES, Documents, Vectors
 from mio_rag.errors import InputError, optional
 
 with optional("llama_index", "llama-index", "mio_rag.adapters.llama_index"):
@@ -76,39 +76,48 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         if query_bundle is None:
             raise InputError("the question is missing: give query_bundle= or query_str=")
-        items = [self._item(found) for found in nodes]
+        documents = self._columns([found.node for found in nodes], [found.score for found in nodes])
         # The bundle's vector is the index's; it fits vectors that come with the nodes, and no others.
-        own = all(item.embedding is not None for item in items)
-        choice = self._choose(query_bundle.query_str, items, query_bundle.embedding if own else None)
+        own = documents.embeddings is not None and None not in documents.embeddings
+        choice = self._choose(query_bundle.query_str, documents, query_bundle.embedding if own else None)
         return [
             NodeWithScore(node=_noted(nodes[i].node, notes), score=nodes[i].score)
             for i, notes in zip(choice.indices, choice.notes, strict=True)
         ]
 
-    def _item(self, found: NodeWithScore) -> Item:
-        node = found.node
-        text, embed_text = _shown(node)
+    def _columns(self, nodes: list[BaseNode], scores: list[float | None]) -> Documents:
         key = self.source_key
-        source = node.metadata.get(key) if key else node.ref_doc_id if node.relationships else None
-        score = found.score if self.use_scores else None
-        return Item(text, node.id_, str(source or ""), score, node.embedding, embed_text)
+        texts, embed_texts = _shown(nodes)
+        embeddings = [node.embedding for node in nodes]
+        return Documents(
+            texts,
+            [node.id_ for node in nodes],
+            [node.ref_doc_id or "" if node.relationships else "" for node in nodes]
+            if key is None
+            else [str(node.metadata.get(key) or "") for node in nodes],
+            scores if self.use_scores else None,
+            embeddings if any(embeddings) else None,
+            embed_texts,
+        )
 
 
-def _shown(node: BaseNode) -> tuple[str, str | None]:
-    """What the model is shown of a node, and what an embedder is, where that differs.
+def _shown(nodes: list[BaseNode]) -> tuple[list[str], list[str] | None]:
+    """What the model is shown of the nodes, and what an embedder is, where that differs.
 
     Rendering metadata takes as long as all the rest of a node: it is done no more often than needed.
     """
-    if not node.metadata and isinstance(node, TextNode) and _renders_as_usual(type(node)):
-        return node.text, None
-    text = node.get_content(metadata_mode=MetadataMode.LLM)
-    if node.excluded_embed_metadata_keys == node.excluded_llm_metadata_keys:
-        return text, None
-    return text, node.get_content(metadata_mode=MetadataMode.EMBED)
+    if not any(node.metadata for node in nodes) and all(map(_renders_as_usual, set(map(type, nodes)))):
+        return [node.text for node in nodes], None  # type: ignore[attr-defined]  # they are TextNodes
+    texts = [node.get_content(metadata_mode=MetadataMode.LLM) for node in nodes]
+    if all(node.excluded_embed_metadata_keys == node.excluded_llm_metadata_keys for node in nodes):
+        return texts, None
+    return texts, [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
 
 
 @cache
-def _renders_as_usual(kind: type[TextNode]) -> bool:
+def _renders_as_usual(kind: type[BaseNode]) -> bool:
+    if not issubclass(kind, TextNode):
+        return False
     return kind.get_content is TextNode.get_content and kind.get_metadata_str is BaseNode.get_metadata_str
 
 

@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mio_rag.adapters.core import REMEMBERED, Choice, Item, Vectors, as_counter, choose, matrix, number
+from mio_rag.adapters.core import REMEMBERED, Choice, Documents, Vectors, as_counter, choose, matrix, number
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.retrieval import TfidfEmbedder
 from mio_rag.selector import Selector
@@ -34,7 +35,7 @@ class Planes:
 
 def test_nothing_is_embedded_that_is_not_needed() -> None:
     planes = Planes()
-    items = [Item("a", score=0.9), Item("b", score=0.8)]
+    items = Documents(["a", "b"], scores=[0.9, 0.8])
     found = choose("q", items, budget_tokens=9, selector=SCORED, vectors=planes.vectors)
     assert found.indices == (0, 1)
     assert planes.asked == []
@@ -44,16 +45,15 @@ def test_nothing_is_embedded_that_is_not_needed() -> None:
 
 
 def test_relevance_is_the_cosine_where_no_document_has_a_score() -> None:
-    found = choose(
-        "a?", [Item("b"), Item("c")], budget_tokens=9, selector=Selector(), vectors=Planes().vectors
-    )
+    given = Documents(["b", "c"])
+    found = choose("a?", given, budget_tokens=9, selector=Selector(), vectors=Planes().vectors)
     assert found.indices == (1,)  # "c" points where "a?" does, "b" is orthogonal to it
     assert found.notes[0]["relevance"] == pytest.approx(1.0)
 
 
 def test_vectors_of_documents_are_taken_and_missing_ones_made() -> None:
     planes = Planes()
-    items = [Item("a", embedding=[0.0, 2.0]), Item("b"), Item("c", embed_text="d")]
+    items = Documents(["a", "b", "c"], embeddings=[[0.0, 2.0], None, None], embed_texts=["a", "b", "d"])
     found = choose("a?", items, budget_tokens=9, selector=Selector(passage_penalty=0), vectors=planes.vectors)
     assert planes.asked == ["b", "d", "a?"]
     pool = found.selection.candidates
@@ -71,7 +71,7 @@ def test_vectors_of_documents_are_taken_and_missing_ones_made() -> None:
 )
 def test_settings_that_compare_passages_need_vectors(changes) -> None:
     selector = Selector(redundancy_weight=0, **changes)
-    items = [Item("a", score=1.0), Item("b", score=0.5)]
+    items = Documents(["a", "b"], scores=[1.0, 0.5])
     with pytest.raises(InputError, match="2 of 2 documents have no embedding: give embedder="):
         choose("q", items, budget_tokens=9, selector=selector)
     assert choose("q", items, budget_tokens=9, selector=selector, vectors=Planes().vectors).indices
@@ -92,7 +92,40 @@ def test_memory_is_bounded_and_what_is_asked_for_stays_right() -> None:
     vectors = Planes().vectors()
     rows = vectors.passages(texts)
     assert [int(r[0]) for r in rows] == [1 - k % 2 for k in range(len(texts))]
-    assert len(vectors._known) == REMEMBERED
+    assert len(vectors._places) == len(vectors._rows) == REMEMBERED
+    asked: list[str] = []
+    vectors._passages = lambda new: asked.extend(new) or Planes().many(new)
+    again = vectors.passages([texts[0], texts[7], texts[6], texts[-1]])
+    assert asked == [texts[0], texts[6]]  # the seven oldest were forgotten, and their rows taken over
+    assert again.tolist() == [[1, 0], [0, 1], [1, 0], [1, 0]]
+
+
+def test_vectors_asked_for_by_many_threads_are_each_texts_own(monkeypatch) -> None:
+    monkeypatch.setattr("mio_rag.adapters.core.REMEMBERED", 40)  # rows change hands all the time
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        return [[float(text), -float(text)] for text in texts]
+
+    vectors = Vectors(embed, lambda text: embed([text])[0])
+
+    def wrong(seed: int) -> int:
+        draw = np.random.default_rng(seed)
+        found = 0
+        for _ in range(300):
+            texts = [str(k) for k in draw.integers(0, 90, size=25)]
+            found += vectors.passages(texts).tolist() != embed(texts)
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(wrong, range(8))) == [0] * 8
+
+
+def test_an_embedder_that_changes_its_dimensions_is_named() -> None:
+    vectors = Vectors(lambda texts: [[1.0] * len(texts[0])] * len(texts), lambda text: [1.0])
+    vectors.passages(["ab"])
+    with pytest.raises(InputError, match="3 dimensions, earlier of 2"):
+        vectors.passages(["ab", "abc"])
+    assert vectors.passages(["xyz"]).shape == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -127,30 +160,27 @@ def test_lists_and_arrays_make_the_same_rows() -> None:
 
 
 def test_ids_are_made_where_they_lack_or_repeat() -> None:
-    items = [Item("one", id="x", score=3.0), Item("two", id="x", score=2.0), Item("three", score=1.0)]
+    items = Documents(["one", "two", "three"], ["x", "x", ""], scores=[3.0, 2.0, 1.0])
     found = choose("q", items, budget_tokens=9, selector=SCORED)
     assert found.selection.ids == ("x", "x#2", "2")
 
 
 def test_documents_without_a_source_are_their_own() -> None:
     selector = Selector(redundancy_weight=0, passage_penalty=0, max_per_source=1)
-    items = [Item("one", source="s", score=1), Item("two", source="s", score=2), Item("three", score=1)]
-    assert choose("q", [*items, Item("four", score=0.5)], budget_tokens=9, selector=selector).indices == (
-        1,
-        2,
-        3,
-    )
+    texts, sources = ["one", "two", "three", "four"], ["s", "s", "", ""]
+    items = Documents(texts, sources=sources, scores=[1, 2, 1, 0.5])
+    assert choose("q", items, budget_tokens=9, selector=selector).indices == (1, 2, 3)
 
 
 def test_the_order_of_the_documents_can_be_kept() -> None:
     selector = Selector(redundancy_weight=0, passage_penalty=0, prompt_order="document")
-    items = [Item(text, score=score) for text, score in zip("abc", (1.0, 3.0, 2.0), strict=True)]
-    assert choose("q", items, budget_tokens=2, selector=selector).indices == (1, 2)
-    assert choose("q", items[::-1], budget_tokens=2, selector=selector).indices == (0, 1)
+    for scores, kept in (([1.0, 3.0, 2.0], (1, 2)), ([2.0, 3.0, 1.0], (0, 1))):
+        items = Documents("abc", scores=scores)
+        assert choose("q", items, budget_tokens=2, selector=selector).indices == kept
 
 
 def test_notes_and_report_are_plain_data() -> None:
-    items = [Item("one two", score=0.9), Item("three", score=0.2), Item("four five six", score=0.1)]
+    items = Documents(["one two", "three", "four five six"], scores=[0.9, 0.2, 0.1])
     found = choose("q", items, budget_tokens=3, selector=SCORED)
     assert json.loads(json.dumps(found.notes)) == list(found.notes)
     report = json.loads(json.dumps(found.report()))
@@ -159,15 +189,25 @@ def test_notes_and_report_are_plain_data() -> None:
     assert report["certificate"]["status"] == "optimal"
 
 
+def test_a_constraint_broken_at_its_price_is_told() -> None:
+    side = SideConstraints(prices={"passages": 0.01})
+    selector = Selector(redundancy_weight=0, passage_penalty=0, max_passages=1, side=side)
+    found = choose("q", Documents(["one", "two"], scores=[0.9, 0.8]), budget_tokens=9, selector=selector)
+    assert found.indices == (0, 1)
+    (note,) = found.report()["certificate"]["notes"]
+    assert "passages" in note
+    assert [each["certificate"]["notes"] for each in found.notes] == [[note]] * 2
+
+
 def test_no_documents_is_no_choice() -> None:
-    found = choose("q", [], budget_tokens=9, selector=Selector())
+    found = choose("q", Documents([]), budget_tokens=9, selector=Selector())
     assert (found.indices, found.notes, found.report()["certificate"]) == ((), (), None)
     assert isinstance(found, Choice)
 
 
 def test_an_empty_context_is_an_error() -> None:
     selector = Selector(redundancy_weight=0, min_passages=2)
-    items = [Item("one two three", score=1.0), Item("four five six", score=1.0)]
+    items = Documents(["one two three", "four five six"], scores=[1.0, 1.0])
     with pytest.raises(InfeasibleError, match="a budget of 6 tokens would do"):
         choose("q", items, budget_tokens=5, selector=selector)
 
@@ -175,29 +215,26 @@ def test_an_empty_context_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("items", "budget", "message"),
     [
-        ([Item("a", score=1.0), Item("b")], 9, "1 of 2 documents have no score"),
-        ([Item("a"), Item("b")], 9, "2 of 2 documents have no embedding"),
-        ([Item("a", embedding=[1.0, 0.0])], 9, "the question has no embedding"),
-        (
-            [Item("a", embedding=[1.0]), Item("b", embedding=[1.0, 2.0])],
-            9,
-            "the documents: vectors are not rows",
-        ),
-        ([Item("  ", id="x", score=1.0)], 9, "passage 'x' has no text"),
-        ([Item("a", score=float("nan"))], 9, "relevance"),
-        ([Item("a", score=1.0)], 0, "budget_tokens=0 must be >= 1"),
-        ([Item("a", score=1.0)], 1.5, "whole number"),
-        ([Item("one two three", score=1.0)], 2, "below the shortest passage"),
+        (Documents(["a", "b"], scores=[1.0, None]), 9, "1 of 2 documents have no score"),
+        (Documents(["a", "b"]), 9, "2 of 2 documents have no embedding"),
+        (Documents(["a", "b"], embeddings=[[1.0], None]), 9, "1 of 2 documents have no embedding"),
+        (Documents(["a"], embeddings=[[1.0, 0.0]]), 9, "the question has no embedding"),
+        (Documents(["a", "b"], embeddings=[[1.0], [1.0, 2.0]]), 9, "the documents: vectors are not rows"),
+        (Documents(["  "], ["x"], scores=[1.0]), 9, r"passages without text \(x\)"),
+        (Documents(["a"], scores=[float("nan")]), 9, "relevance"),
+        (Documents(["a"], scores=[1.0]), 0, "budget_tokens=0 must be >= 1"),
+        (Documents(["a"], scores=[1.0]), 1.5, "whole number"),
+        (Documents(["one two three"], scores=[1.0]), 2, "below the shortest passage"),
     ],
 )
 def test_what_does_not_fit_is_named(items, budget, message: str) -> None:
-    selector = SCORED if items[-1].score is not None else Selector()
+    selector = SCORED if items.scores and None not in items.scores else Selector()
     with pytest.raises(InputError, match=message):
         choose("q", items, budget_tokens=budget, selector=selector)
 
 
 def test_a_function_counts() -> None:
-    items = [Item("xxxx", score=1.0), Item("yy", score=0.9)]
+    items = Documents(["xxxx", "yy"], scores=[1.0, 0.9])
     found = choose("q", items, budget_tokens=10, selector=SCORED, counter=len)
     assert found.selection.tokens_used == len("xxxx\n\nyy") == 8
     assert as_counter(len).name == "len"

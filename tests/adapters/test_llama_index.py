@@ -133,11 +133,27 @@ class Shouting(TextNode):
 @pytest.mark.parametrize(
     ("metadata", "hidden"), [({}, []), ({"a": "b"}, []), ({"a": "b"}, ["a"]), ({"a": "b", "c": "d"}, ["c"])]
 )
-def test_a_node_costs_what_it_shows_of_itself(kind, metadata, hidden) -> None:
+def test_a_node_costs_what_it_shows_of_itself(kind, metadata, hidden, model: Counting) -> None:
     node = kind(id_="n", text="  Two words ", metadata=metadata, excluded_llm_metadata_keys=hidden)
-    item = SelectionPostprocessor(budget_tokens=50)._item(NodeWithScore(node=node, score=1.0))
-    assert item.text == node.get_content(MetadataMode.LLM)
-    assert (item.embed_text or item.text) == node.get_content(MetadataMode.EMBED)
+    other = kind(id_="other", text="beside it")  # shows no metadata: a list of both is mixed
+    counted: list[str] = []
+    embedded: list[str] = []
+
+    def count(text: str) -> int:
+        counted.append(text.lstrip("\n"))
+        return 1
+
+    class Embedder(Local):
+        def _get_text_embedding(self, text: str) -> list[float]:
+            embedded.append(text)
+            return [1.0, float(len(embedded))]
+
+    embedder = Embedder(model=model)
+    postprocessor = SelectionPostprocessor(budget_tokens=50, embedder=embedder, counter=count)
+    given = [NodeWithScore(node=found, score=1.0) for found in (node, other)]
+    assert len(postprocessor.postprocess_nodes(given, query_str="which?")) == 2
+    assert counted[:2] == [found.get_content(MetadataMode.LLM).strip() for found in (node, other)]
+    assert embedded == [found.get_content(MetadataMode.EMBED) for found in (node, other)]
 
 
 def test_it_is_saved_and_loaded() -> None:
