@@ -68,10 +68,14 @@ def serve(
     bounds, key = collect(lambda: Limits(**vars(limits)), lambda: read_key(api_key_file))
     settings = ServiceSettings(str(index), generator, host, port, workers, bounds)
     shown = f"[{host}]" if ":" in host else host
-    output.console.print(
-        f"mio-rag on http://{shown}:{port}  (page: /, reference: /docs, Ctrl-C ends it)", markup=False
-    )
+
+    def ready() -> None:
+        output.console.print(
+            f"mio-rag on http://{shown}:{port}  (page: /, reference: /docs, Ctrl-C ends it)", markup=False
+        )
+
+    output.console.print("loading index and models ...", markup=False)
     try:
-        run(settings, key, without_key)
+        run(settings, key, without_key, ready)
     except KeyboardInterrupt:  # requests under way were finished
         return

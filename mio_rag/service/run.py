@@ -7,10 +7,12 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from mio_rag.errors import InputError, require
@@ -28,6 +30,7 @@ __all__ = ["ServiceSettings", "app_from_environment", "check", "is_loopback", "l
 SETTINGS, KEY = "MIO_RAG_SERVICE", "MIO_RAG_API_KEY"
 _LEAST_KEY = 16
 _IDLE_SECONDS = 30  # clients give an idle connection up before, usually after 5: closing it first is a race
+_WATCH_SECONDS, _WATCH_PATIENCE_SECONDS = 0.1, 2.0
 _START_SECONDS = 600  # a worker that loads models does not answer its supervisor all the while
 
 
@@ -122,8 +125,19 @@ def app_from_environment() -> FastAPI:
     return load_app(settings, os.environ.get(KEY) or None)
 
 
-def serve(settings: ServiceSettings, api_key: str | None = None, without_key: bool = False) -> None:
+def serve(
+    settings: ServiceSettings,
+    api_key: str | None = None,
+    without_key: bool = False,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
     """Serve until interrupted or terminated; requests under way are finished first.
+
+    Parameters
+    ----------
+    ready : callable
+        Called once, from another thread, when the first request can be answered: index and models have to be
+        loaded before, by every worker.
 
     Raises
     ------
@@ -146,13 +160,44 @@ def serve(settings: ServiceSettings, api_key: str | None = None, without_key: bo
         "timeout_worker_healthcheck": _START_SECONDS,
     }
     if settings.workers == 1:
-        uvicorn.run(load_app(settings, api_key), **options)
+        app = load_app(settings, api_key)
+        with _announced(settings, ready):
+            uvicorn.run(app, **options)
         return
     _loaded(settings)[1].close()  # what cannot be loaded is reported here, not by every worker for ever
-    with _environment(settings, api_key):
+    with _environment(settings, api_key), _announced(settings, ready):
         uvicorn.run(
             "mio_rag.service.run:app_from_environment", factory=True, workers=settings.workers, **options
         )
+
+
+@contextmanager
+def _announced(settings: ServiceSettings, ready: Callable[[], None]) -> Iterator[None]:
+    """Calls `ready` as soon as the service answers, unless the block ends before."""
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    ended = Event()
+
+    def watch() -> None:
+        while not ended.wait(_WATCH_SECONDS):
+            connection = HTTPConnection(here, settings.port, timeout=_WATCH_PATIENCE_SECONDS)
+            try:
+                connection.request("GET", "/health")
+                connection.getresponse()
+            except (OSError, HTTPException):
+                continue
+            finally:
+                connection.close()
+            if not ended.is_set():
+                ready()
+            return
+
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 @contextmanager

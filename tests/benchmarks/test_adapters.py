@@ -21,7 +21,8 @@ def test_all_contenders_choose_the_same(tmp_path: Path, capsys: pytest.CaptureFi
     assert report["documents"] == [14, 14]
     rows = {row["name"]: row for row in report["contenders"]}
     assert set(rows) == {"bare", "select", "langchain", "llama_index", "haystack", "dspy"}
-    assert {name for name, row in rows.items() if row["framework_milliseconds"] > 0} == {"llama_index", "dspy"}
+    alone = {name for name, row in rows.items() if row["framework_milliseconds"] > 0}
+    assert alone == {"llama_index", "dspy"}
     assert rows["bare"]["overhead_milliseconds"] < 0.5 * rows["bare"]["median_milliseconds"]
     assert all(0 < row["overhead_milliseconds"] < row["median_milliseconds"] for row in rows.values())
     assert all(row["runs"] == 4 and len(row["overhead_by_question"]) == 2 for row in rows.values())

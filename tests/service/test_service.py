@@ -7,10 +7,8 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -302,14 +300,12 @@ def test_the_command_serves_and_ends_gracefully(demo_index: CorpusIndex, tmp_pat
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "mio_rag", "serve", str(index), "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "loading" in process.stdout.readline()
+    assert f"http://127.0.0.1:{port}" in process.stdout.readline()  # not before it answers
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as client:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            with suppress(httpx.TransportError):
-                assert client.get("/health").json()["passages"] == len(demo_index)
-                break
-            time.sleep(0.1)
+        assert client.get("/health").json()["passages"] == len(demo_index)
         with ThreadPoolExecutor(1) as pool:
             body = {"question": QUESTION, "pool": 200, "budget_tokens": 2000, "passage_penalty": 0.0}
             asked = pool.submit(client.post, "/select", json={**body, "redundancy_weight": 0.5})
@@ -318,3 +314,4 @@ def test_the_command_serves_and_ends_gracefully(demo_index: CorpusIndex, tmp_pat
             process.terminate()
             assert asked.result().status_code == 200
     assert process.wait(30) in (0, -signal.SIGTERM)
+    process.stdout.close()
