@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.relevance.answers import CONDITIONS, Readings, answer_all, conditions, open_ledger
+from benchmarks.relevance.answers_picture import draw
 from benchmarks.relevance.models import halves, load
 from mio_rag.datasets import load_dataset
 from mio_rag.errors import GenerationError, InputError
@@ -19,6 +20,9 @@ from mio_rag.generation import Generator, make_generator
 from mio_rag.retrieval import CorpusIndex, Retriever
 
 __all__ = ["add_options", "command"]
+
+#: What is a variant of ours, and compared with it.
+_VARIANTS = ("sparing", "default", "ends", "document")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -132,6 +136,8 @@ def _report(given: argparse.Namespace, generator: str, sets: list[Readings]) -> 
     write_atomically(given.out, json.dumps(report, indent=1, allow_nan=False) + "\n")
     text = _table(results)
     write_atomically(given.out.with_suffix(".txt"), text + "\n")
+    if results:
+        draw(results, given.out.with_suffix(".png"))
     print(text)
 
 
@@ -175,19 +181,24 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _table(results: dict[str, Any]) -> str:
-    """F1 and EM by set and condition, with the paired difference in F1 to the best ranking."""
+    """F1 and EM by set and condition, with the paired difference in F1 to the best ranking, or to ours."""
     lines = []
     for name, found in results.items():
         lines.append(f"{name}: {found['questions']} questions, best ranking {found['baseline']}")
         gains = {(e["method"], e["measure"]): e for e in found["against_baseline"]}
+        ours = {(e["method"], e["measure"]): e for e in found["against_ours"]}
         for entry in found["summary"]:
             shown = "  ".join(
                 f"{label} {entry[key]['mean']:.3f} ({entry[key]['low']:.3f}-{entry[key]['high']:.3f})"
                 for key, label in (("token_f1", "F1"), ("exact_match", "EM"))
             )
-            gain = gains.get((entry["method"], "token_f1"))
+            variant = entry["method"] in _VARIANTS
+            gain = (ours if variant else gains).get((entry["method"], "token_f1"))
             difference = (
-                f"  F1 {gain['difference']:+.3f} ({gain['low']:+.3f} to {gain['high']:+.3f})" if gain else ""
+                f"  F1 {gain['difference']:+.3f} ({gain['low']:+.3f} to {gain['high']:+.3f})"
+                + (" against ours" if variant else "")
+                if gain
+                else ""
             )
             lines.append(
                 f"  {entry['method']:<10} n={entry['n']:<4} {shown} at "

@@ -128,6 +128,8 @@ def test_answers_go_on_and_compare_with_the_best_ranking(
         assert 0 < entries[name]["tokens_used"]["mean"] <= 256
     same = ("ours", "ends", "document")  # the same passages in other orders
     assert len({entries[name]["gold_recall"]["mean"] for name in same}) == 1
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert out.with_suffix(".txt").read_text().count("against ours") == 4
     rows = (Path(given[8]) / "answers" / "demo" / "rows.jsonl").read_text().splitlines()
     assert len(rows) == 2 * len(entries)  # nothing was answered twice
     capsys.readouterr()
