@@ -69,13 +69,21 @@ def serve(
     settings = ServiceSettings(str(index), generator, host, port, workers, bounds)
     shown = f"[{host}]" if ":" in host else host
 
+    answered = False
+
     def ready() -> None:
+        nonlocal answered
+        answered = True
         output.console.print(
             f"mio-rag on http://{shown}:{port}  (page: /, reference: /docs, Ctrl-C ends it)", markup=False
         )
 
-    output.console.print("loading index and models ...", markup=False)
+    def loading() -> None:
+        output.console.print("loading index and models ...", markup=False)
+
     try:
-        run(settings, key, without_key, ready)
-    except KeyboardInterrupt:  # requests under way were finished
-        return
+        run(settings, key, without_key, ready, loading)
+    except KeyboardInterrupt:
+        if not answered:
+            raise
+        return  # requests under way were finished

@@ -87,6 +87,13 @@ def select(
     (('0', '2'), 4)
     """
     n = len(texts)
+    for name, given in (("texts", texts), ("titles", titles)):
+        if given is not None and not set(map(type, given)) <= {str}:
+            wrong = [k for k, text in enumerate(given) if not isinstance(text, str)]  # a subclass will do
+            if wrong:
+                raise InputError(f"{name}[{wrong[0]}] is {given[wrong[0]]!r}, expected a string")
+    if counter is not None and not isinstance(counter, TokenCounter):
+        raise InputError(f"counter={counter!r} is no TokenCounter: give an object with name and count(texts)")
     if embedder is not None and embeddings is None:
         from mio_rag.retrieval.embedders import make_embedder
 
@@ -125,25 +132,28 @@ def select(
         sources=sources,
         clusters=clusters,
         question=query,
-        links=None if links is None else np.asarray(links, dtype=np.float32),
+        links=links,  # type: ignore[arg-type]
         positions=np.arange(n),
     )
     return make_selector(selector, settings).select(pool, budget_tokens, checked)
 
 
 def _unit_rows(name: str, vectors: ArrayLike) -> NDArray[np.float32]:
+    if isinstance(vectors, np.ndarray) and vectors.dtype.kind == "c":
+        raise InputError(f"{name} holds complex numbers, expected real ones")
     try:
         matrix = np.asarray(vectors, dtype=np.float32)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} is not an array of numbers ({error})") from error
     if matrix.ndim == 0:
         raise InputError(f"{name} has shape (), expected one vector or one row per text")
     squares = np.einsum("...i,...i->...", matrix, matrix)  # half the time of linalg.norm
-    norms = np.sqrt(squares)[..., None]
     listed = np.ravel(squares).tolist()
-    if listed and not (min(listed) > 0 and max(listed) < math.inf):
-        norms[norms == 0] = 1.0
-        norms[np.isinf(norms)] = np.nan  # which is refused; a division would silently give zeros
-    unit: NDArray[np.float32] = matrix / norms
+    if listed and not (min(listed) > 1e-25 and max(listed) < math.inf):  # squares left the range of float32
+        squares = np.einsum("...i,...i->...", matrix, matrix, dtype=np.float64)
+    norms = np.sqrt(squares)[..., None]
+    norms[norms == 0] = 1.0
+    norms[np.isinf(norms)] = np.nan  # which is refused; a division would silently give zeros
+    unit: NDArray[np.float32] = (matrix / norms).astype(np.float32, copy=False)
     unit.flags.writeable = False
     return unit

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 
+#: Of one passage: the sum over a pool then stays far within 64 bits, and exact in float64.
+_MOST_TOKENS = 10**12
+
 
 @dataclass(frozen=True)
 class Passage:
@@ -96,7 +99,7 @@ def _vector(name: str, value: Any, n: int, dtype: Any, problems: list[str]) -> N
     """A read-only vector of length n, or None with the problem noted."""
     try:
         array = _frozen_array(value, dtype)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         problems.append(f"{name} is not a numeric vector ({error})")
         return None
     if array.shape != (n,):
@@ -122,7 +125,7 @@ class Candidates:
     relevance : array_like, shape (n,)
         Value of reading each passage; any finite scale on which more is better (cosine, probability, ...).
     tokens : array_like of int, shape (n,)
-        Token cost of each passage in the prompt, each >= 1, as the reader's own tokenizer counts it.
+        Token cost of each passage in the prompt, from 1 to 1e12, as the reader's own tokenizer counts it.
     embeddings : array_like, shape (n, d), optional
         Passage embeddings; unit rows give cosine similarity. Without them redundancy cannot be priced.
     query_embedding : array_like, shape (d,), optional
@@ -203,7 +206,11 @@ class Candidates:
         if self.positions is not None:
             put(self, "positions", _vector("positions", self.positions, n, np.int64, problems))
         if self.links is not None:
-            links = _frozen_array(self.links, np.float32)
+            try:
+                links = _frozen_array(self.links, np.float32)
+            except (TypeError, ValueError) as error:
+                problems.append(f"links is not an array of numbers ({error})")
+                links = np.zeros((n, n), dtype=np.float32)
             if links.shape != (n, n):
                 problems.append(f"links has shape {links.shape}, expected ({n}, {n}): one row per passage")
             elif not np.all((links >= 0) & (links <= 1)) or np.any(np.diagonal(links) != 0):
@@ -224,6 +231,10 @@ class Candidates:
             problems.append(
                 "tokens must be whole numbers >= 1: count each passage with the reader's tokenizer"
             )
+            return None
+        if (tokens > _MOST_TOKENS).any():
+            problems.append(f"tokens must be at most {_MOST_TOKENS:.0e}, given {float(tokens.max()):.3g}")
+            return None
         return _frozen_array(tokens, np.int64)
 
     def _check_similarity(self, given: ArrayLike, n: int, problems: list[str]) -> None:

@@ -116,9 +116,36 @@ def test_the_plain_door_takes_every_setting() -> None:
         select("q", ["a", " "], ids=["w", "x"], scores=[1, 2], budget_tokens=3)
 
 
-def test_a_vector_whose_length_overflows_is_refused() -> None:
-    with pytest.raises(InputError, match=r"embeddings row 1 .* holds NaN or infinity"):
-        select("q", ["a", "b"], scores=[1, 2], embeddings=[[1.0, 0.0], [3e38, 3e38]], budget_tokens=3)
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_vectors_of_any_length_have_a_direction() -> None:
+    given = [[3e38, 3e38], [3e-30, 4e-30], [0.0, 0.0], [3.0, 4.0]]
+    chosen = select("q", "abcd", scores=[1] * 4, embeddings=given, budget_tokens=9)
+    half = 0.5**0.5
+    assert np.allclose(
+        chosen.candidates.embeddings, [[half, half], [0.6, 0.8], [0, 0], [0.6, 0.8]], atol=1e-6
+    )
+    for wrong in ([np.inf, 0.0], [np.nan, 0.0], [1e39, 0.0]):
+        with pytest.raises(InputError, match=r"embeddings row 1 .* holds NaN or infinity"):
+            select("q", "ab", scores=[1, 2], embeddings=[[1.0, 0.0], wrong], budget_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"texts": ["a", None]}, r"texts\[1\] is None, expected a string"),
+        ({"titles": [1, "b"]}, r"titles\[0\] is 1, expected a string"),
+        ({"links": "abc"}, "links is not an array of numbers"),
+        ({"counter": len}, "is no TokenCounter"),
+        ({"scores": [10**400, 1]}, "relevance is not a numeric vector"),
+        ({"embeddings": np.array([[1j], [0]])}, "embeddings holds complex numbers"),
+        ({"tokens": [10**30, 1]}, "tokens must be at most 1e.12, given 1e.30"),
+        ({"tokens": np.array([2**62, 1])}, "tokens must be at most"),
+    ],
+)
+def test_what_select_cannot_take_is_named(changes, message: str) -> None:
+    given = {"texts": ["a", "b"], "scores": [1, 2], "budget_tokens": 9, "redundancy_weight": 0} | changes
+    with pytest.raises(InputError, match=message):
+        select("q", **given)
 
 
 def test_texts_cost_what_they_are_rendered_as() -> None:

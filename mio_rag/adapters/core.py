@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mio_rag.adapters.vectors import Vectors, matrix
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.formulations.constraints import count_problem
@@ -18,28 +17,20 @@ from mio_rag.plain import select
 from mio_rag.selector import Selector
 from mio_rag.types import Decision, Selection
 
-if TYPE_CHECKING:
-    from mio_rag.retrieval.embedders import Embedder
-
 __all__ = [
     "NOTES",
     "Choice",
     "Counter",
     "Documents",
-    "Vectors",
     "as_counter",
     "check_budget",
     "choose",
+    "label",
     "number",
 ]
 
 #: Where the notes stand in the metadata of what is chosen.
 NOTES = "mio_rag"
-
-_FLOAT = np.dtype(np.float32)
-
-#: Vectors that a `Vectors` remembers at most; the oldest are forgotten first.
-REMEMBERED = 20_000
 
 #: A `TokenCounter`, or a function that counts the tokens of one text.
 Counter = TokenCounter | Callable[[str], int]
@@ -71,108 +62,15 @@ class Documents:
     embeddings: Sequence[Any] | None = None
     embed_texts: Sequence[str] | None = None
 
+    def __post_init__(self) -> None:
+        n = len(self.texts)
+        for name in ("ids", "sources", "scores", "embeddings", "embed_texts"):
+            column = getattr(self, name)
+            if column is not None and len(column) != n:
+                raise InputError(f"{name} has {len(column)} entries, expected {n}: one a document")
+
     def __len__(self) -> int:
         return len(self.texts)
-
-
-class Vectors:
-    """Embeds passages and questions; a passage's vector is remembered by its text.
-
-    Frameworks hand out documents without their vectors. The same documents come up again and again, so that
-    remembering saves most of the work; nothing is written to disk.
-
-    Parameters
-    ----------
-    passages : callable
-        Texts -> one row each.
-    query : callable
-        Question -> its vector.
-    owner : object
-        What these belong to, for comparison.
-    """
-
-    def __init__(
-        self,
-        passages: Callable[[list[str]], ArrayLike],
-        query: Callable[[str], ArrayLike],
-        owner: object = None,
-    ) -> None:
-        self._passages, self._query, self.owner = passages, query, owner
-        self._places: dict[str, int] = {}  # text -> its row, oldest first
-        self._rows = np.empty((0, 0), dtype=np.float32)
-        self._lock = Lock()  # frameworks call from many threads, and a row may be taken for another text
-
-    @classmethod
-    def of(cls, embedder: Embedder | str) -> Vectors:
-        """Those of an embedder of mio-rag, or of its name: "minilm", or a sentence-transformers id or folder.
-
-        A model that is named is loaded when it is first needed.
-
-        Raises
-        ------
-        InputError
-            For "tfidf", which has to be fitted on a corpus.
-        """
-        if embedder == "tfidf":
-            raise InputError(
-                "embedder 'tfidf' must be fitted on a corpus: fit a TfidfEmbedder and give that, or 'minilm'"
-            )
-        loaded: list[Embedder] = [] if isinstance(embedder, str) else [embedder]
-
-        def encode(texts: list[str]) -> NDArray[np.float32]:
-            from mio_rag.retrieval.embedders import make_embedder
-
-            if not loaded:
-                loaded.append(make_embedder(str(embedder)))
-            return loaded[0].encode(texts)
-
-        return cls(encode, lambda text: encode([text])[0], embedder)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Vectors:
-        return self  # DSPy's optimizers copy whole programs; a model and what it made are not settings
-
-    def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The vector of each text, a row each."""
-        with self._lock:
-            try:
-                return self._rows[list(map(self._places.__getitem__, texts))]
-            except KeyError:
-                pass  # some are new
-            new = list(dict.fromkeys(text for text in texts if text not in self._places))
-            kept = [text for text in dict.fromkeys(texts) if text in self._places]
-            known = self._rows[[self._places[text] for text in kept]]
-        made = matrix("the embedder", self._passages(new))
-        if len(made) != len(new):
-            raise InputError(f"the embedder made {len(made)} vectors of {len(new)} texts")
-        if kept and made.shape[1] != known.shape[1]:
-            raise InputError(
-                f"the embedder made vectors of {made.shape[1]} dimensions, earlier of {known.shape[1]}"
-            )
-        with self._lock:
-            self._remember(new, made)
-        rows = np.concatenate([known, made]) if kept else made
-        place = {text: k for k, text in enumerate([*kept, *new])}
-        return rows[[place[text] for text in texts]]
-
-    def _remember(self, texts: list[str], rows: NDArray[np.float32]) -> None:
-        if self._rows.shape[1] != rows.shape[1]:  # another model's
-            self._places, self._rows = {}, np.empty((0, rows.shape[1]), dtype=np.float32)
-        for text, row in zip(texts[-REMEMBERED:], rows[-REMEMBERED:], strict=True):
-            if text in self._places:  # another thread was faster
-                continue
-            place = len(self._places)
-            if place >= REMEMBERED:
-                place = self._places.pop(next(iter(self._places)))
-            elif place == len(self._rows):
-                grown = np.empty((min(REMEMBERED, max(64, 2 * place)), rows.shape[1]), dtype=np.float32)
-                grown[:place] = self._rows
-                self._rows = grown
-            self._places[text] = place
-            self._rows[place] = row
-
-    def query(self, text: str) -> NDArray[np.float32]:
-        """The vector of a question."""
-        return np.asarray(self._query(text), dtype=np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,9 +137,11 @@ def choose(
     if not n:
         return Choice(None)
     scores, sources = documents.scores, documents.sources
-    missing = n if scores is None else scores.count(None)
+    missing = n if scores is None else sum(score is None for score in scores)
     if 0 < missing < n:
         raise InputError(f"{missing} of {n} documents have no score: give all one, or none")
+    if scores is not None and not missing:
+        _check_scores(scores)
     cosine = missing == n
     rows = _rows(documents, vectors) if cosine or _needs_passages(selector) else None
     if (cosine or _needs_query(selector)) and query_embedding is None:
@@ -252,6 +152,11 @@ def choose(
     ids = _ids(documents)
     if sources is not None:
         if not any(sources):
+            if selector.max_per_source is not None or selector.side.max_source_share is not None:
+                raise InputError(
+                    "no document has a source, which max_per_source and max_source_share go by: say where in "
+                    "the metadata it stands (source_key), or leave them out"
+                )
             sources = None
         elif not all(sources):
             sources = [source or f"no source: {i}" for i, source in zip(ids, sources, strict=True)]
@@ -274,10 +179,18 @@ def choose(
         selection,
         selection.chosen,
         tuple(
-            {**_notes(selection.decisions[i], rank), "certificate": dict(proof)}
+            {**_notes(selection.decisions[i], rank), "certificate": {**proof, "notes": list(proof["notes"])}}
             for rank, i in enumerate(selection.chosen, start=1)
         ),
     )
+
+
+def _check_scores(scores: Sequence[Any]) -> None:
+    if set(map(type, scores)) == {float}:
+        return
+    for k, score in enumerate(scores):
+        if isinstance(score, bool) or not isinstance(score, (int, float, np.number)):
+            raise InputError(f"document {k}: its score is {score!r}, expected a number")
 
 
 def _needs_passages(selector: Selector) -> bool:
@@ -310,42 +223,6 @@ def _rows(documents: Documents, vectors: Callable[[], Vectors | None]) -> NDArra
     for k, row in zip(missing, embedder.passages([texts[k] for k in missing]), strict=True):
         rows[k] = row
     return matrix("the embedder and the documents", rows)
-
-
-def matrix(whose: str, rows: ArrayLike | Sequence[Any]) -> NDArray[np.float32]:
-    """Rows of one length as an array.
-
-    Raises
-    ------
-    InputError
-        If they are not.
-    """
-    try:
-        found = _packed(rows) if isinstance(rows, list) else np.asarray(rows, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{whose}: vectors are not rows of numbers of one length ({error})") from error
-    if found.ndim != 2:
-        raise InputError(f"{whose}: vectors have shape {found.shape}, expected one row for each text")
-    return found
-
-
-def _packed(rows: list[Any]) -> NDArray[np.float32]:
-    """Rows as an array.
-
-    Arrays are joined and lists of floats packed, which takes a quarter of what NumPy takes to look at
-    each.
-    """
-    kinds = set(map(type, rows))
-    if kinds == {np.ndarray} and {(row.dtype, row.shape) for row in rows} == {(_FLOAT, rows[0].shape)}:
-        return np.concatenate(rows).reshape(len(rows), *rows[0].shape)
-    if kinds != {list} or len(set(map(len, rows))) > 1:
-        return np.asarray(rows, dtype=np.float32)
-    form = struct.Struct(f"{len(rows[0])}f")
-    try:
-        packed = b"".join(form.pack(*row) for row in rows)
-    except (struct.error, OverflowError):  # no numbers, or too large ones: NumPy says which
-        return np.asarray(rows, dtype=np.float32)
-    return np.frombuffer(packed, dtype=np.float32).reshape(len(rows), -1)
 
 
 def _ids(documents: Documents) -> Sequence[str]:
@@ -400,7 +277,13 @@ class _FunctionCounter:
         return getattr(self._function, "__name__", "counter")
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        return [int(self._function(text)) for text in texts]
+        counts = [self._function(text) for text in texts]
+        for text, count in zip(texts, counts, strict=True):
+            if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
+                raise InputError(
+                    f"counter {self.name} made {count!r} of {text[:40]!r}, expected a whole number >= 0"
+                )
+        return [int(count) for count in counts]
 
 
 def as_counter(counter: Counter) -> TokenCounter:
@@ -432,6 +315,11 @@ def check_budget(budget_tokens: int) -> None:
         raise InputError(problem)
     if budget_tokens < 1:
         raise InputError(f"budget_tokens={budget_tokens} must be >= 1")
+
+
+def label(value: Any) -> str:
+    """What stands in metadata as a text; blank for nothing."""
+    return "" if value is None else str(value)
 
 
 def number(metadata: Mapping[str, Any], key: str | None, where: str) -> float | None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mio_rag.adapters.core import Choice, Counter, Documents, Vectors, as_counter, check_budget, choose
+from mio_rag.adapters.core import Choice, Counter, Documents, as_counter, check_budget, choose
+from mio_rag.adapters.vectors import Vectors
 from mio_rag.errors import InputError, optional
 from mio_rag.selector import Selector
 from mio_rag.settings import SelectorSettings, make_selector
@@ -131,12 +132,14 @@ class SelectionModule(dspy.Module):
         passages = list(found.passages)
         scores = found.get("scores", None)
         rows = self._stored_rows(found.get("indices", None))
-        for name, given in (("scores", scores), ("indices", rows)):
-            if given is not None and len(given) != len(passages):
-                raise InputError(f"{name} has {len(given)} entries, expected {len(passages)}: one a passage")
+        if scores is not None and not _goes_along(scores, len(passages)):
+            held = len(scores) if hasattr(scores, "__len__") else repr(scores)
+            raise InputError(f"scores has {held} entries, expected {len(passages)}: one a passage")
+        if rows is not None and len(rows) != len(passages):
+            raise InputError(f"indices has {len(rows)} entries, expected {len(passages)}: one a passage")
         documents = Documents(
             list(map(_text, passages)),
-            scores=None if scores is None else [None if s is None else float(s) for s in scores],
+            scores=None if scores is None else list(scores),
             embeddings=rows,
         )
         return choose(

@@ -14,7 +14,8 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.adapters.core import NOTES, Counter, Documents, Vectors, as_counter, check_budget, choose
+from mio_rag.adapters.core import NOTES, Counter, Documents, as_counter, check_budget, choose, label
+from mio_rag.adapters.vectors import Vectors
 from mio_rag.errors import InputError, optional
 from mio_rag.retrieval.embedders import Embedder
 from mio_rag.selector import Selector
@@ -129,6 +130,7 @@ class SelectionRanker:
         InfeasibleError
             If no selection satisfies the constraints.
         """
+        documents = list(documents)
         choice = choose(
             query,
             self._columns(documents),
@@ -197,7 +199,7 @@ class SelectionRanker:
         return Documents(
             [d.content or "" for d in documents],
             [d.id for d in documents],
-            None if source is None else [str(d.meta.get(source) or "") for d in documents],
+            None if source is None else [label(d.meta.get(source)) for d in documents],
             [d.score for d in documents] if self.use_scores else None,
             [d.embedding for d in documents],
         )

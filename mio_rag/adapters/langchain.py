@@ -6,10 +6,11 @@ SelectionRetriever(retriever=store.as_retriever(search_kwargs={"k": 50}), ...) |
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mio_rag.adapters.core import NOTES, Documents, Vectors, number
+from mio_rag.adapters.core import NOTES, Documents, label, number
+from mio_rag.adapters.vectors import Vectors
 from mio_rag.errors import optional
 
 with optional("langchain_core", "langchain", "mio_rag.adapters.langchain"):
@@ -49,7 +50,8 @@ class _Documents(SelectionFields):
             return Vectors(embedder.embed_documents, embedder.embed_query, embedder)
         return super()._vectors_of(embedder)
 
-    def _chosen(self, documents: Sequence[Document], query: str) -> list[Document]:
+    def _chosen(self, found: Iterable[Document], query: str) -> list[Document]:
+        documents = list(found)
         choice = self._choose(query, self._columns(documents))
         return [
             documents[i].model_copy(update={"metadata": {**documents[i].metadata, NOTES: notes}})
@@ -66,7 +68,7 @@ class _Documents(SelectionFields):
         return Documents(
             [d.page_content for d in documents],
             [d.id or "" for d in documents],
-            None if source is None else [str(found.get(source) or "") for found in data],
+            None if source is None else [label(found.get(source)) for found in data],
             scores,
         )
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from mio_rag.adapters.core import NOTES, Documents, Vectors
+from mio_rag.adapters.core import NOTES, Documents, label
+from mio_rag.adapters.vectors import Vectors
 from mio_rag.errors import InputError, optional
 
 with optional("llama_index", "llama-index", "mio_rag.adapters.llama_index"):
@@ -76,6 +77,7 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         if query_bundle is None:
             raise InputError("the question is missing: give query_bundle= or query_str=")
+        nodes = list(nodes)
         documents = self._columns([found.node for found in nodes], [found.score for found in nodes])
         # The bundle's vector is the index's; it fits vectors that come with the nodes, and no others.
         own = documents.embeddings is not None and None not in documents.embeddings
@@ -94,7 +96,7 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
             [node.id_ for node in nodes],
             [node.ref_doc_id or "" if node.relationships else "" for node in nodes]
             if key is None
-            else [str(node.metadata.get(key) or "") for node in nodes],
+            else [label(node.metadata.get(key)) for node in nodes],
             scores if self.use_scores else None,
             embeddings if any(embeddings) else None,
             embed_texts,

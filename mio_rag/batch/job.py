@@ -164,7 +164,7 @@ def groups_of(
                 )
                 first += part.num_rows
     if first == 0:
-        raise InputError("the candidates hold no rows")
+        raise InputError(f"the candidates hold no rows ({', '.join(path.name for path in files[:3])})")
     return groups, kinds
 
 

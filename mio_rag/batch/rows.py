@@ -145,7 +145,7 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
     problems = ["query_id is null or empty"] if not label else []
     ids = row.pop("ids")
     if not ids:
-        raise InputError([*problems, "ids is empty: a question needs at least one passage"])
+        raise InputError([*problems, "ids is null or empty: a question needs at least one passage"])
     n = len(ids)
     blank = [k for k, name in enumerate(ids) if not (name or "").strip()]
     if blank:

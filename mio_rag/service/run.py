@@ -78,11 +78,6 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
         )
     if problems:
         raise InputError(problems)
-    try:
-        with socket.create_server((settings.host, settings.port), family=_family(settings.host)):
-            pass
-    except OSError as error:
-        raise InputError(f"{settings.host}:{settings.port} cannot be listened on: {error}") from error
 
 
 def _family(host: str) -> socket.AddressFamily:
@@ -130,14 +125,19 @@ def serve(
     api_key: str | None = None,
     without_key: bool = False,
     ready: Callable[[], None] = lambda: None,
+    loading: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until interrupted or terminated; requests under way are finished first.
+
+    The address is taken before anything is loaded. Who connects meanwhile waits.
 
     Parameters
     ----------
     ready : callable
         Called once, from another thread, when the first request can be answered: index and models have to be
         loaded before, by every worker.
+    loading : callable
+        Called when the settings are right and the address is taken.
 
     Raises
     ------
@@ -151,24 +151,36 @@ def serve(
     uvicorn = require("uvicorn", "serve", "the service")
     check(settings, api_key, without_key)
     options = {
-        "host": settings.host,
-        "port": settings.port,
         "log_level": "warning",
         "timeout_graceful_shutdown": int(settings.limits.max_deadline_seconds) + 5,
         "server_header": False,
         "timeout_keep_alive": _IDLE_SECONDS,
         "timeout_worker_healthcheck": _START_SECONDS,
     }
-    if settings.workers == 1:
-        app = load_app(settings, api_key)
-        with _announced(settings, ready):
-            uvicorn.run(app, **options)
-        return
-    _loaded(settings)[1].close()  # what cannot be loaded is reported here, not by every worker for ever
-    with _environment(settings, api_key), _announced(settings, ready):
-        uvicorn.run(
-            "mio_rag.service.run:app_from_environment", factory=True, workers=settings.workers, **options
-        )
+    with _listening(settings) as listener:
+        loading()
+        options["fd"] = listener.fileno()
+        if settings.workers == 1:
+            app = load_app(settings, api_key)
+            with _announced(settings, ready):
+                uvicorn.run(app, **options)
+            return
+        _loaded(settings)[1].close()  # what cannot be loaded is reported here, not by every worker for ever
+        with _environment(settings, api_key), _announced(settings, ready):
+            uvicorn.run(
+                "mio_rag.service.run:app_from_environment",
+                factory=True,
+                workers=settings.workers,
+                **options,
+            )
+
+
+def _listening(settings: ServiceSettings) -> socket.socket:
+    """The socket that is listened on: bound alone, two services may share an address until one listens."""
+    try:
+        return socket.create_server((settings.host, settings.port), family=_family(settings.host))
+    except OSError as error:
+        raise InputError(f"{settings.host}:{settings.port} cannot be listened on: {error}") from error
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What all adapters share, without any framework."""
 
 import json
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.adapters.core import REMEMBERED, Choice, Documents, Vectors, as_counter, choose, matrix, number
+from mio_rag.adapters.core import Choice, Documents, as_counter, choose, number
+from mio_rag.adapters.vectors import REMEMBERED, Vectors, matrix
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.retrieval import TfidfEmbedder
 from mio_rag.selector import Selector
@@ -101,7 +103,7 @@ def test_memory_is_bounded_and_what_is_asked_for_stays_right() -> None:
 
 
 def test_vectors_asked_for_by_many_threads_are_each_texts_own(monkeypatch) -> None:
-    monkeypatch.setattr("mio_rag.adapters.core.REMEMBERED", 40)  # rows change hands all the time
+    monkeypatch.setattr("mio_rag.adapters.vectors.REMEMBERED", 40)  # rows change hands all the time
 
     def embed(texts: list[str]) -> list[list[float]]:
         return [[float(text), -float(text)] for text in texts]
@@ -118,6 +120,29 @@ def test_vectors_asked_for_by_many_threads_are_each_texts_own(monkeypatch) -> No
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(wrong, range(8))) == [0] * 8
+
+
+def test_a_vector_that_failed_once_is_made_again() -> None:
+    made = iter([[[float("nan")], [1.0]], [[2.0]]])
+    vectors = Vectors(lambda texts: next(made), lambda text: [1.0])
+    assert np.isnan(vectors.passages(["a", "b"])[0, 0])
+    assert vectors.passages(["a", "b"]).tolist() == [[2.0], [1.0]]
+
+
+def test_vectors_travel_without_what_they_remember() -> None:
+    vectors = Vectors(_zeros, _first, "owner")
+    vectors.passages(["a"])
+    there = pickle.loads(pickle.dumps(vectors))
+    assert (there.owner, len(there._places)) == ("owner", 0)
+    assert there.passages(["a", "b"]).tolist() == [[0.0], [0.0]]
+
+
+def _zeros(texts: list[str]) -> list[list[float]]:
+    return [[0.0] for _ in texts]
+
+
+def _first(text: str) -> list[float]:
+    return [0.0]
 
 
 def test_an_embedder_that_changes_its_dimensions_is_named() -> None:
@@ -172,6 +197,14 @@ def test_documents_without_a_source_are_their_own() -> None:
     assert choose("q", items, budget_tokens=9, selector=selector).indices == (1, 2, 3)
 
 
+def test_a_cap_by_source_needs_sources() -> None:
+    selector = Selector(redundancy_weight=0, max_per_source=1)
+    with pytest.raises(InputError, match=r"no document has a source, .*\(source_key\)"):
+        choose("q", Documents(["a"], sources=[""], scores=[1.0]), budget_tokens=9, selector=selector)
+    with pytest.raises(InputError, match="sources has 1 entries, expected 2"):
+        Documents(["a", "b"], sources=["s"])
+
+
 def test_the_order_of_the_documents_can_be_kept() -> None:
     selector = Selector(redundancy_weight=0, passage_penalty=0, prompt_order="document")
     for scores, kept in (([1.0, 3.0, 2.0], (1, 2)), ([2.0, 3.0, 1.0], (0, 1))):
@@ -197,6 +230,8 @@ def test_a_constraint_broken_at_its_price_is_told() -> None:
     (note,) = found.report()["certificate"]["notes"]
     assert "passages" in note
     assert [each["certificate"]["notes"] for each in found.notes] == [[note]] * 2
+    found.notes[0]["certificate"]["notes"].clear()
+    assert found.notes[1]["certificate"]["notes"] == [note]
 
 
 def test_no_documents_is_no_choice() -> None:
@@ -222,6 +257,8 @@ def test_an_empty_context_is_an_error() -> None:
         (Documents(["a", "b"], embeddings=[[1.0], [1.0, 2.0]]), 9, "the documents: vectors are not rows"),
         (Documents(["  "], ["x"], scores=[1.0]), 9, r"passages without text \(x\)"),
         (Documents(["a"], scores=[float("nan")]), 9, "relevance"),
+        (Documents(["a"], scores=["0.5"]), 9, "document 0: its score is '0.5', expected a number"),
+        (Documents(["a"], scores=[True]), 9, "document 0: its score is True"),
         (Documents(["a"], scores=[1.0]), 0, "budget_tokens=0 must be >= 1"),
         (Documents(["a"], scores=[1.0]), 1.5, "whole number"),
         (Documents(["one two three"], scores=[1.0]), 2, "below the shortest passage"),
@@ -238,6 +275,9 @@ def test_a_function_counts() -> None:
     found = choose("q", items, budget_tokens=10, selector=SCORED, counter=len)
     assert found.selection.tokens_used == len("xxxx\n\nyy") == 8
     assert as_counter(len).name == "len"
+    for wrong in (None, -1, 1.5):
+        with pytest.raises(InputError, match=r"made .*xxxx', expected a whole number"):
+            choose("q", items, budget_tokens=10, selector=SCORED, counter=lambda text, made=wrong: made)
     with pytest.raises(InputError, match="counts nothing"):
         as_counter("gpt-4")
 

@@ -137,7 +137,7 @@ def test_bad_rows_stand_aside_with_every_reason_and_cost_nobody_else(tmp_path: P
         2: "tokens must be whole numbers >= 1",
         3: "embeddings holds rows of 2 and of 6 numbers",
         4: "ids repeat (p1)",
-        5: "ids is empty",
+        5: "ids is null or empty",
         6: "budget_tokens=90 is below the shortest passage (500 tokens)",
         7: "needs embeddings",
         8: "query_id is null or empty",

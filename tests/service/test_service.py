@@ -25,7 +25,7 @@ from mio_rag.generation.extractive import ExtractiveGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
 from mio_rag.service.limits import Limits
-from mio_rag.service.run import ServiceSettings, check, read_key
+from mio_rag.service.run import ServiceSettings, check, read_key, serve
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 KEY = "a key of more than sixteen characters"
@@ -291,6 +291,27 @@ def test_the_service_survives_a_fuzzer_fed_by_its_own_description(demo_index: Co
 
                 fuzz()
     assert {200, 422} <= seen
+
+
+def test_an_address_is_taken_before_anything_is_loaded(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    index = str(demo_index.save(tmp_path / "index"))
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        settings = ServiceSettings(index, port=other.getsockname()[1])
+        with pytest.raises(InputError, match="cannot be listened on"):
+            serve(settings, ready=lambda: told.append("ready"), loading=lambda: told.append("loading"))
+        port = settings.port
+    assert told == []
+
+    def interrupted() -> None:  # while it loads: another service finds the address taken, and this one ends
+        with pytest.raises(InputError, match="cannot be listened on"):
+            serve(ServiceSettings(index, port=port))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        serve(ServiceSettings(index, port=port), loading=interrupted)
+    with socket.create_server(("127.0.0.1", port)):
+        pass  # given back
 
 
 def test_the_command_serves_and_ends_gracefully(demo_index: CorpusIndex, tmp_path: Path) -> None:
