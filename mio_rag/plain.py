@@ -117,7 +117,7 @@ def select(
             scores = np.zeros(n)  # Candidates reports the wrong shape
     # Only a counter that priced the passages can check the block that they make together.
     checked = counter if tokens is None else None
-    labels = [str(k) for k in range(n)] if ids is None else [str(i) for i in ids]
+    labels = [str(k) for k in range(n)] if ids is None else list(map(str, ids))
     if tokens is None:
         heads = titles if titles is not None and len(titles) == n else [""] * n
         tokens = text_tokens(texts, heads, counter or RegexCounter())

@@ -107,7 +107,7 @@ def _vector(name: str, value: Any, n: int, dtype: Any, problems: list[str]) -> N
             f"{name} has shape {array.shape}, expected ({n},): one value for each of the {n} passages"
         )
         return None
-    if not np.isfinite(array).all():
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
         bad = int(np.flatnonzero(~np.isfinite(array))[0])
         problems.append(f"{name}[{bad}] is {array[bad]}: every value must be finite")
         return None
@@ -186,8 +186,8 @@ class Candidates:
             put(self, name, tuple(value))
             if len(getattr(self, name)) != n:
                 problems.append(f"{name} has {len(getattr(self, name))} entries, expected {n}")
-        blank = [str(i) for i, text in zip(self.ids, self.texts, strict=False) if not text.strip()]
-        if blank:
+        if not all(map(str.strip, self.texts)):
+            blank = [str(i) for i, text in zip(self.ids, self.texts, strict=False) if not text.strip()]
             problems.append(f"passages without text ({', '.join(blank[:5])}): drop them or fill them")
         put(self, "relevance", _vector("relevance", self.relevance, n, np.float64, problems))
         put(self, "tokens", self._whole_tokens(n, problems))

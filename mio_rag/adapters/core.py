@@ -137,11 +137,9 @@ def choose(
     if not n:
         return Choice(None)
     scores, sources = documents.scores, documents.sources
-    missing = n if scores is None else sum(score is None for score in scores)
+    missing = n if scores is None else _missing_scores(scores)
     if 0 < missing < n:
         raise InputError(f"{missing} of {n} documents have no score: give all one, or none")
-    if scores is not None and not missing:
-        _check_scores(scores)
     cosine = missing == n
     rows = _rows(documents, vectors) if cosine or _needs_passages(selector) else None
     if (cosine or _needs_query(selector)) and query_embedding is None:
@@ -185,12 +183,14 @@ def choose(
     )
 
 
-def _check_scores(scores: Sequence[Any]) -> None:
+def _missing_scores(scores: Sequence[Any]) -> int:
+    """How many are None; the others must be numbers."""
     if set(map(type, scores)) == {float}:
-        return
+        return 0
     for k, score in enumerate(scores):
-        if isinstance(score, bool) or not isinstance(score, (int, float, np.number)):
+        if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float, np.number))):
             raise InputError(f"document {k}: its score is {score!r}, expected a number")
+    return sum(score is None for score in scores)
 
 
 def _needs_passages(selector: Selector) -> bool:
