@@ -25,7 +25,10 @@ _STYLES = {
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """Token F1 with its interval for each condition, and the paired difference to the best ranking."""
+    """Token F1 with its interval for each condition, and the paired difference to the best ranking.
+
+    Conditions under which only some of a set's questions were read are left out: their means do not compare.
+    """
     figures: Any = require("matplotlib.figure", "evaluation", "the picture")
     shown = [name for name in _STYLES if any(_entry(found, name) for found in results.values())]
     figure = figures.Figure(figsize=(10, 1.2 + 0.62 * len(results)), layout="constrained")
@@ -67,7 +70,11 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
 
 
 def _entry(found: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    return next((entry for entry in found["summary"] if entry["method"] == name), None)
+    for entry in found["summary"]:
+        if entry["method"] == name and entry["n"] == found["questions"]:
+            whole: Mapping[str, Any] = entry
+            return whole
+    return None
 
 
 def _mean(entry: Mapping[str, Any] | None) -> tuple[float, float, float] | None:
@@ -79,6 +86,6 @@ def _mean(entry: Mapping[str, Any] | None) -> tuple[float, float, float] | None:
 
 def _gain(found: Mapping[str, Any], name: str) -> tuple[float, float, float] | None:
     for entry in found["against_baseline"]:
-        if (entry["method"], entry["measure"]) == (name, "token_f1"):
+        if _entry(found, name) is not None and (entry["method"], entry["measure"]) == (name, "token_f1"):
             return entry["difference"], entry["low"], entry["high"]
     return None
