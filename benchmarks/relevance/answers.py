@@ -4,7 +4,7 @@ Questions go round the sets, one of each in turn, so that a run that ends early 
 conditions of a question are answered before the next one, identical prompts once; rows lie in one ledger a
 set, and a run goes on where it stopped. Tokens are the reader's own.
 
-    baseline   the ranking with the largest gold recall at this budget on all reported questions: its best case
+    baseline   the ranking with the largest gold recall at this budget on all reported questions
     mmr        maximal marginal relevance
     ours       links and benefit, the set's own weights where it has labels (else the shipped ones)
     sparing    the same with a passage penalty of 0.05
