@@ -158,7 +158,9 @@ def _solve(
     # Above 1, an incumbent below zero would allow to prune more than a better one does.
     asked = replace(options, relative_gap=min(options.relative_gap, 1.0))
     in_haste = deadline - time.perf_counter() < _SECONDS_PER_SQUARE * problem.m**2
+    begun = time.perf_counter()
     best = _start(program, problem, warm.point(problem), deadline, 0 if in_haste else _PERTURBATIONS)
+    start_took = time.perf_counter() - begun
     left = min(_ROWS_SECONDS, (deadline - time.perf_counter()) / 2)
     if best.x is None and problem.w.size and left > _ROWS_SECONDS / 100:
         rows_only = _without_interactions(program, options, left)
@@ -189,7 +191,8 @@ def _solve(
         effort += 1
         if better is not None:
             root, spent = better, spent + search.nodes
-            _round(program, root.problem, root.x, best, _PERTURBATIONS // 2)
+            if time.perf_counter() + start_took < deadline:  # with half of the perturbations it takes less
+                _round(program, root.problem, root.x, best, _PERTURBATIONS // 2)
             search = _Search(program, root, best, tolerance, asked.relative_gap, ceiling=search.bound)
             look = _QUICK_WORK
     warm.x = best.x

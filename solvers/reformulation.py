@@ -36,7 +36,15 @@ from numpy.typing import NDArray
 
 from mio_rag.solvers.presolve import Problem
 
-__all__ = ["Splitting", "better_diagonal", "dominated", "first_matrix", "relaxation_matrix", "shifted"]
+__all__ = [
+    "Splitting",
+    "better_diagonal",
+    "diagonal_fits",
+    "dominated",
+    "first_matrix",
+    "relaxation_matrix",
+    "shifted",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -86,6 +94,11 @@ def _is_positive_definite(M: FloatArray) -> bool:
     except np.linalg.LinAlgError:
         return False
     return True
+
+
+def diagonal_fits(m: int, deadline: float) -> bool:
+    """Whether `better_diagonal` of order m is over by the deadline, on the clock of `time.perf_counter`."""
+    return time.perf_counter() + 2.5 * _expected_seconds(m) <= deadline
 
 
 def better_diagonal(G: FloatArray, x: FloatArray, scale: float) -> FloatArray | None:

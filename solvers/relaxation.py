@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mio_rag.solvers import kernel_relax
 from mio_rag.solvers.presolve import FloatArray, Problem
-from mio_rag.solvers.reformulation import Splitting, better_diagonal, relaxation_matrix
+from mio_rag.solvers.reformulation import Splitting, better_diagonal, diagonal_fits, relaxation_matrix
 from mio_rag.solvers.result import SolveOptions
 
 __all__ = ["Incumbent", "Root", "improved", "relax_root", "target", "worthwhile"]
@@ -176,14 +176,15 @@ def improved(
 ) -> Root | None:
     """The root with a better matrix; None where that does not lower its bound.
 
-    `effort` counts from 0; see `worthwhile` for when each is due.
+    `effort` counts from 0; see `worthwhile` for when each is due. What would not be over by the deadline is
+    not begun.
     """
     problem = root.problem
     scale = float(np.abs(problem.A).max(initial=0.0))
     if problem.m < 3 or scale <= _NO_PENALTY:
         return None
     if effort == 0 and _diagonal_first(_gap(root.bound, best, problem), problem.m):
-        matrix = better_diagonal(root.G, root.x, scale)
+        matrix = better_diagonal(root.G, root.x, scale) if diagonal_fits(problem.m, deadline) else None
     else:
         root.splitting = root.splitting or Splitting.of(problem, root.x, root.G)
         matrix = relaxation_matrix(problem, root.lam, _EFFORTS[effort], deadline, root.splitting)

@@ -15,7 +15,7 @@ from mio_rag.formulations import LinearConstraint, SelectionProgram, nominal_pro
 from mio_rag.solvers import SolveOptions, Status, branch_and_bound, solve
 from mio_rag.solvers.presolve import Problem, presolve
 from mio_rag.solvers.reformulation import Splitting, better_diagonal, first_matrix, relaxation_matrix
-from mio_rag.solvers.relaxation import Incumbent, Root, relax_root
+from mio_rag.solvers.relaxation import Incumbent, Root, improved, relax_root
 
 EXACT = SolveOptions(time_limit_seconds=None)
 
@@ -235,6 +235,21 @@ def test_a_relaxation_matrix_is_not_begun_without_time() -> None:
     problem = presolve(_gram_program(0, 40, 0.3, 700))
     assert problem is not None
     assert relaxation_matrix(problem, np.zeros(0), 30, time.perf_counter(), _splitting(problem)) is None
+
+
+@pytest.mark.parametrize(("weight", "incumbent"), [(0.05, True), (1.0, False)])  # a diagonal; a whole matrix
+def test_no_better_matrix_is_begun_without_time(weight: float, incumbent: bool) -> None:
+    program = _gram_program(0, 40, weight, 700)
+    problem = presolve(program)
+    assert problem is not None
+    value = branch_and_bound.solve(program, EXACT).objective if incumbent else None
+    best = Incumbent(-math.inf, None)
+    if value is not None:
+        best = Incumbent((value - problem.base) / problem.scale - 1e-3, np.zeros(program.n, dtype=np.int8))
+    start = Root(problem, first_matrix(problem.A), np.zeros(0), np.zeros(problem.m), math.inf, -math.inf)
+    root = relax_root(start, best, 1e-9, EXACT)
+    assert improved(root, best, 1e-9, EXACT, 0, math.inf) is not None
+    assert improved(root, best, 1e-9, EXACT, 0, time.perf_counter() + 1e-3) is None
 
 
 def test_rows_that_demand_worthless_items_are_met() -> None:
