@@ -81,7 +81,7 @@ class Vectors:
         return {"_passages": self._passages, "_query": self._query, "owner": self.owner}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["_passages"], state["_query"], state["owner"])  # type: ignore[misc]
+        Vectors.__init__(self, state["_passages"], state["_query"], state["owner"])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Vectors:
         return self  # DSPy's optimizers copy whole programs; a model and what it made are not settings
