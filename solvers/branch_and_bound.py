@@ -11,7 +11,7 @@ cheap to bound from any point (`kernel`). How tight it is depends on a matrix (`
 3. the root: row multipliers by subgradient steps, the relaxation, fixing by reduced costs;
 4. depth-first search, including first, with propagation of the rows and fixing at every node;
 5. whenever what is left of the tree, judged by the share that is done, is likely to take longer than a better
-   matrix: find one, and search again from the better root.
+   matrix: find one, drop items that it shows to be hopeless, and search again from the better root.
 
 The search can stop after any node: the bound is then the largest over the open nodes and everything that
 was pruned.
@@ -37,7 +37,15 @@ from mio_rag.solvers.blas import one_blas_thread
 from mio_rag.solvers.compiled import VERSION, announced
 from mio_rag.solvers.presolve import Problem, presolve
 from mio_rag.solvers.reformulation import dominated, first_matrix
-from mio_rag.solvers.relaxation import Incumbent, Root, improved, relax_root, target, worthwhile
+from mio_rag.solvers.relaxation import (
+    Incumbent,
+    Root,
+    improved,
+    probed,
+    relax_root,
+    target,
+    worthwhile,
+)
 from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, Status, conclude
 from mio_rag.solvers.warm import WarmStart
 
@@ -107,6 +115,7 @@ def _ready() -> None:
             assert problem is not None
             whole = Root(problem, dominated(problem.A), np.zeros(0), np.zeros(problem.m), math.inf, -math.inf)
             _Search(program, whole, Incumbent(-math.inf, None), 1e-9, 0.0).run(math.inf, 2)
+            probed(whole, math.inf, math.inf, fewest=0)
             kernel_start.knapsack_table(values, costs.astype(np.int64), 4)
 
 
@@ -173,10 +182,13 @@ def _solve(
     nothing = np.zeros(problem.m)
     root = Root(problem, G, np.zeros(problem.w.size), nothing, math.inf, -math.inf)
     root = relax_root(root, best, tolerance, asked)
-    known = None if in_haste else warm.matrix_for(root.problem)
-    if known is not None and root.bound > target(problem, best, tolerance, asked):
-        tried = relax_root(replace(root, G=known, bound=math.inf), best, tolerance, asked)
-        root = tried if tried.bound < root.bound else root
+    if not in_haste and warm.matrix.size and root.bound > target(problem, best, tolerance, asked):
+        # A remembered matrix is of the items that probing had left.
+        root = probed(root, target(problem, best, tolerance, asked), deadline)
+        known = warm.matrix_for(root.problem)
+        if known is not None:
+            tried = relax_root(replace(root, G=known, bound=math.inf), best, tolerance, asked)
+            root = tried if tried.bound < root.bound else root
     allowed = math.inf if max_nodes is None else max_nodes
     search = _Search(program, root, best, tolerance, asked.relative_gap)
     spent, effort, look = 0, 0, _QUICK_WORK

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from mio_rag.solvers.compiled import compiled
 
-__all__ = ["is_positive_definite", "relax"]
+__all__ = ["is_positive_definite", "probe", "relax"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BitArray = NDArray[np.int8]
 
 
 @compiled
@@ -133,6 +134,70 @@ def relax(
                 up_ratio, up = ratio, r
             if ratio < down_ratio and x[r] > 1e-12:
                 down_ratio, down = ratio, r
+
+
+@compiled
+def probe(
+    A: FloatArray,
+    G: FloatArray,
+    q: FloatArray,
+    c: FloatArray,
+    cr: FloatArray,
+    room: float,
+    extra: float,
+    base: float,
+    x: FloatArray,
+    g: FloatArray,
+    order: IntArray,
+    steps: int,
+    stop: float,
+    out: BitArray,
+) -> tuple[float, int]:
+    """Look at one item of `order` after another: if it were in, could anything above `stop` be reached?
+
+    Where not, it is marked in `out` (which may hold items that are out already). An item that is in has its
+    true penalties A with the others in place of those of G, and no diagonal of its own, so that this shows
+    more than its reduced cost. x is a point of the relaxation, g is G x, c and room are the true costs, cr
+    and extra those of the relaxation. Returns the largest bound of an item that was marked, and how many
+    items at the end of `order` were not.
+    """
+    m = q.size
+    ids = np.empty(m, dtype=np.int64)
+    q_, c_, x_, g_ = np.empty(m), np.empty(m), np.empty(m), np.empty(m)
+    largest = -np.inf
+    stayed = 0
+    for t in range(order.size):
+        i = order[t]
+        b = room - c[i]
+        used = 0.0
+        n = 0
+        for k in range(m):
+            if k != i and c[k] <= b and out[k] == 0:
+                ids[n] = k
+                q_[n] = q[k] - A[i, k]
+                c_[n] = cr[k]
+                x_[n] = x[k]
+                g_[n] = g[k]
+                used += cr[k] * x[k]
+                n += 1
+        for k in range(m):
+            if x[k] != 0.0 and (k == i or c[k] > b or out[k] == 1):
+                for u in range(n):
+                    g_[u] -= x[k] * G[k, ids[u]]
+        b += extra
+        if used > b:
+            for u in range(n):
+                x_[u] *= b / used
+                g_[u] *= b / used
+        own = base + q[i] - 0.5 * G[i, i]
+        bound, _, _ = relax(q_, G, 0.0, ids, c_, b, x_, g_, n, steps, stop, own, 1e-7, 0.4)
+        if bound <= stop:
+            out[i] = 1
+            largest = max(largest, bound)
+            stayed = 0
+        else:
+            stayed += 1
+    return largest, stayed
 
 
 @compiled

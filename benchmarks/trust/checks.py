@@ -72,7 +72,7 @@ def complaint(
 
 @contextmanager
 def forced_stages(after_nodes: int, wide_gap: float, efforts: tuple[int, ...]) -> Iterator[None]:
-    """Better matrices from the first nodes on: small programs are over before they would begin.
+    """Better matrices and probing from the first nodes on: small programs are over before they would begin.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def forced_stages(after_nodes: int, wide_gap: float, efforts: tuple[int, ...]) -
         Steps of each conic matrix; a few steps leave rough ones, which must be as valid.
     """
     never = (0.0,) * len(efforts)
-    waits = {"_LEFT_PER_PRICE": never, "_SPENT_PER_PRICE": never}
+    waits = {"_LEFT_PER_PRICE": never, "_SPENT_PER_PRICE": never, "_FEWEST_TO_PROBE": 3}
     with (
         _replaced(branch_and_bound, {"_QUICK_WORK": after_nodes * kernel.NODE}),
         _replaced(relaxation, {**waits, "_WIDE_GAP": wide_gap, "_EFFORTS": efforts}),

@@ -274,12 +274,12 @@ def test_warming_up_compiles_everything_that_a_solve_calls() -> None:
     code = (
         "from mio_rag.solvers import branch_and_bound, kernel, kernel_relax, kernel_start\n"
         "branch_and_bound.warmup()\n"
-        "called = [kernel.search, kernel_relax.relax, kernel_start.local_optima,\n"
-        "          kernel_start.dantzig_search, kernel_start.knapsack_table]\n"
+        "called = [kernel.search, kernel_relax.relax, kernel_relax.probe,\n"
+        "          kernel_start.local_optima, kernel_start.dantzig_search, kernel_start.knapsack_table]\n"
         "print([len(function.signatures) for function in called])\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[1, 1, 1, 1, 1]"
+    assert run.stdout.strip() == "[1, 1, 1, 1, 1, 1]"
 
 
 @pytest.mark.parametrize(
