@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 
-__all__ = ["NONE", "VERSION", "announced", "compiled"]
+__all__ = ["NONE", "VERSION", "announced", "compiled", "compiled_beside"]
 
 VERSION = f"numba {numba.__version__}"
 
@@ -24,6 +27,8 @@ _FLAGS: dict[str, Any] = {
     "fastmath": {"reassoc", "contract", "arcp", "nsz"},
     "no_cfunc_wrapper": True,  # a door for C, which nobody uses, would take part of the time to compile
 }
+
+_PATIENCE_SECONDS = 15.0  # with the other interpreter, which a busy machine may starve
 
 #: "No item" as an argument. Of a function that is called with a plain -1, numba compiles another version.
 NONE = cast(int, np.int64(-1))
@@ -51,7 +56,7 @@ def announced(what: str) -> Iterator[None]:
 
     A moment of this process's own time: on a busy machine reading the cache may take seconds.
     """
-    text = f"mio-rag: compiling {what}, once (about 15 s of one core; `mio-rag warmup` does it ahead)\n"
+    text = f"mio-rag: compiling {what}, once (10 to 20 s; `mio-rag warmup` does it ahead)\n"
     done, start = threading.Event(), time.process_time()
 
     def watch() -> None:
@@ -65,3 +70,46 @@ def announced(what: str) -> Iterator[None]:
         yield
     finally:
         done.set()
+
+
+@contextmanager
+def compiled_beside(function: Callable[..., object], statement: str) -> Iterator[None]:
+    """Compile a function in another interpreter meanwhile, which leaves it in the cache that both use.
+
+    Numba compiles in one thread of a process. Nothing happens where the cache knows the function by name,
+    where there is no cache or one core, or no plain interpreter to start (frozen programs, servers that
+    embed Python). At the end the other one is waited for. Whatever becomes of it, a function that is not in
+    the cache then is compiled here.
+
+    Parameters
+    ----------
+    function
+        Compiled by `compiled`, and not called yet.
+    statement : str
+        What the other interpreter is to execute: a call of it.
+    """
+    folder = cast(Any, function).stats.cache_path
+    known = folder is None or any(Path(folder).glob(f"*.{function.__name__}-*.nbi"))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    plain = not getattr(sys, "frozen", False) and Path(sys.executable or "").name.startswith("python")
+    other = None
+    if not known and cores > 1 and plain:
+        paths = os.pathsep.join(path for path in sys.path if path)
+        with suppress(OSError):
+            other = subprocess.Popen(
+                [sys.executable, "-c", statement],
+                env={**os.environ, "PYTHONPATH": paths},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+    try:
+        yield
+        if other is not None:
+            other.wait(_PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        if other is not None and other.poll() is None:
+            other.kill()
+            other.wait()
