@@ -35,7 +35,7 @@ from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
 from mio_rag.solvers import kernel, kernel_start
 from mio_rag.solvers.blas import one_blas_thread
 from mio_rag.solvers.compiled import VERSION, announced, compiled_beside
-from mio_rag.solvers.presolve import Problem, presolve
+from mio_rag.solvers.presolve import Problem, fixed_in, presolve
 from mio_rag.solvers.reformulation import dominated, first_matrix
 from mio_rag.solvers.relaxation import (
     Incumbent,
@@ -47,12 +47,12 @@ from mio_rag.solvers.relaxation import (
     worthwhile,
 )
 from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, Status, conclude
+from mio_rag.solvers.search import Search
 from mio_rag.solvers.warm import WarmStart
 
 __all__ = ["solve", "warmup"]
 
 
-_SLICE_SECONDS = 0.004  # between looks at the clock
 _LARGEST_TABLE = 50_000_000  # cells of the dynamic program
 _KNAPSACK_NODES = 20_000  # of the linear case, before the dynamic program takes over
 _PERTURBATIONS = 40  # of the incumbent, in local search
@@ -60,7 +60,6 @@ _SECONDS_PER_SQUARE = 1.5e-7  # times m^2: about what the root takes; a nearer d
 _CLOSING_SECONDS_PER_SQUARE = 8e-8  # times n^2: what `conclude` takes to check an interrupted search
 _ROWS_SECONDS = 1.0  # at most, for a first selection that meets all rows
 _QUICK_WORK = 5e5  # of the search, before a better matrix is thought of
-_STEPS = 60  # pair exchanges a node
 _UNRESOLVED = "the search is over, but numbers of such different sizes cannot be resolved further"
 
 
@@ -130,7 +129,7 @@ def _tiny() -> tuple[SelectionProgram, Root]:
 def _ready_to_search() -> None:
     """Load or compile the search, which takes as long as all the rest."""
     program, root = _tiny()
-    _Search(program, root, Incumbent(-math.inf, None), 1e-9, 0.0).run(math.inf, 2)
+    Search(program, root, Incumbent(-math.inf, None), 1e-9, 0.0).run(math.inf, 2)
 
 
 def _solve(
@@ -170,11 +169,11 @@ def _solve(
         return finish(best, math.inf, None, 0, infeasible=True)
     if problem.m == 0:
         feasible = bool(np.all(problem.w >= 0))
-        x = _fixed_in(program) if feasible else None
+        x = fixed_in(program) if feasible else None
         return finish(Incumbent(0.0 if feasible else -math.inf, x), 0.0, None, 0, infeasible=not feasible)
     linear = _linear_optimum(problem)
     if linear is not None:
-        x = _fixed_in(program)
+        x = fixed_in(program)
         x[problem.items[linear > 0]] = 1
         value = problem.value(linear)
         return finish(Incumbent(value, x), value, None, 0)
@@ -204,7 +203,7 @@ def _solve(
             tried = relax_root(replace(root, G=known, bound=math.inf), best, tolerance, asked)
             root = tried if tried.bound < root.bound else root
     allowed = math.inf if max_nodes is None else max_nodes
-    search = _Search(program, root, best, tolerance, asked.relative_gap)
+    search = Search(program, root, best, tolerance, asked.relative_gap)
     spent, effort, look = 0, 0, _QUICK_WORK
     while True:
         stopped = search.run(deadline, allowed - spent, look)
@@ -219,19 +218,13 @@ def _solve(
             root, spent = better, spent + search.nodes
             if time.perf_counter() + start_took < deadline:  # with half of the perturbations it takes less
                 _round(program, root.problem, root.x, best, _PERTURBATIONS // 2)
-            search = _Search(program, root, best, tolerance, asked.relative_gap, ceiling=search.bound)
+            search = Search(program, root, best, tolerance, asked.relative_gap, ceiling=search.bound)
             look = _QUICK_WORK
     warm.x = best.x
     if root.made_for is not None and root.made is not None:
         warm.keep(root.made_for, root.made)
     infeasible = stopped is None and best.x is None and not search.doubtful
     return finish(best, search.bound, stopped, spent + search.nodes, infeasible=infeasible)
-
-
-def _fixed_in(program: SelectionProgram) -> NDArray[np.int8]:
-    """The 0/1 vector of what is fixed to be in."""
-    assert program.fixed is not None
-    return np.asarray(program.fixed == 1, dtype=np.int8)
 
 
 def _start(
@@ -303,7 +296,7 @@ def _offer(program: SelectionProgram, problem: Problem, x: NDArray[np.int8], bes
     value = problem.value(x)
     if value <= best.value or not problem.feasible(x):
         return
-    full = _fixed_in(program)
+    full = fixed_in(program)
     full[problem.items[x > 0]] = 1
     if not program.violations(full):
         best.value, best.x = value, full
@@ -324,120 +317,3 @@ def _linear_optimum(problem: Problem) -> NDArray[np.int8] | None:
         return None
     x = kernel_start.knapsack_table(problem.p, problem.c.astype(np.int64), int(problem.room))
     return x
-
-
-class _Search:
-    """The depth-first search as arrays that `kernel.search` works on, a slice of nodes at a time."""
-
-    def __init__(
-        self,
-        program: SelectionProgram,
-        root: Root,
-        best: Incumbent,
-        tolerance: float,
-        relative_gap: float,
-        ceiling: float = math.inf,
-    ) -> None:
-        problem = root.problem
-        m, rows = problem.m, problem.w.size
-        depth = m + 2
-        self.program, self.problem, self.best_known = program, problem, best
-        #: Whether a selection met the rows only by the rounding of their sums; `bound` covers its value.
-        self.doubtful = False
-        # The root's bound is over the items that it left; what it dropped may be worth more.
-        self._ceiling = min(ceiling, max(root.bound, root.dropped))
-        shift = problem.W.T @ root.lam if rows else np.zeros(m)
-        ids, P = np.zeros((depth, m), dtype=np.int64), np.zeros((depth, m))
-        X, GX = np.zeros((depth, m)), np.zeros((depth, m))
-        size, count = np.zeros(depth, dtype=np.int64), np.zeros(depth, dtype=np.int64)
-        room, base, lag = np.zeros(depth), np.zeros(depth), np.zeros(depth)
-        activity, chosen = np.zeros((depth, max(rows, 1))), np.zeros((depth, m), dtype=np.int64)
-        self._bound = np.full(depth, np.inf)
-        G = root.G
-        ids[0], P[0], X[0], GX[0] = np.arange(m), problem.p - shift, root.x, G @ root.x
-        size[0], room[0], lag[0], self._bound[0] = m, problem.room, float(root.lam @ problem.w), root.bound
-        self._best = np.zeros(m, dtype=np.int8)
-        self._numbers = np.zeros(10)
-        self._numbers[kernel.INCUMBENT] = best.value
-        self._numbers[kernel.TOLERANCE] = tolerance
-        self._numbers[kernel.PRUNED] = root.dropped
-        self._numbers[kernel.STEPS] = _STEPS
-        self._numbers[kernel.RELATIVE_GAP] = relative_gap
-        self._numbers[kernel.OFFSET] = problem.base / problem.scale
-        self._arrays = (
-            problem.A,
-            G,
-            problem.c,
-            problem.cr,
-            problem.extra,
-            problem.W,
-            problem.w,
-            shift,
-            problem.harmless,
-            ids,
-            P,
-            X,
-            GX,
-            size,
-            room,
-            base,
-            lag,
-            activity,
-            chosen,
-            count,
-            self._bound,
-            np.zeros(depth),
-            np.full(depth, 2 * m, dtype=np.int64),
-            np.ones(depth),
-            self._best,
-            self._numbers,
-        )
-
-    @property
-    def nodes(self) -> int:
-        """Nodes so far."""
-        return int(self._numbers[kernel.NODES])
-
-    @property
-    def work(self) -> float:
-        """What the nodes have cost so far, as `kernel.search` counts it."""
-        return float(self._numbers[kernel.WORK])
-
-    @property
-    def done(self) -> float:
-        """The share of the tree that is over, if every branching halves it."""
-        return float(self._numbers[kernel.DONE])
-
-    @property
-    def bound(self) -> float:
-        """Proven upper bound: over what was pruned and what is open, and never above the root's."""
-        depth = int(self._numbers[kernel.DEPTH])
-        reach = float(max(self._numbers[kernel.PRUNED], self._numbers[kernel.INCUMBENT]))
-        if depth >= 0:
-            reach = max(reach, float(self._bound[: depth + 1].max()))
-        return max(min(reach, self._ceiling), float(self._numbers[kernel.INCUMBENT]))
-
-    def run(self, deadline: float, allowed: float, work: float = math.inf) -> str | None:
-        """Search until it is over (None) or a limit is hit ("time", "nodes", "work").
-
-        Improves the incumbent in place.
-        """
-        before = float(self._numbers[kernel.INCUMBENT])
-        step = 32
-        stopped: str | None = None
-        while self._numbers[kernel.DEPTH] >= 0:
-            now = time.perf_counter()
-            if now >= deadline or self.nodes >= allowed or self._numbers[kernel.WORK] >= work:
-                stopped = "time" if now >= deadline else "nodes" if self.nodes >= allowed else "work"
-                break
-            kernel.search(*self._arrays, int(min(step, allowed - self.nodes)), work)
-            took = time.perf_counter() - now
-            step = int(min(1e6, max(8, step * min(4.0, _SLICE_SECONDS / max(took, 1e-6)))))
-        if self._numbers[kernel.INCUMBENT] > before:
-            x = _fixed_in(self.program)
-            x[self.problem.items[self._best > 0]] = 1
-            if self.program.violations(x):
-                self.doubtful = True
-            else:
-                self.best_known.value, self.best_known.x = float(self._numbers[kernel.INCUMBENT]), x
-        return stopped

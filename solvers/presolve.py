@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
 
-__all__ = ["Problem", "presolve"]
+__all__ = ["Problem", "fixed_in", "presolve"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -120,6 +120,12 @@ def presolve(program: SelectionProgram) -> Problem | None:
         base,
         scale,
     )
+
+
+def fixed_in(program: SelectionProgram) -> NDArray[np.int8]:
+    """The 0/1 vector of what is fixed to be in."""
+    assert program.fixed is not None
+    return np.asarray(program.fixed == 1, dtype=np.int8)
 
 
 def _unit(values: FloatArray) -> float:

@@ -12,6 +12,7 @@ from mio_rag.solvers.kernel_relax import is_positive_definite
 from mio_rag.solvers.presolve import presolve
 from mio_rag.solvers.reformulation import first_matrix
 from mio_rag.solvers.relaxation import Incumbent, Root, relax_root
+from mio_rag.solvers.search import Search
 
 # fmt: off
 NAMES = (
@@ -57,7 +58,7 @@ def test_every_open_node_is_what_it_says(rows: bool, links: bool) -> None:
             -math.inf,
         )
         root = relax_root(start, best, 1e-9, EXACT)
-        search = branch_and_bound._Search(program, root, best, 1e-9, 0.0)
+        search = Search(program, root, best, 1e-9, 0.0)
         for limit in (1, 2, 3, 5, 8, 13, 40, 41, 100, 300, 301, 302, 700):
             search.run(math.inf, limit)
             assert problem.base + search.bound * problem.scale >= optimum - 1e-9
@@ -144,7 +145,7 @@ def test_an_incumbent_above_everything_prunes_everything_and_keeps_the_bound() -
         weak = Incumbent(share * floor, np.zeros(program.n, dtype=np.int8))
         for gap in (0.02, 0.3):
             root = relax_root(start, weak, 1e-9, SolveOptions(relative_gap=gap))
-            search = branch_and_bound._Search(program, root, Incumbent(weak.value, weak.x), 1e-9, gap)
+            search = Search(program, root, Incumbent(weak.value, weak.x), 1e-9, gap)
             search.run(math.inf, math.inf)
             assert search.bound >= floor - 1e-12
 
@@ -164,7 +165,7 @@ def test_an_incumbent_just_below_the_optimum_does_not_prune_it(rows: bool, links
         for below in (1e-6, 1e-4, 1e-3, 3e-3, 0.01, 0.03):
             near = Incumbent(floor * (1 - below), np.zeros(program.n, dtype=np.int8))
             root = relax_root(start, near, 1e-9, EXACT)
-            search = branch_and_bound._Search(program, root, near, 1e-9, 0.0)
+            search = Search(program, root, near, 1e-9, 0.0)
             assert search.run(math.inf, math.inf) is None
             assert near.value == pytest.approx(floor, abs=1e-8)
             assert search.bound >= floor - 1e-10
