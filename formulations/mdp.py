@@ -32,6 +32,7 @@ BoolArray = NDArray[np.bool_]
 
 _STOCHASTIC = 1e-8  # how far from 1 a row may sum, before it is scaled to 1
 _LISTED = 5
+_LARGEST = 1e250  # of rewards: sums over a horizon stay within float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ class FiniteMDP:
     actions: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        rewards = np.array(self.rewards, dtype=np.float64)
+        rewards = _numbers("rewards", self.rewards)
         if rewards.ndim != 2 or 0 in rewards.shape:
             raise InputError(
                 f"rewards has shape {rewards.shape}, expected (states, actions), at least one of each"
@@ -88,14 +89,23 @@ class FiniteMDP:
         idle = np.flatnonzero(~allowed.any(axis=1))
         if idle.size:
             problems.append(f"no action is allowed in {_states(idle)}: allow one, for instance to stay there")
-        broken = np.argwhere(allowed & ~np.isfinite(rewards))
-        problems += [f"rewards[{s}, {a}] is {rewards[s, a]}: must be finite" for s, a in broken[:_LISTED]]
+        broken = np.argwhere(allowed & ~(np.abs(rewards) <= _LARGEST))
+        problems += [
+            f"rewards[{s}, {a}] is {rewards[s, a]}: must be finite, and at most {_LARGEST:g} in size"
+            for s, a in broken[:_LISTED]
+        ]
         problems += self._time_problems()
         terminal = _shaped("terminal", self.terminal, (n,), 0.0, problems)
         durations = _shaped("durations", self.durations, (n, m), 1.0, problems)
         if np.any(durations[allowed] <= 0):
             s, a = np.argwhere(allowed & (durations <= 0))[0]
             problems.append(f"durations[{s}, {a}] is {durations[s, a]}: every action must take some time")
+        elif self.horizon is None and not problems and np.any(self.discount ** durations[allowed] >= 1):
+            s, a = np.argwhere(allowed & (self.discount**durations >= 1))[0]
+            problems.append(
+                f"durations[{s}, {a}] is {durations[s, a]}: with discount {self.discount!r} so short an "
+                "action is not discounted at all, and values without a horizon are infinite"
+            )
         names = tuple(self.actions) or tuple(map(str, range(m)))
         if len(names) != m or len(set(names)) != m:
             problems.append(f"actions {names} must be {m} different names")
@@ -120,7 +130,8 @@ class FiniteMDP:
             problems.append(f"discount={gamma!r} must be a number in (0, 1]")
         elif gamma == 1 and horizon is None:
             problems.append("discount=1 without a horizon has no finite value: lower it, or set a horizon")
-        if horizon is not None and (horizon != int(horizon) or horizon < 1):
+        whole = isinstance(horizon, (int, float, np.number)) and 1 <= horizon < np.inf
+        if horizon is not None and not (whole and horizon == int(horizon)):
             problems.append(f"horizon={horizon!r} must be a whole number of decisions >= 1, or None")
         if horizon is None and self.terminal is not None:
             problems.append("terminal rewards need a horizon: without one nothing ends")
@@ -172,12 +183,20 @@ def _states(states: NDArray[Any]) -> str:
     return f"state{'' if len(states) == 1 else 's'} {listed}{' ...' if len(states) > _LISTED else ''}"
 
 
+def _numbers(name: str, value: Any) -> FloatArray:
+    """A copy as an array of floats."""
+    try:
+        return np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is no array of numbers: {error}") from error
+
+
 def _shaped(
     name: str, value: ArrayLike | None, shape: tuple[int, ...], default: float, problems: list[str]
 ) -> FloatArray:
     if value is None:
         return np.full(shape, default)
-    array = np.array(value, dtype=np.float64)
+    array = _numbers(name, value)
     if array.shape != shape:
         problems.append(f"{name} has shape {array.shape}, expected {shape}")
     elif not np.all(np.isfinite(array)):
@@ -195,7 +214,7 @@ def _stochastic(given: Any, allowed: BoolArray, problems: list[str]) -> Any:
     if is_sparse:
         matrix = given.tocsr().astype(np.float64)  # a copy
     else:
-        dense = np.asarray(given, dtype=np.float64)
+        dense = _numbers("transitions", given)
         if dense.shape != (n, m, n):
             problems.append(f"transitions has shape {dense.shape}, expected {(n, m, n)}")
             return None

@@ -42,6 +42,9 @@ Parameter = float | tuple[float, ...]
 #: From the cheapest: where actions are worth the same, the first is taken.
 ACTIONS = ("stop", "reason", "retrieve")
 
+_DEAREST = 1e12  # in units of quality: more is a mistake, and would leave the range of float64 in the end
+_HUGE = 1e300
+_MOST_CELLS = 50_000_000  # points of the grid times decisions: about 3 GB
 _EXACT = 1e-9  # a level so near to a point of the grid lies on it
 
 
@@ -96,14 +99,14 @@ class RetrievalMDP:
         problems = []
         for name in ("retrieve_drop", "reason_drop", "success", "retrieve_cost", "reason_cost"):
             value = getattr(self, name)
-            if isinstance(value, list):
+            if isinstance(value, (list, np.ndarray)):
                 value = tuple(value)
                 object.__setattr__(self, name, value)
-            top = np.inf if name.endswith("cost") else 1.0
+            top = _DEAREST if name.endswith("cost") else 1.0
             if not all(
                 _number(v) and 0 <= v <= top for v in (value if isinstance(value, tuple) else [value])
             ):
-                holds = "finite and >= 0" if name.endswith("cost") else "in [0, 1]"
+                holds = f"in [0, {_DEAREST:g}]" if name.endswith("cost") else "in [0, 1]"
                 problems.append(f"{name}={value!r} must be {holds}: one number, or one for each bin of U")
             if value == ():
                 problems.append(f"{name} is empty: give one number, or one for each bin of U")
@@ -114,15 +117,26 @@ class RetrievalMDP:
         if self.horizon is not None and not (
             _number(self.horizon) and self.horizon == int(self.horizon) >= 1
         ):
-            problems.append(f"horizon={self.horizon!r} must be a whole number >= 1, or None (as published)")
+            problems.append(
+                f"horizon={self.horizon!r} must be a whole number >= 1; for none, as published, inf (None in "
+                "Python)"
+            )
         if self.quality not in get_args(QualityName):
             problems.append(f"quality={self.quality!r} is unknown: choose linear, log or exp")
         if not (_number(self.k) and self.k > 0):
             problems.append(f"k={self.k!r} must be a finite number > 0")
         if not (_number(self.grid) and self.grid == int(self.grid) >= 2):
             problems.append(f"grid={self.grid!r} must be a whole number of points >= 2")
+        if not problems and self.grid * (self.horizon or 1) > _MOST_CELLS:
+            problems.append(
+                f"grid={self.grid} times horizon={self.horizon or 1} is more than {_MOST_CELLS:,} decisions: "
+                "lower one of them"
+            )
         if problems:
             raise InputError(problems)
+        for name in ("horizon", "grid"):  # 10.0 is a whole number as well
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, int(getattr(self, name)))
 
     @property
     def actions(self) -> tuple[str, ...]:
@@ -237,5 +251,5 @@ def _number(value: Any) -> bool:
     return (
         isinstance(value, (int, float, np.number))
         and not isinstance(value, bool)
-        and bool(np.isfinite(value))
+        and bool(-_HUGE < value < _HUGE)
     )

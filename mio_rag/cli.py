@@ -231,6 +231,8 @@ def ask(
     from mio_rag.side import check_ids
 
     output = open_output(json_output)
+    if controller is None:
+        agent.unused(trace)
     selector, corpus, reader, _ = collect(
         lambda: side.applied(
             lambda: evidence.applied(
@@ -328,6 +330,8 @@ def evaluate(
     from mio_rag.retrieval.embedders import make_embedder
 
     output = open_output(json_output)
+    if not control.names:
+        control.unused(None)
     settings, dataset, reader, corpus, model, *_ = collect(
         lambda: side.in_settings(
             evaluation_settings(comparison, program, evidence, solving, pool, retrieval, max_tokens, control),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,6 +48,18 @@ class AgentOptions:
     stop_at: Annotated[
         float, typer.Option("--stop-at", help="U at which always-reason, always-retrieve and threshold stop.")
     ] = 0.05
+
+    def unused(self, trace: Path | None) -> None:
+        """Refuse options that nothing would come of without a controller."""
+        given = [
+            f"--{field.name.replace('_', '-')}"
+            for field in fields(AgentOptions)
+            if getattr(self, field.name) != field.default
+        ]
+        if named := given + (["--trace"] if trace is not None else []):
+            raise InputError(
+                f"{', '.join(named)}: nothing comes of it without a controller, for instance mdp"
+            )
 
     def settings(self) -> ControlSettings:
         """The settings that the options describe; the problems of all of them at once."""
@@ -132,7 +145,9 @@ def ask_agent(
     from mio_rag.types import Question
 
     agent = make_agent(controller, settings, retriever, selector, max_tokens=max_tokens, seed=seed)
-    outcome = agent.run(Question("question", question), generator, budget_tokens)
+    # Luck is drawn by question: each has an id of its own, the same in every run.
+    name = f"question-{hashlib.sha256(question.encode()).hexdigest()[:12]}"
+    outcome = agent.run(Question(name, question), generator, budget_tokens)
     if trace is not None:
         append_traces(trace, [outcome.trace])
     if output.as_json:

@@ -59,6 +59,8 @@ def solve_command(
     if horizon is not None:
         given["horizon"] = _horizon(horizon)
     model = model_of(config, {name: value for name, value in given.items() if value is not None})
+    if k is not None and model.quality != "exp":
+        raise InputError(f"--k={k:g} is the steepness of exp, but the quality is {model.quality}")
     start = time.perf_counter()
     plan = solve_plan(model)
     shape, changes = structure(plan), sensitivity(plan)
@@ -82,7 +84,8 @@ Traces = Annotated[Path, typer.Argument(help="traces.jsonl, or the folder of an 
 def replay_command(
     traces: Traces,
     question: Annotated[
-        str | None, typer.Option("--question", help="Show the traces of this question id in full.")
+        str | None,
+        typer.Option("--question", help="Show the traces of this question (id or text) in full."),
     ] = None,
     json_output: Json = False,
 ) -> None:
@@ -91,7 +94,7 @@ def replay_command(
     from mio_rag.control.trace import read_traces, replay
 
     output = open_output(json_output)
-    found = [t for t in read_traces(traces) if question in (None, t.question_id)]
+    found = [t for t in read_traces(traces) if question in (None, t.question_id, t.question)]
     if not found:
         raise InputError(f"'{traces}' holds no trace of question '{question}'")
     differing: list[dict[str, Any]] = [
@@ -136,9 +139,12 @@ def calibrate_command(
         float | None,
         typer.Option("--price", help="Quality that one second, or token, is worth. [keeps reason_cost]"),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the bootstrap.")] = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write the calibrated process as TOML, for --config.")
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Write the calibrated process as TOML, for --config here and --mdp-config elsewhere.",
+        ),
     ] = None,
     by_bins: Annotated[
         bool, typer.Option("--by-bins", help="Into --out goes the process whose parameters differ by U.")
@@ -156,6 +162,8 @@ def calibrate_command(
     from mio_rag.evaluation.ledger import write_atomically
 
     output = open_output(json_output)
+    if by_bins and out is None:
+        raise InputError("--by-bins says what goes into a file: give --out as well")
     given = model_of(config, {})
     found = calibrate(
         read_traces(traces),
@@ -165,7 +173,6 @@ def calibrate_command(
         min_drop=min_drop,
         cost_by=cast("Unit", cost_by),
         price=price,
-        seed=seed,
     )
     if out is not None:
         write_atomically(out, model_to_toml(found.by_bins if by_bins else found.model))

@@ -73,6 +73,8 @@ def test_solve_speaks_to_people() -> None:
         (["--horizon", "inf", "--gamma", "1"], "has no finite value"),
         (["--quality", "good"], "choose linear, log or exp"),
         (["--grid", "1"], "grid=1"),
+        (["--horizon", "99999999999999999999"], "is more than 50,000,000 decisions"),
+        (["--k", "3"], "the quality is linear"),
         (["--config", "nowhere.toml"], "no readable TOML file"),
     ],
 )
@@ -93,7 +95,7 @@ def folder(tmp_path: Path, rivers: Dataset) -> Path:
     ]
     for name, rows in (("corpus", corpus), ("questions", questions)):
         (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    answers = {q.id: q.answers[0] for q in rivers.questions} | {"question": "the Tiber"}
+    answers = {q.id: q.answers[0] for q in rivers.questions} | {"How long is the Tiber?": "the Tiber"}
     (tmp_path / "says.json").write_text(json.dumps(answers))
     return tmp_path
 
@@ -131,9 +133,18 @@ def test_ask_through_an_agent(folder: Path, river_index: CorpusIndex) -> None:
     assert data["lm_calls"] == sum(part["lm_calls"] for part in data["trace"]["parts"].values())
     replayed = run("mdp", "replay", trace)
     assert (replayed["traces"], replayed["differing"]) == (1, [])
-    shown = runner.invoke(app, ["mdp", "replay", str(trace), "--question", "question"])
+    shown = runner.invoke(app, ["mdp", "replay", str(trace), "--question", "How long is the Tiber?"])
     assert "1 traces replayed, 0 differ" in shown.output
     assert "the Tiber" in shown.output
+    # Another question is another trace, and has luck of its own.
+    (folder / "says.json").write_text('{"How long is the Po?": "652 km"}')
+    other = run(
+        "ask", folder / "index", "How long is the Po?", "--generator", f"scripted:{folder}/says.json",
+        "--controller", "mdp", "--trace", trace, "--budget-tokens", 60,
+    )  # fmt: skip
+    assert other["trace"]["question_id"] != data["trace"]["question_id"]
+    assert run("mdp", "replay", trace)["traces"] == 2
+    arguments = [*arguments[:2], "How long is the Po?", *arguments[3:]]
     spoilt = trace.read_text().replace('"action": "retrieve"', '"action": "reason"')
     trace.write_text(spoilt)
     assert run("mdp", "replay", trace, code=1)["differing"]
@@ -141,6 +152,8 @@ def test_ask_through_an_agent(folder: Path, river_index: CorpusIndex) -> None:
     assert "ended: stop" in people.output
     problems = run(*arguments, "--controller", "chance", code=2)["error"]["problems"]
     assert "controller 'chance' is unknown" in problems[0]
+    problems = run(*arguments, "--trace", trace, "--max-steps", 2, code=2)["error"]["problems"]
+    assert "--max-steps, --trace: nothing comes of it without a controller" in problems[0]
 
 
 def test_evaluate_compares_controllers_and_methods(folder: Path) -> None:
@@ -242,6 +255,7 @@ def test_multiple_choice_with_a_corpus(folder: Path) -> None:
             "exclude each other",
         ),
         (["--methods", "none"], "method 'none' is unknown"),
+        (["--stop-at", "0.5"], "--stop-at: nothing comes of it"),
         (["--controllers", "mdp,mdp"], "listed twice"),
         (["--controllers", "mdp", "--uncertainty", "luck"], "'luck' is no way to know U"),
         (["--controllers", "mdp", "--generator", "none"], "need a model that answers"),

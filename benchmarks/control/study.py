@@ -170,4 +170,4 @@ def run_calibrated(
 
 def _estimated(traces: Sequence[Trace], chosen: Set) -> Calibration:
     """What measured runs say; costs by tokens, since seconds here are those of a busy machine."""
-    return calibrate(traces, MODELS["given"], gauge="confidence", cost_by="tokens", seed=_SEED)
+    return calibrate(traces, MODELS["given"], gauge="confidence", cost_by="tokens")

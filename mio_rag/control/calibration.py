@@ -3,25 +3,25 @@ policy.
 
 Every recorded action is a transition from U to the U measured after it. Retrieving succeeds if U falls by
 more than `min_drop`; p_s is the share of successes, delta_r the mean fall in a success, delta_p the mean fall
-of all reasoning steps. Intervals are 95 %: Wilson's for p_s, for means the percentile bootstrap over
-questions (transitions of one question hang together; of fewer than five there is none). What several
-controllers did alike on a question, after the same actions, counts once. Costs are the mean seconds, or
-tokens, of an action times a price; without a price one reasoning step keeps the cost that it had.
+of all reasoning steps. Intervals are 95 % (`estimates`; of fewer than five questions there is none). Where
+some end at U = 0, those that begin too near to it are left out (`above_floor`). What several controllers did
+alike on a question, after the same actions, counts once. Costs are the mean seconds, or tokens, of an
+action times a price; without a price one reasoning step keeps the cost that it had.
 
 `mio_rag.control.assumptions` tests what the process assumes; a violation is told, not mended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from scipy import stats
 
 from mio_rag.control.assumptions import Check, Transition, check_assumptions
+from mio_rag.control.estimates import Estimate, above_floor, mean_of, share_of
 from mio_rag.control.trace import Trace
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
@@ -30,24 +30,8 @@ __all__ = ["BinEstimate", "Calibration", "Estimate", "calibrate", "transitions"]
 
 Unit = Literal["seconds", "tokens"]
 
-RESAMPLES = 2000
-_FEWEST_QUESTIONS = 5  # below which a bootstrap says nothing
+_MOST_BINS = 1000
 _BIN_FEWEST = 5  # observations of a bin, below which the value of all stands in
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value with its 95 % interval (None: too few questions for one), from `n` observations."""
-
-    value: float
-    low: float | None
-    high: float | None
-    n: int
-
-    def scaled(self, factor: float) -> Estimate:
-        """In another unit."""
-        ends = [None if end is None else end * factor for end in (self.low, self.high)]
-        return Estimate(self.value * factor, ends[0], ends[1], self.n)
 
 
 @dataclass(frozen=True)
@@ -139,7 +123,6 @@ def calibrate(
     min_drop: float = 0.01,
     cost_by: Unit = "seconds",
     price: float | None = None,
-    seed: int = 0,
 ) -> Calibration:
     """Estimate the parameters of the process from traces.
 
@@ -148,7 +131,7 @@ def calibrate(
     given : RetrievalMDP
         What is kept: discount, horizon, quality, grid; and parameters of actions that were never taken.
     bins : int
-        Equal bins of U, >= 1.
+        Equal bins of U, 1 to 1000.
     min_drop : float
         In [0, 1): what U must fall by for a retrieval to count as a success.
     cost_by : {"seconds", "tokens"}
@@ -160,7 +143,7 @@ def calibrate(
     InputError
         For parameters out of range, or traces that say nothing.
     """
-    problems = [] if bins >= 1 else [f"bins={bins} must be >= 1"]
+    problems = [] if 1 <= bins <= _MOST_BINS else [f"bins={bins} must be in 1..{_MOST_BINS}"]
     if not 0 <= min_drop < 1:
         problems.append(f"min_drop={min_drop!r} must be in [0, 1)")
     if cost_by not in ("seconds", "tokens"):
@@ -173,19 +156,22 @@ def calibrate(
     retrieved = [t for t in data if t.action == "retrieve"]
     reasoned = [t for t in data if t.action == "reason"]
     notes: list[str] = []
-    whole = _parameters(retrieved, reasoned, min_drop, seed)
-    costs = _costs(retrieved, reasoned, given, cost_by, price, seed, notes)
+    costs = _costs(retrieved, reasoned, given, cost_by, price, notes)
+    actions = len(retrieved), len(reasoned)
+    retrieved = _from_above(retrieved, min_drop, "retrieval", notes)
+    reasoned = _from_above(reasoned, 0.0, "reasoning step", notes)
+    whole = _parameters(retrieved, reasoned, min_drop)
     edges = np.linspace(0, 1, bins + 1)
     parts = []
     for low, high in pairwise(edges.tolist()):
         won, thought = ([t for t in group if _within(t, low, high)] for group in (retrieved, reasoned))
-        parts.append(BinEstimate(low, high, *_parameters(won, thought, min_drop, seed)))
+        parts.append(BinEstimate(low, high, *_parameters(won, thought, min_drop)))
     model = _model(given, whole, costs, notes)
     return Calibration(
         gauge=used,
         questions=len({t.question_id for t in data}),
-        retrievals=len(retrieved),
-        reasonings=len(reasoned),
+        retrievals=actions[0],
+        reasonings=actions[1],
         success=whole[0],
         retrieve_drop=whole[1],
         reason_drop=whole[2],
@@ -199,6 +185,19 @@ def calibrate(
     )
 
 
+def _from_above(
+    group: Sequence[Transition], min_drop: float, what: str, notes: list[str]
+) -> list[Transition]:
+    """Those that the floor at U = 0 could not cut short, and a note of how many are left out."""
+    kept, least = above_floor(group, min_drop)
+    if least is not None and len(kept) < len(group):
+        notes.append(
+            f"{len(group) - len(kept)} of {len(group)} {what}s began below U = {least:.3g}, where 0 cuts the "
+            "fall short: they are left out"
+        )
+    return kept
+
+
 def _within(transition: Transition, low: float, high: float) -> bool:
     return low <= transition.before < high or (high == 1 and transition.before == 1)
 
@@ -207,34 +206,12 @@ Parameters = tuple[Estimate | None, Estimate | None, Estimate | None]
 
 
 def _parameters(
-    retrieved: Sequence[Transition], reasoned: Sequence[Transition], min_drop: float, seed: int
+    retrieved: Sequence[Transition], reasoned: Sequence[Transition], min_drop: float
 ) -> Parameters:
     """p_s, delta_r and delta_p, each None without data."""
     won = [t for t in retrieved if t.drop > min_drop]
-    chance = None
-    if n := len(retrieved):
-        interval = stats.binomtest(len(won), n).proportion_ci(method="wilson")
-        chance = Estimate(len(won) / n, float(interval.low), float(interval.high), n)
-    return chance, _mean(won, lambda t: t.drop, seed), _mean(reasoned, lambda t: t.drop, seed)
-
-
-def _mean(group: Sequence[Transition], value: Callable[[Transition], float], seed: int) -> Estimate | None:
-    """Mean over transitions with a bootstrap interval over questions."""
-    if not group:
-        return None
-    names = list(dict.fromkeys(t.question_id for t in group))
-    place = {name: k for k, name in enumerate(names)}
-    sums, counts = np.zeros(len(names)), np.zeros(len(names))
-    for t in group:
-        sums[place[t.question_id]] += value(t)
-        counts[place[t.question_id]] += 1
-    value_of_all = float(sums.sum() / counts.sum())
-    if len(names) < _FEWEST_QUESTIONS:
-        return Estimate(value_of_all, None, None, len(group))
-    rows = np.random.default_rng(seed).integers(0, len(names), size=(RESAMPLES, len(names)))
-    means = sums[rows].sum(axis=1) / counts[rows].sum(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Estimate(value_of_all, float(low), float(high), len(group))
+    chance = share_of(retrieved, lambda t: t.drop > min_drop)
+    return chance, mean_of(won, lambda t: t.drop), mean_of(reasoned, lambda t: t.drop)
 
 
 def _costs(
@@ -243,7 +220,6 @@ def _costs(
     given: RetrievalMDP,
     cost_by: Unit,
     price: float | None,
-    seed: int,
     notes: list[str],
 ) -> tuple[Estimate | None, Estimate | None]:
     """c_r and c_p in units of quality."""
@@ -251,10 +227,10 @@ def _costs(
     def amount(t: Transition) -> float:
         return t.seconds if cost_by == "seconds" else float(t.tokens)
 
-    one = _mean(reasoned, amount, seed)
+    one = mean_of(reasoned, amount)
     kept = float(given.at("reason_cost", 1.0))
     if price is None and (one is None or one.value <= 0 or kept <= 0):
-        notes.append("costs are kept: there is no reasoning step to take a price from; give --price")
+        notes.append(f"costs are kept: no price follows from {len(reasoned)} reasoning steps; give --price")
         return None, None
     rate = price if price is not None or one is None else kept / one.value
     assert rate is not None
@@ -262,7 +238,7 @@ def _costs(
         f"one of {cost_by} is worth {rate:.3g} of quality"
         + ("" if price is not None else ", so that a reasoning step keeps its cost")
     )
-    both = (_mean(retrieved, amount, seed), one)
+    both = (mean_of(retrieved, amount), one)
     scaled = [None if e is None else e.scaled(rate) for e in both]
     return scaled[0], scaled[1]
 
@@ -279,7 +255,7 @@ def _model(
     for name, estimate in zip(names, (*whole, *costs), strict=True):
         if estimate is None:
             if not name.endswith("cost"):
-                notes.append(f"{name} is kept: nothing was observed")
+                notes.append(f"{name} is kept: it was never observed")
             continue
         if estimate.value < 0:
             notes.append(f"{name} is set to 0: it measured {estimate.value:.3g}, U rose on average")
@@ -291,9 +267,11 @@ def _binned(model: RetrievalMDP, bins: Sequence[BinEstimate]) -> RetrievalMDP:
     """The model with parameters by bins; a bin with too few observations has the value of all."""
     changes: dict[str, Any] = {}
     for name in ("success", "retrieve_drop", "reason_drop"):
-        common = float(model.at(name, 1.0))
+        common = getattr(model, name)
+        if isinstance(common, tuple):  # kept as given, since nothing was observed
+            continue
         own: list[Estimate | None] = [getattr(part, name) for part in bins]
         changes[name] = tuple(
-            common if e is None or e.n < _BIN_FEWEST else min(1.0, max(0.0, e.value)) for e in own
+            float(common) if e is None or e.n < _BIN_FEWEST else min(1.0, max(0.0, e.value)) for e in own
         )
     return replace(model, **changes)

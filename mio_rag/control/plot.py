@@ -36,13 +36,19 @@ def plot_plan(plan: Plan, path: Path) -> None:
     u = model.levels
     figure = Figure(figsize=(8, 8), layout="constrained")
     above, middle, below = figure.subplots(3, 1, sharex=True, height_ratios=[2, 2, 1.6])
-    above.plot(u, model.quality_at(u), color="#888888", label="quality Q(U)")
-    above.plot(u, plan.values(), color="black", label="value V(U)")
-    above.set_ylabel("quality")
-    above.legend(frameon=False)
+    # Without a horizon the value is a sum of many qualities, and has a scale of its own.
+    lines = above.plot(u, model.quality_at(u), color="#888888", label="quality Q(U)")
+    beside = above.twinx() if model.horizon is None else above
+    lines += beside.plot(u, plan.values(), color="black", label="value V(U)")
+    above.set_ylabel("quality" if model.horizon is None else "quality, value")
+    if model.horizon is None:
+        beside.set_ylabel("value")
+    above.legend(handles=lines, frameon=False)
+    first = "" if plan.steps == 1 else ", first decision"
     for a, action in enumerate(actions):
-        middle.plot(u, plan.q()[:, a] - plan.values(), color=_COLOURS[action], label=action)
-    middle.set_ylabel("worth, below the best")
+        style = {"color": _COLOURS[action], "label": action, "linestyle": ("-", "--", ":")[a]}  # ties overlap
+        middle.plot(u, plan.q()[:, a] - plan.values(), **style)
+    middle.set_ylabel(f"worth, below the best{first}")
     middle.legend(frameon=False)
     policy = np.array([plan.policy(t) for t in range(plan.steps)])
     edges = np.concatenate([[u[0]], (u[1:] + u[:-1]) / 2, [u[-1]]])
@@ -54,9 +60,9 @@ def plot_plan(plan: Plan, path: Path) -> None:
         norm=BoundaryNorm(np.arange(len(actions) + 1) - 0.5, len(actions)),
     )
     below.set_ylim(plan.steps, 0)
-    below.set_ylabel("decision" if plan.steps > 1 else "every decision")
-    if plan.steps == 1:
-        below.set_yticks([])
+    below.set_ylabel("every decision" if model.horizon is None else "decision")
+    shown = range(0, plan.steps, max(1, plan.steps // 10)) if model.horizon is not None else ()
+    below.set_yticks([t + 0.5 for t in shown], [str(t) for t in shown])
     below.set_xlabel("uncertainty U: 0 is certain, 1 knows nothing")
     patches = [Patch(color=_COLOURS[action], label=action) for action in actions]
     below.legend(handles=patches, frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, 1.25))

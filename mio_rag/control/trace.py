@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -129,9 +130,43 @@ class Trace:
                 )
                 for step in given["steps"]
             )
-            return cls(**{**given, "choices": tuple(given["choices"]), "passages": tuple(given["passages"])})
+            trace = cls(**{**given, "choices": tuple(given["choices"]), "passages": tuple(given["passages"])})
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"this is no trace ({type(error).__name__}: {error})") from error
+        if problems := _problems(trace):
+            raise DataError(f"this is no trace: {'; '.join(problems[:3])}")
+        return trace
+
+
+def _problems(trace: Trace) -> list[str]:
+    """What no agent writes."""
+    levels = [("uncertainty", trace.uncertainty)]
+    problems = []
+    for k, step in enumerate(trace.steps):
+        levels += [(f"steps[{k}].uncertainty", step.uncertainty)]
+        levels += [(f"steps[{k}].next_uncertainty", step.next_uncertainty)]
+        if step.action not in ACTIONS[1:]:
+            problems.append(f"steps[{k}].action is {step.action!r}, not reason or retrieve")
+    problems += [f"{name} is {u!r}, not in [0, 1]" for name, u in levels if not _between(u, 0, 1)]
+    for call in (*trace.calls, *trace.parts.values()):
+        amounts = dataclasses.astuple(call)[1:]
+        if not all(_between(amount, 0, math.inf) for amount in amounts):
+            problems.append(f"a call of {call.part} took {amounts}: finite numbers >= 0 are wanted")
+    settings = trace.settings
+    if not isinstance(settings, dict) or not isinstance(settings.get("model"), dict):
+        return [*problems, "settings hold no model"]
+    if not (isinstance(settings.get("seed"), int) and settings["seed"] >= 0):
+        problems.append(f"settings.seed is {settings.get('seed')!r}, not a whole number >= 0")
+    if not _between(settings.get("stop_at"), 0, 1):
+        problems.append(f"settings.stop_at is {settings.get('stop_at')!r}, not in [0, 1]")
+    if not isinstance(settings.get("closed_book"), bool):
+        problems.append(f"settings.closed_book is {settings.get('closed_book')!r}, not true or false")
+    return problems
+
+
+def _between(value: Any, low: float, high: float) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and math.isfinite(value) and low <= value <= high
 
 
 def open_actions(steps: Sequence[Step], closed_book: bool) -> tuple[str, ...]:
@@ -180,7 +215,7 @@ def append_traces(path: Path, traces: Iterable[Trace]) -> None:
 
 
 def read_traces(source: Path) -> list[Trace]:
-    """The traces of a file, or of ``traces.jsonl`` in a folder; of repeated ones the last.
+    """The traces of a file, or of ``traces.jsonl`` in a folder; of runs that were repeated alike the last.
 
     Raises
     ------
@@ -194,7 +229,7 @@ def read_traces(source: Path) -> list[Trace]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"'{path}' cannot be read ({error}): give traces.jsonl, or its folder") from error
-    found: dict[tuple[str, str, int], Trace] = {}
+    found: dict[tuple[object, ...], Trace] = {}
     for number, line in enumerate(lines, start=1):
         try:
             data = json.loads(line)
@@ -204,7 +239,9 @@ def read_traces(source: Path) -> list[Trace]:
             trace = Trace.from_dict(data if isinstance(data, dict) else {})
         except DataError as error:
             raise DataError(f"{path}, line {number}: {error}") from error
-        found[trace.question_id, trace.controller, trace.budget_tokens] = trace
+        settings = json.dumps(trace.settings, sort_keys=True)
+        run = trace.question_id, trace.question, trace.controller, trace.budget_tokens
+        found[(*run, trace.generator, settings)] = trace
     if not found:
         raise InputError(f"'{path}' holds no traces: run evaluate with --controllers, or ask with --trace")
     return list(found.values())

@@ -1,8 +1,7 @@
 """How uncertain is the agent? Tracked by the model's own dynamics, or measured after every action.
 
 tracked      U follows the model: reasoning lowers it by delta_p; retrieving by delta_r with chance p_s
-(drawn,
-             seeded), and only if something is read that was not read before
+             (drawn, seeded), and only if something is read that was not read before
 confidence   U = 1 - the geometric mean probability of the tokens of a draft answer. Of n options U is
              (1 - p) n / (n - 1) with p the probability of the one chosen: 1 where all are equally probable. A
              draft after every action, whose cost counts
@@ -120,7 +119,7 @@ class Confidence:
         self, action: str, uncertainty: float, new: int, step: int, memory: Memory, meter: Meter
     ) -> float:
         """What it makes of evidence and notes; unchanged where these are, or no draft is affordable."""
-        if not new:
+        if not new and memory.draft is not None:  # what is read may change without anything new
             return uncertainty
         try:
             return self._level(memory, meter)
@@ -135,23 +134,24 @@ class Confidence:
                 chosen = meter.choose("measure", prompt)
             except GenerationError:
                 return 1.0  # it named no option; a model that is out of order fails at the next call as well
-            if chosen.probability is None:
+            if chosen.probability is None or math.isnan(chosen.probability):
                 raise _unmeasured(chosen.answer.generator)
             memory.draft = chosen
             return min(1.0, max(0.0, 1.0 - chosen.probability) * options / (options - 1))
         answer = meter.generate("measure", prompt, self.max_tokens)
-        if answer.logprobs is None:
+        if answer.logprobs is None or any(map(math.isnan, answer.logprobs)):
             raise _unmeasured(answer.generator)
+        memory.draft = Reply(answer)
         if not answer.logprobs:
             return 1.0  # it said nothing
-        memory.draft = Reply(answer)
         return 1.0 - math.exp(min(0.0, sum(answer.logprobs) / len(answer.logprobs)))
 
 
 def _unmeasured(generator: str) -> InputError:
     return InputError(
-        f"{generator} gives no probabilities, which confidence is measured by: use another generator (gguf:, "
-        "hf:, openai: with logprobs=1), or --uncertainty tracked or evidence"
+        f"{generator} gives no probabilities, or some that are no numbers, and confidence is measured by "
+        "them: use another generator (gguf:, hf:, openai: with logprobs=1), or --uncertainty tracked or "
+        "evidence"
     )
 
 

@@ -65,7 +65,8 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
     entries = []
     for (method, budget), group in _groups(rows).items():
         ranked = all(row.get("solver") in RANKING_SOLVERS for row in group)
-        proven = [row for row in group if row.get("status") == "optimal"]
+        selected = [row for row in group if row.get("status") or row.get("error")]  # agents may read nothing
+        proven = [row for row in selected if row.get("status") == "optimal"]
         entry: dict[str, Any] = {
             "method": method,
             "budget_tokens": budget,
@@ -73,7 +74,7 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
             "failed": sum(bool(row.get("error")) for row in group),
             "optimal_share": None
             if ranked or not any(row.get("status") for row in group)
-            else len(proven) / len(group),
+            else len(proven) / len(selected),
         }
         for measure in SUMMARY_MEASURES:
             values = [float(row[measure]) for row in group if row.get(measure) is not None]

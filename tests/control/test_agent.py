@@ -12,10 +12,11 @@ import pytest
 
 from mio_rag.control.agent import Agent, ControlSettings, Outcome, make_agent
 from mio_rag.control.memory import LimitReached, Limits, Memory, Meter, totals
-from mio_rag.control.parts import Parts, merge_pools
+from mio_rag.control.parts import LmSynthesizer, Parts, merge_pools
 from mio_rag.control.plan import solve_plan
 from mio_rag.control.policies import State, make_controller
 from mio_rag.control.trace import Trace, append_traces, open_actions, read_traces, replay
+from mio_rag.control.uncertainty import make_gauge
 from mio_rag.errors import DataError, InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import BaseGenerator, ExtractiveGenerator, Prompt, ScriptedGenerator
@@ -322,6 +323,74 @@ def test_a_tampered_trace_is_found_out(river_index: CorpusIndex) -> None:
     assert "the model says" in told(next_uncertainty=0.33)
     assert "Q was" in told(q_values={**first.q_values, "stop": 0.5})
     assert "do not add up" in told(calls=first.calls[:1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t["steps"][0].update(uncertainty=math.nan), "uncertainty is nan"),
+        (lambda t: t["steps"][0].update(next_uncertainty=1.7), "next_uncertainty is 1.7"),
+        (lambda t: t.update(uncertainty="low"), "'low', not in"),
+        (lambda t: t["steps"][0].update(action="ponder"), "'ponder'"),
+        (lambda t: t["steps"][0]["calls"][0].update(seconds=-1.0), "numbers >= 0"),
+        (lambda t: t.update(settings={}), "no model"),
+        (lambda t: t.update(settings=None), "no model"),
+        (lambda t: t["settings"].update(seed="x"), "seed is 'x'"),
+    ],
+)
+def test_what_no_agent_writes_is_no_trace(
+    change: Callable[[Any], None], message: str, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    trace = agent("mdp", river_index).run(COMPARISON, ScriptedGenerator(said), 60).trace
+    data = json.loads(json.dumps(trace.to_dict()))
+    change(data)
+    (tmp_path / "traces.jsonl").write_text("\n" + json.dumps(data) + "\n")
+    with pytest.raises(DataError, match="line 2: this is no trace") as found:
+        read_traces(tmp_path)
+    assert message in str(found.value)
+
+
+def test_runs_with_other_settings_are_other_runs(river_index: CorpusIndex, tmp_path: Path) -> None:
+    for seed, question in ((3, COMPARISON), (4, COMPARISON), (4, dataclasses.replace(COMPARISON, text="?"))):
+        one = dataclasses.replace(agent("random", river_index), seed=seed)
+        for _ in range(2):
+            trace = one.run(question, ScriptedGenerator(said), 60).trace
+            append_traces(tmp_path / "traces.jsonl", [trace])
+    assert len(read_traces(tmp_path)) == 3
+
+
+def test_uncertainty_is_measured_again_where_what_is_read_changes_without_anything_new() -> None:
+    gauge = make_gauge("confidence", RetrievalMDP(), LmSynthesizer(8, 4), 0, 8)
+    memory = Memory(COMPARISON, 60)
+    sure = Sure(lambda prompt: 0.5 if memory.notes else 0.9)
+    meter = Meter(sure, Limits(), 200)
+    level = gauge.start(memory, meter)
+    assert level == pytest.approx(0.1)
+    assert gauge.after("retrieve", level, 0, 0, memory, meter) == level
+    assert meter.tokens == sum(call.prompt_tokens + call.completion_tokens for call in meter.take())
+    memory.draft, memory.notes = None, ["what is read is another"]
+    assert gauge.after("retrieve", level, 0, 1, memory, meter) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("said_of", [(math.nan,), (-0.1, math.nan)])
+def test_probabilities_that_are_no_numbers_are_refused(said_of: tuple[float, ...]) -> None:
+    class Broken(Sure):
+        def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+            return dataclasses.replace(super()._generate(prompt, max_tokens), logprobs=said_of)
+
+    with pytest.raises(InputError, match="no numbers"):
+        agent("mdp@confidence", None).run(COMPARISON, Broken(lambda prompt: 0.5), 60)
+
+
+def test_an_empty_draft_is_the_answer_and_is_paid_once() -> None:
+    class Silent(Sure):
+        def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+            answer = super()._generate(prompt, max_tokens)
+            return dataclasses.replace(answer, text="", logprobs=(), completion_tokens=0)
+
+    trace = agent("fixed-0@confidence", None).run(COMPARISON, Silent(lambda prompt: 0.5), 60).trace
+    assert trace.uncertainty == 1.0
+    assert [call.part for call in trace.calls] == ["measure"]
 
 
 def test_trace_files_survive_interruption(river_index: CorpusIndex, tmp_path: Path) -> None:

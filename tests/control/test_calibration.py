@@ -13,6 +13,8 @@ from mio_rag.control.trace import Step, Trace
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 
+SETTINGS = {"model": {}, "seed": 0, "stop_at": 0.05, "closed_book": False}
+
 
 def trace(
     question: str, levels: list[float], actions: list[str], gauge: str = "confidence", **calls: Any
@@ -24,8 +26,8 @@ def trace(
         for k, action in enumerate(actions)
     )
     return Trace(
-        question, "?", (), f"random@{gauge}", gauge, 100, {}, steps, "stop", levels[-1], None, (), "a", None,
-        "g", (), (),
+        question, "?", (), f"random@{gauge}", gauge, 100, SETTINGS, steps, "stop", levels[-1], None, (), "a",
+        None, "g", (), (),
     )  # fmt: skip
 
 
@@ -100,6 +102,51 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
         assert estimate is not None
         inside += (estimate.low or 0) <= 0.7 <= (estimate.high or 0)
     assert inside >= 34
+
+
+@pytest.mark.parametrize(("questions", "each"), [(6, 4), (40, 5)])
+def test_intervals_know_that_actions_of_a_question_hang_together(questions: int, each: int) -> None:
+    rng = np.random.default_rng(questions)
+    inside = {"success": 0, "retrieve_drop": 0}
+    runs = 150
+    for _ in range(runs):
+        traces = []
+        for k in range(questions):
+            chance, fall = rng.beta(1.4, 0.6), rng.uniform(0.05, 0.15)  # each question its own
+            levels = [1.0]
+            for _ in range(each):
+                levels.append(levels[-1] - fall * (rng.random() < chance))
+            traces.append(trace(f"q{k}", levels, ["retrieve"] * each))
+        found = calibrate(traces, RetrievalMDP())
+        assert found.success is not None
+        assert found.success.low is not None
+        assert found.success.high is not None
+        inside["success"] += found.success.low <= 0.7 <= found.success.high
+        # Falls of questions that succeed often count more often: of a share of 0.1 nothing changes.
+        drop = found.retrieve_drop
+        if drop is None or drop.low is None or drop.high is None:
+            inside["retrieve_drop"] += 1
+            continue
+        inside["retrieve_drop"] += drop.low <= 0.1 <= drop.high
+    assert all(count >= 0.88 * runs for count in inside.values()), inside
+
+
+def test_the_floor_at_zero_biases_nothing() -> None:
+    truth = RetrievalMDP(retrieve_drop=0.2, reason_drop=0.05, success=0.7)
+    found = calibrate(simulate(truth, 300, seed=3, length=12), RetrievalMDP())
+    assert found.success is not None
+    assert (found.success.low or 0) <= 0.7 <= (found.success.high or 0)
+    assert found.model.retrieve_drop == pytest.approx(0.2)
+    assert found.model.reason_drop == pytest.approx(0.05)
+    assert not any(check.violated for check in found.checks)
+    assert sum("0 cuts the fall short" in note for note in found.notes) == 2
+
+
+def test_what_was_never_observed_keeps_its_bins() -> None:
+    given = RetrievalMDP(success=(0.2, 0.9), retrieve_drop=(0.1, 0.4))
+    found = calibrate([trace(f"q{k}", [0.9, 0.8], ["reason"]) for k in range(9)], given)
+    assert (found.by_bins.success, found.by_bins.retrieve_drop) == ((0.2, 0.9), (0.1, 0.4))
+    assert found.by_bins.reason_drop == pytest.approx((0.1,) * 4)
 
 
 def test_bins_have_parameters_of_their_own() -> None:

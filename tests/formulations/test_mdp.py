@@ -59,6 +59,13 @@ def test_rows_are_scaled_to_sum_to_one() -> None:
         ({"terminal": [1.0], "horizon": 2}, r"terminal has shape \(1,\), expected \(2,\)"),
         ({"allowed": [[True], [False]]}, "no action is allowed in state 1"),
         ({"durations": [[1.0], [0.0]]}, "must take some time"),
+        ({"durations": [[1.0], [1e-17]]}, r"durations\[1, 0\] is 1e-17: with discount 0.9 so short"),
+        ({"rewards": [[1e308], [0.0]], "horizon": 5}, "at most 1e.250 in size"),
+        ({"rewards": [["much"], [0.0]]}, "rewards is no array of numbers"),
+        ({"transitions": [[[1.0]], [[0.5, 0.5]]]}, "transitions is no array of numbers"),
+        ({"horizon": float("nan")}, "whole number of decisions >= 1"),
+        ({"horizon": float("inf")}, "whole number of decisions >= 1"),
+        ({"horizon": "ten"}, "whole number of decisions >= 1"),
         ({"actions": ("a", "b")}, "must be 1 different names"),
     ],
 )

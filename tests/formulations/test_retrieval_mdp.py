@@ -126,3 +126,13 @@ def test_bad_parameters_are_told_together() -> None:
         assert name in text
     with pytest.raises(InputError, match="horizon=2"):
         RetrievalMDP(horizon=2.5)
+    with pytest.raises(InputError, match="more than 50,000,000 decisions"):
+        RetrievalMDP(horizon=10**20)
+    with pytest.raises(InputError, match=r"retrieve_cost=1e.308"):
+        RetrievalMDP(retrieve_cost=1e308)
+
+
+def test_whole_numbers_and_arrays_are_taken_as_they_are_meant() -> None:
+    model = RetrievalMDP(horizon=10.0, grid=101.0, success=np.array([0.1, 0.2]))
+    assert model == RetrievalMDP(horizon=10, grid=101, success=(0.1, 0.2))
+    assert solve_mdp(model.to_finite()).values.shape == (11, 102)
