@@ -77,8 +77,11 @@ def test_every_block_of_a_page_runs(page: Path, index: Path, tmp_path: Path, mon
     shutil.copytree(index, tmp_path / "INDEX")
     names: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(page):
-        assert block.kind in ("python", "bash", "text"), f"{page.name}:{block.line}: what is {block.kind}?"
+        assert block.kind in ("python", "bash", "toml", "text"), f"{page.name}:{block.line}: {block.kind}?"
         if block.why is not None or block.kind == "text":
+            continue
+        if block.kind == "toml":  # its first line names the file, which later blocks use
+            Path(block.code.splitlines()[0].removeprefix("# ")).write_text(block.code, encoding="utf-8")
             continue
         if block.kind == "bash":
             run_shell(block.code)
