@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mio_rag.control.trace import open_actions
+
 if TYPE_CHECKING:
     from mio_rag.control.calibration import Calibration, Estimate
     from mio_rag.control.plan import Plan
@@ -30,7 +32,7 @@ def print_plan(console: Console, plan: Plan, shape: Structure, changes: Sequence
     """The policy step by step, what is odd about it, and what each parameter does to it."""
     table = _table("step", "over U", left=2)
     for step, segments in enumerate(shape.segments):
-        table.add_row("every" if plan.steps == 1 else str(step), _rule(segments))
+        table.add_row("every" if plan.model.horizon is None else str(step), _rule(segments))
     console.print(table)
     solution = plan.solution
     console.print(
@@ -74,8 +76,8 @@ def print_outcome(console: Console, trace: Trace) -> None:
         markup=False,
     )
     table = _table("step", "action", "what", "new", "U", "then", "Q", "s", left=3)
-    for step in trace.steps:
-        worth = step.q_values or {}
+    closed_book = bool(trace.settings["closed_book"])
+    for k, step in enumerate(trace.steps):
         table.add_row(
             str(step.step),
             step.action,
@@ -83,15 +85,23 @@ def print_outcome(console: Console, trace: Trace) -> None:
             str(len(step.new_ids)) if step.action == "retrieve" else "",
             f"{step.uncertainty:.3f}",
             f"{step.next_uncertainty:.3f}",
-            " ".join(f"{action} {q:.3f}" for action, q in worth.items()),
+            _worth(step.q_values, open_actions(trace.steps[:k], closed_book)),
             f"{sum(call.seconds for call in step.calls):.2f}",
         )
     if trace.steps:
         console.print(table)
-    console.print(f"ended: {trace.ended}, at U = {trace.uncertainty:.3f}", markup=False)
+    worth = _worth(trace.last_q_values, open_actions(trace.steps, closed_book))
+    why = f"; {worth}" if worth and trace.ended == "stop" else ""
+    console.print(f"ended: {trace.ended}, at U = {trace.uncertainty:.3f}{why}", markup=False)
     for passage in trace.passages:
         title = f"{escape(passage['title'])} " if passage["title"] else ""
         console.print(f"[green]\u2713[/] {title}[dim]{escape(passage['id'])}[/], {passage['tokens']} tokens")
+
+
+def _worth(q_values: Mapping[str, float] | None, possible: Sequence[str]) -> str:
+    """The worth of each action; in brackets those that could bring nothing new, and were not to be taken."""
+    shown = [(action, f"{action} {q:.3f}") for action, q in (q_values or {}).items()]
+    return " ".join(text if action in possible else f"({text})" for action, text in shown)
 
 
 def print_profile(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:

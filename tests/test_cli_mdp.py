@@ -135,6 +135,7 @@ def test_ask_through_an_agent(folder: Path, river_index: CorpusIndex) -> None:
     assert (replayed["traces"], replayed["differing"]) == (1, [])
     shown = runner.invoke(app, ["mdp", "replay", str(trace), "--question", "How long is the Tiber?"])
     assert "1 traces replayed, 0 differ" in shown.output
+    assert "(retrieve" in shown.output  # its worth, though it could bring nothing new
     assert "the Tiber" in shown.output
     # Another question is another trace, and has luck of its own.
     (folder / "says.json").write_text('{"How long is the Po?": "652 km"}')
