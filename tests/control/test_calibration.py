@@ -108,7 +108,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
 def test_intervals_know_that_actions_of_a_question_hang_together(questions: int, each: int) -> None:
     rng = np.random.default_rng(questions)
     inside = {"success": 0, "retrieve_drop": 0}
-    runs = 150
+    runs, known = 150, 0
     for _ in range(runs):
         traces = []
         for k in range(questions):
@@ -122,13 +122,14 @@ def test_intervals_know_that_actions_of_a_question_hang_together(questions: int,
         assert found.success.low is not None
         assert found.success.high is not None
         inside["success"] += found.success.low <= 0.7 <= found.success.high
-        # Falls of questions that succeed often count more often: of a share of 0.1 nothing changes.
+        # Falls of questions that succeed often count more often: of a mean of 0.1 nothing changes.
         drop = found.retrieve_drop
-        if drop is None or drop.low is None or drop.high is None:
-            inside["retrieve_drop"] += 1
-            continue
-        inside["retrieve_drop"] += drop.low <= 0.1 <= drop.high
-    assert all(count >= 0.88 * runs for count in inside.values()), inside
+        if drop is not None and drop.low is not None and drop.high is not None:
+            known += 1
+            inside["retrieve_drop"] += drop.low <= 0.1 <= drop.high
+    assert known > 0.5 * runs  # the others had too few questions with a success
+    assert inside["success"] >= 0.88 * runs, inside
+    assert inside["retrieve_drop"] >= 0.88 * known, inside
 
 
 def test_the_floor_at_zero_biases_nothing() -> None:
