@@ -59,7 +59,10 @@ def _table(*titles: str, left: int = 1) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for place, title in enumerate(titles):
         table.add_column(
-            title, justify="left" if place < left else "right", overflow="fold", no_wrap=title == "method"
+            title,
+            justify="left" if place < left else "right",
+            overflow="fold",
+            no_wrap=title in ("method", "part"),  # cut in two they are hard to read
         )
     return table
 
