@@ -139,6 +139,14 @@ def test_summary_counts_failures_and_leaves_out_what_is_undefined() -> None:
     assert "rouge_l" not in entry
 
 
+def test_the_proven_share_is_of_questions_that_something_was_selected_for() -> None:
+    nothing = {"status": None}  # an agent that never retrieved
+    (entry,) = summarize(rows("mdp", [{}, {"status": "feasible"}, nothing, nothing]))
+    assert (entry["n"], entry["optimal_share"]) == (4, 0.5)
+    (entry,) = summarize(rows("mdp", [nothing, nothing]))
+    assert entry["optimal_share"] is None
+
+
 def test_tokens_per_correct_over_choices_and_open_questions_together() -> None:
     group = rows("exact", [
         {"accuracy": 1.0, "exact_match": 0.0, "prompt_tokens": 100},
