@@ -55,7 +55,7 @@ __all__ = ["solve", "warmup"]
 
 _LARGEST_TABLE = 50_000_000  # cells of the dynamic program
 _KNAPSACK_NODES = 20_000  # of the linear case, before the dynamic program takes over
-_PERTURBATIONS = 40  # of the incumbent, in local search
+_FORCED_STARTS, _PERTURBATIONS = 8, 40  # of the incumbent's local search
 _SECONDS_PER_SQUARE = 1.5e-7  # times m^2: about what the root takes; a nearer deadline gets a cheaper one
 _CLOSING_SECONDS_PER_SQUARE = 8e-8  # times n^2: what `conclude` takes to check an interrupted search
 _ROWS_SECONDS = 1.0  # at most, for a first selection that meets all rows
@@ -212,12 +212,11 @@ def _solve(
         if not worthwhile(root, effort, search.bound, best, search.work, search.done):
             look = 1.5 * search.work + 1.0
             continue
-        better = improved(root, best, tolerance, asked, effort, deadline - closing)
-        effort += 1
+        better, effort = improved(root, best, tolerance, asked, effort, deadline - closing)
         if better is not None:
             root, spent = better, spent + search.nodes
             if time.perf_counter() + start_took < deadline:  # with half of the perturbations it takes less
-                _round(program, root.problem, root.x, best, _PERTURBATIONS // 2)
+                _round(program, root.problem, root.x, best, _PERTURBATIONS // 2, effort)
             search = Search(program, root, best, tolerance, asked.relative_gap, ceiling=search.bound)
             look = _QUICK_WORK
     warm.x = best.x
@@ -273,9 +272,19 @@ def _of_plain_size(program: SelectionProgram) -> bool:
 
 
 def _round(
-    program: SelectionProgram, problem: Problem, point: NDArray[np.float64], best: Incumbent, rounds: int
+    program: SelectionProgram,
+    problem: Problem,
+    point: NDArray[np.float64],
+    best: Incumbent,
+    rounds: int,
+    seed: int = 0,
 ) -> None:
-    """Improve the incumbent by greedy starts and local search, one of them from a relaxed point."""
+    """Improve the incumbent by local search: from greedy starts or from itself, and from a relaxed point."""
+    known = np.zeros(0, dtype=np.int8)
+    if best.x is not None:
+        known = best.x[problem.items]
+        if np.count_nonzero(known) + np.count_nonzero(fixed_in(program)) < np.count_nonzero(best.x):
+            known = known[:0]  # some of it is no longer there
     found, _, x = kernel_start.incumbent(
         problem.p,
         problem.A,
@@ -284,8 +293,10 @@ def _round(
         problem.W,
         problem.w,
         point,
-        8,
+        _FORCED_STARTS,
         min(rounds, problem.m),
+        known,
+        seed,
     )
     if found:
         _offer(program, problem, x, best)

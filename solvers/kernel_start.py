@@ -36,6 +36,7 @@ def _local_search(
     """Best add, drop or swap until none improves; the feasible x is changed in place. Returns the value."""
     n = p.size
     g = p.copy()
+    gain = np.empty(n)
     activity = np.zeros(w.size)
     used = 0.0
     for i in range(n):
@@ -63,16 +64,17 @@ def _local_search(
                 best = -g[i]
                 add = -1
                 drop = i
+        for i in range(n):
+            gain[i] = g[i] if x[i] == 0 else -np.inf
         for j in range(n):
             if x[j]:
                 left = room - used + c[j]
-                for i in range(n):
-                    if x[i] == 0 and c[i] <= left:
-                        change = g[i] + A[i, j] - g[j]
-                        if change > best and _holds(W, w, activity, i, j):
-                            best = change
-                            add = i
-                            drop = j
+                for i in range(n):  # what seldom holds is asked first: branches taken at random are dear
+                    change = gain[i] + A[j, i] - g[j]
+                    if change > best and c[i] <= left and _holds(W, w, activity, i, j):
+                        best = change
+                        add = i
+                        drop = j
         if add < 0 and drop < 0:
             break
         if drop >= 0:
@@ -112,14 +114,19 @@ def _greedy(
     n = p.size
     g = p.copy()
     activity = np.zeros(w.size)
+    weight = np.empty(n)
     used = 0.0
     for i in range(n):
+        weight[i] = 1.0 / max(c[i], 1e-3) ** power
         if x[i]:
             used += c[i]
             for k in range(n):
                 g[k] -= A[i, k]
             for r in range(w.size):
                 activity[r] += W[r, i]
+    for i in range(n):
+        if x[i] or banned[i]:
+            g[i] = -np.inf
     while True:
         broken = False
         for r in range(w.size):
@@ -128,9 +135,10 @@ def _greedy(
         best = 0.0
         add = -1
         for i in range(n):
-            if x[i] or banned[i] or used + c[i] > room:
-                continue
+            score = g[i] * weight[i]
             if broken:
+                if g[i] == -np.inf or used + c[i] > room:
+                    continue
                 repair = 0.0
                 harm = False
                 for r in range(w.size):
@@ -141,12 +149,11 @@ def _greedy(
                         harm = True
                 if harm or repair <= 0.0:
                     continue
-                score = repair * (1e6 + g[i] / max(c[i], 1e-3) ** power)
-            elif g[i] > 1e-12 and _holds(W, w, activity, i, NONE):
-                score = g[i] / max(c[i], 1e-3) ** power
-            else:
-                continue
-            if score > best:
+                score = repair * (1e6 + score)
+                if score > best:
+                    best = score
+                    add = i
+            elif score > best and used + c[i] <= room and g[i] > 1e-12 and _holds(W, w, activity, i, NONE):
                 best = score
                 add = i
         if add < 0:
@@ -155,6 +162,7 @@ def _greedy(
         used += c[add]
         for k in range(n):
             g[k] -= A[add, k]
+        g[add] = -np.inf
         for r in range(w.size):
             activity[r] += W[r, add]
 
@@ -169,16 +177,20 @@ def incumbent(
     point: FloatArray,
     starts: int,
     rounds: int,
+    known: BitArray,
+    seed: int,
 ) -> tuple[bool, float, BitArray]:
     """Local optima from greedy starts, then from the best one with part of it taken out and banned.
 
-    Starts are three scores, `starts` forced first items in order of density, and, where `point` is not
-    empty, a relaxed point rounded down in order of its fractions. Returns (whether one is feasible, its
-    value, the selection). Deterministic.
+    Starts are a `known` feasible selection, or, where that is empty, three scores and `starts` forced first
+    items in order of density; and, where `point` is not empty, a relaxed point rounded down in order of its
+    fractions. `seed` decides what is taken out. Returns (whether one is feasible, its value, the selection).
     """
     # Sorted out here: numba's sorting alone would take seconds to compile.
     first = np.argsort(-p / np.sqrt(np.maximum(c, 1e-3)), kind="stable")[:starts]
-    return local_optima(p, A, c, room, W, w, first, point, np.argsort(-point, kind="stable"), rounds)
+    return local_optima(
+        p, A, c, room, W, w, first, point, np.argsort(-point, kind="stable"), rounds, known, seed
+    )
 
 
 @compiled
@@ -193,6 +205,8 @@ def local_optima(
     point: FloatArray,
     order: IntArray,
     rounds: int,
+    known: BitArray,
+    seed: int,
 ) -> tuple[bool, float, BitArray]:
     """What `incumbent` does, with the forced first items and the order of the point's fractions given."""
     n = p.size
@@ -201,7 +215,12 @@ def local_optima(
     best_x = np.zeros(n, np.int8)
     x = np.zeros(n, np.int8)
     banned = np.zeros(n, np.int64)
-    for k in range(3 + first.size + (1 if point.size else 0)):
+    if known.size:
+        found = True
+        for i in range(n):
+            best_x[i] = known[i]
+        best = _local_search(p, A, c, room, W, w, best_x)
+    for k in range(3 + first.size if known.size else 0, 3 + first.size + (1 if point.size else 0)):
         for i in range(n):
             x[i] = 0
         power = 0.5
@@ -224,7 +243,7 @@ def local_optima(
             best = value
             for i in range(n):
                 best_x[i] = x[i]
-    state = 12345
+    state = seed
     for k in range(rounds):
         if not found:
             break

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.solvers import kernel_relax
+from mio_rag.solvers.doubly_nonnegative import Splitting, core_matrices, core_size, relaxation_matrices
 from mio_rag.solvers.presolve import FloatArray, Problem
-from mio_rag.solvers.reformulation import Splitting, better_diagonal, diagonal_fits, relaxation_matrix
+from mio_rag.solvers.reformulation import better_diagonal, diagonal_fits
 from mio_rag.solvers.result import SolveOptions
 
 __all__ = ["Incumbent", "Root", "improved", "probed", "relax_root", "target", "worthwhile"]
@@ -21,15 +22,16 @@ _REFINING_STEPS = 25  # from multipliers that another matrix left
 _NO_PENALTY = 1e-12  # relative to the largest value: nothing for a better matrix to gain
 _NARROW_GAP, _WIDE_GAP = 0.012, 0.06
 _SMALL = 70  # items
-_EFFORTS = (8, 24, 160)  # steps of `relaxation_matrix`, one after another
+_EFFORTS = (8, 8, 24, 160)  # steps of conic matrices, one after another; the first of the core alone
+_FEWEST_FOR_CORE, _LARGEST_CORE = 90, 0.6  # items; share of them
 _STEP, _PER_SQUARE, _PER_CUBE = 3e5, 60.0, 0.3  # of such a step, as work: constant, times m^2, times m^3
 _DIAGONAL_STEPS = 4  # that another diagonal costs
 _TREE_GROWTH = 0.65
 _FEWEST_TO_PROBE = 70  # items; with fewer, the search does the same at no greater cost
 _PROBE_STEPS = 200  # pair exchanges; 60 drop half as many items
 _PROBE_SLICE = 2e6  # exchanges times items between looks at the clock: a few milliseconds
-_PATIENCE = 10  # items in a row that probing does not drop
-_LEFT_PER_PRICE, _SPENT_PER_PRICE = (0.7, 3.0, 10.0), (0.0, 0.1, 0.1)  # at each effort
+_PATIENCE = 15  # items in a row that probing does not drop
+_LEFT_PER_PRICE, _SPENT_PER_PRICE = (1.0, 1.0, 8.0, 10.0), (0.0, 0.0, 0.1, 0.1)  # at each effort
 
 
 @dataclass
@@ -65,25 +67,15 @@ def target(problem: Problem, best: Incumbent, tolerance: float, options: SolveOp
 
 def relax_root(root: Root, best: Incumbent, tolerance: float, options: SolveOptions) -> Root:
     """Multipliers, relaxation and fixing by reduced costs, for the matrix that `root` has."""
-    problem, lam, x = root.problem, root.lam, root.x.copy()
-    every = np.arange(problem.m)
-    G = root.G
-    b = problem.room + problem.extra
+    problem, lam, x, G = root.problem, root.lam, root.x.copy(), root.G
     stop = target(problem, best, tolerance, options)
     if problem.w.size:
         lam = _multipliers(problem, G, lam, x, best)
-    q = problem.p - problem.W.T @ lam + 0.5 * np.diagonal(G)
-    used = float(problem.cr @ x)
-    if used > b:
-        x = x * (b / used)
-    g = G @ x
-    base = float(lam @ problem.w)
-    bound, mu, _ = kernel_relax.relax(
-        q, G, 0.0, every, problem.cr, b, x, g, problem.m, 4000, stop, base, 1e-9, 0.0
-    )
+    bound, mu, q, g = _relaxed(problem, G, lam, x, stop)
+    b = problem.room + problem.extra
     bound = min(bound, root.bound)
     h = q - g - mu * problem.cr
-    here = base + 0.5 * float(x @ g) + mu * b + float(np.maximum(h, 0).sum())
+    here = float(lam @ problem.w) + 0.5 * float(x @ g) + mu * b + float(np.maximum(h, 0).sum())
     out = (h < 0) & (here + h <= stop)
     dropped = max(root.dropped, float((here + h)[out].max())) if out.any() else root.dropped
     k = np.flatnonzero(~out)
@@ -150,32 +142,45 @@ def probed(root: Root, stop: float, deadline: float, fewest: int | None = None) 
     )
 
 
+def _relaxed(
+    problem: Problem,
+    G: FloatArray,
+    lam: FloatArray,
+    x: FloatArray,
+    stop: float,
+    steps: int = 4000,
+    tolerance: float = 1e-9,
+) -> tuple[float, float, FloatArray, FloatArray]:
+    """Bound and mu of the relaxation, its q and G x (see `kernel_relax`); x is improved in place."""
+    b = problem.room + problem.extra
+    used = float(problem.cr @ x)
+    if used > b:
+        x *= b / used
+    q, g = problem.p - problem.W.T @ lam + 0.5 * np.diagonal(G), G @ x
+    every, base = np.arange(problem.m), float(lam @ problem.w)
+    bound, mu, _ = kernel_relax.relax(
+        q, G, 0.0, every, problem.cr, b, x, g, problem.m, steps, stop, base, tolerance, 0.0
+    )
+    return bound, mu, q, g
+
+
+def _best_of(matrices: list[FloatArray], root: Root, stop: float) -> tuple[FloatArray, FloatArray]:
+    """The matrix with the lowest bound at the multipliers that there are, and its relaxed point."""
+    if len(matrices) == 1:
+        return matrices[0], root.x
+    points = [root.x.copy() for _ in matrices]
+    bounds = [_relaxed(root.problem, M, root.lam, x, stop)[0] for M, x in zip(matrices, points, strict=True)]
+    k = int(np.argmin(bounds))
+    return matrices[k], points[k]
+
+
 def _multipliers(
     problem: Problem, G: FloatArray, lam: FloatArray, x: FloatArray, best: Incumbent
 ) -> FloatArray:
     """Multipliers >= 0 of the rows that make the relaxation's bound small (Polyak's subgradient steps)."""
-    every = np.arange(problem.m)
-    b = problem.room + problem.extra
     least, at, step = math.inf, lam, 1.0
     for _ in range(_MULTIPLIER_STEPS if not np.any(lam) else _REFINING_STEPS):
-        q = problem.p - problem.W.T @ lam + 0.5 * np.diagonal(G)
-        g = G @ x
-        value, _, _ = kernel_relax.relax(
-            q,
-            G,
-            0.0,
-            every,
-            problem.cr,
-            b,
-            x,
-            g,
-            problem.m,
-            300,
-            -math.inf,
-            float(lam @ problem.w),
-            1e-7,
-            0.0,
-        )
+        value = _relaxed(problem, G, lam, x, -math.inf, 300, 1e-7)[0]
         if value < least - 1e-12:
             least, at = value, lam
         else:
@@ -195,9 +200,19 @@ def _gap(bound: float, best: Incumbent, problem: Problem) -> float:
     return math.inf if best.x is None else (bound - best.value) / max(objective, 1e-300)
 
 
-def _diagonal_first(gap: float, m: int) -> bool:
-    """Whether another diagonal, which costs a few inversions, is the first thing to try."""
-    return gap <= _NARROW_GAP or (m <= _SMALL and gap <= _WIDE_GAP)
+def _next(root: Root, effort: int, gap: float) -> tuple[str, int]:
+    """What to try next, "diagonal", "core" or "all", and the number of that effort.
+
+    Where the gap is narrow, another diagonal, which costs a few inversions, comes first; else a matrix of
+    the core, where that is small.
+    """
+    m = root.problem.m
+    if effort > 0:
+        return "all", effort
+    if gap <= _NARROW_GAP or (m <= _SMALL and gap <= _WIDE_GAP):
+        return "diagonal", 0
+    fits = m >= _FEWEST_FOR_CORE and core_size(root.x) <= _LARGEST_CORE * m
+    return ("core", 0) if fits else ("all", 1)
 
 
 def worthwhile(root: Root, effort: int, bound: float, best: Incumbent, work: float, done: float) -> bool:
@@ -215,13 +230,11 @@ def worthwhile(root: Root, effort: int, bound: float, best: Incumbent, work: flo
     in the median, and up to 60 times. The exponent tempers it, and was set by the times of whole solves. The
     dearer matrices also wait until the search has cost a part of their price.
     """
+    kind, effort = _next(root, effort, _gap(bound, best, root.problem))
     if effort >= len(_EFFORTS):
         return False
-    m = root.problem.m
-    gap = _gap(bound, best, root.problem)
-    steps = _DIAGONAL_STEPS
-    if effort > 0 or not _diagonal_first(gap, m):
-        steps = _EFFORTS[effort]
+    m = core_size(root.x) if kind == "core" else root.problem.m
+    steps = _DIAGONAL_STEPS if kind == "diagonal" else _EFFORTS[effort]
     price = steps * (_STEP + _PER_SQUARE * m**2 + _PER_CUBE * m**3)
     left = work * (max(done, 1e-30) ** -_TREE_GROWTH - 1.0)
     return left >= _LEFT_PER_PRICE[effort] * price and work >= _SPENT_PER_PRICE[effort] * price
@@ -234,8 +247,8 @@ def improved(
     options: SolveOptions,
     effort: int,
     deadline: float,
-) -> Root | None:
-    """The root with a better matrix; None where that does not lower its bound.
+) -> tuple[Root | None, int]:
+    """The root with a better matrix, None where that does not lower its bound; and the next effort.
 
     `effort` counts from 0; see `worthwhile` for when each is due. What would not be over by the deadline is
     not begun.
@@ -244,17 +257,24 @@ def improved(
     if effort == 0:
         root = probed(root, stop, deadline)
     problem = root.problem
+    kind, effort = _next(root, effort, _gap(root.bound, best, problem))
     scale = float(np.abs(problem.A).max(initial=0.0))
     if problem.m < 3 or scale <= _NO_PENALTY:
-        return None
-    if effort == 0 and _diagonal_first(_gap(root.bound, best, problem), problem.m):
-        matrix = better_diagonal(root.G, root.x, scale) if diagonal_fits(problem.m, deadline) else None
-    else:
+        return None, effort + 1
+    matrices: list[FloatArray] = []
+    if kind == "diagonal":
+        diagonal = better_diagonal(root.G, root.x, scale) if diagonal_fits(problem.m, deadline) else None
+        matrices = [] if diagonal is None else [diagonal]
+    elif kind == "core":
+        root.splitting = None
+        matrices = core_matrices(problem, root.lam, root.G, root.x, _EFFORTS[effort], deadline)
+    elif effort < len(_EFFORTS):
         root.splitting = root.splitting or Splitting.of(problem, root.x, root.G)
-        matrix = relaxation_matrix(problem, root.lam, _EFFORTS[effort], deadline, root.splitting)
-    if matrix is None:
-        return None
-    tried = relax_root(replace(root, G=matrix, bound=math.inf), best, tolerance, options)
+        matrices = relaxation_matrices(problem, root.lam, _EFFORTS[effort], deadline, root.splitting)
+    if not matrices:
+        return None, effort + 1
+    matrix, x = _best_of(matrices, root, stop)
+    tried = relax_root(replace(root, G=matrix, x=x, bound=math.inf), best, tolerance, options)
     if tried.bound >= root.bound:
-        return None
-    return replace(probed(tried, stop, deadline), made_for=problem, made=matrix)
+        return None, effort + 1
+    return replace(probed(tried, stop, deadline), made_for=problem, made=matrix), effort + 1

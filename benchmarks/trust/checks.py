@@ -85,9 +85,10 @@ def forced_stages(after_nodes: int, wide_gap: float, efforts: tuple[int, ...]) -
     """
     never = (0.0,) * len(efforts)
     waits = {"_LEFT_PER_PRICE": never, "_SPENT_PER_PRICE": never, "_FEWEST_TO_PROBE": 3}
+    core = {"_FEWEST_FOR_CORE": 3, "_LARGEST_CORE": 0.9}
     with (
         _replaced(branch_and_bound, {"_QUICK_WORK": after_nodes * kernel.NODE}),
-        _replaced(relaxation, {**waits, "_WIDE_GAP": wide_gap, "_EFFORTS": efforts}),
+        _replaced(relaxation, {**waits, **core, "_WIDE_GAP": wide_gap, "_EFFORTS": efforts}),
     ):
         yield
 

@@ -21,13 +21,12 @@ from mio_rag.solvers import (
     solve_many,
     solve_path,
 )
+from mio_rag.solvers.doubly_nonnegative import Splitting, core_matrices, relaxation_matrices
 from mio_rag.solvers.presolve import presolve
 from mio_rag.solvers.reformulation import (
-    Splitting,
     better_diagonal,
     dominated,
     first_matrix,
-    relaxation_matrix,
 )
 from mio_rag.solvers.warm import WarmStart
 
@@ -111,11 +110,16 @@ def test_incumbents_keep_the_rows_and_are_local_optima(
         return
     start = np.random.default_rng(seed).random(problem.m) if point else np.zeros(0)
     rows = (problem.W, problem.w)
+    nobody = np.zeros(0, dtype=np.int8)
     found, value, x = kernel_start.incumbent(
-        problem.p, problem.A, problem.c, problem.room, *rows, start, 8, rounds
+        problem.p, problem.A, problem.c, problem.room, *rows, start, 8, rounds, nobody, seed
     )
     if not found:
         return
+    _, again, _ = kernel_start.incumbent(
+        problem.p, problem.A, problem.c, problem.room, *rows, start, 8, rounds, x, seed + 1
+    )
+    assert again >= value - 1e-12  # from a known selection on, never worse
     slack = 1e-9 * (1 + np.abs(problem.W).sum())
     assert problem.c @ x <= problem.room * (1 + 1e-12)
     assert np.all(problem.W @ x <= problem.w + slack)
@@ -176,15 +180,16 @@ def test_matrices_are_semidefinite_and_below_the_penalties(
     if scale <= 1e-12:
         return
     start = Splitting.of(problem, np.full(problem.m, 0.5), first_matrix(problem.A))
-    conic = relaxation_matrix(problem, np.zeros(0), steps, np.inf, start)
-    assert conic is not None
+    conic = relaxation_matrices(problem, np.zeros(0), steps, np.inf, start)
+    point = np.where(np.arange(problem.m) % 2, 0.0, 0.4)
+    core = core_matrices(problem, np.zeros(0), first_matrix(problem.A), point, steps, np.inf)
     warm = WarmStart()
-    warm.keep(problem, conic)
+    warm.keep(problem, conic[0])
     made = [
         (problem.A, dominated(problem.A)),
         (problem.A, first_matrix(problem.A)),
         (problem.A, better_diagonal(first_matrix(problem.A), np.full(problem.m, 0.5), scale)),
-        (problem.A, conic),
+        *((problem.A, matrix) for matrix in (*conic, *core)),
         (after.A, warm.matrix_for(after)),
     ]
     for A, G in made:
@@ -222,7 +227,9 @@ def test_numbers_of_any_size(size: float, what: str) -> None:
         pairwise = size * pairwise
     program = SelectionProgram(rng.random(12), pairwise, costs, float(costs.sum() / 2), rows)
     with warnings.catch_warnings(), forced_stages(0, 0.0, (2, 4)):
-        warnings.filterwarnings("error", module=r"mio_rag\.solvers\.(presolve|relaxation|reformulation|warm)")
+        warnings.filterwarnings(
+            "error", module=r"mio_rag\.solvers\.(presolve|relaxation|reformulation|doubly_nonnegative|warm)"
+        )
         assert check_all(program, rng, Counter()) == []
         assert check_path(program, rng, Counter()) == []
 
@@ -277,7 +284,7 @@ def test_a_near_deadline_buys_no_perturbations(monkeypatch: pytest.MonkeyPatch) 
     real = kernel_start.incumbent
 
     def spy(*arguments):
-        asked.append(arguments[-1])
+        asked.append(arguments[8])  # rounds
         return real(*arguments)
 
     raw = np.triu(np.random.default_rng(0).random((60, 60)), 1)
