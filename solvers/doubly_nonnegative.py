@@ -124,7 +124,8 @@ def relaxation_matrices(
     # Constraints: Z_00 = 1, kappa Z_ii - Z_0i = 0, row . Z_0 + slack = room. Their Gram matrix is an arrow.
     own = kappa**2 + 0.5
     pivot = 0.5 * float(row @ row) + 1.0 - 0.25 * float(row @ row) / own
-    Z, S, N, sigma = state.Z, state.S / scale, state.N / scale, state.sigma
+    own_cost, dual = np.diagonal(cost), np.empty_like(cost)
+    Z, S, N, sigma = state.Z.copy(), state.S / scale, state.N / scale, state.sigma
     slack, slack_dual = state.slack / length, state.slack_dual * length / scale
     size = 1.0 + float(np.linalg.norm(cost))
     took = expected_seconds(m)
@@ -134,25 +135,30 @@ def relaxation_matrices(
             if step == state.steps:
                 return []
             break
-        left = cost - S - N
-        corner = left[0, 0] + (1.0 - Z[0, 0]) / sigma
-        items = kappa * left[every, every] - left[0, 1:] - (kappa * Z[every, every] - Z[0, 1:]) / sigma
-        budget = float(row @ left[0, 1:]) - slack_dual + (room - float(row @ Z[0, 1:]) - slack) / sigma
+        first, own_part = cost[0] - S[0] - N[0], own_cost - np.diagonal(S)
+        corner = first[0] + (1.0 - Z[0, 0]) / sigma
+        items = kappa * own_part[1:] - first[1:] - (kappa * np.diagonal(Z)[1:] - Z[0, 1:]) / sigma
+        budget = float(row @ first[1:]) - slack_dual + (room - float(row @ Z[0, 1:]) - slack) / sigma
         mu = (budget + 0.5 * float(row @ items) / own) / pivot
         diagonal = (items + 0.5 * mu * row) / own
-        dual = cost.copy()
+        border = 0.5 * (mu * row - diagonal)
+        np.copyto(dual, cost)
         dual[0, 0] -= corner
         dual[every, every] -= kappa * diagonal
-        border = 0.5 * (mu * row - diagonal)
         dual[0, 1:] -= border
         dual[1:, 0] -= border
-        N = np.maximum(0.0, dual - S - Z / sigma)
+        left = dual - Z / sigma
+        N = left - S
+        np.maximum(N, 0.0, out=N)
         np.fill_diagonal(N, 0.0)
         free = -mu - slack / sigma
         slack_dual, new_slack = max(0.0, free), max(0.0, -sigma * free)
-        S, new = _split(dual - N - Z / sigma, sigma)
+        left -= N
+        S, new = _split(left, sigma)
         stride = _OVER_RELAXATION if step else 1.0
-        Z = Z + stride * (new - Z)
+        Z *= 1.0 - stride
+        new *= stride
+        Z += new
         slack += stride * (new_slack - slack)
         if step % _BALANCE_EVERY == _BALANCE_EVERY - 1:
             residual = float(np.linalg.norm(dual - S - N)) / size
@@ -239,13 +245,13 @@ def _products(x: FloatArray, G: FloatArray) -> FloatArray:
 def _split(target: FloatArray, sigma: float) -> tuple[FloatArray, FloatArray]:
     """Positive part of a symmetric matrix, and sigma times its negative part."""
     values, vectors = np.linalg.eigh(target)
-    positive = values > 0
-    if 2 * int(positive.sum()) < values.size:
-        V = vectors[:, positive]
-        S = (V * values[positive]) @ V.T
+    k = int(np.searchsorted(values, 0.0))
+    if 2 * k > values.size:
+        V = vectors[:, k:] * np.sqrt(values[k:])
+        S = V @ V.T  # of a matrix and its own transpose, BLAS works out half
         return S, sigma * (S - target)
-    V = vectors[:, ~positive]
-    negative = (V * -values[~positive]) @ V.T
+    V = vectors[:, :k] * np.sqrt(-values[:k])
+    negative = V @ V.T
     return target + negative, sigma * negative
 
 
