@@ -36,9 +36,9 @@ _OVER_RELAXATION = 1.75
 _FIRST_PENALTY = 0.5
 _FIRST_SHARE = 0.75  # of the matrix that the relaxation had
 _FIRST_PAIRS = 0.5  # of the products in the primal start
-_BALANCE = 0.65  # of pairs against single items
+_BALANCE = 0.8  # of pairs against single items
 _BALANCE_EVERY = 5  # steps
-_DUAL_WEIGHT = 6.0  # only the dual side makes the bound, so its residual is kept smaller
+_DUAL_WEIGHT = 30.0  # only the dual side makes the bound, so its residual is kept smaller
 _CORE, _CORE_MORE = 1.2, 4  # times the items that the relaxation uses; at least so many more
 _CORE_SHARE = 0.8  # of their reduced costs, that the other items pay
 

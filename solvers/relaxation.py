@@ -31,7 +31,7 @@ _FEWEST_TO_PROBE = 70  # items; with fewer, the search does the same at no great
 _PROBE_STEPS = 200  # pair exchanges; 60 drop half as many items
 _PROBE_SLICE = 2e6  # exchanges times items between looks at the clock: a few milliseconds
 _PATIENCE = 15  # items in a row that probing does not drop
-_LEFT_PER_PRICE, _SPENT_PER_PRICE = (1.0, 1.0, 8.0, 10.0), (0.0, 0.0, 0.1, 0.1)  # at each effort
+_LEFT_PER_PRICE, _SPENT_PER_PRICE = (1.0, 1.0, 6.0, 10.0), (0.0, 0.0, 0.1, 0.1)  # at each effort
 
 
 @dataclass
