@@ -248,19 +248,20 @@ def improved(
     effort: int,
     deadline: float,
 ) -> tuple[Root | None, int]:
-    """The root with a better matrix, None where that does not lower its bound; and the next effort.
+    """The root with a better matrix or fewer items, None where neither can be had; and the next effort.
 
     `effort` counts from 0; see `worthwhile` for when each is due. What would not be over by the deadline is
     not begun.
     """
-    stop = target(root.problem, best, tolerance, options)
+    stop, before = target(root.problem, best, tolerance, options), root.problem.m
     if effort == 0:
         root = probed(root, stop, deadline)
     problem = root.problem
     kind, effort = _next(root, effort, _gap(root.bound, best, problem))
     scale = float(np.abs(problem.A).max(initial=0.0))
+    fewer = root if problem.m < before else None
     if problem.m < 3 or scale <= _NO_PENALTY:
-        return None, effort + 1
+        return fewer, effort + 1
     matrices: list[FloatArray] = []
     if kind == "diagonal":
         diagonal = better_diagonal(root.G, root.x, scale) if diagonal_fits(problem.m, deadline) else None
@@ -272,9 +273,9 @@ def improved(
         root.splitting = root.splitting or Splitting.of(problem, root.x, root.G)
         matrices = relaxation_matrices(problem, root.lam, _EFFORTS[effort], deadline, root.splitting)
     if not matrices:
-        return None, effort + 1
+        return fewer, effort + 1
     matrix, x = _best_of(matrices, root, stop)
     tried = relax_root(replace(root, G=matrix, x=x, bound=math.inf), best, tolerance, options)
     if tried.bound >= root.bound:
-        return None, effort + 1
+        return fewer, effort + 1
     return replace(probed(tried, stop, deadline), made_for=problem, made=matrix), effort + 1
