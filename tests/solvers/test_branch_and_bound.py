@@ -15,7 +15,7 @@ from mio_rag.formulations import LinearConstraint, SelectionProgram, nominal_pro
 from mio_rag.solvers import SolveOptions, Status, branch_and_bound, solve
 from mio_rag.solvers.doubly_nonnegative import Splitting, core_matrices, core_size, relaxation_matrices
 from mio_rag.solvers.presolve import Problem, presolve
-from mio_rag.solvers.reformulation import better_diagonal, first_matrix
+from mio_rag.solvers.reformulation import better_diagonal, first_matrix, nearly_shifted
 from mio_rag.solvers.relaxation import Incumbent, Root, improved, relax_root
 
 EXACT = SolveOptions(time_limit_seconds=None)
@@ -189,6 +189,31 @@ def test_matrices_of_the_relaxation_are_valid_and_worth_their_price(weight: floa
     assert max(less, min(core)) < diagonal <= uniform
     if weight >= 0.3:
         assert cut < 0.6 * uniform  # pairs cannot be negative: the point of the doubly non-negative bound
+
+
+@pytest.mark.parametrize("m", [300, 301])
+@pytest.mark.parametrize("kind", ["similar", "random", "alone", "concave", "two values"])
+def test_large_matrices_are_shifted_by_little_more_than_needed(m: int, kind: str) -> None:
+    rng = np.random.default_rng(m)
+    vectors = rng.normal(size=(m, 40)) + 0.5
+    M = {
+        "similar": vectors @ vectors.T / 40,
+        "random": rng.normal(size=(m, m)),
+        "alone": np.zeros((m, m)),
+        "concave": 2 * np.eye(m) - np.ones((m, m)) / (2 * m),
+        "two values": np.ones((m, m)),
+    }[kind]
+    M = M + M.T
+    if kind != "concave":
+        np.fill_diagonal(M, 0.0)
+    if kind == "alone":
+        M[3, 7] = M[7, 3] = 0.5
+    least, raised = np.linalg.eigvalsh(M)[0], nearly_shifted(M)
+    assert np.linalg.eigvalsh(raised)[0] >= 0
+    assert np.array_equal(raised - np.diag(np.diagonal(raised)), M - np.diag(np.diagonal(M)))
+    shift = np.diagonal(raised - M)
+    assert np.allclose(shift, shift[0])
+    assert max(0.0, -least) <= shift[0] <= max(0.0, -1.011 * least) + 1e-8
 
 
 def _splitting(problem: Problem) -> Splitting:
