@@ -40,6 +40,7 @@ _BALANCE = 0.8  # of pairs against single items
 _BALANCE_EVERY = 5  # steps
 _DUAL_WEIGHT = 30.0  # only the dual side makes the bound, so its residual is kept smaller
 _CORE, _CORE_MORE = 1.2, 4  # times the items that the relaxation uses; at least so many more
+_CORE_SECONDS = 0.3  # of an eigendecomposition of all items, by its cautious guess
 _CORE_SHARE = 0.8  # of their reduced costs, that the other items pay
 
 
@@ -198,6 +199,9 @@ def core_matrices(
     steps : int
         Eigendecompositions of order `core_size` + 1, >= 1.
     """
+    deadline -= _CORE_SECONDS * expected_seconds(problem.m)  # for the factorizations of all items
+    if time.perf_counter() > deadline:
+        return []
     slope = problem.p - problem.W.T @ lam + 0.5 * np.diagonal(G) - G @ x
     mu = float((slope / problem.cr)[x < 1.0 - 1e-9].max(initial=0.0))
     reduced = np.minimum(slope - mu * problem.cr, 0.0)
