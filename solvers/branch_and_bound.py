@@ -55,7 +55,7 @@ __all__ = ["solve", "warmup"]
 
 _LARGEST_TABLE = 50_000_000  # cells of the dynamic program
 _KNAPSACK_NODES = 20_000  # of the linear case, before the dynamic program takes over
-_FORCED_STARTS, _PERTURBATIONS = 8, 40  # of the incumbent's local search
+_FORCED_STARTS, _PERTURBATIONS, _LATER_PERTURBATIONS = 8, 30, 20  # of the incumbent's local search
 _SECONDS_PER_SQUARE = 1.5e-7  # times m^2: about what the root takes; a nearer deadline gets a cheaper one
 _CLOSING_SECONDS_PER_SQUARE = 8e-8  # times n^2: what `conclude` takes to check an interrupted search
 _ROWS_SECONDS = 1.0  # at most, for a first selection that meets all rows
@@ -215,8 +215,8 @@ def _solve(
         better, effort = improved(root, best, tolerance, asked, effort, deadline - closing)
         if better is not None:
             root, spent = better, spent + search.nodes
-            if time.perf_counter() + start_took < deadline:  # with half of the perturbations it takes less
-                _round(program, root.problem, root.x, best, _PERTURBATIONS // 2, effort)
+            if time.perf_counter() + start_took < deadline:  # with fewer perturbations it takes less
+                _round(program, root.problem, root.x, best, _LATER_PERTURBATIONS, effort)
             search = Search(program, root, best, tolerance, asked.relative_gap, ceiling=search.bound)
             look = _QUICK_WORK
     warm.x = best.x

@@ -37,7 +37,7 @@ __all__ = [
     "verified",
 ]
 
-_NEWTON_STEPS = 5
+_NEWTON_STEPS = 4
 _MANY = 256  # items, from which on Lanczos steps and a factorization take half as long as eigenvalues
 _LANCZOS_STEPS, _LANCZOS_SLACKS = 32, (1.003, 1.01)
 

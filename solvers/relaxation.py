@@ -20,10 +20,9 @@ __all__ = ["Incumbent", "Root", "improved", "probed", "relax_root", "target", "w
 _MULTIPLIER_STEPS = 80  # with 25, a dozen mixed rows cost twice the nodes
 _REFINING_STEPS = 25  # from multipliers that another matrix left
 _NO_PENALTY = 1e-12  # relative to the largest value: nothing for a better matrix to gain
-_NARROW_GAP, _WIDE_GAP = 0.012, 0.06
-_SMALL = 70  # items
+_NARROW_GAP = 0.016
 _EFFORTS = (8, 8, 24, 160)  # steps of conic matrices, one after another; the first of the core alone
-_FEWEST_FOR_CORE, _LARGEST_CORE = 90, 0.6  # items; share of them
+_FEWEST_FOR_CORE, _LARGEST_CORE, _CORE_GAP = 90, 0.6, 0.08  # items; share of them; no good beyond
 _STEP, _PER_SQUARE, _PER_CUBE = 3e5, 60.0, 0.3  # of such a step, as work: constant, times m^2, times m^3
 _DIAGONAL_STEPS = 4  # that another diagonal costs
 _TREE_GROWTH = 0.65
@@ -209,10 +208,11 @@ def _next(root: Root, effort: int, gap: float) -> tuple[str, int]:
     m = root.problem.m
     if effort > 0:
         return "all", effort
-    if gap <= _NARROW_GAP or (m <= _SMALL and gap <= _WIDE_GAP):
+    if gap <= _NARROW_GAP:
         return "diagonal", 0
-    fits = m >= _FEWEST_FOR_CORE and core_size(root.x) <= _LARGEST_CORE * m
-    return ("core", 0) if fits else ("all", 1)
+    if gap <= _CORE_GAP and m >= _FEWEST_FOR_CORE and core_size(root.x) <= _LARGEST_CORE * m:
+        return "core", 0
+    return "all", 1
 
 
 def worthwhile(root: Root, effort: int, bound: float, best: Incumbent, work: float, done: float) -> bool:

@@ -71,24 +71,24 @@ def complaint(
 
 
 @contextmanager
-def forced_stages(after_nodes: int, wide_gap: float, efforts: tuple[int, ...]) -> Iterator[None]:
+def forced_stages(after_nodes: int, narrow_gap: float, efforts: tuple[int, ...]) -> Iterator[None]:
     """Better matrices and probing from the first nodes on: small programs are over before they would begin.
 
     Parameters
     ----------
     after_nodes : int
         Nodes before the first of them, >= 0.
-    wide_gap : float
-        Relative gap above which another diagonal is not enough: 0 for the conic matrices alone.
+    narrow_gap : float
+        Relative gap up to which another diagonal comes first: 0 for the conic matrices alone.
     efforts : tuple of int
         Steps of each conic matrix; a few steps leave rough ones, which must be as valid.
     """
     never = (0.0,) * len(efforts)
     waits = {"_LEFT_PER_PRICE": never, "_SPENT_PER_PRICE": never, "_FEWEST_TO_PROBE": 3}
-    core = {"_FEWEST_FOR_CORE": 3, "_LARGEST_CORE": 0.9}
+    core = {"_FEWEST_FOR_CORE": 3, "_LARGEST_CORE": 0.9, "_CORE_GAP": 1e9}
     with (
         _replaced(branch_and_bound, {"_QUICK_WORK": after_nodes * kernel.NODE}),
-        _replaced(relaxation, {**waits, **core, "_WIDE_GAP": wide_gap, "_EFFORTS": efforts}),
+        _replaced(relaxation, {**waits, **core, "_NARROW_GAP": narrow_gap, "_EFFORTS": efforts}),
     ):
         yield
 

@@ -86,8 +86,8 @@ def check_program(seed: int, k: int, counts: Counter[str]) -> list[dict[str, Any
     if rng.random() < _FORCED:
         counts["programs: later stages forced"] += 1
         efforts = (20, 60, 200) if rng.random() < 0.02 else (2, 4, 12)
-        after_nodes, wide_gap = int(rng.choice([0, 0, 1, 3])), float(rng.choice([0.0, 0.06, 1e9]))
-        settings.enter_context(forced_stages(after_nodes, wide_gap, efforts))
+        after_nodes, narrow_gap = int(rng.choice([0, 0, 1, 3])), float(rng.choice([0.0, 0.06, 1e9]))
+        settings.enter_context(forced_stages(after_nodes, narrow_gap, efforts))
     if rng.random() < _WEAK:
         counts["programs: weak starts"] += 1
         settings.enter_context(weak_starts())

@@ -44,7 +44,7 @@ def test_a_path_equals_single_solves_and_searches_less() -> None:
 @given(seed=st.integers(0, 2**31 - 1))
 def test_a_warm_start_from_any_other_program_is_harmless(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    with forced_stages(1, relaxation._WIDE_GAP, relaxation._EFFORTS):
+    with forced_stages(1, relaxation._NARROW_GAP, relaxation._EFFORTS):
         warm = WarmStart()
         n = 10
         for _ in range(4):

@@ -71,7 +71,7 @@ def test_every_certificate_holds(program: SelectionProgram, seed: int) -> None:
     program=programs(n_min=4),
     seed=SEEDS,
     after_nodes=st.integers(0, 3),
-    wide_gap=st.sampled_from([0.0, 0.03, 1e9]),
+    narrow_gap=st.sampled_from([0.0, 0.03, 1e9]),
     efforts=st.sampled_from([(1, 2), (3, 6, 12), (10, 20)]),
     weak=st.booleans(),
 )
@@ -79,12 +79,12 @@ def test_every_certificate_holds_where_later_stages_are_forced(
     program: SelectionProgram,
     seed: int,
     after_nodes: int,
-    wide_gap: float,
+    narrow_gap: float,
     efforts: tuple[int, ...],
     weak: bool,
 ) -> None:
     rng = np.random.default_rng(seed)
-    with forced_stages(after_nodes, wide_gap, efforts), weak_starts() if weak else nullcontext():
+    with forced_stages(after_nodes, narrow_gap, efforts), weak_starts() if weak else nullcontext():
         assert check_all(program, rng, Counter()) == []
         assert check_path(program, rng, Counter()) == []
 
@@ -294,7 +294,7 @@ def test_a_near_deadline_buys_no_perturbations(monkeypatch: pytest.MonkeyPatch) 
     branch_and_bound.solve(program, SolveOptions(time_limit_seconds=1e-5))
     assert asked == [0]
     branch_and_bound.solve(program, SolveOptions(time_limit_seconds=None), max_nodes=1)
-    assert asked[1] == 40
+    assert asked[1] == branch_and_bound._PERTURBATIONS
 
 
 def test_a_path_that_turns_infeasible_and_back_is_solved_like_its_programs() -> None:
@@ -323,7 +323,7 @@ def test_sizes_that_float64_cannot_resolve_are_told_and_not_called_optimal() -> 
         row = LinearConstraint(np.ones(11), lower=4.0)
         linear = 1e-4 * rng.normal(size=11)
         program = SelectionProgram(linear, raw + raw.T, rng.integers(1, 9, 11), 30, (row,))
-        with weak_starts(), forced_stages(1, relaxation._WIDE_GAP, relaxation._EFFORTS):
+        with weak_starts(), forced_stages(1, relaxation._NARROW_GAP, relaxation._EFFORTS):
             result = branch_and_bound.solve(program, SolveOptions())
         assert complaint(program, enumerate_all(program), result, SolveOptions(), True) is None
         if result.status is not Status.OPTIMAL:
