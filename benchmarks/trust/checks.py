@@ -18,6 +18,7 @@ from mio_rag.solvers import (
     SolveResult,
     Status,
     branch_and_bound,
+    doubly_nonnegative,
     kernel,
     relaxation,
     solve_path,
@@ -88,6 +89,7 @@ def forced_stages(after_nodes: int, narrow_gap: float, efforts: tuple[int, ...])
     core = {"_FEWEST_FOR_CORE": 3, "_LARGEST_CORE": 0.9, "_CORE_GAP": 1e9}
     with (
         _replaced(branch_and_bound, {"_QUICK_WORK": after_nodes * kernel.NODE}),
+        _replaced(doubly_nonnegative, {"_CORE": 1.0, "_CORE_MORE": 1}),
         _replaced(relaxation, {**waits, **core, "_NARROW_GAP": narrow_gap, "_EFFORTS": efforts}),
     ):
         yield
