@@ -78,7 +78,7 @@ def forced_stages(after_nodes: int, narrow_gap: float, efforts: tuple[int, ...])
     Parameters
     ----------
     after_nodes : int
-        Nodes before the first of them, >= 0.
+        Nodes before the first of them, at most, >= 0.
     narrow_gap : float
         Relative gap up to which another diagonal comes first: 0 for the conic matrices alone.
     efforts : tuple of int
