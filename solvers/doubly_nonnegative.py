@@ -4,17 +4,18 @@
 
 Without X >= 0 a relaxation spreads over many similar passages and books their pairs as negative: with heavy
 penalties the gap is tens of percent, with X >= 0 a few; with light ones it takes a third off what the best
-diagonal leaves. Solved roughly by the alternating direction method of multipliers on the dual, one
-eigendecomposition a step. It can stop after any step: what is left of infeasibility is paid by a shift of the
-diagonal.
+diagonal leaves. Solved roughly by the alternating direction method of multipliers on the dual. A step takes
+an eigendecomposition; the later the step, the less the eigenvectors turn, and the more often those of an
+earlier step serve again, to first order and for a quarter of the time. It can stop after any step: what is
+left of infeasibility is paid by a shift of the diagonal.
 
-- `relaxation_matrices`: of all items.
-- `core_matrices`: of the items that the relaxation uses, about a quarter, in exchange for what the others
+- `relaxation_matrix`: of all items.
+- `core_matrix`: of the items that the relaxation uses, about a quarter, in exchange for what the others
   can afford by their reduced costs. A rough matrix for a fifth of the price; items that it shows to be
   hopeless make the next one cheaper.
 
 Sources: Burer (2009) for the doubly non-negative relaxation; Povh, Rendl and Wiegele (2006) and Wen, Goldfarb
-and Yin (2010) for the method.
+and Yin (2010) for the method; Daleckii and Krein (1965) for the derivative of a function of a matrix.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from scipy.linalg import solve_triangular
 from mio_rag.solvers.presolve import FloatArray, Problem
 from mio_rag.solvers.reformulation import expected_seconds, shifted, verified
 
-__all__ = ["Splitting", "core_matrices", "core_size", "relaxation_matrices"]
+__all__ = ["Splitting", "core_matrix", "core_size", "relaxation_matrix"]
 
 _OVER_RELAXATION = 1.75
 _FIRST_PENALTY = 0.5
@@ -39,6 +40,8 @@ _FIRST_PAIRS = 0.5  # of the products in the primal start
 _BALANCE = 0.8  # of pairs against single items
 _BALANCE_EVERY = 5  # steps
 _DUAL_WEIGHT = 30.0  # only the dual side makes the bound, so its residual is kept smaller
+_EXACT_EVERY, _LONGER_EVERY = 5, 4  # steps; between eigendecompositions at most, and until it is one more
+_LIGHT = 2.2  # kappa from which on the multipliers make the better matrix
 _CORE, _CORE_MORE = 1.2, 4  # times the items that the relaxation uses; at least so many more
 _CORE_SECONDS = 0.3  # of an eigendecomposition of all items, by its cautious guess
 _CORE_SHARE = 0.8  # of their reduced costs, that the other items pay
@@ -61,6 +64,8 @@ class Splitting:
     slack: float = 0.0
     slack_dual: float = 0.0
     steps: int = 0
+    vectors: FloatArray | None = None  # of the last eigendecomposition
+    age: int = 0  # steps since
 
     @classmethod
     def of(cls, problem: Problem, x: FloatArray, G: FloatArray) -> Splitting:
@@ -87,16 +92,16 @@ class Splitting:
     def keep(self, k: NDArray[np.int64]) -> Splitting:
         """The same for some of the items."""
         at = np.ix_(*2 * (np.concatenate(([0], k + 1)),))
-        return replace(self, Z=self.Z[at], S=self.S[at], N=self.N[at])
+        return replace(self, Z=self.Z[at], S=self.S[at], N=self.N[at], vectors=None)
 
 
-def relaxation_matrices(
+def relaxation_matrix(
     problem: Problem, lam: FloatArray, steps: int, deadline: float, state: Splitting
-) -> list[FloatArray]:
-    """Positive semidefinite matrices that are at most A off the diagonal, from the doubly non-negative dual.
+) -> FloatArray | None:
+    """A positive semidefinite matrix that is at most A off the diagonal, from the doubly non-negative dual.
 
-    Two, which would be the same if the method had converged: the dual matrix cut to the penalties, which is
-    the tighter one with heavy penalties, and the penalties less the multipliers of X >= 0, with light ones.
+    There are two, which would be the same if the method had converged: with heavy penalties the dual matrix
+    cut to the penalties is the tighter one, with light ones the penalties less the multipliers of X >= 0.
 
     Parameters
     ----------
@@ -105,9 +110,9 @@ def relaxation_matrices(
     lam : array, shape (rows,)
         Multipliers of the rows, which are folded into the values.
     steps : int
-        Eigendecompositions of order m + 1, >= 1.
+        Steps of the method, >= 1.
     deadline : float
-        On the clock of `time.perf_counter`. Stops in time for it; no matrix where not one step fits.
+        On the clock of `time.perf_counter`. Stops in time for it; None where not one step fits.
     state : Splitting
         Of the same items, to go on from; updated.
     """
@@ -125,66 +130,83 @@ def relaxation_matrices(
     # Constraints: Z_00 = 1, kappa Z_ii - Z_0i = 0, row . Z_0 + slack = room. Their Gram matrix is an arrow.
     own = kappa**2 + 0.5
     pivot = 0.5 * float(row @ row) + 1.0 - 0.25 * float(row @ row) / own
-    own_cost, dual = np.diagonal(cost), np.empty_like(cost)
-    Z, S, N, sigma = state.Z.copy(), state.S / scale, state.N / scale, state.sigma
+    own_cost, left, N = np.diagonal(cost), np.empty_like(cost), state.N / scale
+    S, sigma = state.S / scale, state.sigma
     slack, slack_dual = state.slack / length, state.slack_dual * length / scale
+    Y = state.Z / sigma  # its diagonal and border move with all else
     size = 1.0 + float(np.linalg.norm(cost))
     took = expected_seconds(m)
+    vectors, age = state.vectors, state.age
     for step in range(state.steps, state.steps + steps):
         now = time.perf_counter()
         if now + 3 * took > deadline:  # this step, and the shifts at the end
             if step == state.steps:
-                return []
+                return None
             break
         first, own_part = cost[0] - S[0] - N[0], own_cost - np.diagonal(S)
-        corner = first[0] + (1.0 - Z[0, 0]) / sigma
-        items = kappa * own_part[1:] - first[1:] - (kappa * np.diagonal(Z)[1:] - Z[0, 1:]) / sigma
-        budget = float(row @ first[1:]) - slack_dual + (room - float(row @ Z[0, 1:]) - slack) / sigma
+        corner = first[0] + 1.0 / sigma - Y[0, 0]
+        items = kappa * own_part[1:] - first[1:] - (kappa * np.diagonal(Y)[1:] - Y[0, 1:])
+        budget = float(row @ first[1:]) - slack_dual + (room - slack) / sigma - float(row @ Y[0, 1:])
         mu = (budget + 0.5 * float(row @ items) / own) / pivot
         diagonal = (items + 0.5 * mu * row) / own
         border = 0.5 * (mu * row - diagonal)
-        np.copyto(dual, cost)
-        dual[0, 0] -= corner
-        dual[every, every] -= kappa * diagonal
-        dual[0, 1:] -= border
-        dual[1:, 0] -= border
-        left = dual - Z / sigma
-        N = left - S
+        np.subtract(cost, Y, out=left)
+        left[0, 0] -= corner
+        left[every, every] -= kappa * diagonal
+        left[0, 1:] -= border
+        left[1:, 0] -= border
+        np.subtract(left, S, out=N)
         np.maximum(N, 0.0, out=N)
         np.fill_diagonal(N, 0.0)
+        left -= N
         free = -mu - slack / sigma
         slack_dual, new_slack = max(0.0, free), max(0.0, -sigma * free)
-        left -= N
-        S, new = _split(left, sigma)
+        age += 1
+        if vectors is None or age >= min(_EXACT_EVERY, 1 + (step + 1) // _LONGER_EVERY):
+            S, negative, vectors = _split(left)
+            age = 0
+        else:
+            S, negative = _nearly_split(left, vectors)
         stride = _OVER_RELAXATION if step else 1.0
-        Z *= 1.0 - stride
-        new *= stride
-        Z += new
         slack += stride * (new_slack - slack)
         if step % _BALANCE_EVERY == _BALANCE_EVERY - 1:
-            residual = float(np.linalg.norm(dual - S - N)) / size
-            sigma *= _balance(Z, kappa, row, room, slack, _DUAL_WEIGHT * residual)
-        took = time.perf_counter() - now
-    state.Z, state.S, state.N, state.sigma, state.steps = Z, S * scale, N * scale, sigma, step + 1
+            # what the dual matrix lacks: left - S + Y = Y - negative
+            Y -= negative
+            residual = float(np.linalg.norm(Y)) / size
+            Y *= 1.0 - stride
+            Y += negative
+            factor = _balance(Y * sigma, kappa, row, room, slack, _DUAL_WEIGHT * residual)
+            sigma *= factor
+            Y /= factor
+        else:
+            Y *= 1.0 - stride
+            negative *= stride
+            Y += negative
+        if age == 0:
+            took = time.perf_counter() - now
+    state.Z, state.S, state.N, state.sigma, state.steps = Y * sigma, S * scale, N * scale, sigma, step + 1
     state.slack, state.slack_dual = slack * length, slack_dual * scale / length
+    state.vectors, state.age = vectors, age
     units = scale / kappa**2
-    pairs = N[1:, 1:] + N[1:, 1:].T
-    both = np.minimum(units * (S[1:, 1:] + S[1:, 1:].T), problem.A), problem.A - units * pairs
-    for M in both:
-        np.fill_diagonal(M, 2 * units * np.diagonal(S)[1:])
-    return [shifted(M) for M in both]
+    if kappa >= _LIGHT:
+        N += N.T
+        M = problem.A - units * N[1:, 1:]
+    else:
+        M = np.minimum(units * (S[1:, 1:] + S[1:, 1:].T), problem.A)
+    np.fill_diagonal(M, 2 * units * np.diagonal(S)[1:])
+    return shifted(M)
 
 
 def core_size(x: FloatArray) -> int:
-    """How many items `core_matrices` is about, where the relaxed point is x."""
+    """How many items `core_matrix` is about, where the relaxed point is x."""
     used = int(np.count_nonzero(x > 1e-9))
     return min(x.size, max(int(_CORE * used), used + _CORE_MORE))
 
 
-def core_matrices(
+def core_matrix(
     problem: Problem, lam: FloatArray, G: FloatArray, x: FloatArray, steps: int, deadline: float
-) -> list[FloatArray]:
-    """What `relaxation_matrices` gives, but of the items that x uses and the likeliest others.
+) -> FloatArray | None:
+    """What `relaxation_matrix` gives, but of the items that x uses and the likeliest others.
 
     Every other item has a reduced cost h < 0 at x. Raised by 2 |h|, its diagonal entry leaves the bound at x
     as it is. What these entries outweigh of the entries between the core and the others (a Schur complement)
@@ -197,11 +219,11 @@ def core_matrices(
     x : array, shape (m,)
         The relaxed point of G.
     steps : int
-        Eigendecompositions of order `core_size` + 1, >= 1.
+        Of the method, with the items of the core, >= 1.
     """
     deadline -= _CORE_SECONDS * expected_seconds(problem.m)  # for the factorizations of all items
     if time.perf_counter() > deadline:
-        return []
+        return None
     slope = problem.p - problem.W.T @ lam + 0.5 * np.diagonal(G) - G @ x
     mu = float((slope / problem.cr)[x < 1.0 - 1e-9].max(initial=0.0))
     reduced = np.minimum(slope - mu * problem.cr, 0.0)
@@ -212,25 +234,26 @@ def core_matrices(
     try:
         factor = np.linalg.cholesky(G[np.ix_(others, others)])
     except np.linalg.LinAlgError:
-        return []
+        return None
     V = solve_triangular(factor, G[np.ix_(others, core)], lower=True, check_finite=False)
     outweighed = V.T @ V
+    inside = np.ix_(core, core)
     part = problem.keep(core)
     part = replace(
         part,
         p=part.p - outweighed @ x[core] + 0.5 * np.diagonal(outweighed),
         A=part.A - outweighed + np.diag(np.diagonal(outweighed)),
     )
-    state = Splitting.of(part, x[core], G[np.ix_(core, core)] - outweighed)
-    made = []
-    for M in relaxation_matrices(part, lam, steps, deadline, state):
-        whole = G.copy()
-        M += outweighed
-        whole[np.ix_(core, core)] = np.where(
-            np.eye(core.size, dtype=bool), M, np.minimum(M, problem.A[np.ix_(core, core)])
-        )
-        made.append(verified(whole))
-    return made
+    state = Splitting.of(part, x[core], G[inside] - outweighed)
+    M = relaxation_matrix(part, lam, steps, deadline, state)
+    if M is None:
+        return None
+    M += outweighed
+    diagonal = np.diagonal(M).copy()
+    np.minimum(M, problem.A[inside], out=M)
+    np.fill_diagonal(M, diagonal)
+    G[inside] = M
+    return verified(G)
 
 
 def _products(x: FloatArray, G: FloatArray) -> FloatArray:
@@ -246,17 +269,41 @@ def _products(x: FloatArray, G: FloatArray) -> FloatArray:
     return products
 
 
-def _split(target: FloatArray, sigma: float) -> tuple[FloatArray, FloatArray]:
-    """Positive part of a symmetric matrix, and sigma times its negative part."""
+def _split(target: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Positive and negative part of a symmetric matrix (their difference is the matrix); its eigenvectors."""
     values, vectors = np.linalg.eigh(target)
     k = int(np.searchsorted(values, 0.0))
     if 2 * k > values.size:
         V = vectors[:, k:] * np.sqrt(values[k:])
         S = V @ V.T  # of a matrix and its own transpose, BLAS works out half
-        return S, sigma * (S - target)
+        return S, S - target, vectors
     V = vectors[:, :k] * np.sqrt(-values[:k])
     negative = V @ V.T
-    return target + negative, sigma * negative
+    return target + negative, negative, vectors
+
+
+def _nearly_split(target: FloatArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The same parts, to first order in what `target` lacks of being diagonal in the basis `vectors`.
+
+    Entries between two vectors of one sign belong to the part of that sign; those between a positive and a
+    negative one are shared out in proportion to the eigenvalues.
+    """
+    turned = target @ vectors
+    values = np.einsum("ij,ij->j", vectors, turned)
+    positive = values > 0
+    few_positive = 2 * np.count_nonzero(positive) <= values.size
+    of_part = positive if few_positive else ~positive
+    own, other = np.flatnonzero(of_part), np.flatnonzero(~of_part)
+    basis = vectors[:, own]
+    entries = basis.T @ turned
+    sizes = values[own, None]
+    entries[:, other] *= sizes / (sizes - values[other])
+    entries[:, own] *= 0.5
+    part = basis @ (entries @ vectors.T)
+    part = part + part.T
+    if few_positive:
+        return part, part - target
+    return target - part, -part
 
 
 def _balance(Z: FloatArray, kappa: float, row: FloatArray, room: float, slack: float, dual: float) -> float:

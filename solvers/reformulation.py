@@ -12,7 +12,7 @@ and the right side is concave. How good the bound is depends on G. Ways to find 
 - `better_diagonal`: the diagonal that lowers the relaxation most where its point is fractional (quadratic
   convex reformulation), by Newton steps on a log-barrier. A few inversions; closes almost
   half of a small gap.
-- `doubly_nonnegative.relaxation_matrices`: diagonal and off-diagonal together, by a conic program.
+- `doubly_nonnegative.relaxation_matrix`: diagonal and off-diagonal together, by a conic program.
 
 Source: Billionnet, Elloumi and Plateau (2009) for the convex reformulation.
 """

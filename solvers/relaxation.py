@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.solvers import kernel_relax
-from mio_rag.solvers.doubly_nonnegative import Splitting, core_matrices, core_size, relaxation_matrices
+from mio_rag.solvers.doubly_nonnegative import Splitting, core_matrix, core_size, relaxation_matrix
 from mio_rag.solvers.presolve import FloatArray, Problem
 from mio_rag.solvers.reformulation import better_diagonal, diagonal_fits
 from mio_rag.solvers.result import SolveOptions
@@ -20,17 +20,18 @@ __all__ = ["Incumbent", "Root", "improved", "probed", "relax_root", "target", "w
 _MULTIPLIER_STEPS = 80  # with 25, a dozen mixed rows cost twice the nodes
 _REFINING_STEPS = 25  # from multipliers that another matrix left
 _NO_PENALTY = 1e-12  # relative to the largest value: nothing for a better matrix to gain
-_NARROW_GAP = 0.016
-_EFFORTS = (8, 8, 24, 160)  # steps of conic matrices, one after another; the first of the core alone
-_FEWEST_FOR_CORE, _LARGEST_CORE, _CORE_GAP = 90, 0.6, 0.08  # items; share of them; no good beyond
+_NARROW_GAP, _NARROW_GAP_WITHOUT_CORE = 0.016, 0.025
+_EFFORTS = (12, 8, 24, 160)  # steps of conic matrices, one after another; the first of the core alone
+_FEWEST_FOR_CORE, _LARGEST_CORE = 90, 0.6  # items; share of them
+_WIDE_GAP, _WIDE_STEPS = 0.08, 12  # where a core is no good, and the first matrix of all worth more
 _STEP, _PER_SQUARE, _PER_CUBE = 3e5, 60.0, 0.3  # of such a step, as work: constant, times m^2, times m^3
-_DIAGONAL_STEPS = 4  # that another diagonal costs
+_DIAGONAL_STEPS = 2  # that another diagonal costs
 _TREE_GROWTH = 0.65
 _FEWEST_TO_PROBE = 70  # items; with fewer, the search does the same at no greater cost
 _PROBE_STEPS = 200  # pair exchanges; 60 drop half as many items
 _PROBE_SLICE = 2e6  # exchanges times items between looks at the clock: a few milliseconds
 _PATIENCE = 15  # items in a row that probing does not drop
-_LEFT_PER_PRICE, _SPENT_PER_PRICE = (1.0, 1.0, 6.0, 10.0), (0.0, 0.0, 0.1, 0.1)  # at each effort
+_LEFT_PER_PRICE, _SPENT_PER_PRICE = (1.0, 1.0, 6.0, 15.0), (0.0, 0.0, 0.1, 0.1)  # at each effort
 
 
 @dataclass
@@ -163,16 +164,6 @@ def _relaxed(
     return bound, mu, q, g
 
 
-def _best_of(matrices: list[FloatArray], root: Root, stop: float) -> tuple[FloatArray, FloatArray]:
-    """The matrix with the lowest bound at the multipliers that there are, and its relaxed point."""
-    if len(matrices) == 1:
-        return matrices[0], root.x
-    points = [root.x.copy() for _ in matrices]
-    bounds = [_relaxed(root.problem, M, root.lam, x, stop)[0] for M, x in zip(matrices, points, strict=True)]
-    k = int(np.argmin(bounds))
-    return matrices[k], points[k]
-
-
 def _multipliers(
     problem: Problem, G: FloatArray, lam: FloatArray, x: FloatArray, best: Incumbent
 ) -> FloatArray:
@@ -199,20 +190,22 @@ def _gap(bound: float, best: Incumbent, problem: Problem) -> float:
     return math.inf if best.x is None else (bound - best.value) / max(objective, 1e-300)
 
 
-def _next(root: Root, effort: int, gap: float) -> tuple[str, int]:
-    """What to try next, "diagonal", "core" or "all", and the number of that effort.
+def _next(root: Root, effort: int, gap: float) -> tuple[str, int, int]:
+    """What to try next, "diagonal", "core" or "all", the number of that effort, and its steps.
 
     Where the gap is narrow, another diagonal, which costs a few inversions, comes first; else a matrix of
     the core, where that is small.
     """
     m = root.problem.m
-    if effort > 0:
-        return "all", effort
-    if gap <= _NARROW_GAP:
-        return "diagonal", 0
-    if gap <= _CORE_GAP and m >= _FEWEST_FOR_CORE and core_size(root.x) <= _LARGEST_CORE * m:
-        return "core", 0
-    return "all", 1
+    has_core = m >= _FEWEST_FOR_CORE and core_size(root.x) <= _LARGEST_CORE * m
+    if effort == 0 and gap <= (_NARROW_GAP if has_core else _NARROW_GAP_WITHOUT_CORE):
+        return "diagonal", 0, _DIAGONAL_STEPS
+    if effort == 0 and gap <= _WIDE_GAP and has_core:
+        return "core", 0, _EFFORTS[0]
+    effort = max(1, effort)
+    if effort >= len(_EFFORTS):
+        return "none", effort, 0
+    return "all", effort, _WIDE_STEPS if effort == 1 and gap > _WIDE_GAP else _EFFORTS[effort]
 
 
 def worthwhile(root: Root, effort: int, bound: float, best: Incumbent, work: float, done: float) -> bool:
@@ -230,11 +223,10 @@ def worthwhile(root: Root, effort: int, bound: float, best: Incumbent, work: flo
     in the median, and up to 60 times. The exponent tempers it, and was set by the times of whole solves. The
     dearer matrices also wait until the search has cost a part of their price.
     """
-    kind, effort = _next(root, effort, _gap(bound, best, root.problem))
-    if effort >= len(_EFFORTS):
+    kind, effort, steps = _next(root, effort, _gap(bound, best, root.problem))
+    if kind == "none":
         return False
     m = core_size(root.x) if kind == "core" else root.problem.m
-    steps = _DIAGONAL_STEPS if kind == "diagonal" else _EFFORTS[effort]
     price = steps * (_STEP + _PER_SQUARE * m**2 + _PER_CUBE * m**3)
     left = work * (max(done, 1e-30) ** -_TREE_GROWTH - 1.0)
     return left >= _LEFT_PER_PRICE[effort] * price and work >= _SPENT_PER_PRICE[effort] * price
@@ -257,25 +249,24 @@ def improved(
     if effort == 0:
         root = probed(root, stop, deadline)
     problem = root.problem
-    kind, effort = _next(root, effort, _gap(root.bound, best, problem))
+    kind, effort, steps = _next(root, effort, _gap(root.bound, best, problem))
     scale = float(np.abs(problem.A).max(initial=0.0))
     fewer = root if problem.m < before else None
     if problem.m < 3 or scale <= _NO_PENALTY:
         return fewer, effort + 1
-    matrices: list[FloatArray] = []
+    matrix: FloatArray | None = None
     if kind == "diagonal":
-        diagonal = better_diagonal(root.G, root.x, scale) if diagonal_fits(problem.m, deadline) else None
-        matrices = [] if diagonal is None else [diagonal]
+        if diagonal_fits(problem.m, deadline):
+            matrix = better_diagonal(root.G, root.x, scale)
     elif kind == "core":
         root.splitting = None
-        matrices = core_matrices(problem, root.lam, root.G, root.x, _EFFORTS[effort], deadline)
-    elif effort < len(_EFFORTS):
+        matrix = core_matrix(problem, root.lam, root.G, root.x, steps, deadline)
+    elif kind == "all":
         root.splitting = root.splitting or Splitting.of(problem, root.x, root.G)
-        matrices = relaxation_matrices(problem, root.lam, _EFFORTS[effort], deadline, root.splitting)
-    if not matrices:
+        matrix = relaxation_matrix(problem, root.lam, steps, deadline, root.splitting)
+    if matrix is None:
         return fewer, effort + 1
-    matrix, x = _best_of(matrices, root, stop)
-    tried = relax_root(replace(root, G=matrix, x=x, bound=math.inf), best, tolerance, options)
+    tried = relax_root(replace(root, G=matrix, bound=math.inf), best, tolerance, options)
     if tried.bound >= root.bound:
         return fewer, effort + 1
     return replace(probed(tried, stop, deadline), made_for=problem, made=matrix), effort + 1

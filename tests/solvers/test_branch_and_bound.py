@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.programs import random_program
 from mio_rag.formulations import LinearConstraint, SelectionProgram, nominal_program
 from mio_rag.solvers import SolveOptions, Status, branch_and_bound, solve
-from mio_rag.solvers.doubly_nonnegative import Splitting, core_matrices, core_size, relaxation_matrices
+from mio_rag.solvers.doubly_nonnegative import Splitting, core_matrix, core_size, relaxation_matrix
 from mio_rag.solvers.presolve import Problem, presolve
 from mio_rag.solvers.reformulation import better_diagonal, first_matrix, nearly_shifted
 from mio_rag.solvers.relaxation import Incumbent, Root, improved, relax_root
@@ -170,10 +170,9 @@ def test_matrices_of_the_relaxation_are_valid_and_worth_their_price(weight: floa
         matrices = [
             G,
             better_diagonal(G, first.x, float(np.abs(problem.A).max())),
-            *relaxation_matrices(problem, np.zeros(0), 30, math.inf, Splitting.of(problem, first.x, G)),
-            *core_matrices(problem, np.zeros(0), G, first.x, 30, math.inf),
+            relaxation_matrix(problem, np.zeros(0), 30, math.inf, Splitting.of(problem, first.x, G)),
+            core_matrix(problem, np.zeros(0), G, first.x, 30, math.inf),
         ]
-        assert len(matrices) == 6
         assert core_size(first.x) < problem.m
         row = []
         for M in matrices:
@@ -185,10 +184,10 @@ def test_matrices_of_the_relaxation_are_valid_and_worth_their_price(weight: floa
             assert bound >= floor - 1e-9
             row.append((bound - floor) / floor)
         gaps.append(row)
-    uniform, diagonal, cut, less, *core = np.median(gaps, axis=0)
-    assert max(less, min(core)) < diagonal <= uniform
+    uniform, diagonal, conic, core = np.median(gaps, axis=0)
+    assert max(conic, core) < diagonal <= uniform
     if weight >= 0.3:
-        assert cut < 0.6 * uniform  # pairs cannot be negative: the point of the doubly non-negative bound
+        assert conic < 0.6 * uniform  # pairs cannot be negative: the point of the doubly non-negative bound
 
 
 @pytest.mark.parametrize("m", [300, 301])
@@ -230,8 +229,9 @@ def test_a_start_near_the_relaxation_saves_steps() -> None:
         x = relax_root(root, Incumbent(-math.inf, None), 1e-9, EXACT).x
         bounds = []
         for start in (Splitting.of(problem, x, G), Splitting.of(problem, 0 * x, 0 * G)):
-            made = relaxation_matrices(problem, np.zeros(0), 8, math.inf, start)
-            bounds.append(min(_root_bound(problem, matrix) for matrix in made))
+            matrix = relaxation_matrix(problem, np.zeros(0), 8, math.inf, start)
+            assert matrix is not None
+            bounds.append(_root_bound(problem, matrix))
         ahead += bounds[0] < bounds[1]
     assert ahead >= 5
 
@@ -240,27 +240,29 @@ def test_a_relaxation_matrix_is_resumed_where_it_stopped_and_for_fewer_items() -
     problem = presolve(_gram_program(1, 40, 0.3, 700))
     assert problem is not None
     nothing = np.zeros(0)
-    straight = relaxation_matrices(problem, nothing, 30, math.inf, _splitting(problem))
+    straight = relaxation_matrix(problem, nothing, 30, math.inf, _splitting(problem))
     state = _splitting(problem)
-    relaxation_matrices(problem, nothing, 12, math.inf, state)
-    resumed = relaxation_matrices(problem, nothing, 18, math.inf, state)
-    assert len(resumed) == 2
+    relaxation_matrix(problem, nothing, 12, math.inf, state)
+    resumed = relaxation_matrix(problem, nothing, 18, math.inf, state)
+    assert straight is not None
+    assert resumed is not None
     assert np.allclose(resumed, straight, atol=1e-9)
     k = np.arange(0, problem.m, 2)
     part = problem.keep(k)
-    made = relaxation_matrices(part, nothing, 2, math.inf, state.keep(k))
+    matrix = relaxation_matrix(part, nothing, 2, math.inf, state.keep(k))
     from_nothing = Splitting.of(part, np.zeros(part.m), np.zeros((part.m, part.m)))
-    cold = relaxation_matrices(part, nothing, 2, math.inf, from_nothing)
-    for matrix, colder in zip(made, cold, strict=True):
-        assert np.linalg.eigvalsh(matrix)[0] >= -1e-14
-        assert np.all((part.A - matrix)[~np.eye(part.m, dtype=bool)] >= 0)
-        assert _root_bound(part, matrix) < _root_bound(part, colder)
+    cold = relaxation_matrix(part, nothing, 2, math.inf, from_nothing)
+    assert matrix is not None
+    assert cold is not None
+    assert np.linalg.eigvalsh(matrix)[0] >= -1e-14
+    assert np.all((part.A - matrix)[~np.eye(part.m, dtype=bool)] >= 0)
+    assert _root_bound(part, matrix) < _root_bound(part, cold)
 
 
 def test_a_relaxation_matrix_is_not_begun_without_time() -> None:
     problem = presolve(_gram_program(0, 40, 0.3, 700))
     assert problem is not None
-    assert relaxation_matrices(problem, np.zeros(0), 30, time.perf_counter(), _splitting(problem)) == []
+    assert relaxation_matrix(problem, np.zeros(0), 30, time.perf_counter(), _splitting(problem)) is None
 
 
 @pytest.mark.parametrize(("weight", "incumbent"), [(0.05, True), (1.0, False)])  # a diagonal; a whole matrix
