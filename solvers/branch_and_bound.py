@@ -55,7 +55,7 @@ __all__ = ["solve", "warmup"]
 
 _LARGEST_TABLE = 50_000_000  # cells of the dynamic program
 _KNAPSACK_NODES = 20_000  # of the linear case, before the dynamic program takes over
-_FORCED_STARTS, _PERTURBATIONS, _LATER_PERTURBATIONS = 8, 30, 20  # of the incumbent's local search
+_FORCED_STARTS, _PERTURBATIONS, _ITEMS_PER_PERTURBATION = 3, 10, 10  # of the incumbent's local search
 _SECONDS_PER_SQUARE = 1.5e-7  # times m^2: about what the root takes; a nearer deadline gets a cheaper one
 _CLOSING_SECONDS_PER_SQUARE = 8e-8  # times n^2: what `conclude` takes to check an interrupted search
 _ROWS_SECONDS = 1.0  # at most, for a first selection that meets all rows
@@ -181,7 +181,8 @@ def _solve(
     asked = replace(options, relative_gap=min(options.relative_gap, 1.0))
     in_haste = deadline - time.perf_counter() < _SECONDS_PER_SQUARE * problem.m**2
     begun = time.perf_counter()
-    best = _start(program, problem, warm.point(problem), deadline, 0 if in_haste else _PERTURBATIONS)
+    rounds = 0 if in_haste else _PERTURBATIONS + problem.m // _ITEMS_PER_PERTURBATION
+    best = _start(program, problem, warm.point(problem), deadline, rounds)
     start_took = time.perf_counter() - begun
     left = min(_ROWS_SECONDS, (deadline - time.perf_counter()) / 2)
     if best.x is None and problem.w.size and left > _ROWS_SECONDS / 100:
@@ -215,8 +216,8 @@ def _solve(
         better, effort = improved(root, best, tolerance, asked, effort, deadline - closing)
         if better is not None:
             root, spent = better, spent + search.nodes
-            if time.perf_counter() + start_took < deadline:  # with fewer perturbations it takes less
-                _round(program, root.problem, root.x, best, _LATER_PERTURBATIONS, effort)
+            if time.perf_counter() + start_took < deadline:  # it takes about as long
+                _round(program, root.problem, root.x, best, _PERTURBATIONS * effort, effort)
             search = Search(program, root, best, tolerance, asked.relative_gap, ceiling=search.bound)
             look = _QUICK_WORK
     warm.x = best.x
