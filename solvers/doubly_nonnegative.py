@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
-from mio_rag.solvers.presolve import FloatArray, Problem
+from mio_rag.solvers.presolve import FloatArray, Problem, part_of
 from mio_rag.solvers.reformulation import expected_seconds, shifted, verified
 
 __all__ = ["Splitting", "core_matrix", "core_size", "relaxation_matrix"]
@@ -91,8 +91,9 @@ class Splitting:
 
     def keep(self, k: NDArray[np.int64]) -> Splitting:
         """The same for some of the items."""
-        at = np.ix_(*2 * (np.concatenate(([0], k + 1)),))
-        return replace(self, Z=self.Z[at], S=self.S[at], N=self.N[at], vectors=None)
+        at = np.concatenate(([0], k + 1))
+        Z, S, N = (part_of(M, at) for M in (self.Z, self.S, self.N))
+        return replace(self, Z=Z, S=S, N=N, vectors=None)
 
 
 def relaxation_matrix(
@@ -232,7 +233,7 @@ def core_matrix(
     G = G.copy()
     G[others, others] += 2 * _CORE_SHARE * -reduced[others] + 1e-9
     try:
-        factor = np.linalg.cholesky(G[np.ix_(others, others)])
+        factor = np.linalg.cholesky(part_of(G, others))
     except np.linalg.LinAlgError:
         return None
     V = solve_triangular(factor, G[np.ix_(others, core)], lower=True, check_finite=False)
@@ -262,7 +263,7 @@ def _products(x: FloatArray, G: FloatArray) -> FloatArray:
     k = np.flatnonzero(variance > 1e-6)
     products = np.outer(x, x)
     if k.size:
-        H = G[np.ix_(k, k)]
+        H = part_of(G, k)
         inverse = np.linalg.inv(H + 1e-3 * max(float(np.abs(H).max()), 1e-300) * np.eye(k.size))
         deviation = np.sqrt(variance[k] / np.maximum(np.diagonal(inverse), 1e-300))
         products[np.ix_(k, k)] += inverse * np.outer(deviation, deviation)

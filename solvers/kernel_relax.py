@@ -201,7 +201,8 @@ def probe(
                 x_[u] *= b / used
                 g_[u] *= b / used
         own = base + q[i] - 0.5 * G[i, i]
-        bound, _, _ = relax(q_, G, 0.0, ids, c_, b, x_, g_, n, steps, stop, own, 1e-7, 0.4)
+        # A feasible point above `stop` ends it: no bound from here could be below.
+        bound, _, _ = relax(q_, G, 0.0, ids, c_, b, x_, g_, n, steps, stop, own, 1e-7, np.inf)
         if bound <= stop:
             out[i] = 1
             largest = max(largest, bound)

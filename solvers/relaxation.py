@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mio_rag.solvers import kernel_relax
 from mio_rag.solvers.doubly_nonnegative import Splitting, core_matrix, core_size, relaxation_matrix
-from mio_rag.solvers.presolve import FloatArray, Problem
+from mio_rag.solvers.presolve import FloatArray, Problem, part_of
 from mio_rag.solvers.reformulation import better_diagonal, diagonal_fits
 from mio_rag.solvers.result import SolveOptions
 
@@ -81,7 +81,7 @@ def relax_root(root: Root, best: Incumbent, tolerance: float, options: SolveOpti
     k = np.flatnonzero(~out)
     splitting = root.splitting
     if out.any():
-        problem, G = problem.keep(k), np.ascontiguousarray(G[np.ix_(k, k)])
+        problem, G = problem.keep(k), part_of(G, k)
         splitting = splitting and splitting.keep(k)
     return Root(problem, G, lam, x[k], bound, dropped, splitting=splitting)
 
@@ -135,7 +135,7 @@ def probed(root: Root, stop: float, deadline: float, fewest: int | None = None) 
     return replace(
         root,
         problem=problem.keep(k),
-        G=np.ascontiguousarray(root.G[np.ix_(k, k)]),
+        G=part_of(root.G, k),
         x=x[k],
         dropped=dropped,
         splitting=root.splitting and root.splitting.keep(k),
