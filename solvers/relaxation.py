@@ -27,10 +27,10 @@ _WIDE_GAP, _WIDE_STEPS = 0.08, 12  # where a core is no good, and the first matr
 _STEP, _PER_SQUARE, _PER_CUBE = 3e5, 60.0, 0.3  # of such a step, as work: constant, times m^2, times m^3
 _DIAGONAL_STEPS = 2  # that another diagonal costs
 _TREE_GROWTH = 0.65
-_FEWEST_TO_PROBE = 70  # items; with fewer, the search does the same at no greater cost
+_FEWEST_TO_PROBE = 50  # items; with fewer, the search does the same at no greater cost
 _PROBE_STEPS = 200  # pair exchanges; 60 drop half as many items
 _PROBE_SLICE = 2e6  # exchanges times items between looks at the clock: a few milliseconds
-_PATIENCE = 15  # items in a row that probing does not drop
+_PATIENCE = 20  # items in a row that probing does not drop
 _LEFT_PER_PRICE, _SPENT_PER_PRICE = (1.0, 1.0, 6.0, 15.0), (0.0, 0.0, 0.1, 0.1)  # at each effort
 
 
@@ -89,7 +89,7 @@ def relax_root(root: Root, best: Incumbent, tolerance: float, options: SolveOpti
 def probed(root: Root, stop: float, deadline: float, fewest: int | None = None) -> Root:
     """The root without items that lead nowhere above `stop` once they are in (see `kernel_relax.probe`).
 
-    With fewer than `fewest` items (None: 70), or without an incumbent, the root as it is.
+    With fewer than `fewest` items (None: 50), or without an incumbent, the root as it is.
 
     The most hopeless come first, and `_PATIENCE` of them in a row that stay end it, or the deadline. With
     short passages this leaves about half of 200 items where reduced costs leave all, and the next matrix
