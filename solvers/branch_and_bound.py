@@ -216,7 +216,7 @@ def _solve(
         better, effort = improved(root, best, tolerance, asked, effort, deadline - closing)
         if better is not None:
             root, spent = better, spent + search.nodes
-            if time.perf_counter() + start_took < deadline:  # it takes about as long
+            if time.perf_counter() + 2 * start_took < deadline:  # it takes about as long, or twice
                 _round(program, root.problem, root.x, best, _PERTURBATIONS * effort, effort)
             search = Search(program, root, best, tolerance, asked.relative_gap, ceiling=search.bound)
             look = _QUICK_WORK
