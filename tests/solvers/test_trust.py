@@ -296,7 +296,7 @@ def test_a_near_deadline_buys_no_perturbations(monkeypatch: pytest.MonkeyPatch) 
     branch_and_bound.solve(program, SolveOptions(time_limit_seconds=1e-5))
     assert asked == [0]
     branch_and_bound.solve(program, SolveOptions(time_limit_seconds=None), max_nodes=1)
-    assert asked[1] >= branch_and_bound._PERTURBATIONS
+    assert asked[1] == branch_and_bound._PERTURBATIONS + 60 // branch_and_bound._ITEMS_PER_PERTURBATION
 
 
 def test_a_path_that_turns_infeasible_and_back_is_solved_like_its_programs() -> None:
