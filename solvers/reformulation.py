@@ -136,8 +136,8 @@ def diagonal_fits(m: int, deadline: float) -> bool:
 def better_diagonal(G: FloatArray, x: FloatArray, scale: float) -> FloatArray | None:
     """A matrix that differs from G in its diagonal and lowers the relaxation near its point x.
 
-    Maximises  weights . delta  with  G - diag(delta)  positive semidefinite, weights x (1 - x), by Newton
-    steps on the log-barrier. None where the arithmetic fails.
+    Maximises  weights . delta  with  G - diag(delta)  positive semidefinite, weights x (1 - x) plus a little
+    for all, by Newton steps on the log-barrier. None where the arithmetic fails.
 
     Parameters
     ----------
