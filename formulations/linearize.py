@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy  # loads scipy.sparse, a tenth of a second, where it is first used
 from numpy.typing import NDArray
-from scipy import sparse
 
 from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
 
@@ -44,7 +44,7 @@ class MilpArrays:
 
     n: int
     objective: FloatArray
-    matrix: sparse.csr_array
+    matrix: scipy.sparse.csr_array
     row_lower: FloatArray
     row_upper: FloatArray
     col_lower: FloatArray
@@ -86,24 +86,26 @@ def linearize(program: SelectionProgram, form: Linearization = "mccormick") -> M
         "mccormick" has one helper per nonzero pair, "glover" one per item (smaller, weaker relaxation).
     """
     n = program.n
-    rows = [sparse.csr_array(program.costs.reshape(1, n))]
+    rows = [scipy.sparse.csr_array(program.costs.reshape(1, n))]
     lower, upper = [np.array([-np.inf])], [np.array([program.budget])]
     for row in program.rows:
-        rows.append(sparse.csr_array(row.coefficients.reshape(1, n)))
+        rows.append(scipy.sparse.csr_array(row.coefficients.reshape(1, n)))
         lower.append(np.array([row.lower]))
         upper.append(np.array([row.upper]))
-    base = sparse.vstack(rows, format="csr")
+    base = scipy.sparse.vstack(rows, format="csr")
     helper = _mccormick(program) if form == "mccormick" else _glover(program)
     block, helper_lower, helper_upper, helper_cost, low, high = helper
     m = helper_cost.size
-    matrix = sparse.vstack([sparse.hstack([base, sparse.csr_array((base.shape[0], m))]), block], format="csr")
+    matrix = scipy.sparse.vstack(
+        [scipy.sparse.hstack([base, scipy.sparse.csr_array((base.shape[0], m))]), block], format="csr"
+    )
     assert program.fixed is not None
     x_lower = (program.fixed == 1).astype(np.float64)
     x_upper = (program.fixed != 0).astype(np.float64)
     return MilpArrays(
         n=n,
         objective=np.concatenate([program.linear, helper_cost]),
-        matrix=sparse.csr_array(matrix),
+        matrix=scipy.sparse.csr_array(matrix),
         row_lower=np.concatenate([*lower, helper_lower]),
         row_upper=np.concatenate([*upper, helper_upper]),
         col_lower=np.concatenate([x_lower, low]),
@@ -113,7 +115,7 @@ def linearize(program: SelectionProgram, form: Linearization = "mccormick") -> M
     )
 
 
-_Helpers = tuple[sparse.csr_array, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
+_Helpers = tuple["scipy.sparse.csr_array", FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
 
 
 def _mccormick(program: SelectionProgram) -> _Helpers:
@@ -134,7 +136,7 @@ def _mccormick(program: SelectionProgram) -> _Helpers:
         ]
     )
     value = np.concatenate([np.tile([1.0, 1.0, -1.0], p), np.tile([1.0, -1.0], 2 * b)])
-    block = sparse.csr_array((value, (row, col)), shape=(p + 2 * b, n + m))
+    block = scipy.sparse.csr_array((value, (row, col)), shape=(p + 2 * b, n + m))
     upper = np.concatenate([np.ones(p), np.zeros(2 * b)])
     return block, np.full(p + 2 * b, -np.inf), upper, -weight, np.zeros(m), np.ones(m)
 
@@ -148,13 +150,17 @@ def _glover(program: SelectionProgram) -> _Helpers:
     budget = program.budget + float(feasibility_tolerance(program.budget))
     low = np.array([-knapsack_bound(-above[i], program.costs, budget - program.costs[i]) for i in used])
     high = np.array([knapsack_bound(above[i], program.costs, budget) for i in used])
-    z = sparse.identity(m, format="csr")
-    pick = sparse.csr_array((np.ones(m), (np.arange(m), used)), shape=(m, n))
-    first = sparse.hstack([-sparse.diags_array(low) @ pick if m else pick, z])
-    second = sparse.hstack(
-        [-sparse.csr_array(above[used]) - (sparse.diags_array(high) @ pick if m else pick), z]
+    z = scipy.sparse.identity(m, format="csr")
+    pick = scipy.sparse.csr_array((np.ones(m), (np.arange(m), used)), shape=(m, n))
+    first = scipy.sparse.hstack([-scipy.sparse.diags_array(low) @ pick if m else pick, z])
+    second = scipy.sparse.hstack(
+        [-scipy.sparse.csr_array(above[used]) - (scipy.sparse.diags_array(high) @ pick if m else pick), z]
     )
-    block = sparse.csr_array(sparse.vstack([first, second], format="csr")) if m else sparse.csr_array((0, n))
+    block = (
+        scipy.sparse.csr_array(scipy.sparse.vstack([first, second], format="csr"))
+        if m
+        else scipy.sparse.csr_array((0, n))
+    )
     lower = np.concatenate([np.zeros(m), -high])
     bound = np.abs(above[used]).sum(axis=1) if m else np.zeros(0)
     return block, lower, np.full(2 * m, np.inf), -np.ones(m), -bound, bound

@@ -20,8 +20,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy  # loads scipy.sparse, a tenth of a second, where it is first used
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 
 from mio_rag.errors import InputError
 
@@ -210,7 +210,7 @@ def _stochastic(given: Any, allowed: BoolArray, problems: list[str]) -> Any:
     """The transitions as compressed rows s * m + a that sum to 1, empty where not allowed."""
     n, m = allowed.shape
     matrix: Any
-    is_sparse: bool = sparse.issparse(given)
+    is_sparse: bool = scipy.sparse.issparse(given)
     if is_sparse:
         matrix = given.tocsr().astype(np.float64)  # a copy
     else:
@@ -218,7 +218,7 @@ def _stochastic(given: Any, allowed: BoolArray, problems: list[str]) -> Any:
         if dense.shape != (n, m, n):
             problems.append(f"transitions has shape {dense.shape}, expected {(n, m, n)}")
             return None
-        matrix = sparse.csr_array(dense.reshape(n * m, n))
+        matrix = scipy.sparse.csr_array(dense.reshape(n * m, n))
     if matrix.shape != (n * m, n):
         problems.append(f"transitions has shape {matrix.shape}, expected {(n * m, n)}: row s * {m} + a")
         return None
@@ -239,7 +239,7 @@ def _stochastic(given: Any, allowed: BoolArray, problems: list[str]) -> Any:
     rows = np.repeat(np.arange(n * m), np.diff(matrix.indptr))
     matrix.data /= sums[rows]
     if matrix.nnz < 2**31:  # half the memory, which is what a sweep waits for
-        matrix = sparse.csr_array(
+        matrix = scipy.sparse.csr_array(
             (matrix.data, matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)), shape=matrix.shape
         )
     for part in (matrix.data, matrix.indices, matrix.indptr):

@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
+import scipy  # loads scipy.sparse, a tenth of a second, where it is first used
 from numpy.typing import NDArray
-from scipy import sparse
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import FiniteMDP
@@ -210,7 +210,7 @@ class RetrievalMDP:
             rows.append(np.array([n * m]))
             columns.append(np.array([n]))
             weights.append(np.ones(1))
-        matrix = sparse.coo_array(
+        matrix = scipy.sparse.coo_array(
             (np.concatenate(weights), (np.concatenate(rows), np.concatenate(columns))),
             shape=(states * m, states),
         )

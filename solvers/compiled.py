@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from numba.core.caching import FunctionCache
+from numba.core.runtime import rtsys
 
 __all__ = ["NONE", "VERSION", "announced", "compiled", "compiled_beside"]
 
@@ -33,6 +36,9 @@ _PATIENCE_SECONDS = 15.0  # with the other interpreter, which a busy machine may
 #: "No item" as an argument. Of a function that is called with a plain -1, numba compiles another version.
 NONE = cast(int, np.int64(-1))
 
+# What `_Cache` takes of numba.
+_KNOWN = {"_load_overload", "_index_key", "_guard_against_spurious_io_errors"}
+
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
@@ -45,9 +51,44 @@ def compiled(function: _Function) -> _Function:
     """
     flags = {**_FLAGS, "no_cpython_wrapper": function.__name__.startswith("_")}
     try:
-        return cast(_Function, numba.njit(cache=True, **flags)(function))
+        dispatcher = numba.njit(cache=True, **flags)(function)
     except RuntimeError:  # numba found no place for its cache
         return cast(_Function, numba.njit(**flags)(function))
+    # A numba that reads its cache in another way is left to it.
+    if type(getattr(dispatcher, "_cache", None)) is FunctionCache and set(dir(FunctionCache)) >= _KNOWN:
+        dispatcher._cache = _Cache(function)
+    return cast(_Function, dispatcher)
+
+
+def _digest_of_sources() -> str:
+    """Of every file whose functions can be part of one another's machine code, and of the flags here."""
+    files = sorted([*Path(__file__).parent.glob("*kernel*.py"), Path(__file__)])
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files if path.exists())).hexdigest()
+
+
+_SOURCES = _digest_of_sources()
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]  # numba has no types
+    """Numba's cache on disk, read without what only compiling needs, and never when it is out of date.
+
+    Before numba reads its cache, it loads its implementations of Python, NumPy and SciPy's linear algebra:
+    more than half of the time to a process's first solve. Finished machine code calls none of them. What is
+    not in the cache is compiled as ever, and loads them then.
+
+    Numba compiles anew what stands in a changed file. A caller in another file, which holds the changed
+    function's machine code, it would go on using.
+    """
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return (*super()._index_key(sig, codegen), _SOURCES)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The machine code for a signature, or None."""
+        rtsys.initialize(target_context)  # this it does call: memory for arrays
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+        return None  # an error passed over: another process is writing
 
 
 @contextmanager

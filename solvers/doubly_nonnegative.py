@@ -26,7 +26,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
 
 from mio_rag.solvers.presolve import FloatArray, Problem, part_of
 from mio_rag.solvers.reformulation import expected_seconds, shifted, verified
@@ -232,12 +231,15 @@ def core_matrix(
     core, others = np.sort(order[: core_size(x)]), np.sort(order[core_size(x) :])
     G = G.copy()
     G[others, others] += 2 * _CORE_SHARE * -reduced[others] + 1e-9
+    # The factor's rows of the core do not depend on the block there, which only has to be large enough.
+    k, order = others.size, np.concatenate([others, core])
+    joined = G.take(order, axis=0).take(order, axis=1)
+    joined[k:, k:] = (1.0 + 2.0 * np.trace(joined[k:, k:])) * np.eye(core.size)
     try:
-        factor = np.linalg.cholesky(part_of(G, others))
+        V = np.linalg.cholesky(joined)[k:, :k]
     except np.linalg.LinAlgError:
         return None
-    V = solve_triangular(factor, G[np.ix_(others, core)], lower=True, check_finite=False)
-    outweighed = V.T @ V
+    outweighed = V @ V.T
     inside = np.ix_(core, core)
     part = problem.keep(core)
     part = replace(

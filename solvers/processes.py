@@ -102,6 +102,4 @@ _forever = ExitStack()
 
 
 def _limit_blas() -> None:
-    import scipy.linalg  # noqa: F401  # a BLAS that is loaded after the limit is set would not know of it
-
     _forever.enter_context(one_blas_thread())  # for as long as the worker lives

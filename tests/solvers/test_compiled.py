@@ -1,11 +1,14 @@
 """Compiling in two interpreters at once, into one cache."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import mio_rag
 
 TINY = """
 from mio_rag.solvers.compiled import compiled
@@ -22,13 +25,19 @@ with compiled_beside(tiny.twice, sys.argv[1]):
 stats = tiny.twice(21.0) and tiny.twice.stats
 print(tiny.twice(21.0), sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
+FROM_CACHE = """
+import sys, numba, numpy as np, tiny
+print(tiny.twice(21.0), *tiny.twice.stats.cache_hits.values(), "numba.np.linalg" in sys.modules, end=" ")
+print(tiny.twice(np.ones(2)), *tiny.twice.stats.cache_hits.values(), end=" ")
+print(numba.njit(lambda A, b: np.linalg.solve(A, b))(2.0 * np.eye(2), np.ones(2)), tiny.twice(4.0))
+"""
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def _run(folder: Path, statement: str) -> str:
-    (folder / "tiny.py").write_text(TINY)
+def _run(folder: Path, statement: str, code: str = CALL, source: str = TINY) -> str:
+    (folder / "tiny.py").write_text(source)
     run = subprocess.run(
-        [sys.executable, "-c", CALL, statement],
+        [sys.executable, "-c", code, statement],
         env={**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache")},
         cwd=folder,
         capture_output=True,
@@ -53,3 +62,34 @@ def test_what_another_interpreter_compiled_comes_from_the_cache(tmp_path: Path) 
 @pytest.mark.parametrize("statement", ["raise SystemExit(3)", "import nothing_of_this_name"])
 def test_whatever_becomes_of_the_other_interpreter_it_is_compiled(tmp_path: Path, statement: str) -> None:
     assert _run(tmp_path, statement) == "False 42.0 0 1"
+
+
+def test_from_the_cache_nothing_is_loaded_that_only_compiling_needs(tmp_path: Path) -> None:
+    _run(tmp_path, "", "import tiny; tiny.twice(1.0)")
+    # One version from the cache, without numba's linear algebra; another compiled after it, and a function
+    # of the user's own that needs just that.
+    first = _run(tmp_path, "", FROM_CACHE)
+    assert first == "42.0 1 False [2. 2.] 1 [0.5 0.5] 8.0"
+    assert _run(tmp_path, "", FROM_CACHE) == "42.0 1 False [2. 2.] 1 1 [0.5 0.5] 8.0"
+
+
+def test_code_of_changed_source_is_compiled_anew(tmp_path: Path) -> None:
+    code = "import tiny; print(tiny.twice(1.0), sum(tiny.twice.stats.cache_hits.values()))"
+    assert _run(tmp_path, "", code) == "2.0 0"
+    assert _run(tmp_path, "", code, TINY.replace("2.0", "3.25")) == "3.25 0"
+
+
+def test_a_changed_file_of_the_kernel_makes_the_machine_code_of_the_others_out_of_date(
+    tmp_path: Path,
+) -> None:
+    package = Path(mio_rag.__file__).parent
+    shutil.copytree(package, tmp_path / "mio_rag", ignore=shutil.ignore_patterns("__pycache__"))
+    code = (
+        "import numpy as np; from mio_rag.solvers.kernel_start import knapsack_table as f;"
+        "f(np.ones(3), np.ones(3, dtype=np.int64), 2); print(f.__module__, sum(f.stats.cache_hits.values()))"
+    )
+    name = "mio_rag.solvers.kernel_start"
+    assert [_run(tmp_path, "", code) for _ in range(2)] == [f"{name} 0", f"{name} 1"]
+    changed = tmp_path / "mio_rag" / "solvers" / "kernel_relax.py"
+    changed.write_text(changed.read_text() + "\n")
+    assert _run(tmp_path, "", code) == f"{name} 0"
