@@ -147,6 +147,18 @@ def test_five_hundred_items_take_less_than_the_memory_target() -> None:
     assert found["met"] is (found["above_import_megabytes"] < 200) is True
 
 
+def test_the_first_answer_of_a_new_process_is_timed(tmp_path: Path, capsys) -> None:
+    code = run(tmp_path, "--start", "--queries", "2")
+    found = json.loads((tmp_path / "out-start.json").read_text())
+    assert [r["status"] for r in found["runs"]] == ["optimal"] * 2
+    for r in found["runs"]:
+        assert r["seconds"] == pytest.approx(r["import_seconds"] + r["first_solve_seconds"])
+        assert 0 < r["next_solve_seconds"] < r["first_solve_seconds"]
+    assert found["slowest_seconds"] == max(r["seconds"] for r in found["runs"])
+    assert code == (0 if found["slowest_seconds"] < 0.6 else 1)
+    assert "2 new processes" in capsys.readouterr().out
+
+
 @pytest.mark.skipif(importlib.util.find_spec("pyscipopt") is None, reason="pyscipopt is not installed")
 def test_scip_agrees_with_enumeration() -> None:
     import numpy as np
