@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 a solver or generator failed or nothing could be answered,
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -400,8 +401,11 @@ def solve(
     json_output: Json = False,
 ) -> None:
     """Solve one selection program given as JSON."""
+    from rich.markup import escape
+
     from mio_rag.console import collect, print_result
     from mio_rag.formulations.program import SelectionProgram
+    from mio_rag.solvers.infeasibility import find_conflict
     from mio_rag.solvers.registry import solve as run_solver
 
     output = open_output(json_output)
@@ -410,11 +414,16 @@ def solve(
     if result.status == "error":
         raise SolverError(result.message)
     used = None if result.x is None else parsed.cost(result.x)
+    infeasible = result.status == "infeasible"
+    conflict = find_conflict(parsed, [f"item {i}" for i in range(parsed.n)]) if infeasible else None
     if json_output:
         selected = None if result.x is None else list(result.selected)
-        output.json({**result.to_dict(), "selected": selected, "tokens_used": used})
+        named = conflict and {**asdict(conflict), "parts": list(conflict.parts)}
+        output.json({**result.to_dict(), "selected": selected, "tokens_used": used, "conflict": named})
     else:
         print_result(output.console, result, used)
+        if conflict is not None:
+            output.console.print(escape(conflict.explain()), soft_wrap=True)
 
 
 @app.command()

@@ -23,7 +23,6 @@ solved by pair exchange as in sequential minimal optimization (Platt, 1998).
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from dataclasses import replace
@@ -35,6 +34,7 @@ from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
 from mio_rag.solvers import kernel, kernel_start
 from mio_rag.solvers.blas import one_blas_thread
 from mio_rag.solvers.compiled import VERSION, announced, compiled_beside
+from mio_rag.solvers.once import once
 from mio_rag.solvers.presolve import Problem, fixed_in, presolve
 from mio_rag.solvers.reformulation import dominated, first_matrix
 from mio_rag.solvers.relaxation import (
@@ -99,7 +99,7 @@ def warmup() -> float:
     return time.perf_counter() - start
 
 
-@functools.cache
+@once
 def _ready() -> None:
     """Load or compile the kernel by calling its parts; say so where that takes seconds."""
     program, root = _tiny()

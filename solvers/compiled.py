@@ -84,11 +84,15 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # numba has no types
         return (*super()._index_key(sig, codegen), _SOURCES)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The machine code for a signature, or None."""
+        """The machine code for a signature; None where there is none, or the file is damaged."""
         rtsys.initialize(target_context)  # this it does call: memory for arrays
-        with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
-        return None  # an error passed over: another process is writing
+        try:
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)
+        except Exception:  # a file cut short fails in any way there is; without it, the next one is whole
+            with suppress(OSError):
+                self.flush()
+        return None
 
 
 @contextmanager
@@ -129,7 +133,8 @@ def compiled_beside(function: Callable[..., object], statement: str) -> Iterator
     statement : str
         What the other interpreter is to execute: a call of it.
     """
-    folder = cast(Any, function).stats.cache_path
+    stats = getattr(function, "stats", None)  # with NUMBA_DISABLE_JIT it is a plain function
+    folder = stats and stats.cache_path
     known = folder is None or any(Path(folder).glob(f"*.{function.__name__}-*.nbi"))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     plain = not getattr(sys, "frozen", False) and Path(sys.executable or "").name.startswith("python")

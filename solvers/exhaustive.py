@@ -59,5 +59,5 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
         limit="time" if stopped else None,
         wall_seconds=time.perf_counter() - start,
         nodes=seen,
-        version=np.__version__,
+        version=f"numpy {np.__version__}",
     )

@@ -228,7 +228,7 @@ def solve(program: SelectionProgram, options: SolveOptions, method: str) -> Solv
             bound=None,
             proven_infeasible=True,
             wall_seconds=time.perf_counter() - start,
-            version=np.__version__,
+            version=f"numpy {np.__version__}",
         )
     chosen = HEURISTICS[method](program, deadline)
     x = None if program.violations(chosen) else chosen
@@ -240,5 +240,5 @@ def solve(program: SelectionProgram, options: SolveOptions, method: str) -> Solv
         bound=bound,
         limit="time" if time.perf_counter() >= deadline else None,
         wall_seconds=time.perf_counter() - start,
-        version=np.__version__,
+        version=f"numpy {np.__version__}",
     )

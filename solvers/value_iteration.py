@@ -18,7 +18,6 @@ would leave an error of up to 4.9e-5 at b = .98.
 
 from __future__ import annotations
 
-import functools
 import time
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -28,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.mdp import FiniteMDP
+from mio_rag.solvers.once import once
 
 __all__ = ["MDPMethod", "MDPSolution", "solve_mdp", "warmup"]
 
@@ -147,7 +147,7 @@ def warmup() -> float:
     return time.perf_counter() - start
 
 
-@functools.cache
+@once
 def _ready() -> None:
     """Load or compile the kernels by solving a process of one state; say so where that takes seconds."""
     from mio_rag.solvers.compiled import announced

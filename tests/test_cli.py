@@ -240,6 +240,7 @@ def test_solve_from_stdin() -> None:
     assert told["objective"] == pytest.approx(8)
     assert told["bound"] == pytest.approx(8)
     assert told["gap"] == pytest.approx(0, abs=1e-6)
+    assert told["conflict"] is None
 
 
 def test_solve_from_a_file(tmp_path: Path) -> None:
@@ -249,6 +250,9 @@ def test_solve_from_a_file(tmp_path: Path) -> None:
     assert done.returncode == 0  # infeasibility is an answer
     told = only_object(done)
     assert (told["status"], told["selected"], told["objective"]) == ("infeasible", None, None)
+    parts = ["at most 4 tokens", "'item 0' in", "'item 1' in", "'item 2' in"]
+    assert told["conflict"] == {"parts": parts, "minimal": True, "smallest_budget": 6}
+    assert "cannot hold together: at most 4 tokens; 'item 0' in;" in here("solve", path).stdout
     path.write_text("{broken")
     refused(here("solve", path, "--json"))
     assert "cannot be read" in refused(here("solve", tmp_path / "absent.json"))[0]

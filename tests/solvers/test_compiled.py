@@ -79,6 +79,37 @@ def test_code_of_changed_source_is_compiled_anew(tmp_path: Path) -> None:
     assert _run(tmp_path, "", code, TINY.replace("2.0", "3.25")) == "3.25 0"
 
 
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+@pytest.mark.parametrize("content", [b"", b"\x80\x05garbage", None])
+def test_a_damaged_file_of_the_cache_is_compiled_anew(
+    tmp_path: Path, kind: str, content: bytes | None
+) -> None:
+    code = "import tiny; print(tiny.twice(1.0), sum(tiny.twice.stats.cache_hits.values()))"
+    assert _run(tmp_path, "", code) == "2.0 0"
+    (file,) = (tmp_path / "cache").rglob(f"*.{kind}")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    assert [_run(tmp_path, "", code) for _ in range(2)] == ["2.0 0", "2.0 1"]
+
+
+def test_without_compiling_the_kernel_is_plain_python(tmp_path: Path) -> None:
+    code = (
+        "import numpy as np; from mio_rag import SelectionProgram, solve;"
+        "P = np.full((3, 3), 0.5) - 0.5 * np.eye(3);"
+        "r = solve(SelectionProgram([3.0, 2.0, 1.0], P, [2, 2, 2], 4), 'branch_and_bound');"
+        "print(r.status.value, r.selected, r.objective)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "optimal (0, 1) 4.5"
+
+
 def test_a_changed_file_of_the_kernel_makes_the_machine_code_of_the_others_out_of_date(
     tmp_path: Path,
 ) -> None:
