@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -15,8 +14,8 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
-from numba.core.caching import FunctionCache
-from numba.core.runtime import rtsys
+
+from mio_rag.solvers.code_cache import cached, in_cache
 
 __all__ = ["NONE", "VERSION", "announced", "compiled", "compiled_beside"]
 
@@ -36,9 +35,6 @@ _PATIENCE_SECONDS = 15.0  # with the other interpreter, which a busy machine may
 #: "No item" as an argument. Of a function that is called with a plain -1, numba compiles another version.
 NONE = cast(int, np.int64(-1))
 
-# What `_Cache` takes of numba.
-_KNOWN = {"_load_overload", "_index_key", "_guard_against_spurious_io_errors"}
-
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
@@ -54,54 +50,18 @@ def compiled(function: _Function) -> _Function:
         dispatcher = numba.njit(cache=True, **flags)(function)
     except RuntimeError:  # numba found no place for its cache
         return cast(_Function, numba.njit(**flags)(function))
-    # A numba that reads its cache in another way is left to it.
-    if type(getattr(dispatcher, "_cache", None)) is FunctionCache and set(dir(FunctionCache)) >= _KNOWN:
-        dispatcher._cache = _Cache(function)
+    cached(dispatcher)
     return cast(_Function, dispatcher)
 
 
-def _digest_of_sources() -> str:
-    """Of every file whose functions can be part of one another's machine code, and of the flags here."""
-    files = sorted([*Path(__file__).parent.glob("*kernel*.py"), Path(__file__)])
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files if path.exists())).hexdigest()
-
-
-_SOURCES = _digest_of_sources()
-
-
-class _Cache(FunctionCache):  # type: ignore[misc]  # numba has no types
-    """Numba's cache on disk, read without what only compiling needs, and never when it is out of date.
-
-    Before numba reads its cache, it loads its implementations of Python, NumPy and SciPy's linear algebra:
-    more than half of the time to a process's first solve. Finished machine code calls none of them. What is
-    not in the cache is compiled as ever, and loads them then.
-
-    Numba compiles anew what stands in a changed file. A caller in another file, which holds the changed
-    function's machine code, it would go on using.
-    """
-
-    def _index_key(self, sig: Any, codegen: Any) -> Any:
-        return (*super()._index_key(sig, codegen), _SOURCES)
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The machine code for a signature; None where there is none, or the file is damaged."""
-        rtsys.initialize(target_context)  # this it does call: memory for arrays
-        try:
-            with self._guard_against_spurious_io_errors():
-                return self._load_overload(sig, target_context)
-        except Exception:  # a file cut short fails in any way there is; without it, the next one is whole
-            with suppress(OSError):
-                self.flush()
-        return None
-
-
 @contextmanager
-def announced(what: str) -> Iterator[None]:
+def announced(what: str, seconds: str) -> Iterator[None]:
     """Say what is compiled where that takes more than a moment; from the cache it does not.
 
-    A moment of this process's own time: on a busy machine reading the cache may take seconds.
+    A moment of this process's own time: on a busy machine reading the cache may take seconds. `seconds` is
+    what it usually takes.
     """
-    text = f"mio-rag: compiling {what}, once (10 to 20 s; `mio-rag warmup` does it ahead)\n"
+    text = f"mio-rag: compiling {what}, once ({seconds} s; `mio-rag warmup` does it ahead)\n"
     done, start = threading.Event(), time.process_time()
 
     def watch() -> None:
@@ -121,10 +81,10 @@ def announced(what: str) -> Iterator[None]:
 def compiled_beside(function: Callable[..., object], statement: str) -> Iterator[None]:
     """Compile a function in another interpreter meanwhile, which leaves it in the cache that both use.
 
-    Numba compiles in one thread of a process. Nothing happens where the cache knows the function by name,
-    where there is no cache or one core, or no plain interpreter to start (frozen programs, servers that
-    embed Python). At the end the other one is waited for. Whatever becomes of it, a function that is not in
-    the cache then is compiled here.
+    Numba compiles in one thread of a process. Nothing happens where the cache holds the function, where there
+    is no cache or one core, or no plain interpreter to start (frozen programs, servers that embed Python). At
+    the end the other one is waited for. Whatever becomes of it, a function that is not in the cache then is
+    compiled here.
 
     Parameters
     ----------
@@ -133,9 +93,7 @@ def compiled_beside(function: Callable[..., object], statement: str) -> Iterator
     statement : str
         What the other interpreter is to execute: a call of it.
     """
-    stats = getattr(function, "stats", None)  # with NUMBA_DISABLE_JIT it is a plain function
-    folder = stats and stats.cache_path
-    known = folder is None or any(Path(folder).glob(f"*.{function.__name__}-*.nbi"))
+    known = in_cache(function)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     plain = not getattr(sys, "frozen", False) and Path(sys.executable or "").name.startswith("python")
     other = None

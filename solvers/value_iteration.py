@@ -152,7 +152,7 @@ def _ready() -> None:
     """Load or compile the kernels by solving a process of one state; say so where that takes seconds."""
     from mio_rag.solvers.compiled import announced
 
-    with announced("the kernels of decision processes"):
+    with announced("the kernels of decision processes", "2 to 4"):
         mdp = FiniteMDP(np.ones((1, 1, 1)), np.ones((1, 1)), 0.5)
         for method in ("one_pass", "policy_iteration"):
             values, sweeps = _fixed_point(mdp, method, np.zeros(1), 1e-6, 100)

@@ -56,7 +56,9 @@ def test_what_another_interpreter_compiled_comes_from_the_cache(tmp_path: Path) 
     assert note.exists()
     note.unlink()
     assert _run(tmp_path, statement) == "False 42.0 1 0"
-    assert not note.exists()  # the cache knows it: no other interpreter is started
+    assert not note.exists()  # the cache holds it: no other interpreter is started
+    assert _run(tmp_path, statement, source=TINY + "\n") == "False 42.0 1 0"
+    assert note.exists()  # that was of other sources
 
 
 @pytest.mark.parametrize("statement", ["raise SystemExit(3)", "import nothing_of_this_name"])
@@ -90,6 +92,31 @@ def test_a_damaged_file_of_the_cache_is_compiled_anew(
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2] if content is None else content)
     assert [_run(tmp_path, "", code) for _ in range(2)] == ["2.0 0", "2.0 1"]
+
+
+def test_code_of_another_signature_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    code = (
+        "import numpy as np, tiny; print(tiny.twice(1.5), tiny.twice(np.ones(2)),"
+        "sum(tiny.twice.stats.cache_hits.values()))"
+    )
+    assert [_run(tmp_path, "", code) for _ in range(2)] == ["3.0 [2. 2.] 0", "3.0 [2. 2.] 2"]
+    one, two = sorted((tmp_path / "cache").rglob("*.nbc"))
+    first, second = one.read_bytes(), two.read_bytes()
+    one.write_bytes(second)
+    two.write_bytes(first)
+    assert [_run(tmp_path, "", code) for _ in range(2)] == ["3.0 [2. 2.] 0", "3.0 [2. 2.] 2"]
+
+
+def test_a_process_that_dies_between_index_and_code_leaves_nothing_out_of_date(tmp_path: Path) -> None:
+    code = "import tiny; print(tiny.twice(1.0), sum(tiny.twice.stats.cache_hits.values()))"
+    dies = (
+        "import os; from numba.core.caching import IndexDataCacheFile as F;"
+        "F._save_data = lambda *a: (print('dies', flush=True), os._exit(0)); import tiny; tiny.twice(1.0)"
+    )
+    changed = TINY.replace("2.0", "3.25")
+    assert _run(tmp_path, "", code) == "2.0 0"
+    assert _run(tmp_path, "", dies, changed) == "dies"
+    assert [_run(tmp_path, "", code, changed) for _ in range(2)] == ["3.25 0", "3.25 1"]
 
 
 def test_without_compiling_the_kernel_is_plain_python(tmp_path: Path) -> None:

@@ -1,0 +1,98 @@
+"""Numba's cache of machine code on disk, read sooner and with more care than numba does.
+
+Sooner: before numba reads its cache, it loads its implementations of Python, NumPy and SciPy's linear
+algebra, which takes nearly half of the time to a process's first solve. Finished machine code calls none of
+them. What is not in the cache is compiled as ever, and loads them then.
+
+With more care: numba compiles anew what stands in a changed file, but a caller in another file, which holds
+the changed function's machine code, it would go on using. A process that dies between writing the index and
+the data, or two that write at once, can leave an index that names the code of something else. And a file
+cut short fails every process that reads it. Here each file says what it is of; what is wrong is not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.runtime import rtsys
+
+__all__ = ["cached", "in_cache"]
+
+# What is taken of numba beyond its documentation.
+_TAKEN = {"_load_overload", "_guard_against_spurious_io_errors", "flush"}
+_TAKEN_OF_FILES = {"save", "load", "_load_index", "_source_stamp"}
+
+
+def cached(dispatcher: Any) -> None:
+    """Let a function that numba compiles with ``cache=True`` use this cache.
+
+    One of a numba that works in another way, or that does not compile at all, is left as it is.
+    """
+    cache = getattr(dispatcher, "_cache", None)
+    files = getattr(cache, "_cache_file", None)
+    known = set(dir(cache)) >= _TAKEN and set(dir(files)) >= _TAKEN_OF_FILES
+    if known and type(cache) is FunctionCache and type(files) is IndexDataCacheFile:
+        dispatcher._cache = _Cache(dispatcher.py_func)
+
+
+def in_cache(dispatcher: Any) -> bool:
+    """Whether a function's machine code, as it is now, is in the cache on disk; True where there is none."""
+    cache = getattr(dispatcher, "_cache", None)
+    if isinstance(cache, _Cache):
+        try:
+            return bool(cache._cache_file._load_index())
+        except Exception:  # a damaged file
+            return False
+    stats = getattr(dispatcher, "stats", None)  # with NUMBA_DISABLE_JIT it is a plain function
+    folder = stats and stats.cache_path
+    return folder is None or any(Path(folder).glob(f"*.{dispatcher.__name__}-*.nbi"))
+
+
+def _digest_of_sources() -> str:
+    """Of all files whose functions can be part of one another's machine code, and of how it is made."""
+    folder = Path(__file__).parent
+    files = sorted([*folder.glob("*kernel*.py"), folder / "compiled.py"])
+    texts = [path.read_bytes() for path in files if path.exists()]
+    return hashlib.sha256(b"".join([numba.__version__.encode(), *texts])).hexdigest()
+
+
+_SOURCES = _digest_of_sources()
+
+
+class _Files(IndexDataCacheFile):  # type: ignore[misc]  # numba has no types
+    """The files of one function: an index by signature, and machine code that says what it is of."""
+
+    def save(self, key: Any, data: Any) -> None:
+        """Add machine code."""
+        super().save(key, (self._source_stamp, key, data))
+
+    def load(self, key: Any) -> Any:
+        """Machine code, or None."""
+        found = super().load(key)
+        return found[2] if found is not None and found[:2] == (self._source_stamp, key) else None
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    _cache_file: Any
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        # Of other sources than these, the index is empty.
+        stamp = (self._cache_file._source_stamp, _SOURCES)
+        self._cache_file = _Files(self._cache_path, self._impl.filename_base, stamp)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The machine code for a signature; None where there is none, or the file is damaged."""
+        rtsys.initialize(target_context)  # this it does call: memory for arrays
+        try:
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)
+        except Exception:  # a file cut short fails in any way there is; without it, the next one is whole
+            with suppress(OSError):
+                self.flush()
+        return None
