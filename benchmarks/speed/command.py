@@ -175,10 +175,13 @@ def _memory(given: argparse.Namespace, arguments: Sequence[str]) -> int:
     if given.data is not None:
         sets = [name.strip() for name in given.sets.split(",") if name.strip()]
         pools, _ = load_pools(given.data, sets, given.queries, given.seed, _note)
-        hardest = Cell("dense", 500, 0.3, 0.1, 2048)
-        real = next(((p, k) for k in pools if (p := build(k, hardest, given.seed)) is not None), None)
-        if real is not None:
-            program, origin = real[0], f"{hardest.name} of {real[1].question}"
+        # Short passages without a radius are the hardest: every stage is reached.
+        hardest = Cell("dense", 500, 0.3, 0.0, 2048)
+        for pool in sorted(pools, key=lambda pool: float(pool.tokens.mean())):
+            real = build(pool, hardest, given.seed)
+            if real is not None:
+                program, origin = real, f"{hardest.name} of {pool.question}"
+                break
     found = memory.measure(program, given.time_limit, _note)
     out = given.out.with_name(f"{given.out.stem}-memory.json")
     write_json(out, {"program": origin, **found, **_circumstances(arguments)})
