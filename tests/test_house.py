@@ -50,6 +50,7 @@ LAYERS = (
         "cli_relevance",
         "cli_serve",
         "cli_side",
+        "cli_solve",
         "cli_tune",
         "demo",
         "__main__",
