@@ -13,6 +13,7 @@ cut short fails every process that reads it. Here each file says what it is of; 
 from __future__ import annotations
 
 import hashlib
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def cached(dispatcher: Any) -> None:
     files = getattr(cache, "_cache_file", None)
     known = set(dir(cache)) >= _TAKEN and set(dir(files)) >= _TAKEN_OF_FILES
     if known and type(cache) is FunctionCache and type(files) is IndexDataCacheFile:
-        dispatcher._cache = _Cache(dispatcher.py_func)
+        dispatcher._cache = _Cache(cache)
 
 
 def in_cache(dispatcher: Any) -> bool:
@@ -46,11 +47,17 @@ def in_cache(dispatcher: Any) -> bool:
     if isinstance(cache, _Cache):
         try:
             return bool(cache._cache_file._load_index())
-        except Exception:  # a damaged file
+        except Exception as error:  # as in load_overload
+            _warn(cache, error)
             return False
     stats = getattr(dispatcher, "stats", None)  # with NUMBA_DISABLE_JIT it is a plain function
     folder = stats and stats.cache_path
     return folder is None or any(Path(folder).glob(f"*.{dispatcher.__name__}-*.nbi"))
+
+
+def _warn(cache: Any, error: Exception) -> None:
+    found = f"machine code in {cache.cache_path} is damaged ({type(error).__name__})"
+    warnings.warn(f"mio-rag: {found}: it is compiled anew", RuntimeWarning, stacklevel=3)
 
 
 def _digest_of_sources() -> str:
@@ -80,11 +87,12 @@ class _Files(IndexDataCacheFile):  # type: ignore[misc]  # numba has no types
 class _Cache(FunctionCache):  # type: ignore[misc]
     _cache_file: Any
 
-    def __init__(self, function: Any) -> None:
-        super().__init__(function)
+    def __init__(self, known: FunctionCache) -> None:
+        # Looking once more for a folder that can be written would write to it again.
+        self.__dict__.update(vars(known))
         # Of other sources than these, the index is empty.
-        stamp = (self._cache_file._source_stamp, _SOURCES)
-        self._cache_file = _Files(self._cache_path, self._impl.filename_base, stamp)
+        stamp = (known._cache_file._source_stamp, _SOURCES)
+        self._cache_file = _Files(known._cache_path, known._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The machine code for a signature; None where there is none, or the file is damaged."""
@@ -92,7 +100,8 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         try:
             with self._guard_against_spurious_io_errors():
                 return self._load_overload(sig, target_context)
-        except Exception:  # a file cut short fails in any way there is; without it, the next one is whole
-            with suppress(OSError):
+        except Exception as error:  # a file cut short fails in any way there is
+            _warn(self, error)
+            with suppress(OSError):  # of a folder that cannot be written: the warning comes again
                 self.flush()
         return None
