@@ -27,6 +27,7 @@ __all__ = ["Step", "Trace", "append_traces", "open_actions", "read_traces", "rep
 
 VERSION = 1
 _SAME = 1e-9
+_OPENING = '{"version": '  # of every line
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ def read_traces(source: Path) -> list[Trace]:
     InputError
         If there are none.
     DataError
-        If a line is no trace; a line cut short by an interruption is passed over.
+        If a line is no trace; a trace cut short by an interruption is passed over.
     """
     path = source / "traces.jsonl" if source.is_dir() else source
     try:
@@ -233,8 +234,10 @@ def read_traces(source: Path) -> list[Trace]:
     for number, line in enumerate(lines, start=1):
         try:
             data = json.loads(line)
-        except ValueError:
-            continue
+        except ValueError as error:
+            if line.startswith(_OPENING) or _OPENING.startswith(line.strip()):
+                continue  # cut short, or empty
+            raise DataError(f"{path}, line {number} is no JSON ({error}): remove it") from error
         try:
             trace = Trace.from_dict(data if isinstance(data, dict) else {})
         except DataError as error:
@@ -283,11 +286,13 @@ def replay(trace: Trace) -> list[str]:
                 wrong.append(f"{where}: U became {level}, the model says {said}")
     if abs(level - trace.uncertainty) > _SAME:
         wrong.append(f"the end: U is {trace.uncertainty}, after the last step it was {level}")
-    if trace.ended == "stop":
+    if trace.ended == "stop" or trace.steps or trace.last_q_values:  # else a limit came before any decision
         possible = open_actions(trace.steps, closed)
         last = controller.decide(State(trace.question_id, len(trace.steps), trace.uncertainty, possible))
-        if last.action != "stop":
+        if trace.ended == "stop" and last.action != "stop":
             wrong.append(f"the end: it stopped, the controller says {last.action}")
+        if not _same_q(last.q_values, trace.last_q_values):
+            wrong.append(f"the end: Q was {trace.last_q_values}, the model says {last.q_values}")
     for part, call in totals(trace.calls).items():
         told = trace.parts.get(part)
         if told is None or any(

@@ -323,6 +323,21 @@ def test_a_tampered_trace_is_found_out(river_index: CorpusIndex) -> None:
     assert "the model says" in told(next_uncertainty=0.33)
     assert "Q was" in told(q_values={**first.q_values, "stop": 0.5})
     assert "do not add up" in told(calls=first.calls[:1])
+    last = trace.last_q_values
+    assert last is not None
+    for other in (None, {**last, "stop": last["stop"] + 0.01}):
+        assert "the end: Q was" in " ".join(replay(dataclasses.replace(trace, last_q_values=other)))
+
+
+def test_traces_that_a_limit_ended_are_replayed(river_index: CorpusIndex) -> None:
+    ends = set()
+    for tokens in range(368, 900, 25):
+        for name in ("mdp", "mdp@confidence", "random"):
+            limited = agent(name, river_index, limits=Limits(tokens=tokens, steps=2))
+            trace = limited.run(COMPARISON, Sure(lambda prompt: 0.5), 60).trace
+            ends.add((trace.ended, trace.last_q_values is None))
+            assert replay(trace) == []
+    assert len(ends) > 4
 
 
 @pytest.mark.parametrize(
@@ -404,8 +419,15 @@ def test_trace_files_survive_interruption(river_index: CorpusIndex, tmp_path: Pa
     file.write_text('{"version": 9}\n')
     with pytest.raises(DataError, match=r"line 1: version 9"):
         read_traces(file)
-    file.write_text("")
-    with pytest.raises(InputError, match="holds no traces"):
+    for text in ("", '\n  \n{"vers'):
+        file.write_text(text)
+        with pytest.raises(InputError, match="holds no traces"):
+            read_traces(file)
+    file.unlink()
+    append_traces(file, [trace])
+    with file.open("a") as other:
+        other.write("a note to myself\n")
+    with pytest.raises(DataError, match=r"line 2 is no JSON"):
         read_traces(file)
 
 
