@@ -159,7 +159,7 @@ def calibrate_command(
     from mio_rag.control.plan import model_to_dict, model_to_toml, solve_plan
     from mio_rag.control.structure import structure, to_json
     from mio_rag.control.trace import read_traces
-    from mio_rag.evaluation.ledger import write_atomically
+    from mio_rag.files import write_atomically
 
     output = open_output(json_output)
     if by_bins and out is None:

@@ -105,10 +105,10 @@ def tune(
     from mio_rag.console import collect, progress_bar
     from mio_rag.datasets import load_dataset
     from mio_rag.evaluation.harness import check_corpus
-    from mio_rag.evaluation.ledger import write_atomically
     from mio_rag.evaluation.tune import TuneSettings
     from mio_rag.evaluation.tune import tune as search
     from mio_rag.evaluation.tuning import Goal
+    from mio_rag.files import write_atomically
     from mio_rag.retrieval import CorpusIndex, Retriever
 
     output = open_output(json_output)

@@ -18,7 +18,7 @@ from benchmarks.relevance.summary import calibration, summarize
 from mio_rag import __version__
 from mio_rag.datasets import load_dataset
 from mio_rag.errors import InputError
-from mio_rag.evaluation.ledger import write_atomically
+from mio_rag.files import write_atomically
 from mio_rag.relevance import Labelled, RelevanceModel
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.retrieval.rerank import Reranker, make_reranker

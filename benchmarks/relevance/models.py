@@ -17,7 +17,7 @@ from benchmarks.relevance.methods import LINKED, PLAIN, RERANKED
 from mio_rag.corpus import Dataset
 from mio_rag.datasets import load_dataset
 from mio_rag.evaluation.calibrate import labelled_pools
-from mio_rag.evaluation.ledger import write_atomically
+from mio_rag.files import write_atomically
 from mio_rag.relevance import Labelled, RelevanceModel, fit
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.rerank import Reranker, rescored

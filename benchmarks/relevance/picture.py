@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.files import replaced
 from benchmarks.relevance.methods import BASELINES, OURS
 from mio_rag.errors import require
 
@@ -92,6 +92,5 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     panels[0].legend(frameon=False, fontsize=7)
     for panel in panels[len(results) :]:
         panel.set_axis_off()
-    partial = path.with_name(f".{path.name}.partial")
-    figure.savefig(partial, format="png", dpi=110)
-    os.replace(partial, path)
+    with replaced(path) as partial:
+        figure.savefig(partial, format="png", dpi=110)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.relevance.methods import LINKED, PLAIN, RERANKED, Compared
-from mio_rag.evaluation.ledger import write_atomically
+from mio_rag.files import write_atomically
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.rerank import Reranker, rescored
 from mio_rag.selector import Selector

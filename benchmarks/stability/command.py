@@ -21,7 +21,7 @@ from mio_rag import __version__
 from mio_rag.console import progress_bar
 from mio_rag.datasets import load_dataset
 from mio_rag.errors import InputError, SolverError
-from mio_rag.evaluation.ledger import write_atomically
+from mio_rag.files import write_atomically
 from mio_rag.relevance import load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
 from mio_rag.batch.job import BatchSummary, Engine, Group, Job, groups_of, identity, input_files
-from mio_rag.batch.work import GroupReport, run_group, shard_starts, shard_state, written
+from mio_rag.batch.work import GroupReport, run_group, shard_starts, shard_state
 from mio_rag.errors import DataError, InputError, SolverError
+from mio_rag.files import LOCK, locked, replaced, write_atomically
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.selector import Selector
 from mio_rag.solvers.registry import check_name
@@ -97,7 +96,7 @@ def select_batch(
     groups, kinds = groups_of(files, chosen, names)
     job = Job(folder.resolve(), chosen, int(budget_tokens), names, kinds, int(shard_rows))
     tell = progress or (lambda kind, total, done: None)
-    with _locked(folder):
+    with locked(folder):
         _claim(job, files, tell)
         _prepare(folder)
         total = groups[-1].first_row + groups[-1].rows
@@ -124,7 +123,7 @@ def select_batch(
             peak,
         )
         text = json.dumps(summary.to_dict(), indent=1)
-        written(folder / "summary.json", lambda partial: partial.write_text(text, encoding="utf-8"))
+        write_atomically(folder / "summary.json", text)
     return summary
 
 
@@ -149,7 +148,7 @@ def _claim(job: Job, files: list[Path], tell: Progress) -> None:
             before["sha256"], before["input"]
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise DataError(f"'{record}' cannot be read ({error}): choose a new folder") from error
-    elif any(path.name != ".lock" for path in job.out.iterdir()):
+    elif any(path.name != LOCK for path in job.out.iterdir()):
         raise InputError(f"'{job.out}' is not empty and holds no batch: choose a new folder")
     now = json.loads(json.dumps(identity(files, job, before, lambda done: tell("reading", size, done))))
     if before is not None and before["sha256"] != now["sha256"]:
@@ -158,7 +157,7 @@ def _claim(job: Job, files: list[Path], tell: Progress) -> None:
             f"the batch in '{job.out}' had another {', '.join(changed)}: its rows cannot be mixed with "
             "these; use the same input and settings, or a new folder"
         )
-    written(record, lambda partial: partial.write_text(json.dumps(now, indent=1), encoding="utf-8"))
+    write_atomically(record, json.dumps(now, indent=1))
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -174,7 +173,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 def _prepare(folder: Path) -> None:
     for name in ("selections", "rejected", "work"):
         (folder / name).mkdir(exist_ok=True)
-        for stray in (folder / name).glob(".*.partial"):
+        for stray in (folder / name).glob(".*.partial*"):
             stray.unlink(missing_ok=True)
 
 
@@ -246,42 +245,9 @@ def _counted(job: Job, groups: list[Group]) -> tuple[int, dict[str, int]]:
 def _gather(job: Job, groups: list[Group]) -> None:
     """All rejected rows in one file, in the order of the input."""
 
-    def write(partial: Path) -> None:
-        with partial.open("wb") as whole:
-            for group in groups:
-                for start, _ in shard_starts(job, group):
-                    side = job.out / "rejected" / f"part-{group.first_row + start:012d}.jsonl"
-                    if side.is_file():
-                        whole.write(side.read_bytes())
-
-    written(job.out / "rejected.jsonl", write)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One run at a time in a folder; the lock goes with the process that holds it.
-
-    Raises
-    ------
-    InputError
-        If the folder cannot be made, or another run is at work there.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
-    except OSError as error:
-        raise InputError(f"'{folder}' cannot be written: {error}") from error
-    try:
-        try:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # no such locks on this system
-            pass
-        except OSError as error:
-            raise InputError(
-                f"another run is at work in '{folder}': wait for it, or choose a folder"
-            ) from error
-        yield
-    finally:
-        os.close(handle)
+    with replaced(job.out / "rejected.jsonl") as partial, partial.open("wb") as whole:
+        for group in groups:
+            for start, _ in shard_starts(job, group):
+                side = job.out / "rejected" / f"part-{group.first_row + start:012d}.jsonl"
+                if side.is_file():
+                    whole.write(side.read_bytes())

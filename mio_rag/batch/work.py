@@ -8,11 +8,9 @@ cuts a program short).
 from __future__ import annotations
 
 import json
-import os
 import resource
 import sys
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -25,9 +23,10 @@ import numpy as np
 from mio_rag.batch.job import Group, Job, open_parquet
 from mio_rag.batch.rows import Row, read_rows
 from mio_rag.errors import DataError, InputError, MioRagError, MissingExtraError, require
+from mio_rag.files import replaced
 from mio_rag.types import Candidates
 
-__all__ = ["DIED", "GroupReport", "run_group", "shard_starts", "shard_state", "written"]
+__all__ = ["DIED", "GroupReport", "run_group", "shard_starts", "shard_state"]
 
 DIED = "the process that solved this row died (out of memory, or a crash of the solver)"
 
@@ -262,29 +261,12 @@ def _write(
     side.unlink(missing_ok=True)  # of a run that was killed between the two
     if refused:
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in refused)
-        written(side, lambda partial: partial.write_text(lines, encoding="utf-8", errors="replace"))
+        with replaced(side) as partial:
+            partial.write_text(lines, encoding="utf-8", errors="replace")
     schema = arrow.schema(
         [(name, _arrow_type(arrow, kind)) for name, kind in _SCHEMA.items()],
         metadata={"mio_rag": json.dumps(state)},
     )
     table = arrow.table(made.columns, schema=schema)
-    written(path, lambda partial: parquet.write_table(table, partial, compression="zstd"))
-
-
-def written(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file so that it stands under its name whole, and on the disk, or not at all.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written (no permission, a full disk).
-    """
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
-    try:
-        write(partial)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise InputError(f"'{path}' could not be written: {error}") from error
+    with replaced(path) as partial:
+        parquet.write_table(table, partial, compression="zstd")

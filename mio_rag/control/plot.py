@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from mio_rag.control.plan import Plan
 from mio_rag.errors import InputError, require
+from mio_rag.files import replaced
 
 __all__ = ["plot_plan", "save_figure"]
 
@@ -82,10 +82,5 @@ def save_figure(figure: Any, path: Path) -> None:
     """
     if path.suffix.lower() not in _FORMATS:
         raise InputError(f"'{path}' must end with {', '.join(_FORMATS)}: the ending names the format")
-    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
-    try:
-        figure.savefig(partial, dpi=150)
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise InputError(f"'{path}' could not be written: {error}") from error
+    with replaced(path) as partial:
+        figure.savefig(partial, format=path.suffix.lower()[1:], dpi=150)

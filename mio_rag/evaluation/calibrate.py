@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mio_rag.corpus import Dataset
 from mio_rag.errors import DataError, InputError
-from mio_rag.evaluation.ledger import write_atomically
+from mio_rag.files import write_atomically
 from mio_rag.relevance import Labelled, RelevanceModel, fit, reliability_plot
 from mio_rag.relevance.model import Kind
 from mio_rag.retrieval.index import CorpusIndex

@@ -23,11 +23,12 @@ from mio_rag.control.agent import ControlSettings
 from mio_rag.corpus import Dataset
 from mio_rag.errors import DataError, GenerationError, InputError
 from mio_rag.evaluation.controlled import Controlled, check_controllers, make_controlled
-from mio_rag.evaluation.ledger import Ledger, write_atomically
+from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.matched import matched_rows
 from mio_rag.evaluation.methods import Method, make_methods
 from mio_rag.evaluation.road import Road, warm_up
 from mio_rag.evaluation.summary import compare_rows, summarize
+from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Mode, Retriever, pool_problems

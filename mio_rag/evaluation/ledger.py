@@ -14,8 +14,9 @@ from typing import Any
 
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.evaluation.measures import GENERATION_MEASURES, SELECTION_MEASURES
+from mio_rag.files import replaced, write_atomically
 
-__all__ = ["COLUMNS", "Key", "Ledger", "write_atomically"]
+__all__ = ["COLUMNS", "Key", "Ledger"]
 
 Key = tuple[str, str, int]  # question_id, method, budget_tokens
 
@@ -59,23 +60,6 @@ COLUMNS = (
     *SELECTION_MEASURES,
     *GENERATION_MEASURES,
 )
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that it is either the old one or the whole new one.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written (no permission, a full disk).
-    """
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise InputError(f"'{path}' could not be written: {error}") from error
 
 
 def _writable(text: str | None) -> str | None:
@@ -160,11 +144,6 @@ class Ledger:
                 arrow.array([_writable(v) for v in values] if kind == arrow.string() else values, kind)
             )
         path = self.folder / "ledger.parquet"
-        partial = path.with_name(".ledger.parquet.partial")
-        try:
+        with replaced(path) as partial:
             parquet.write_table(arrow.table(columns, names=names), partial)
-            os.replace(partial, path)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise InputError(f"'{path}' could not be written: {error}") from error
         return path

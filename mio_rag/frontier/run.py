@@ -14,9 +14,10 @@ from mio_rag.context import RegexCounter, render_context
 from mio_rag.corpus import Dataset
 from mio_rag.errors import DataError, GenerationError, MioRagError
 from mio_rag.evaluation.harness import Progress, check_corpus, environment, open_run
-from mio_rag.evaluation.ledger import Ledger, write_atomically
+from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.measures import answer_measures, failed_measures
 from mio_rag.evaluation.road import choose_option
+from mio_rag.files import write_atomically
 from mio_rag.frontier.dataset import FrontierSettings, question_rows
 from mio_rag.frontier.page import render_page
 from mio_rag.frontier.plot import plot_data

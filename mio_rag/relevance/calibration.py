@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mio_rag.errors import InputError, require
+from mio_rag.files import replaced
 
 __all__ = ["calibration_measures", "reliability", "reliability_plot"]
 
@@ -102,11 +102,6 @@ def reliability_plot(path: Path, curves: Mapping[str, Sequence[Mapping[str, floa
     upper.set(ylabel="share that is needed", title=title, xlim=(0, 1), ylim=(0, 1))
     upper.legend(frameon=False)
     lower.set(xlabel="predicted probability", ylabel="candidates", yscale="log")
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as partial:
+        partial.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(partial, format="png", dpi=120)
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise InputError(f"'{path}' could not be written: {error}") from error

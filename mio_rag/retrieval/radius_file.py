@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from mio_rag.errors import DataError, InputError
+from mio_rag.files import replaced
 from mio_rag.retrieval.radius import MeasuredRadius
 
 __all__ = ["read_radii", "write_radii"]
@@ -42,14 +41,8 @@ def write_radii(path: Path, found: MeasuredRadius, ids: Sequence[str], default: 
         )
     measured = np.array([i in known for i in ids])
     errors = np.array([known.get(i, default) for i in ids], dtype=np.float64)
-    work = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
-    try:
-        with work.open("wb") as file:
-            np.savez(file, ids=np.array(ids), errors=errors, measured=measured)
-        os.replace(work, path)
-    except OSError as error:
-        work.unlink(missing_ok=True)
-        raise InputError(f"'{path}' could not be written: {error}") from error
+    with replaced(path) as partial, partial.open("wb") as file:
+        np.savez(file, ids=np.array(ids), errors=errors, measured=measured)
     return int((~measured).sum())
 
 

@@ -1,0 +1,87 @@
+"""Files that are written whole or not at all, and folders that one run at a time works in."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mio_rag.errors import InputError
+
+__all__ = ["LOCK", "locked", "replaced", "write_atomically"]
+
+#: Name of the file that `locked` leaves in a folder.
+LOCK = ".lock"
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A partial file that takes the place of `path` when the block ends well, and goes when it does not.
+
+    Its name begins with a dot and ends as `path` does, for writers that go by the ending.
+    It is on the disk before it takes that place, so that a crash leaves the old file or the new one. Where
+    `path` is a symbolic link, what it points to is replaced.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written (no permission, a full disk), or `path` is no file.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        if target.exists() and not target.is_file():
+            raise InputError(f"'{path}' is no file: choose another path")
+        partial = target.with_name(f".{target.stem}.{uuid.uuid4().hex}.partial{target.suffix}")
+        try:
+            yield partial
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"'{path}' could not be written: {error}") from error
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file so that it is either the old one or the whole new one.
+
+    Raises
+    ------
+    InputError
+        As `replaced`.
+    """
+    with replaced(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One run at a time in a folder, which is made where it is missing; the lock goes with its process.
+
+    Raises
+    ------
+    InputError
+        If the folder cannot be made, or another run is at work there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+    except OSError as error:
+        raise InputError(f"'{folder}' cannot be written: {error}") from error
+    try:
+        try:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # no such locks on this system
+            pass
+        except OSError as error:
+            raise InputError(
+                f"another run is at work in '{folder}': wait for it, or choose a folder"
+            ) from error
+        yield
+    finally:
+        os.close(handle)
