@@ -322,7 +322,7 @@ def evaluate(
 ) -> None:
     """Compare methods on a question set: same pool, prompt, budget and reader for all."""
     from mio_rag.console import collect, print_failures, print_run, print_summary, progress_bar
-    from mio_rag.evaluation.harness import check_folder
+    from mio_rag.evaluation.record import check_folder
     from mio_rag.evaluation.run import evaluate_and_report
     from mio_rag.generation import make_generator
     from mio_rag.retrieval import CorpusIndex

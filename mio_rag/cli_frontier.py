@@ -192,7 +192,7 @@ def data(
     from mio_rag.console import collect, progress_bar
     from mio_rag.console_frontier import print_points
     from mio_rag.datasets import load_dataset
-    from mio_rag.evaluation.harness import check_folder
+    from mio_rag.evaluation.record import check_folder
     from mio_rag.frontier.dataset import FrontierSettings
     from mio_rag.frontier.run import data_frontier
     from mio_rag.generation import make_generator

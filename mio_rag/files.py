@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mio_rag.errors import InputError
 
-__all__ = ["LOCK", "locked", "replaced", "write_atomically"]
-
-#: Name of the file that `locked` leaves in a folder.
-LOCK = ".lock"
+__all__ = ["locked", "replaced", "write_atomically"]
 
 
 @contextmanager
@@ -59,29 +56,52 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One run at a time in a folder, which is made where it is missing; the lock goes with its process.
+    """One run at a time in a folder, which is made where it is missing.
+
+    The lock goes with its process; the file that stands for it, at the end of the block.
 
     Raises
     ------
     InputError
         If the folder cannot be made, or another run is at work there.
     """
+    path = folder / ".lock"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+        while True:
+            handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+            if not _is_free(handle):
+                os.close(handle)
+                raise InputError(f"another run is at work in '{folder}': wait for it, or choose a folder")
+            if _stands_at(path, handle):
+                break
+            os.close(handle)  # of a run that has just ended, and took the file away
     except OSError as error:
         raise InputError(f"'{folder}' cannot be written: {error}") from error
     try:
-        try:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # no such locks on this system
-            pass
-        except OSError as error:
-            raise InputError(
-                f"another run is at work in '{folder}': wait for it, or choose a folder"
-            ) from error
         yield
     finally:
+        with suppress(OSError):  # some systems keep what is open
+            path.unlink()
         os.close(handle)
+
+
+def _is_free(handle: int) -> bool:
+    """Take the lock of an open file, unless somebody has it; where there are no such locks, it is free."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # on this system, or on this disk
+        return True
+    return True
+
+
+def _stands_at(path: Path, handle: int) -> bool:
+    """Whether an open file is the one at a path."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False

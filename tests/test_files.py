@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -62,6 +63,30 @@ def test_a_folder_is_one_runs_until_its_process_ends(tmp_path: Path) -> None:
         other.kill()
     with locked(folder):
         pass
+    assert os.listdir(folder) == []
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"), locked(tmp_path / "file"):
         pass
+
+
+def test_a_lock_is_held_by_one_however_fast_it_changes_hands(tmp_path: Path) -> None:
+    inside, most, taken = [0], [0], [0]
+
+    def work() -> None:
+        for _ in range(300):
+            try:
+                with locked(tmp_path):
+                    inside[0] += 1
+                    most[0] = max(most[0], inside[0])
+                    taken[0] += 1
+                    inside[0] -= 1
+            except InputError:
+                continue
+
+    threads = [Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (most[0], inside[0]) == (1, 0)
+    assert taken[0] >= 6

@@ -14,7 +14,7 @@ from benchmarks.control.summary import answered, gather, summarize
 from benchmarks.files import replaced, write_json
 from mio_rag.control.plan import model_to_dict
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.evaluation.harness import environment
+from mio_rag.evaluation.record import environment
 from mio_rag.generation import Generator, make_generator
 from mio_rag.retrieval.index import CorpusIndex
 

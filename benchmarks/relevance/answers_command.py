@@ -13,7 +13,7 @@ from benchmarks.relevance.answers_picture import draw
 from benchmarks.relevance.models import halves, load
 from mio_rag.datasets import load_dataset
 from mio_rag.errors import GenerationError, InputError
-from mio_rag.evaluation.harness import environment
+from mio_rag.evaluation.record import environment
 from mio_rag.evaluation.summary import compare_rows, summarize
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator, make_generator

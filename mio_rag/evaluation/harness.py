@@ -8,13 +8,9 @@ Only the decision differs between methods; `mio_rag.evaluation.road` goes the wa
 from __future__ import annotations
 
 import json
-import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +22,7 @@ from mio_rag.evaluation.controlled import Controlled, check_controllers, make_co
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.matched import matched_rows
 from mio_rag.evaluation.methods import Method, make_methods
+from mio_rag.evaluation.record import environment, now, opened_run
 from mio_rag.evaluation.road import Road, warm_up
 from mio_rag.evaluation.summary import compare_rows, summarize
 from mio_rag.files import write_atomically
@@ -41,10 +38,7 @@ __all__ = [
     "EvaluationSettings",
     "Progress",
     "check_corpus",
-    "check_folder",
-    "environment",
     "evaluate",
-    "open_run",
 ]
 
 _CHUNK = 4  # questions whose answers are generated together
@@ -204,57 +198,57 @@ def evaluate(
     if index is not None:
         check_ids(settings.selector, index.ids)
     run = _run_record(dataset, index, generator, settings, len(questions))
-    ledger = open_run(folder, run, resume)
-    done = {Ledger.key(row) for row in ledger.rows}
-    retriever = (
-        None
-        if index is None
-        else Retriever(
-            index,
-            pool=settings.pool,
-            mode=settings.mode,
-            counter=generator or RegexCounter(),
-            link_hops=settings.link_hops,
-            rerankers=settings.rerankers,
+    with opened_run(folder, run, resume) as ledger:
+        done = {Ledger.key(row) for row in ledger.rows}
+        retriever = (
+            None
+            if index is None
+            else Retriever(
+                index,
+                pool=settings.pool,
+                mode=settings.mode,
+                counter=generator or RegexCounter(),
+                link_hops=settings.link_hops,
+                rerankers=settings.rerankers,
+            )
         )
-    )
-    methods = _compared(settings, retriever, folder)
-    pairs = [(method, int(budget)) for method in methods for budget in settings.budgets]
-    road = Road(retriever, generator, settings.max_tokens)
-    warm_up(methods)
-    started = time.perf_counter()
-    failing = 0
-    size = 1 if settings.controllers else _CHUNK  # agents generate step by step, and take their time
-    for first in range(0, len(questions), size):
-        chunk = questions[first : first + size]
-        open_pairs = {q.id: [p for p in pairs if (q.id, p[0].name, p[1]) not in done] for q in chunk}
-        for rows in road.rows([q for q in chunk if open_pairs[q.id]], open_pairs):
-            ledger.append(rows)
-            failing = failing + 1 if _stuck(rows, len(pairs)) else 0
-            if failing >= _ABORT_AFTER:
-                raise GenerationError(
-                    f"{failing} questions in a row failed, the last with: {rows[-1]['error']}. What is "
-                    f"finished is kept in '{folder}': mend the cause and go on with resume (--resume)"
-                )
-        if progress:
-            progress(len(chunk), f"{min(first + size, len(questions))} of {len(questions)} questions")
-    # In the order of an uninterrupted run: the resampling of the intervals goes by position.
-    by_key = {Ledger.key(row): row for row in ledger.rows}
-    rows = [by_key[q.id, method.name, budget] for q in questions for method, budget in pairs]
-    ledger.rows = rows
-    run |= {"finished": _now(), "seconds": time.perf_counter() - started}
-    summary = summarize(rows, settings.seed)
-    comparisons = compare_rows(rows, settings.reference, settings.seed)
-    matched = matched_rows(rows, settings.reference, seed=settings.seed)
-    ledger.write_parquet()
-    for name, content in (
-        ("summary", summary),
-        ("comparisons", comparisons),
-        ("matched", matched),
-        ("run", run),
-    ):
-        write_atomically(folder / f"{name}.json", json.dumps(content, indent=1, allow_nan=False))
-    return EvaluationResult(folder, rows, summary, comparisons, run, matched)
+        methods = _compared(settings, retriever, folder)
+        pairs = [(method, int(budget)) for method in methods for budget in settings.budgets]
+        road = Road(retriever, generator, settings.max_tokens)
+        warm_up(methods)
+        started = time.perf_counter()
+        failing = 0
+        size = 1 if settings.controllers else _CHUNK  # agents generate step by step, and take their time
+        for first in range(0, len(questions), size):
+            chunk = questions[first : first + size]
+            open_pairs = {q.id: [p for p in pairs if (q.id, p[0].name, p[1]) not in done] for q in chunk}
+            for rows in road.rows([q for q in chunk if open_pairs[q.id]], open_pairs):
+                ledger.append(rows)
+                failing = failing + 1 if _stuck(rows, len(pairs)) else 0
+                if failing >= _ABORT_AFTER:
+                    raise GenerationError(
+                        f"{failing} questions in a row failed, the last with: {rows[-1]['error']}. What is "
+                        f"finished is kept in '{folder}': mend the cause and go on with resume (--resume)"
+                    )
+            if progress:
+                progress(len(chunk), f"{min(first + size, len(questions))} of {len(questions)} questions")
+        # In the order of an uninterrupted run: the resampling of the intervals goes by position.
+        by_key = {Ledger.key(row): row for row in ledger.rows}
+        rows = [by_key[q.id, method.name, budget] for q in questions for method, budget in pairs]
+        ledger.rows = rows
+        run |= {"finished": now(), "seconds": time.perf_counter() - started}
+        summary = summarize(rows, settings.seed)
+        comparisons = compare_rows(rows, settings.reference, settings.seed)
+        matched = matched_rows(rows, settings.reference, seed=settings.seed)
+        ledger.write_parquet()
+        for name, content in (
+            ("summary", summary),
+            ("comparisons", comparisons),
+            ("matched", matched),
+            ("run", run),
+        ):
+            write_atomically(folder / f"{name}.json", json.dumps(content, indent=1, allow_nan=False))
+        return EvaluationResult(folder, rows, summary, comparisons, run, matched)
 
 
 def check_corpus(dataset: Dataset, index: CorpusIndex | None) -> None:
@@ -298,28 +292,6 @@ def _stuck(rows: Sequence[dict[str, Any]], pairs: int) -> bool:
     )
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-#: Packages whose versions the run record names.
-_RECORDED = (
-    "mio-rag",
-    "numpy",
-    "scipy",
-    "highspy",
-    "ortools",
-    "faiss-cpu",
-    "bm25s",
-    "sentence-transformers",
-    "transformers",
-    "torch",
-    "xllamacpp",
-    "ir-measures",
-    "rouge-score",
-)
-
-
 def _run_record(
     dataset: Dataset,
     index: CorpusIndex | None,
@@ -350,81 +322,5 @@ def _run_record(
             **({"control": settings.control.to_dict()} if settings.controllers else {}),
         },
         **environment(),
-        "started": _now(),
+        "started": now(),
     }
-
-
-def environment() -> dict[str, Any]:
-    """Versions and hardware, as every record of a run names them."""
-    versions = {"python": platform.python_version()}
-    for package in _RECORDED:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return {
-        "versions": versions,
-        "hardware": {"machine": platform.machine(), "cores": os.cpu_count(), "system": platform.system()},
-    }
-
-
-#: What must be equal for rows of two runs to stand in one ledger.
-_IDENTITY = (
-    "data_sha256",
-    "generator",
-    "embedder_fingerprint",
-    "pool",
-    "mode",
-    "link_hops",
-    "seed",
-    "settings",
-)
-
-
-def check_folder(folder: Path, resume: bool = False) -> None:
-    """Raise `InputError` if a run must not be written there: it holds something else."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"'{folder}' is a file: choose a folder")
-    if folder.is_dir() and any(folder.iterdir()):
-        if not (folder / "run.json").is_file():
-            raise InputError(f"'{folder}' is not empty and holds no run: choose a new folder")
-        if not resume:
-            raise InputError(f"'{folder}' already holds a run: go on with --resume, or choose a new folder")
-
-
-def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Names of what differs between the records of two runs and must not; settings by their own names."""
-    changed = [key for key in _IDENTITY if key != "settings" and before.get(key) != now[key]]
-    old, new = before.get("settings") or {}, now["settings"]
-    return changed + [key for key in new if old.get(key) != new[key]]
-
-
-def open_run(folder: Path, run: dict[str, Any], resume: bool) -> Ledger:
-    """The ledger of a new run, or of the interrupted one that it goes on with.
-
-    Raises
-    ------
-    InputError
-        If the folder holds something else, or the record there differs in what rows depend on.
-    """
-    check_folder(folder, resume)
-    record = folder / "run.json"
-    if record.is_file():
-        try:
-            before = json.loads(record.read_text(encoding="utf-8"))
-            changed = _differences(before, json.loads(json.dumps(run)))
-        except (OSError, ValueError, AttributeError) as error:
-            raise DataError(f"'{record}' cannot be read ({error}): choose a new folder") from error
-        if changed:
-            raise InputError(
-                f"the run in '{folder}' had another {', '.join(changed)}: its rows cannot be mixed with "
-                "these; use the same settings, or a new folder"
-            )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"'{folder}' cannot be made: {error}") from error
-    write_atomically(record, json.dumps(run, indent=1))
-    ledger = Ledger(folder)
-    ledger.recover()
-    return ledger

@@ -13,9 +13,10 @@ from typing import Any
 from mio_rag.context import RegexCounter, render_context
 from mio_rag.corpus import Dataset
 from mio_rag.errors import DataError, GenerationError, MioRagError
-from mio_rag.evaluation.harness import Progress, check_corpus, environment, open_run
+from mio_rag.evaluation.harness import Progress, check_corpus
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.measures import answer_measures, failed_measures
+from mio_rag.evaluation.record import environment, opened_run
 from mio_rag.evaluation.road import choose_option
 from mio_rag.files import write_atomically
 from mio_rag.frontier.dataset import FrontierSettings, question_rows
@@ -83,42 +84,42 @@ def data_frontier(
     check_corpus(dataset, index)
     run = _record(dataset, index, generator, settings, len(questions))
     folder = Path(out)
-    ledger = open_run(folder, run, resume)
-    retriever = Retriever(
-        index,
-        pool=settings.pool,
-        mode=settings.mode,
-        counter=generator or RegexCounter(),
-        link_hops=settings.link_hops,
-        rerankers=settings.rerankers,
-    )
-    keys = {q.id: [(q.id, s.name, s.budget_tokens) for s in settings.grid] for q in questions}
-    done = {Ledger.key(row) for row in ledger.rows}
-    failing = 0
-    for count, question in enumerate(questions, start=1):
-        if not done.issuperset(keys[question.id]):
-            found = question_rows(question, retriever, settings)
-            if generator is not None:
-                _answer(generator, question, found, settings.max_tokens)
-            ledger.append([row for row, _ in found if Ledger.key(row) not in done])
-            failing = failing + 1 if all(row["error"] for row, _ in found) else 0
-            if failing >= _ABORT_AFTER:
-                raise GenerationError(
-                    f"{failing} questions in a row were not answered, the last with: "
-                    f"{found[-1][0]['error']}. What is finished is kept in '{folder}': mend the cause and "
-                    "go on with resume (--resume)"
-                )
-        if progress:
-            progress(1, f"{count} of {len(questions)} questions")
-    by_key = {Ledger.key(row): row for row in ledger.rows}
-    rows = [by_key[key] for question in questions for key in keys[question.id]]
-    points = summarize_grid(rows, settings)
-    chosen = operating_point(rows, points, settings, slack)
-    data = {"run": run, "points": points, "operating_point": chosen}
-    write_atomically(folder / "frontier.json", json.dumps(data, indent=1, allow_nan=False))
-    plot_data(data, folder / "frontier.png")
-    write_atomically(folder / "frontier.html", render_page(data, rows, dataset, questions))
-    return FrontierResult(folder, points, chosen, run)
+    with opened_run(folder, run, resume) as ledger:
+        retriever = Retriever(
+            index,
+            pool=settings.pool,
+            mode=settings.mode,
+            counter=generator or RegexCounter(),
+            link_hops=settings.link_hops,
+            rerankers=settings.rerankers,
+        )
+        keys = {q.id: [(q.id, s.name, s.budget_tokens) for s in settings.grid] for q in questions}
+        done = {Ledger.key(row) for row in ledger.rows}
+        failing = 0
+        for count, question in enumerate(questions, start=1):
+            if not done.issuperset(keys[question.id]):
+                found = question_rows(question, retriever, settings)
+                if generator is not None:
+                    _answer(generator, question, found, settings.max_tokens)
+                ledger.append([row for row, _ in found if Ledger.key(row) not in done])
+                failing = failing + 1 if all(row["error"] for row, _ in found) else 0
+                if failing >= _ABORT_AFTER:
+                    raise GenerationError(
+                        f"{failing} questions in a row were not answered, the last with: "
+                        f"{found[-1][0]['error']}. What is finished is kept in '{folder}': mend the cause "
+                        "and go on with resume (--resume)"
+                    )
+            if progress:
+                progress(1, f"{count} of {len(questions)} questions")
+        by_key = {Ledger.key(row): row for row in ledger.rows}
+        rows = [by_key[key] for question in questions for key in keys[question.id]]
+        points = summarize_grid(rows, settings)
+        chosen = operating_point(rows, points, settings, slack)
+        data = {"run": run, "points": points, "operating_point": chosen}
+        write_atomically(folder / "frontier.json", json.dumps(data, indent=1, allow_nan=False))
+        plot_data(data, folder / "frontier.png")
+        write_atomically(folder / "frontier.html", render_page(data, rows, dataset, questions))
+        return FrontierResult(folder, points, chosen, run)
 
 
 def _answer(
@@ -157,7 +158,7 @@ def _record(
     settings: FrontierSettings,
     questions: int,
 ) -> dict[str, Any]:
-    """What the run rests on; `open_run` compares it before rows are added to those of an earlier one."""
+    """What the run rests on; `opened_run` compares it before rows are added to those of an earlier one."""
     kept = dataclasses.asdict(settings)
     for name in ("pool", "mode", "link_hops", "seed", "limit"):
         kept.pop(name)

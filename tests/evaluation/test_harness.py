@@ -297,6 +297,27 @@ def test_other_data_readers_and_embedders_cannot_join_a_run(
         run(rivers, other, failing(), tmp_path, limit=1, resume=True)
 
 
+def test_two_runs_never_work_in_one_folder(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
+    refused = []
+
+    def answer(prompt: Prompt) -> str:  # while the first run waits for it, a second one begins
+        with pytest.raises(InputError, match="another run is at work") as found:
+            run(rivers, river_index, failing(), tmp_path / "out", resume=True)
+        refused.append(found)
+        return SCRIPT[prompt.question.id]
+
+    result = run(rivers, river_index, ScriptedGenerator(answer), tmp_path / "out")
+    assert refused
+    check_rows(result, rivers, RegexCounter())
+    assert timeless(ledger(tmp_path / "out")) == timeless(
+        ledger(run(rivers, river_index, ScriptedGenerator(SCRIPT), tmp_path / "alone").folder)
+    )
+    leftover = tmp_path / "killed"
+    leftover.mkdir()
+    (leftover / ".run.0f.partial.json").write_text("{")  # by a kill before anything stood under its name
+    run(rivers, river_index, ScriptedGenerator(SCRIPT), leftover)
+
+
 def test_foreign_folders_are_left_alone(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     for out, resume in ((tmp_path, False), (tmp_path, True), (tmp_path / "thesis.txt", False)):

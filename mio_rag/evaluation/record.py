@@ -1,0 +1,122 @@
+"""What a run rests on, in its run.json, and the folder that it has to itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mio_rag.errors import DataError, InputError
+from mio_rag.evaluation.ledger import Ledger
+from mio_rag.files import locked, write_atomically
+
+__all__ = ["check_folder", "environment", "now", "opened_run"]
+
+#: Packages whose versions the run record names.
+_RECORDED = (
+    "mio-rag",
+    "numpy",
+    "scipy",
+    "highspy",
+    "ortools",
+    "faiss-cpu",
+    "bm25s",
+    "sentence-transformers",
+    "transformers",
+    "torch",
+    "xllamacpp",
+    "ir-measures",
+    "rouge-score",
+)
+
+
+def now() -> str:
+    """The time, for a record."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def environment() -> dict[str, Any]:
+    """Versions and hardware, as every record of a run names them."""
+    versions = {"python": platform.python_version()}
+    for package in _RECORDED:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "versions": versions,
+        "hardware": {"machine": platform.machine(), "cores": os.cpu_count(), "system": platform.system()},
+    }
+
+
+#: What must be equal for rows of two runs to stand in one ledger.
+_IDENTITY = (
+    "data_sha256",
+    "generator",
+    "embedder_fingerprint",
+    "pool",
+    "mode",
+    "link_hops",
+    "seed",
+    "settings",
+)
+
+
+def check_folder(folder: Path, resume: bool = False) -> None:
+    """Raise `InputError` if a run must not be written there: it holds something else."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"'{folder}' is a file: choose a folder")
+    # Hidden files are locks, and what a kill left half-written.
+    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        if not (folder / "run.json").is_file():
+            raise InputError(f"'{folder}' is not empty and holds no run: choose a new folder")
+        if not resume:
+            raise InputError(f"'{folder}' already holds a run: go on with --resume, or choose a new folder")
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Names of what differs between the records of two runs and must not; settings by their own names."""
+    changed = [key for key in _IDENTITY if key != "settings" and before.get(key) != now[key]]
+    old, new = before.get("settings") or {}, now["settings"]
+    return changed + [key for key in new if old.get(key) != new[key]]
+
+
+@contextmanager
+def opened_run(folder: Path, run: dict[str, Any], resume: bool) -> Iterator[Ledger]:
+    """The ledger of a new run, or of the interrupted one that it goes on with; no other may join in.
+
+    Raises
+    ------
+    InputError
+        If the folder holds something else, another run is at work there, or the record there differs in
+        what rows depend on.
+    """
+    check_folder(folder, resume)
+    with locked(folder):
+        check_folder(folder, resume)  # another one may have been faster
+        yield _ledger(folder, run)
+
+
+def _ledger(folder: Path, run: dict[str, Any]) -> Ledger:
+    record = folder / "run.json"
+    if record.is_file():
+        try:
+            before = json.loads(record.read_text(encoding="utf-8"))
+            changed = _differences(before, json.loads(json.dumps(run)))
+        except (OSError, ValueError, AttributeError) as error:
+            raise DataError(f"'{record}' cannot be read ({error}): choose a new folder") from error
+        if changed:
+            raise InputError(
+                f"the run in '{folder}' had another {', '.join(changed)}: its rows cannot be mixed with "
+                "these; use the same settings, or a new folder"
+            )
+    write_atomically(record, json.dumps(run, indent=1))
+    ledger = Ledger(folder)
+    ledger.recover()
+    return ledger
