@@ -65,7 +65,13 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
         return "SelectionPostprocessor"
 
     def _default_embedder(self) -> Any:
-        return Settings.embed_model
+        try:
+            return Settings.embed_model
+        except (ImportError, ValueError) as error:  # of the vendor that LlamaIndex falls back on
+            raise InputError(
+                "question or nodes have to be embedded, and there is no embedder: give embedder=, or set "
+                f"llama_index.core.Settings.embed_model (its own default says: {str(error).strip()})"
+            ) from error
 
     def _vectors_of(self, embedder: Any) -> Vectors:
         if isinstance(embedder, BaseEmbedding):

@@ -94,6 +94,14 @@ def test_settings_embed_model_is_the_default(index, local, question, expected, m
     assert all("mio_rag" not in n.node.metadata for n in nodes)
 
 
+def test_without_any_embedder_the_error_says_what_to_give(monkeypatch) -> None:
+    monkeypatch.setattr(Settings, "_embed_model", None)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    nodes = [NodeWithScore(node=TextNode(text=f"river {k}")) for k in range(3)]
+    with pytest.raises(InputError, match=r"give embedder=, or set llama_index\.core\.Settings\.embed_model"):
+        SelectionPostprocessor(budget_tokens=9).postprocess_nodes(nodes, query_str="rivers")
+
+
 def test_cosines_instead_of_scores(index, local, question, expected) -> None:
     nodes = index.as_retriever(similarity_top_k=20).retrieve(question)
     for found in nodes:
