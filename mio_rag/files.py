@@ -33,7 +33,7 @@ def replaced(path: Path) -> Iterator[Path]:
         partial = target.with_name(f".{target.stem}.{uuid.uuid4().hex}.partial{target.suffix}")
         try:
             yield partial
-            with partial.open("rb") as file:
+            with partial.open("r+b") as file:  # Windows flushes only what is open for writing
                 os.fsync(file.fileno())
             os.replace(partial, target)
         finally:
