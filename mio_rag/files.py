@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mio_rag.errors import InputError
 
-__all__ = ["locked", "replaced", "write_atomically"]
+__all__ = ["is_vacant", "locked", "replaced", "write_atomically"]
+
+_LOCK, _PARTIAL = ".lock", ".partial"
 
 
 @contextmanager
@@ -30,7 +34,7 @@ def replaced(path: Path) -> Iterator[Path]:
     try:
         if target.exists() and not target.is_file():
             raise InputError(f"'{path}' is no file: choose another path")
-        partial = target.with_name(f".{target.stem}.{uuid.uuid4().hex}.partial{target.suffix}")
+        partial = target.with_name(f".{target.stem}.{uuid.uuid4().hex}{_PARTIAL}{target.suffix}")
         try:
             yield partial
             with partial.open("r+b") as file:  # Windows flushes only what is open for writing
@@ -54,6 +58,14 @@ def write_atomically(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
+def is_vacant(folder: Path) -> bool:
+    """Whether a folder is missing, or holds nothing but what a kill may leave: a lock, partial files."""
+    return not folder.exists() or all(
+        path.name == _LOCK or re.fullmatch(rf"\..*\.[0-9a-f]{{32}}\{_PARTIAL}(\.\w+)?", path.name)
+        for path in folder.iterdir()
+    )
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """One run at a time in a folder, which is made where it is missing.
@@ -65,7 +77,7 @@ def locked(folder: Path) -> Iterator[None]:
     InputError
         If the folder cannot be made, or another run is at work there.
     """
-    path = folder / ".lock"
+    path = folder / _LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
         while True:
@@ -94,8 +106,11 @@ def _is_free(handle: int) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except (ImportError, OSError):  # on this system, or on this disk
-        return True
+    except (ImportError, OSError) as error:
+        found = f"this system or disk has no file locks ({error})"
+        warnings.warn(
+            f"mio-rag: {found}: start no second run in the same folder", RuntimeWarning, stacklevel=5
+        )
     return True
 
 

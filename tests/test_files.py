@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
 from mio_rag.errors import InputError
-from mio_rag.files import locked, replaced, write_atomically
+from mio_rag.files import is_vacant, locked, replaced, write_atomically
 
 
 def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -73,10 +74,11 @@ def test_a_lock_is_held_by_one_however_fast_it_changes_hands(tmp_path: Path) -> 
     inside, most, taken = [0], [0], [0]
 
     def work() -> None:
-        for _ in range(300):
+        for _ in range(100):
             try:
                 with locked(tmp_path):
                     inside[0] += 1
+                    time.sleep(0.0002)  # the others may try
                     most[0] = max(most[0], inside[0])
                     taken[0] += 1
                     inside[0] -= 1
@@ -90,3 +92,25 @@ def test_a_lock_is_held_by_one_however_fast_it_changes_hands(tmp_path: Path) -> 
         thread.join()
     assert (most[0], inside[0]) == (1, 0)
     assert taken[0] >= 6
+
+
+def test_what_a_kill_leaves_is_not_in_the_way_and_all_else_is(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert is_vacant(folder)
+    code = "import os, sys; from pathlib import Path; from mio_rag.files import locked, replaced\n"
+    code += "with locked(Path(sys.argv[1])), replaced(Path(sys.argv[1], sys.argv[2])) as partial:\n"
+    code += "    partial.write_text('half'); os._exit(9)"
+    for name in ("run.json", "rows"):
+        subprocess.run([sys.executable, "-c", code, str(folder), name], check=False)
+    assert len(os.listdir(folder)) == 3
+    assert is_vacant(folder)
+    for other in (".git", ".notes.partial", "run.json"):
+        (folder / other).touch()
+        assert not is_vacant(folder)
+        (folder / other).unlink()
+
+
+def test_a_system_without_locks_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with pytest.warns(RuntimeWarning, match="has no file locks"), locked(tmp_path):
+        pass

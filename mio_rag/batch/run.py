@@ -13,7 +13,7 @@ from typing import Any, get_args
 from mio_rag.batch.job import BatchSummary, Engine, Group, Job, groups_of, identity, input_files
 from mio_rag.batch.work import GroupReport, run_group, shard_starts, shard_state
 from mio_rag.errors import DataError, InputError, SolverError
-from mio_rag.files import locked, replaced, write_atomically
+from mio_rag.files import is_vacant, locked, replaced, write_atomically
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.selector import Selector
 from mio_rag.solvers.registry import check_name
@@ -148,7 +148,7 @@ def _claim(job: Job, files: list[Path], tell: Progress) -> None:
             before["sha256"], before["input"]
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise DataError(f"'{record}' cannot be read ({error}): choose a new folder") from error
-    elif any(not path.name.startswith(".") for path in job.out.iterdir()):
+    elif not is_vacant(job.out):
         raise InputError(f"'{job.out}' is not empty and holds no batch: choose a new folder")
     now = json.loads(json.dumps(identity(files, job, before, lambda done: tell("reading", size, done))))
     if before is not None and before["sha256"] != now["sha256"]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.ledger import Ledger
-from mio_rag.files import locked, write_atomically
+from mio_rag.files import is_vacant, locked, write_atomically
 
 __all__ = ["check_folder", "environment", "now", "opened_run"]
 
@@ -72,8 +72,7 @@ def check_folder(folder: Path, resume: bool = False) -> None:
     """Raise `InputError` if a run must not be written there: it holds something else."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"'{folder}' is a file: choose a folder")
-    # Hidden files are locks, and what a kill left half-written.
-    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+    if not is_vacant(folder):
         if not (folder / "run.json").is_file():
             raise InputError(f"'{folder}' is not empty and holds no run: choose a new folder")
         if not resume:
