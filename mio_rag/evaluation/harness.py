@@ -198,20 +198,20 @@ def evaluate(
     if index is not None:
         check_ids(settings.selector, index.ids)
     run = _run_record(dataset, index, generator, settings, len(questions))
+    retriever = (
+        None
+        if index is None
+        else Retriever(
+            index,
+            pool=settings.pool,
+            mode=settings.mode,
+            counter=generator or RegexCounter(),
+            link_hops=settings.link_hops,
+            rerankers=settings.rerankers,
+        )
+    )
     with opened_run(folder, run, resume) as ledger:
         done = {Ledger.key(row) for row in ledger.rows}
-        retriever = (
-            None
-            if index is None
-            else Retriever(
-                index,
-                pool=settings.pool,
-                mode=settings.mode,
-                counter=generator or RegexCounter(),
-                link_hops=settings.link_hops,
-                rerankers=settings.rerankers,
-            )
-        )
         methods = _compared(settings, retriever, folder)
         pairs = [(method, int(budget)) for method in methods for budget in settings.budgets]
         road = Road(retriever, generator, settings.max_tokens)

@@ -84,15 +84,15 @@ def data_frontier(
     check_corpus(dataset, index)
     run = _record(dataset, index, generator, settings, len(questions))
     folder = Path(out)
+    retriever = Retriever(
+        index,
+        pool=settings.pool,
+        mode=settings.mode,
+        counter=generator or RegexCounter(),
+        link_hops=settings.link_hops,
+        rerankers=settings.rerankers,
+    )
     with opened_run(folder, run, resume) as ledger:
-        retriever = Retriever(
-            index,
-            pool=settings.pool,
-            mode=settings.mode,
-            counter=generator or RegexCounter(),
-            link_hops=settings.link_hops,
-            rerankers=settings.rerankers,
-        )
         keys = {q.id: [(q.id, s.name, s.budget_tokens) for s in settings.grid] for q in questions}
         done = {Ledger.key(row) for row in ledger.rows}
         failing = 0
