@@ -3,61 +3,26 @@
 import dataclasses
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mio_rag.control.agent import Agent, ControlSettings, Outcome, make_agent
+from mio_rag.control.agent import Outcome
 from mio_rag.control.memory import LimitReached, Limits, Memory, Meter, totals
 from mio_rag.control.parts import LmSynthesizer, Parts, merge_pools
 from mio_rag.control.plan import solve_plan
 from mio_rag.control.policies import State, make_controller
-from mio_rag.control.trace import Trace, append_traces, open_actions, read_traces, replay
+from mio_rag.control.trace import Trace, open_actions, replay
 from mio_rag.control.uncertainty import make_gauge
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
-from mio_rag.generation import BaseGenerator, ExtractiveGenerator, Prompt, ScriptedGenerator
+from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.selector import Selector
 from mio_rag.types import Answer, Candidates, Question
-
-COMPARISON = Question("c", "Which river is longer, the Arno or the Tiber?", ("Tiber",), ("r1", "r3"))
-CHOICE = Question("m", "Which river is longer?", ("The Tiber",), choices=("The Arno", "The Tiber", "The Po"))
-SELECTOR = Selector(passage_penalty=0.0)
-
-
-def said(prompt: Prompt) -> str:
-    """A model that asks, thinks and answers by what it is told to do."""
-    if prompt.system.startswith("You write search queries"):
-        return f"Tiber length {prompt.user.count('- ')}"
-    if prompt.system.startswith("You think"):
-        return f"Note {prompt.user.count('- ')}"
-    return "B" if prompt.question.choices else "the Tiber"
-
-
-class Sure(BaseGenerator):
-    """Scripted, with log-probabilities: the more is read or noted, the surer."""
-
-    def __init__(self, confidence: Callable[[Prompt], float]) -> None:
-        super().__init__("sure", None)
-        self.inner = ScriptedGenerator(said)
-        self.confidence = confidence
-
-    def _count(self, texts: list[str]) -> list[int]:
-        return self.inner.count(texts)
-
-    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
-        answer = self.inner.generate(prompt, max_tokens=max_tokens)
-        return dataclasses.replace(answer, logprobs=(math.log(self.confidence(prompt)),) * 2)
-
-
-def agent(name: str, index: CorpusIndex | None, **settings: Any) -> Agent:
-    retriever = None if index is None else Retriever(index, pool=4)
-    return make_agent(name, ControlSettings(**settings), retriever, SELECTOR, seed=3)
+from tests.control.scripted import CHOICE, COMPARISON, Sure, agent, said
 
 
 def check_books(outcome: Outcome) -> Trace:
@@ -311,69 +276,6 @@ def test_controllers_by_hand() -> None:
             agent(name, None)
 
 
-def test_a_tampered_trace_is_found_out(river_index: CorpusIndex) -> None:
-    trace = agent("mdp", river_index).run(COMPARISON, ScriptedGenerator(said), 60).trace
-    first = trace.steps[0]
-
-    def told(**changes: Any) -> str:
-        steps = (dataclasses.replace(first, **changes), *trace.steps[1:])
-        return " ".join(replay(dataclasses.replace(trace, steps=steps)))
-
-    assert "the controller says retrieve" in told(action="reason")
-    assert "the model says" in told(next_uncertainty=0.33)
-    assert "Q was" in told(q_values={**first.q_values, "stop": 0.5})
-    assert "do not add up" in told(calls=first.calls[:1])
-    last = trace.last_q_values
-    assert last is not None
-    for other in (None, {**last, "stop": last["stop"] + 0.01}):
-        assert "the end: Q was" in " ".join(replay(dataclasses.replace(trace, last_q_values=other)))
-
-
-def test_traces_that_a_limit_ended_are_replayed(river_index: CorpusIndex) -> None:
-    ends = set()
-    for tokens in range(368, 900, 25):
-        for name in ("mdp", "mdp@confidence", "random"):
-            limited = agent(name, river_index, limits=Limits(tokens=tokens, steps=2))
-            trace = limited.run(COMPARISON, Sure(lambda prompt: 0.5), 60).trace
-            ends.add((trace.ended, trace.last_q_values is None))
-            assert replay(trace) == []
-    assert len(ends) > 4
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda t: t["steps"][0].update(uncertainty=math.nan), "uncertainty is nan"),
-        (lambda t: t["steps"][0].update(next_uncertainty=1.7), "next_uncertainty is 1.7"),
-        (lambda t: t.update(uncertainty="low"), "'low', not in"),
-        (lambda t: t["steps"][0].update(action="ponder"), "'ponder'"),
-        (lambda t: t["steps"][0]["calls"][0].update(seconds=-1.0), "numbers >= 0"),
-        (lambda t: t.update(settings={}), "no model"),
-        (lambda t: t.update(settings=None), "no model"),
-        (lambda t: t["settings"].update(seed="x"), "seed is 'x'"),
-    ],
-)
-def test_what_no_agent_writes_is_no_trace(
-    change: Callable[[Any], None], message: str, river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    trace = agent("mdp", river_index).run(COMPARISON, ScriptedGenerator(said), 60).trace
-    data = json.loads(json.dumps(trace.to_dict()))
-    change(data)
-    (tmp_path / "traces.jsonl").write_text("\n" + json.dumps(data) + "\n")
-    with pytest.raises(DataError, match="line 2: this is no trace") as found:
-        read_traces(tmp_path)
-    assert message in str(found.value)
-
-
-def test_runs_with_other_settings_are_other_runs(river_index: CorpusIndex, tmp_path: Path) -> None:
-    for seed, question in ((3, COMPARISON), (4, COMPARISON), (4, dataclasses.replace(COMPARISON, text="?"))):
-        one = dataclasses.replace(agent("random", river_index), seed=seed)
-        for _ in range(2):
-            trace = one.run(question, ScriptedGenerator(said), 60).trace
-            append_traces(tmp_path / "traces.jsonl", [trace])
-    assert len(read_traces(tmp_path)) == 3
-
-
 def test_uncertainty_is_measured_again_where_what_is_read_changes_without_anything_new() -> None:
     gauge = make_gauge("confidence", RetrievalMDP(), LmSynthesizer(8, 4), 0, 8)
     memory = Memory(COMPARISON, 60)
@@ -406,29 +308,6 @@ def test_an_empty_draft_is_the_answer_and_is_paid_once() -> None:
     trace = agent("fixed-0@confidence", None).run(COMPARISON, Silent(lambda prompt: 0.5), 60).trace
     assert trace.uncertainty == 1.0
     assert [call.part for call in trace.calls] == ["measure"]
-
-
-def test_trace_files_survive_interruption(river_index: CorpusIndex, tmp_path: Path) -> None:
-    file = tmp_path / "traces.jsonl"
-    trace = agent("fixed-1", river_index).run(COMPARISON, ScriptedGenerator(said), 60).trace
-    append_traces(file, [trace])
-    with file.open("a") as cut:
-        cut.write('{"version": 1, "quest')
-    append_traces(file, [dataclasses.replace(trace, answer="later")])
-    assert [t.answer for t in read_traces(tmp_path)] == ["later"]
-    file.write_text('{"version": 9}\n')
-    with pytest.raises(DataError, match=r"line 1: version 9"):
-        read_traces(file)
-    for text in ("", '\n  \n{"vers'):
-        file.write_text(text)
-        with pytest.raises(InputError, match="holds no traces"):
-            read_traces(file)
-    file.unlink()
-    append_traces(file, [trace])
-    with file.open("a") as other:
-        other.write("a note to myself\n")
-    with pytest.raises(DataError, match=r"line 2 is no JSON"):
-        read_traces(file)
 
 
 def test_a_meter_refuses_before_it_spends() -> None:

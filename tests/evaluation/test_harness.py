@@ -6,57 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet
 import pytest
 
-from mio_rag.context import RegexCounter, render_context
+from mio_rag.context import RegexCounter
 from mio_rag.datasets import Dataset
 from mio_rag.errors import DataError, GenerationError, InputError
-from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings, evaluate
+from mio_rag.evaluation.harness import EvaluationSettings
 from mio_rag.evaluation.summary import SUMMARY_MEASURES, compare_rows, summarize
-from mio_rag.generation import ExtractiveGenerator, Generator, Prompt, ScriptedGenerator
+from mio_rag.generation import ExtractiveGenerator, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.selector import Selector
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.types import Passage, Question
+from tests.evaluation.runs import SCRIPT, check_rows, failing, ledger, run
 
 PROMISED = {
     "question_id", "method", "budget_tokens", "selected_ids", "tokens_used", "prompt_tokens", "gold_recall",
     "all_gold", "exact_match", "token_f1", "status", "gap", "solve_seconds",
 }  # fmt: skip
-SCRIPT = {"a": "Mount Falterona", "b": "406 kilometres", "c": "The Tiber", "d": "sand"}
-#: Enough for one or two of the river passages, or for all of them.
-SETTINGS = EvaluationSettings(methods=("topk", "mmr", "exact"), budgets=(30, 120))
-
-
-def run(
-    data: Dataset, index: CorpusIndex, generator: Generator | None, out: Path, **changes: Any
-) -> EvaluationResult:
-    resume = changes.pop("resume", False)
-    return evaluate(data, index, generator, replace(SETTINGS, **changes), out, resume=resume)
-
-
-def ledger(folder: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(folder / "ledger.parquet").to_pylist()
-    return rows
-
-
-def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if not k.endswith("_seconds")} for row in rows]
-
-
-def check_rows(result: EvaluationResult, data: Dataset, counter: RegexCounter) -> None:
-    """What holds in every run."""
-    passages = {p.id: p for p in data.passages}
-    assert result.rows
-    for row in result.rows:
-        block = render_context(passages[i] for i in row["selected_ids"])
-        assert row["tokens_used"] == (counter.count([block])[0] if block else 0) <= row["budget_tokens"]
-        question = next(q for q in data.questions if q.id == row["question_id"])
-        if question.gold_ids:
-            found = set(row["selected_ids"]) & set(question.gold_ids)
-            assert row["gold_recall"] == len(found) / len(set(question.gold_ids))
-            assert row["all_gold"] == (found == set(question.gold_ids))
 
 
 def test_every_question_method_and_budget_is_a_row(
@@ -129,15 +96,6 @@ def test_extractive_reader_on_the_bundled_set(demo: Dataset, demo_index: CorpusI
         assert large["objective"] >= small["objective"] - 1e-6
 
 
-def failing(*ids: str) -> ScriptedGenerator:
-    def answer(prompt: Prompt) -> str:
-        if prompt.question.id in ids:
-            raise GenerationError("the model fell over")
-        return SCRIPT.get(prompt.question.id, "x")
-
-    return ScriptedGenerator(answer)
-
-
 def test_a_failed_answer_scores_zero_and_keeps_its_selection(
     rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
@@ -182,148 +140,6 @@ def test_a_question_without_a_pool_scores_zero_everywhere(
     alone = run(data, river_index, None, tmp_path / "selection alone", mode="bm25")
     assert not {"exact_match", "token_f1", "rouge_l"} & set().union(*alone.summary)
     assert {row["exact_match"] for row in ledger(tmp_path / "selection alone")} == {None}
-
-
-class Crash(Exception):
-    """Something that nobody planned for."""
-
-
-def crashing(on: str) -> ScriptedGenerator:
-    def answer(prompt: Prompt) -> str:
-        if prompt.question.id == on:
-            raise Crash
-        return f"answer to {prompt.question.id}"
-
-    return ScriptedGenerator(answer)
-
-
-def test_an_interrupted_run_resumes_to_the_same_rows(
-    demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
-) -> None:
-    few = {"budgets": (150,), "pool": 12, "limit": 10}
-    whole = run(demo, demo_index, crashing("none"), tmp_path / "whole", **few)
-    with pytest.raises(Crash):
-        run(demo, demo_index, crashing(demo.questions[6].id), tmp_path / "cut", **few)
-    written = (tmp_path / "cut" / "rows.jsonl").read_text().splitlines()
-    assert len(written) == 12  # four questions, three methods
-    (tmp_path / "cut" / "rows.jsonl").write_text("\n".join(written)[:-40])  # and the last line half written
-    with pytest.raises(InputError, match="--resume"):
-        run(demo, demo_index, crashing("none"), tmp_path / "cut", **few)
-    again = crashing("none")
-    resumed = run(demo, demo_index, again, tmp_path / "cut", resume=True, **few)
-    assert timeless(resumed.rows) == timeless(whole.rows)
-    assert timeless(ledger(tmp_path / "cut")) == timeless(ledger(tmp_path / "whole"))
-    assert timeless(resumed.summary) == timeless(whole.summary)
-    assert resumed.comparisons == whole.comparisons
-    asked = {prompt.question.id for prompt in again.prompts}
-    assert not asked & {q.id for q in demo.questions[:3]}
-    # A finished run has nothing left to do.
-    idle = crashing("none")
-    third = run(demo, demo_index, idle, tmp_path / "cut", resume=True, **few)
-    assert timeless(third.rows) == timeless(whole.rows)
-    assert idle.prompts == []
-
-
-def test_failed_rows_are_tried_again_and_take_their_place(
-    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    whole = run(rivers, river_index, failing(), tmp_path / "whole")
-    run(rivers, river_index, failing("a", "c"), tmp_path / "patchy")
-    mended = run(rivers, river_index, failing(), tmp_path / "patchy", resume=True)
-    assert timeless(mended.rows) == timeless(whole.rows)
-    assert timeless(mended.summary) == timeless(whole.summary)  # intervals included: the order is the same
-
-
-def test_more_methods_and_budgets_may_join_a_run(
-    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    run(rivers, river_index, failing(), tmp_path / "grown", methods=("topk",), budgets=(30,), limit=2)
-    grown = run(rivers, river_index, failing(), tmp_path / "grown", resume=True)
-    whole = run(rivers, river_index, failing(), tmp_path / "whole")
-    assert timeless(grown.rows) == timeless(whole.rows)
-    fewer = run(
-        rivers, river_index, failing(), tmp_path / "grown", resume=True, methods=("exact",), budgets=(30,)
-    )
-    assert {(r["method"], r["budget_tokens"]) for r in ledger(tmp_path / "grown")} == {("exact", 30)}
-    assert len(fewer.rows) == 4
-
-
-def test_a_damaged_ledger_is_refused(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
-    run(rivers, river_index, failing(), tmp_path)
-    lines = (tmp_path / "rows.jsonl").read_text().splitlines()
-    for damage in ("{cut", "[1, 2]", "{}"):
-        (tmp_path / "rows.jsonl").write_text("\n".join([*lines[:3], damage, *lines[4:]]))
-        with pytest.raises(DataError, match="line 4 is no row"):
-            run(rivers, river_index, failing(), tmp_path, resume=True)
-    (tmp_path / "run.json").write_text("{cut")
-    with pytest.raises(DataError, match=r"run\.json' cannot be read"):
-        run(rivers, river_index, failing(), tmp_path, resume=True)
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"pool": 3}, "pool"),
-        ({"mode": "dense"}, "mode"),
-        ({"seed": 4}, "seed"),
-        ({"max_tokens": 8}, "max_tokens"),
-        ({"mmr_lambda": 0.5}, "mmr_lambda"),
-        ({"selector": Selector(redundancy_weight=0.5)}, "redundancy_weight, passage_penalty, options"),
-    ],
-)
-def test_other_settings_cannot_join_a_run(
-    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path, changes: dict[str, Any], named: str
-) -> None:
-    run(rivers, river_index, failing(), tmp_path, limit=1)
-    before = (tmp_path / "rows.jsonl").read_bytes()
-    with pytest.raises(InputError, match=f"had another {named}:"):
-        run(rivers, river_index, failing(), tmp_path, limit=1, resume=True, **changes)
-    assert (tmp_path / "rows.jsonl").read_bytes() == before
-
-
-def test_other_data_readers_and_embedders_cannot_join_a_run(
-    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    run(rivers, river_index, failing(), tmp_path, limit=1)
-    relabelled = Dataset("rivers", rivers.passages, (replace(rivers.questions[0], gold_sources=("atlas",)),))
-    with pytest.raises(InputError, match="another data_sha256"):
-        run(relabelled, river_index, failing(), tmp_path, resume=True)
-    with pytest.raises(InputError, match="another generator"):
-        run(rivers, river_index, ExtractiveGenerator(), tmp_path, limit=1, resume=True)
-    from mio_rag.retrieval import TfidfEmbedder
-
-    other = CorpusIndex.build(rivers.passages, TfidfEmbedder(dimensions=2))
-    with pytest.raises(InputError, match="another embedder_fingerprint"):
-        run(rivers, other, failing(), tmp_path, limit=1, resume=True)
-
-
-def test_two_runs_never_work_in_one_folder(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
-    refused = []
-
-    def answer(prompt: Prompt) -> str:  # while the first run waits for it, a second one begins
-        with pytest.raises(InputError, match="another run is at work") as found:
-            run(rivers, river_index, failing(), tmp_path / "out", resume=True)
-        refused.append(found)
-        return SCRIPT[prompt.question.id]
-
-    result = run(rivers, river_index, ScriptedGenerator(answer), tmp_path / "out")
-    assert refused
-    check_rows(result, rivers, RegexCounter())
-    assert timeless(ledger(tmp_path / "out")) == timeless(
-        ledger(run(rivers, river_index, ScriptedGenerator(SCRIPT), tmp_path / "alone").folder)
-    )
-    leftover = tmp_path / "killed"
-    leftover.mkdir()
-    (leftover / ".run.0f.partial.json").write_text("{")  # by a kill before anything stood under its name
-    run(rivers, river_index, ScriptedGenerator(SCRIPT), leftover)
-
-
-def test_foreign_folders_are_left_alone(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work")
-    for out, resume in ((tmp_path, False), (tmp_path, True), (tmp_path / "thesis.txt", False)):
-        with pytest.raises(InputError, match="choose a"):
-            run(rivers, river_index, None, out, resume=resume)
-    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_an_index_of_another_corpus_is_refused(
