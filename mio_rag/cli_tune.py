@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -100,7 +101,8 @@ def tune(
     """Find weights on labelled questions, at a token budget or for a recall, judged on others.
 
     --relevance fit fits relevance within the folds and writes it beside the file. A model that was fitted on
-    these questions makes all figures too good. Run again, it goes on where it stopped.
+    these questions makes all figures too good. Run again, it goes on where it stopped; with more --trials or
+    --patience, where it ended.
     """
     from mio_rag.console import collect, progress_bar
     from mio_rag.datasets import load_dataset
@@ -108,7 +110,7 @@ def tune(
     from mio_rag.evaluation.tune import TuneSettings
     from mio_rag.evaluation.tune import tune as search
     from mio_rag.evaluation.tuning import Goal
-    from mio_rag.files import write_atomically
+    from mio_rag.files import claimed, write_atomically
     from mio_rag.retrieval import CorpusIndex, Retriever
 
     output = open_output(json_output)
@@ -119,7 +121,7 @@ def tune(
         lambda: Goal(budget_tokens, recall),
         lambda: load_dataset(data),
         lambda: CorpusIndex.load(index),
-        lambda: _check(out, limit),
+        lambda: _check(out, storage, limit),
         lambda: _check_norm(program),
     )
     check_corpus(dataset, corpus)
@@ -140,22 +142,23 @@ def tune(
         raise DataError(f"no question of '{dataset.name}' names its gold passages or documents: label some")
     retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), **given.retrieval())
     label = [dataset.content_hash(), corpus.embedder.fingerprint, pool, retrieval, given.retrieval()]
-    with progress_bar("retrieving", len(asked)) as advance:
-        pools = retriever.retrieve_many([q.text for q in asked], advance)
-    with progress_bar("trials", (folds + 1) * trials) as advance:
-        found = search(
-            asked,
-            pools,
-            settings,
-            storage or out.with_suffix(".sqlite"),
-            label=str(label),
-            progress=advance,
-        )
-    written = None
-    if fitting:
-        written = _fit(asked, pools, settings.relevance, out, solving.seed, corpus, dataset.name)
-    options = _options(found, program, given, written, pool, retrieval)
-    write_atomically(out, _text(found, options, dataset.name, goal.recall))
+    with claimed(out):
+        with progress_bar("retrieving", len(asked)) as advance:
+            pools = retriever.retrieve_many([q.text for q in asked], advance)
+        with progress_bar("trials", (folds + 1) * trials) as advance:
+            found = search(
+                asked,
+                pools,
+                settings,
+                storage or out.with_suffix(".sqlite"),
+                label=str(label),
+                progress=advance,
+            )
+        written = None
+        if fitting:
+            written = _fit(asked, pools, settings.relevance, out, solving.seed, corpus, dataset.name)
+        options = _options(found, program, given, written, pool, retrieval)
+        write_atomically(out, _text(found, options, dataset.name, goal.recall))
     if json_output:
         output.json({"out": str(out), "options": options, **found.to_dict()})
         return
@@ -171,18 +174,19 @@ def _check_norm(program: ProgramOptions) -> None:
         )
 
 
-def _check(out: Path, limit: int | None) -> None:
+def _check(out: Path, storage: Path | None, limit: int | None) -> None:
+    from mio_rag.files import make_parent
+
     problems = []
     if out.is_dir() or out.suffix != ".toml":
         problems.append(f"--out={out} must be a file that ends in .toml")
+    if storage is not None and os.path.realpath(storage) == os.path.realpath(out):
+        problems.append(f"--storage={storage} must be another file than --out")
     if limit is not None and limit < 1:
         problems.append(f"--limit={limit} must be >= 1")
     if problems:
         raise InputError(problems)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"'{out.parent}' cannot be made: {error}") from error
+    make_parent(out)
 
 
 def _fit(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings
 from mio_rag.evaluation.methods import make_methods
 from mio_rag.evaluation.run import evaluate_and_report
+from mio_rag.files import is_leftover, is_vacant, locked
 from mio_rag.generation import Generator, make_generator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selector import Selector
@@ -55,7 +55,7 @@ def run_demo(console: Console, out: Path, embedder: str, generator_spec: str) ->
         with progress_bar(f"embedding with {embedder}", len(dataset.passages)) as advance:
             index = CorpusIndex.build(dataset.passages, embedder, dataset.name, advance)
         _show_one(console, dataset, index, generator, settings)
-        shutil.rmtree(out, ignore_errors=True)
+        _clear(out)
         with progress_bar("evaluating", len(dataset.questions)) as advance:
             result = evaluate_and_report(dataset, index, generator, settings, out, progress=advance)
     console.print(
@@ -91,8 +91,24 @@ def _show_one(
 
 
 def _is_earlier_demo(folder: Path) -> bool:
+    """Whether a folder holds a demo, which may have been killed at any moment, and nothing else."""
     try:
+        if is_vacant(folder):
+            return True
         run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        return bool(run["dataset"] == "demo") and {p.name for p in folder.iterdir()} <= _FILES
+        others = {p.name for p in folder.iterdir() if not is_leftover(p.name)} - _FILES
+        return bool(run["dataset"] == "demo") and not others
     except (OSError, ValueError, KeyError, TypeError):
-        return folder.is_dir() and not any(folder.iterdir())
+        return False
+
+
+def _clear(folder: Path) -> None:
+    """Remove an earlier demo, unless it is still at work."""
+    if not folder.exists():
+        return
+    with locked(folder):
+        try:
+            for name in [*sorted(_FILES - {"run.json"}), "run.json"]:  # by the last one a demo is known
+                (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"'{folder}' cannot be written: {error}") from error

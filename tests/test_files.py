@@ -4,13 +4,41 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
 from mio_rag.errors import InputError
-from mio_rag.files import is_vacant, locked, replaced, write_atomically
+from mio_rag.files import (
+    claimed,
+    is_vacant,
+    locked,
+    replaced,
+    replaced_folder,
+    sweep,
+    write_atomically,
+)
+
+
+@contextmanager
+def elsewhere(what: str, *paths: Path) -> Iterator[None]:
+    """Another process inside a context of `mio_rag.files`, which is killed in the end."""
+    code = "import os, sys; from pathlib import Path; from mio_rag.files import *\n"
+    code += "for path in map(Path, sys.argv[1:]):\n"
+    code += f"    context = {what}; made = context.__enter__(); globals()[str(path)] = context\n"
+    code += "    if made and made.is_dir(): (made / 'half').write_text('half')\n"
+    code += "    elif made: made.write_text('half')\n"
+    code += "print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, paths)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        yield
+        other.kill()
 
 
 def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -52,16 +80,9 @@ def test_what_is_no_file_is_never_replaced(tmp_path: Path) -> None:
 
 def test_a_folder_is_one_runs_until_its_process_ends(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "run"
-    hold = "import sys; from pathlib import Path; from mio_rag.files import locked\n"
-    hold += "with locked(Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", hold, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
-        with pytest.raises(InputError, match="another run is at work"), locked(folder):
-            pass
-        other.kill()
+    busy = pytest.raises(InputError, match=r"another run is at work in .*choose a folder")
+    with elsewhere("locked(path)", folder), busy, locked(folder):
+        pass
     with locked(folder):
         pass
     assert os.listdir(folder) == []
@@ -97,17 +118,128 @@ def test_a_lock_is_held_by_one_however_fast_it_changes_hands(tmp_path: Path) -> 
 def test_what_a_kill_leaves_is_not_in_the_way_and_all_else_is(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert is_vacant(folder)
-    code = "import os, sys; from pathlib import Path; from mio_rag.files import locked, replaced\n"
-    code += "with locked(Path(sys.argv[1])), replaced(Path(sys.argv[1], sys.argv[2])) as partial:\n"
-    code += "    partial.write_text('half'); os._exit(9)"
-    for name in ("run.json", "rows"):
-        subprocess.run([sys.executable, "-c", code, str(folder), name], check=False)
-    assert len(os.listdir(folder)) == 3
+    with (
+        elsewhere("locked(path)", folder),
+        elsewhere("claimed(path)", folder / "a.toml"),
+        elsewhere("replaced(path)", folder / "run.json", folder / "rows"),
+    ):
+        pass
+    assert len(os.listdir(folder)) == 4
     assert is_vacant(folder)
     for other in (".git", ".notes.partial", "run.json"):
         (folder / other).touch()
         assert not is_vacant(folder)
         (folder / other).unlink()
+
+
+def test_what_a_killed_writer_left_goes_when_the_next_one_comes(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("report.json", "rows", "page.tar-x", "line\nbreak.png")]
+    with elsewhere("replaced(path)", *files):
+        pass
+    with elsewhere("replaced_folder(path)", tmp_path / "index.v1"):
+        pass
+    assert len(os.listdir(tmp_path)) == 5
+    for path in files:
+        write_atomically(path, "whole")
+    with replaced_folder(tmp_path / "index.v1") as work:
+        (work / "content").write_text("whole")
+    assert sorted(os.listdir(tmp_path)) == sorted([*(path.name for path in files), "index.v1"])
+    # A run sweeps its whole folder, whatever it comes to write.
+    with elsewhere("replaced(path)", *files), elsewhere("replaced_folder(path)", tmp_path / "index.v1"):
+        pass
+    (tmp_path / ".notes.partial").touch()  # somebody's own
+    with locked(tmp_path):
+        left = {".lock", ".notes.partial", "index.v1", *(path.name for path in files)}
+        assert set(os.listdir(tmp_path)) == left
+
+
+def test_what_is_being_written_is_never_swept(tmp_path: Path) -> None:
+    path, folder = tmp_path / "report.json", tmp_path / "index"
+    with elsewhere("replaced(path)", path), elsewhere("replaced_folder(path)", folder):
+        theirs = set(os.listdir(tmp_path))
+        assert len(theirs) == 2
+        with replaced(path) as partial:
+            for other in (path, tmp_path / "new.json"):
+                write_atomically(other, "whole")
+            with replaced_folder(folder) as work, replaced_folder(folder):
+                sweep(tmp_path)
+                with locked(tmp_path):
+                    assert partial.exists()
+                    assert work.exists()
+            partial.write_text("later")
+        assert path.read_text() == "later"
+        assert set(os.listdir(tmp_path)) == theirs | {"report.json", "new.json", "index"}
+
+
+def test_writers_and_sweepers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    problems: list[Exception] = []
+
+    def work(own: int) -> None:
+        try:
+            for turn in range(60):
+                write_atomically(tmp_path / "shared", f"{own} {turn}")
+                write_atomically(tmp_path / f"own{own}", str(turn))
+                assert (tmp_path / f"own{own}").read_text() == str(turn)
+                sweep(tmp_path)
+        except Exception as error:
+            problems.append(error)
+
+    threads = [Thread(target=work, args=(k,)) for k in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert sorted(os.listdir(tmp_path)) == [*(f"own{k}" for k in range(5)), "shared"]
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "index"
+    for content in ("old", "new"):
+        with replaced_folder(folder) as work:
+            (work / content).write_text(content)
+    assert os.listdir(folder) == ["new"]
+
+    def write_half(error: Exception) -> None:
+        with replaced_folder(folder) as work:
+            (work / "half").write_text("half")
+            raise error
+
+    with pytest.raises(ZeroDivisionError):
+        write_half(ZeroDivisionError())
+    with pytest.raises(InputError, match=r"index' could not be written: no space"):
+        write_half(OSError("no space left on device"))
+    # Killed between the two renamings: the old one is kept until there is a new one.
+    os.rename(folder, folder.with_name(f".index.{'0f' * 16}.old"))
+    with pytest.raises(InputError, match="could not be written"):
+        write_half(OSError())
+    assert os.listdir(folder.parent) == [f".index.{'0f' * 16}.old"]
+    with replaced_folder(folder) as work:
+        (work / "newest").touch()
+    assert os.listdir(folder.parent) == ["index"]
+
+
+def test_one_run_at_a_time_works_on_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "tuned.toml"
+    with elsewhere("claimed(path)", path):
+        (tmp_path / "link.toml").symlink_to(path)
+        for name in (path, tmp_path / "link.toml"):
+            with pytest.raises(InputError, match=r"another run is at work on .*another file"), claimed(name):
+                pass
+        with claimed(path.with_name("other.toml")), locked(path.parent):
+            pass
+    with claimed(path):
+        pass
+    assert os.listdir(path.parent) == []
+
+
+def test_without_locks_nothing_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / f".rows.{'0f' * 16}.partial").touch()
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    write_atomically(tmp_path / "rows", "whole")
+    with replaced_folder(tmp_path / "index"):
+        sweep(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [f".rows.{'0f' * 16}.partial", "index", "rows"]
 
 
 def test_a_system_without_locks_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

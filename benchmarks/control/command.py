@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.control.picture import draw, table
 from benchmarks.control.study import MODELS, SETS, Set, run_calibrated, run_given
-from benchmarks.control.summary import answered, gather, summarize
+from benchmarks.control.summary import answered, begun, gather, summarize
 from benchmarks.files import replaced, write_json
 from mio_rag.control.plan import model_to_dict
 from mio_rag.errors import InputError, MioRagError
@@ -79,7 +79,8 @@ def _run(
     for k in range(1, _ROUNDS + 1):
         share = min(k / _ROUNDS, given.share / 100)
         for chosen in SETS if share else ():
-            upto = math.ceil(share * chosen.questions)
+            # An earlier run may have got further: its failed answers are tried again in every round.
+            upto = max(math.ceil(share * chosen.questions), begun(chosen, given.work))
             run_given(chosen, given.data, indexes[chosen.name], generator, given.work, upto, _say)
         if share >= given.share / 100:
             break

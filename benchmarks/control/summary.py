@@ -13,7 +13,7 @@ from benchmarks.control.study import Set
 from mio_rag.evaluation.controlled import PARTS
 from mio_rag.evaluation.statistics import compare, mean_interval
 
-__all__ = ["answered", "gather", "summarize"]
+__all__ = ["answered", "begun", "gather", "summarize"]
 
 Row = Mapping[str, Any]
 
@@ -40,6 +40,11 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
         except ValueError:  # cut short by an interruption: its question is asked again
             continue
     return rows
+
+
+def begun(chosen: Set, work: Path) -> int:
+    """How many of the first questions any controller was asked."""
+    return len({row["question_id"] for row in _rows(work / chosen.name / "given")})
 
 
 def answered(chosen: Set, questions: Sequence[str], work: Path) -> int:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from mio_rag.batch.job import BatchSummary, Engine, Group, Job, groups_of, identity, input_files
 from mio_rag.batch.work import GroupReport, run_group, shard_starts, shard_state
 from mio_rag.errors import DataError, InputError, SolverError
-from mio_rag.files import is_vacant, locked, replaced, write_atomically
+from mio_rag.files import is_vacant, locked, replaced, sweep, write_atomically
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.selector import Selector
 from mio_rag.solvers.registry import check_name
@@ -171,10 +171,12 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def _prepare(folder: Path) -> None:
-    for name in ("selections", "rejected", "work"):
-        (folder / name).mkdir(exist_ok=True)
-        for stray in (folder / name).glob(".*.partial*"):
-            stray.unlink(missing_ok=True)
+    try:
+        for name in ("selections", "rejected", "work"):
+            (folder / name).mkdir(exist_ok=True)
+            sweep(folder / name)
+    except OSError as error:
+        raise InputError(f"'{folder}' cannot be written: {error}") from error
 
 
 def _open_groups(job: Job, groups: list[Group]) -> tuple[list[Group], int]:

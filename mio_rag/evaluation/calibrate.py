@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mio_rag.corpus import Dataset
 from mio_rag.errors import DataError, InputError
-from mio_rag.files import write_atomically
+from mio_rag.files import make_parent, write_atomically
 from mio_rag.relevance import Labelled, RelevanceModel, fit, reliability_plot
 from mio_rag.relevance.model import Kind
 from mio_rag.retrieval.index import CorpusIndex
@@ -96,10 +96,7 @@ def write_model(model: RelevanceModel, path: Path) -> Path:
     InputError
         If they cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"'{path.parent}' cannot be made: {error}") from error
+    make_parent(path)
     write_atomically(path, json.dumps(model.to_dict(), indent=1, allow_nan=False) + "\n")
     picture = path.with_suffix(".png")
     curves = {

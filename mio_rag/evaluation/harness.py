@@ -182,7 +182,8 @@ def evaluate(
     Raises
     ------
     InputError
-        If the data has no questions, the folder holds something else, or a resumed run had other settings.
+        If the data has no questions, the folder holds something else, or a resumed run had other settings,
+        or more questions, methods or budgets: its rows are never left out.
     GenerationError
         When five questions in a row fail altogether; the rows so far are kept.
     """
@@ -210,7 +211,10 @@ def evaluate(
             rerankers=settings.rerankers,
         )
     )
-    with opened_run(folder, run, resume) as ledger:
+    asked = [
+        (q.id, name, int(budget)) for q in questions for name in settings.names for budget in settings.budgets
+    ]
+    with opened_run(folder, run, asked, resume) as ledger:
         done = {Ledger.key(row) for row in ledger.rows}
         methods = _compared(settings, retriever, folder)
         pairs = [(method, int(budget)) for method in methods for budget in settings.budgets]
@@ -234,7 +238,7 @@ def evaluate(
                 progress(len(chunk), f"{min(first + size, len(questions))} of {len(questions)} questions")
         # In the order of an uninterrupted run: the resampling of the intervals goes by position.
         by_key = {Ledger.key(row): row for row in ledger.rows}
-        rows = [by_key[q.id, method.name, budget] for q in questions for method, budget in pairs]
+        rows = [by_key[key] for key in asked]
         ledger.rows = rows
         run |= {"finished": now(), "seconds": time.perf_counter() - started}
         summary = summarize(rows, settings.seed)

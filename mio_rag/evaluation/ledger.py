@@ -86,9 +86,15 @@ class Ledger:
         """What makes a row unique."""
         return (row["question_id"], row["method"], int(row["budget_tokens"]))
 
-    def recover(self) -> int:
-        """Take up the rows of an interrupted run; returns how many are kept."""
-        kept: dict[Key, dict[str, Any]] = {}
+    def read(self) -> dict[Key, dict[str, Any]]:
+        """The rows on disk, failed ones among them; of those with the same key the last that did not fail.
+
+        Raises
+        ------
+        DataError
+            If there is a line that is no row, and was not just cut short.
+        """
+        found: dict[Key, dict[str, Any]] = {}
         if self._path.is_file():
             lines = self._path.read_text(encoding="utf-8").splitlines()
             for number, line in enumerate(lines, start=1):
@@ -101,11 +107,14 @@ class Ledger:
                     raise DataError(
                         f"{self._path}, line {number} is no row ({error}): start a new run"
                     ) from error
-                if not row.get("error"):
-                    kept[key] = row
-        self.rows = list(kept.values())
+                if not row.get("error") or key not in found:
+                    found[key] = row
+        return found
+
+    def recover(self) -> None:
+        """Take up the rows of an interrupted run, but for failed ones."""
+        self.rows = [row for row in self.read().values() if not row.get("error")]
         write_atomically(self._path, "".join(json.dumps(row) + "\n" for row in self.rows))
-        return len(self.rows)
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add rows; they are on disk when this returns."""

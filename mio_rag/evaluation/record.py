@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import DataError, InputError
-from mio_rag.evaluation.ledger import Ledger
+from mio_rag.evaluation.ledger import Key, Ledger
 from mio_rag.files import is_vacant, locked, write_atomically
 
 __all__ = ["check_folder", "environment", "now", "opened_run"]
@@ -87,22 +87,27 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 @contextmanager
-def opened_run(folder: Path, run: dict[str, Any], resume: bool) -> Iterator[Ledger]:
+def opened_run(folder: Path, run: dict[str, Any], asked: Collection[Key], resume: bool) -> Iterator[Ledger]:
     """The ledger of a new run, or of the interrupted one that it goes on with; no other may join in.
+
+    Parameters
+    ----------
+    asked : collection of Key
+        The rows that the run is to have in the end.
 
     Raises
     ------
     InputError
-        If the folder holds something else, another run is at work there, or the record there differs in
-        what rows depend on.
+        If the folder holds something else, or rows that are not asked for, another run is at work there, or
+        the record there differs in what rows depend on.
     """
     check_folder(folder, resume)
     with locked(folder):
         check_folder(folder, resume)  # another one may have been faster
-        yield _ledger(folder, run)
+        yield _ledger(folder, run, asked)
 
 
-def _ledger(folder: Path, run: dict[str, Any]) -> Ledger:
+def _ledger(folder: Path, run: dict[str, Any], asked: Collection[Key]) -> Ledger:
     record = folder / "run.json"
     if record.is_file():
         try:
@@ -115,7 +120,21 @@ def _ledger(folder: Path, run: dict[str, Any]) -> Ledger:
                 f"the run in '{folder}' had another {', '.join(changed)}: its rows cannot be mixed with "
                 "these; use the same settings, or a new folder"
             )
-    write_atomically(record, json.dumps(run, indent=1))
     ledger = Ledger(folder)
+    if more := _not_asked(ledger.read(), asked):
+        raise InputError(
+            f"the run in '{folder}' also has {more}, which ledger and report would lose: ask for all of it "
+            "(--limit, --methods, --controllers, --budget-tokens), or choose a new folder"
+        )
+    write_atomically(record, json.dumps(run, indent=1))
     ledger.recover()
     return ledger
+
+
+def _not_asked(held: Iterable[Key], asked: Collection[Key]) -> str:
+    """What rows there are beside those that are asked for; empty where there are none."""
+    rest = set(held) - set(asked)
+    questions, methods, budgets = ({key[k] for key in rest} - {key[k] for key in asked} for k in range(3))
+    told = [f"{len(questions)} more question{'s' * (len(questions) > 1)}"] if questions else []
+    told += [f"the method {name}" for name in sorted(methods, key=str)]
+    return ", ".join(told + [f"the budget {budget}" for budget in sorted(budgets, key=int)])

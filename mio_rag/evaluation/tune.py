@@ -5,9 +5,13 @@ setting, and the fold that it never saw says what it is worth. The worth on its 
 good, the more so the longer the search; the worth on the others ("outer") is what to expect. The setting that
 is returned comes from one more search, on all questions.
 
-The search is optuna's (tree-structured Parzen estimators, Bergstra et al., NeurIPS 2011) in an SQLite file: a
-search that was interrupted goes on there. A trial ends early where it lies below the median of earlier ones,
-and a search where nothing better came for a while. Pools are retrieved once; a trial only solves programs.
+The search is optuna's (tree-structured Parzen estimators, Bergstra et al., NeurIPS 2011). A trial ends early
+where it lies below the median of earlier ones, and a search where nothing better came for a while. Pools are
+retrieved once; a trial only solves programs.
+
+What a trial found is kept in an SQLite file. A search always begins at its first trial, with the same seed,
+and takes from the file what was found before: so one that was interrupted, or is asked for more trials, draws
+what an uninterrupted one would have drawn, and ends as that would have ended.
 """
 
 from __future__ import annotations
@@ -17,12 +21,15 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mio_rag import __version__
 from mio_rag.errors import InputError, require
+from mio_rag.evaluation.reading_file import ReadingFile, opened_readings
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.evaluation.tuning import (
     VARIED,
@@ -147,7 +154,8 @@ def tune(
     pools : sequence of Candidates
         Of each question.
     storage : path
-        SQLite file of the searches. What another data set or other settings left there is not touched.
+        SQLite file of what trials found. What another data set or other settings left there is not touched;
+        more `trials`, or more `patience`, go on with the same searches.
     label : str
         Goes into the identity of the searches; name what the pools rest on.
     progress : callable, optional
@@ -156,7 +164,8 @@ def tune(
     Raises
     ------
     InputError
-        If there are fewer questions than 5 a fold, or too few to fit relevance on.
+        If there are fewer questions than 5 a fold, or too few to fit relevance on; if the storage cannot be
+        written, or another run is at work on it.
     MissingExtraError
         Without optuna.
     """
@@ -167,7 +176,14 @@ def tune(
         )
     if isinstance(settings.relevance, str) and not all(len(q.gold_ids) for q in questions):
         raise InputError("relevance can only be fitted where every question names its gold passages")
-    searches = _Searches(questions, pools, settings, Path(storage), label, progress or (lambda n, text: None))
+    with opened_readings(Path(storage)) as kept:
+        told = progress or (lambda n, text: None)
+        return _nested(_Searches(questions, pools, settings, kept, label, told))
+
+
+def _nested(searches: _Searches) -> TuneResult:
+    """A search for each fold, judged on what it did not see, and one on all questions."""
+    settings, questions = searches.settings, searches.questions
     order = np.random.default_rng(settings.seed).permutation(len(questions))
     parts = [sorted(map(int, part)) for part in np.array_split(order, settings.folds)]
     everything = sorted(map(int, order))
@@ -217,30 +233,37 @@ class _Found:
 
 
 class _Searches:
-    """Searches over parts of the questions, each a study of its own in one file."""
+    """Searches over parts of the questions, each a study of its own."""
 
     def __init__(
         self,
         questions: Sequence[Question],
         pools: Sequence[Candidates],
         settings: TuneSettings,
-        storage: Path,
+        kept: ReadingFile,
         label: str,
         progress: Callable[[int, str], None],
     ) -> None:
         self.optuna: Any = require("optuna", "tune", "tuning")
         self.optuna.logging.set_verbosity(self.optuna.logging.ERROR)
-        self.questions, self.pools, self.settings, self.progress = questions, pools, settings, progress
+        self.questions, self.pools, self.settings = questions, pools, settings
+        self.kept, self.progress = kept, progress
         # The model has valued the pools by the time that programs are built.
         self.selector = dataclasses.replace(settings.start, relevance_model=None)
         self.start = Setting.of(settings.start, settings.goal.budget_tokens)
-        told = json.dumps([label, [q.id for q in questions], repr(settings)])
-        self.identity = hashlib.sha256(told.encode()).hexdigest()[:16]
-        try:
-            storage.parent.mkdir(parents=True, exist_ok=True)
-            self.storage = self.optuna.storages.RDBStorage(f"sqlite:///{storage}")
-        except Exception as error:  # sqlalchemy raises errors of its own, by driver
-            raise InputError(f"'{storage}' cannot hold the searches: {error}") from error
+        # All that a reading depends on; how long a search goes on is not part of it.
+        model = settings.relevance
+        told = {
+            "version": __version__,
+            "label": label,
+            "questions": [q.id for q in questions],
+            "goal": dataclasses.asdict(settings.goal),
+            "selector": self.selector.to_dict(),
+            "relevance": model.to_dict() if isinstance(model, RelevanceModel) else model,
+            "folds": settings.folds,
+            "seed": settings.seed,
+        }
+        self.identity = hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
     def read(self, setting: Setting, valued: Mapping[int, Candidates], part: Sequence[int]) -> list[Reading]:
         """What a setting makes of some of the questions."""
@@ -255,10 +278,11 @@ class _Searches:
 
         def objective(trial: Any) -> float:
             setting = drawn(trial, self.start, settings.vary, settings.goal)
+            tried = [self.identity, name, dataclasses.asdict(setting)]
             found: list[Reading] = []
             worth = 0.0
             for k, chunk in enumerate(chunks):
-                found += self.read(setting, valued, chunk)
+                found += self.kept.get([*tried, chunk], partial(self.read, setting, valued, chunk))
                 worth = self._worth(found)
                 trial.report(worth, k)
                 if trial.should_prune():
@@ -266,26 +290,19 @@ class _Searches:
             return worth
 
         study = optuna.create_study(
-            study_name=f"{self.identity}/{name}",
-            storage=self.storage,
             direction="maximize",
             sampler=optuna.samplers.TPESampler(seed=settings.seed, multivariate=True, n_startup_trials=10),
             pruner=optuna.pruners.MedianPruner(n_startup_trials=8, n_warmup_steps=1),
-            load_if_exists=True,
         )
-        if not study.get_trials(deepcopy=False):
-            study.enqueue_trial(parameters(self.start, settings.vary, settings.goal))
-        spent = 0
-        while True:
-            done = _finished(study)
-            self.progress(min(len(done), settings.trials) - spent, name)
-            spent = min(len(done), settings.trials)
-            if len(done) >= settings.trials or self._stale(study, done):
-                break
+        study.enqueue_trial(parameters(self.start, settings.vary, settings.goal))
+        done: list[Any] = []
+        while len(done) < settings.trials and not self._stale(done):
             study.optimize(objective, n_trials=1)
-        self.progress(settings.trials - spent, name)
+            done = study.get_trials(deepcopy=False)
+            self.progress(1, name)
+        self.progress(settings.trials - len(done), name)
         setting = self._winner(study, valued, train)
-        return _Found(setting, self.read(setting, valued, train), valued, len(_finished(study)))
+        return _Found(setting, self.read(setting, valued, train), valued, len(done))
 
     def _worth(self, found: Sequence[Reading]) -> float:
         recall = float(np.mean([r.recall for r in found]))
@@ -303,14 +320,9 @@ class _Searches:
             return self.start
         return drawn_best
 
-    def _stale(self, study: Any, done: Sequence[Any]) -> bool:
+    def _stale(self, done: Sequence[Any]) -> bool:
         """Whether nothing better came in the last trials."""
         complete = [t for t in done if t.state.name == "COMPLETE"]
         if not complete:
             return False
         return len(done) - 1 - done.index(max(complete, key=lambda t: t.value)) >= self.settings.patience
-
-
-def _finished(study: Any) -> list[Any]:
-    """Trials that count: not those that broke or were interrupted."""
-    return [t for t in study.get_trials(deepcopy=False) if t.state.name in ("COMPLETE", "PRUNED")]

@@ -72,7 +72,8 @@ def data_frontier(
     Raises
     ------
     InputError
-        If the data has no questions, the folder holds something else, or a resumed run had other settings.
+        If the data has no questions, the folder holds something else, or a resumed run had other settings
+        or more questions: its rows are never left out.
     SolverError
         If the solver broke; the rows so far are kept.
     GenerationError
@@ -92,8 +93,8 @@ def data_frontier(
         link_hops=settings.link_hops,
         rerankers=settings.rerankers,
     )
-    with opened_run(folder, run, resume) as ledger:
-        keys = {q.id: [(q.id, s.name, s.budget_tokens) for s in settings.grid] for q in questions}
+    keys = {q.id: [(q.id, s.name, s.budget_tokens) for s in settings.grid] for q in questions}
+    with opened_run(folder, run, [key for own in keys.values() for key in own], resume) as ledger:
         done = {Ledger.key(row) for row in ledger.rows}
         failing = 0
         for count, question in enumerate(questions, start=1):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mio_rag.errors import InputError, require
-from mio_rag.files import replaced
+from mio_rag.files import make_parent, replaced
 
 __all__ = ["calibration_measures", "reliability", "reliability_plot"]
 
@@ -102,6 +102,6 @@ def reliability_plot(path: Path, curves: Mapping[str, Sequence[Mapping[str, floa
     upper.set(ylabel="share that is needed", title=title, xlim=(0, 1), ylim=(0, 1))
     upper.legend(frameon=False)
     lower.set(xlabel="predicted probability", ylabel="candidates", yscale="log")
+    make_parent(path)
     with replaced(path) as partial:
-        partial.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(partial, format="png", dpi=120)

@@ -7,7 +7,7 @@
     links.npz         which passage mentions what another one is about (absent in older indexes)
     tfidf*            the fitted embedder, where the corpus taught it
 
-A folder is written under a temporary name and renamed when it is complete. Reading checks format, version,
+A folder is written whole or not at all. Reading checks format, version,
 checksums and counts, so that a damaged or foreign folder is refused rather than searched.
 """
 
@@ -15,9 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +25,7 @@ from numpy.typing import NDArray
 
 from mio_rag.corpus import Dataset
 from mio_rag.errors import IndexFormatError, InputError, require
+from mio_rag.files import replaced_folder
 from mio_rag.retrieval.embedders import Embedder, Progress, make_embedder
 from mio_rag.retrieval.links import LinkIndex
 from mio_rag.types import Passage
@@ -163,17 +161,12 @@ class CorpusIndex:
         Raises
         ------
         InputError
-            If the folder exists and is not to be, or cannot be, replaced.
+            If the folder exists and is not to be replaced, or cannot be written.
         """
         target = Path(folder)
         check_target(target, overwrite)
         faiss = require("faiss", "retrieval", "dense retrieval")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        except OSError as error:
-            raise InputError(f"the index cannot be written to '{target}': {error}") from error
-        try:
+        with replaced_folder(target) as work:
             with (work / "passages.jsonl").open("w", encoding="utf-8") as lines:
                 for p in self.passages:
                     row = {"id": p.id, "title": p.title, "text": p.text, "source": p.source}
@@ -197,12 +190,6 @@ class CorpusIndex:
             }
             manifest["checksum"] = _manifest_checksum(manifest)
             (work / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-            os.chmod(work, 0o755)  # mkdtemp makes private folders
-            _replace(work, target)
-        except OSError as error:
-            raise InputError(f"the index could not be written to '{target}': {error}") from error
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
         return target
 
     @classmethod
@@ -280,21 +267,6 @@ def check_target(target: Path, overwrite: bool = False) -> None:
         return
     hint = "pass overwrite (--overwrite) to replace it" if is_index(target) else "choose another path"
     raise InputError(f"'{target}' exists already: {hint}")
-
-
-def _replace(work: Path, target: Path) -> None:
-    """Put a finished folder in place; the old one survives until the new one stands."""
-    if not target.exists():
-        os.rename(work, target)
-        return
-    old = target.with_name(f".{target.name}.old-{os.getpid()}")
-    os.rename(target, old)
-    try:
-        os.rename(work, target)
-    except OSError:
-        os.rename(old, target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _sha256(path: Path) -> str:

@@ -229,7 +229,7 @@ def test_a_lost_shard_is_made_again_with_the_same_bytes(tmp_path: Path) -> None:
     shard = out / "selections" / "part-000000000004.parquet"
     before, side = shard.read_bytes(), (out / "rejected.jsonl").read_bytes()
     shard.unlink()
-    (out / "selections" / ".part-000000000008.parquet.half.partial").write_bytes(b"PAR1")
+    (out / "selections" / f".part-000000000008.{'0f' * 16}.partial.parquet").write_bytes(b"PAR1")
     done = select_batch(path, out, 90, SELECTOR, shard_rows=4)
     assert done.done_before == 8
     assert shard.read_bytes() == before

@@ -72,11 +72,24 @@ def test_more_methods_and_budgets_may_join_a_run(
     grown = run(rivers, river_index, failing(), tmp_path / "grown", resume=True)
     whole = run(rivers, river_index, failing(), tmp_path / "whole")
     assert timeless(grown.rows) == timeless(whole.rows)
-    fewer = run(
-        rivers, river_index, failing(), tmp_path / "grown", resume=True, methods=("exact",), budgets=(30,)
-    )
-    assert {(r["method"], r["budget_tokens"]) for r in ledger(tmp_path / "grown")} == {("exact", 30)}
-    assert len(fewer.rows) == 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"limit": 3}, "1 more question,"),
+        ({"limit": 1}, "3 more questions,"),
+        ({"methods": ("exact",), "budgets": (30,)}, "the method mmr, the method topk, the budget 120,"),
+    ],
+)
+def test_rows_are_never_lost_by_asking_for_less(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path, asked: dict[str, Any], named: str
+) -> None:
+    run(rivers, river_index, failing("d"), tmp_path)  # failed rows are rows as well
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(InputError, match=f"also has {named} which ledger and report would lose"):
+        run(rivers, river_index, failing(), tmp_path, resume=True, **asked)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_damaged_ledger_is_refused(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import os
 import resource
 import shutil
 from pathlib import Path
@@ -126,7 +127,12 @@ def test_a_failing_disk_leaves_the_old_index_and_no_rest(
     if part == "embedder":
         monkeypatch.setattr(TfidfEmbedder, "save", full)
     else:
-        monkeypatch.setattr("mio_rag.retrieval.index._replace", full)
+        rename = os.rename
+
+        def all_but_the_new_one(old: Path, new: Path) -> None:
+            full() if ".partial" in old.name else rename(old, new)
+
+        monkeypatch.setattr("os.rename", all_but_the_new_one)
     for target, overwrite in ((saved, True), (saved.parent / "new", False)):
         with pytest.raises(InputError, match="No space left"):
             river_index.save(target, overwrite=overwrite)
