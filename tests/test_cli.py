@@ -22,6 +22,7 @@ from mio_rag.cli import app
 from mio_rag.datasets import Dataset
 from mio_rag.demo import run_demo
 from mio_rag.errors import InputError
+from mio_rag.files import locked
 from mio_rag.generation import ExtractiveGenerator
 from mio_rag.retrieval import CorpusIndex
 
@@ -381,8 +382,16 @@ def test_demo(tmp_path: Path) -> None:
     }
     assert all(entry["n"] == 25 for entry in told["summary"])
     assert "report:" in done.stderr
-    # An earlier demo is replaced, but nothing that somebody put beside it.
+    # An earlier demo is replaced, whatever killed it, but not under the hands of one that is at work, and
+    # nothing that somebody put beside it.
+    for name in (".lock", f".report.{'0f' * 16}.partial.html"):
+        (tmp_path / "demo" / name).touch()
+    with locked(tmp_path / "demo"), pytest.raises(InputError, match="another run is at work"):
+        run_demo(Console(quiet=True), tmp_path / "demo", "tfidf", "extractive")
+    assert (tmp_path / "demo" / "report.html").is_file()
+    (tmp_path / "demo" / ".lock").touch()
     run_demo(Console(quiet=True), tmp_path / "demo", "tfidf", "extractive")
+    assert not list((tmp_path / "demo").glob(".*"))
     (tmp_path / "demo" / "notes.txt").write_text("keep me")
     with pytest.raises(InputError, match="holds no earlier demo"):
         run_demo(Console(quiet=True), tmp_path / "demo", "tfidf", "extractive")

@@ -139,6 +139,10 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
 
     assert timeless(rows_of(folder)) == timeless(rows_of(found.folder))
     assert not list(folder.glob(".*"))
+    # Whoever asks for less is told, rather than left with less.
+    with pytest.raises(InputError, match="also has 2 more questions,"):
+        data_frontier(demo, demo_index, replace(SETTINGS, limit=6), folder, resume=True)
+    assert timeless(rows_of(folder)) == timeless(rows_of(found.folder))
 
 
 def test_the_page_is_closed_and_shows_what_was_read(found: FrontierResult, demo: Dataset) -> None:
