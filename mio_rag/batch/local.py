@@ -23,7 +23,7 @@ from typing import Any
 
 from mio_rag.batch.job import Group, Job
 from mio_rag.batch.work import GroupReport, run_group
-from mio_rag.errors import SolverError
+from mio_rag.errors import InputError, SolverError
 
 __all__ = ["run_local"]
 
@@ -124,7 +124,10 @@ def _work(job: Job, group: Group, skip: frozenset[int]) -> GroupReport:
 @contextmanager
 def _marked(path: Path) -> Iterator[Callable[[int], None]]:
     """Where this process is, in a mapped file that outlives it; no system call a row."""
-    path.write_bytes(struct.pack("q", _NOWHERE))
+    try:
+        path.write_bytes(struct.pack("q", _NOWHERE))
+    except OSError as error:
+        raise InputError(f"'{path}' could not be written: {error}") from error
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 8) as memory:
         yield lambda row: struct.pack_into("q", memory, 0, row)
     path.unlink(missing_ok=True)

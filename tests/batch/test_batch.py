@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from mio_rag import Candidates, InputError, Selector
 from mio_rag.batch import select_batch as run_batch
 from mio_rag.batch.job import Engine
+from mio_rag.batch.local import _marked
 from mio_rag.batch.work import DIED
 from mio_rag.formulations.program import SelectionProgram
 
@@ -238,6 +240,24 @@ def test_a_lost_shard_is_made_again_with_the_same_bytes(tmp_path: Path) -> None:
     shard.write_bytes(before[:100])  # a disk that lost some of it
     assert select_batch(path, out, 90, SELECTOR, shard_rows=4).done_before == 8
     assert shard.read_bytes() == before
+
+
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, before[1]))
+    try:
+        with (
+            pytest.raises(InputError, match=r"group-0\.at' could not be written"),
+            _marked(tmp_path / "group-0.at"),
+        ):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    path, out = write(tmp_path / "c.parquet", rows(4)), tmp_path / "out"
+    select_batch(path, out, 90, SELECTOR)
+    (out / "work").write_text("where a folder cannot be made")
+    with pytest.raises(InputError, match="out' cannot be written"):
+        select_batch(path, out, 90, SELECTOR)
 
 
 def test_counts_that_cannot_be_are_refused_before_anything_runs(tmp_path: Path) -> None:
