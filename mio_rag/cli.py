@@ -30,6 +30,7 @@ from mio_rag.cli_options import (
     build_index,
     check_request,
     evaluation_settings,
+    file_bytes,
     make_selector,
     spread,
 )
@@ -95,7 +96,10 @@ def demo(
 @app.command()
 def index(
     data: Annotated[
-        str, typer.Argument(help="Folder with corpus.jsonl[.gz], folder of .txt/.md/.pdf, 'demo' or hf:NAME.")
+        str,
+        typer.Argument(
+            help="Folder with corpus.jsonl[.gz], folder of .txt/.md/.pdf/.docx/.html, 'demo' or hf:NAME."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder of the index; must not exist.")],
     embedder: EmbedderName = "minilm",
@@ -107,12 +111,20 @@ def index(
             help="Link passages by the named entities of a model: spacy:MODEL. [titles, or names]",
         ),
     ] = None,
+    follow_links: Annotated[
+        bool,
+        typer.Option("--follow-links", help="Folder of documents: follow symbolic links out of it."),
+    ] = False,
+    max_file_mb: Annotated[
+        float | None,
+        typer.Option("--max-file-mb", help="Folder of documents: largest file that is read. [100]"),
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Embed a corpus and write a searchable index."""
     import time
 
-    from mio_rag.console import collect
+    from mio_rag.console import collect, print_left_out
     from mio_rag.datasets import load_dataset
     from mio_rag.retrieval.embedders import make_embedder
     from mio_rag.retrieval.entities import entity_names
@@ -121,7 +133,11 @@ def index(
     output = open_output(json_output)
     start = time.perf_counter()
     dataset, model, _, name_of = collect(
-        lambda: load_dataset(data),
+        lambda: load_dataset(
+            data,
+            follow_links=follow_links or None,
+            max_bytes=None if max_file_mb is None else file_bytes(max_file_mb),
+        ),
         lambda: make_embedder(embedder),
         lambda: check_target(out, overwrite),
         lambda: None if entities is None else entity_names(entities),
@@ -137,6 +153,7 @@ def index(
                 "dimensions": built.dimensions,
                 "embedder": embedder,
                 "seconds": seconds,
+                "left_out": [{"path": item.path, "reason": item.reason} for item in dataset.left_out],
             }
         )
         return
@@ -144,6 +161,7 @@ def index(
         f"{len(built)} passages, {built.dimensions} dimensions by {embedder}, {seconds:.1f} s -> {out}",
         markup=False,
     )
+    print_left_out(output.console, dataset.left_out)
 
 
 @app.command()
@@ -321,7 +339,14 @@ def evaluate(
     json_output: Json = False,
 ) -> None:
     """Compare methods on a question set: same pool, prompt, budget and reader for all."""
-    from mio_rag.console import collect, print_failures, print_run, print_summary, progress_bar
+    from mio_rag.console import (
+        collect,
+        print_failures,
+        print_left_out,
+        print_run,
+        print_summary,
+        progress_bar,
+    )
     from mio_rag.evaluation.record import check_folder
     from mio_rag.evaluation.run import evaluate_and_report
     from mio_rag.generation import make_generator
@@ -347,6 +372,7 @@ def evaluate(
         comparison.check_index,
         lambda: check_folder(out, resume),
     )
+    print_left_out(output.console, dataset.left_out)
     try:
         if corpus is None and not control.closed_book:
             corpus = build_index(dataset.passages, model, dataset.name)

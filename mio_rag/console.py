@@ -18,6 +18,7 @@ from rich.table import Table
 from mio_rag.errors import InputError, MioRagError
 
 if TYPE_CHECKING:
+    from mio_rag.corpus import LeftOut
     from mio_rag.solvers.result import SolveResult
     from mio_rag.types import Answer, Selection
 
@@ -26,6 +27,7 @@ __all__ = [
     "collect",
     "print_answer",
     "print_failures",
+    "print_left_out",
     "print_result",
     "print_run",
     "print_selection",
@@ -212,6 +214,21 @@ def print_failures(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         console.print(f"[red]failed {count}x:[/] {escape(reason)}", soft_wrap=True)
     if len(reasons) > 5:
         console.print(f"[dim]and {len(reasons) - 5} other reasons, in the ledger[/]")
+
+
+def print_left_out(console: Console, left_out: Sequence[LeftOut]) -> None:
+    """Files of a folder that are not in the corpus, those of one reason together."""
+    if not left_out:
+        return
+    reasons: dict[str, list[str]] = {}
+    for item in left_out:
+        reasons.setdefault(item.reason, []).append(item.path)
+    console.print(f"left out: {len(left_out)}", style="yellow")
+    for reason, paths in list(reasons.items())[:20]:
+        named = ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+        console.print(f"  {named}: {reason}", markup=False, soft_wrap=True)
+    if len(reasons) > 20:
+        console.print(f"  and {len(reasons) - 20} other reasons; --json lists everything")
 
 
 # name, title, format, whether the interval is shown, whether a narrow terminal can do without

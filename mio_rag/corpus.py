@@ -10,9 +10,25 @@ from dataclasses import dataclass
 from mio_rag.errors import DataError
 from mio_rag.types import Passage, Question
 
-__all__ = ["Dataset", "is_text"]
+__all__ = ["Dataset", "LeftOut", "is_text"]
 
 _SHOWN = 10  # problems of one kind that are listed
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A file, or a part of one, that a corpus should have held and does not.
+
+    Parameters
+    ----------
+    path : str
+        Where it stands in its folder, for instance "reports/may.pdf" or "reports/may.pdf, page 3".
+    reason : str
+        Why it was left out.
+    """
+
+    path: str
+    reason: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +44,8 @@ class Dataset:
         May be empty; gold ids refer to passages of the corpus.
     closed_book : bool
         There is no corpus: the questions are asked of what a model knows by itself.
+    left_out : tuple of LeftOut
+        Files of a folder of documents that are not in the corpus, and why.
 
     Raises
     ------
@@ -39,6 +57,7 @@ class Dataset:
     passages: tuple[Passage, ...]
     questions: tuple[Question, ...]
     closed_book: bool = False
+    left_out: tuple[LeftOut, ...] = ()
 
     def __post_init__(self) -> None:
         problems: list[str] = []

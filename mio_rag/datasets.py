@@ -5,8 +5,9 @@ Layout: a folder with
     corpus.jsonl[.gz]      one object a line: {"id", "text", "title"?, "source"?}
     questions.jsonl[.gz]   {"id", "question", "answers"?, "gold_ids"?, "gold_sources"?, "choices"?, "type"?}
 
-`load_dataset` also takes ``"demo"`` (bundled), a folder of .txt, .md and .pdf files (no questions), and
-``"hf:NAME"`` for the public data sets in `NAMED_DATASETS`, fetched through the `datasets` package.
+`load_dataset` also takes ``"demo"`` (bundled), a folder of documents (.txt, .md, .pdf, .docx, .html; no
+questions), and ``"hf:NAME"`` for the public data sets in `NAMED_DATASETS`, fetched through the `datasets`
+package.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mio_rag.corpus import Dataset
-from mio_rag.documents import chunk_text, load_folder
+from mio_rag.corpus import Dataset, LeftOut
+from mio_rag.document_files import KINDS
+from mio_rag.documents import MAX_BYTES, chunk_text, load_folder
 from mio_rag.errors import DataError, InputError
 from mio_rag.public_datasets import NAMED_DATASETS, convert_rows, load_named
 from mio_rag.types import Passage, Question
@@ -27,6 +29,7 @@ from mio_rag.types import Passage, Question
 __all__ = [
     "NAMED_DATASETS",
     "Dataset",
+    "LeftOut",
     "chunk_text",
     "convert_rows",
     "load_dataset",
@@ -40,34 +43,51 @@ _SHOWN = 10  # problems listed before "and N more"
 _Item = TypeVar("_Item", Passage, Question)
 
 
-def load_dataset(source: str | Path) -> Dataset:
+def load_dataset(
+    source: str | Path, *, follow_links: bool | None = None, max_bytes: int | None = None
+) -> Dataset:
     """The data set at a path or of a name.
 
     Parameters
     ----------
     source : str or Path
-        "demo", a folder in the layout above, a folder of documents, or "hf:NAME".
+        "demo", a folder in the layout above, a folder of documents, or "hf:NAME". What of a folder of
+        documents is not in the corpus is in `Dataset.left_out`.
+    follow_links, max_bytes : bool, int, optional
+        As in `load_folder`, for folders of documents alone.
 
     Raises
     ------
     DataError
-        With every malformed line (file and line number), or what was not found.
+        With every malformed line (file and line number), or what was not found; for a folder of documents,
+        if nothing in it can be read.
     """
+    folder = Path(source)
+    named = str(source) == "demo" or str(source).startswith("hf:")
+    documents = not named and folder.is_dir() and not any(_find(folder, s) for s in ("corpus", "questions"))
+    if documents:
+        return load_folder(
+            folder,
+            follow_links=bool(follow_links),
+            max_bytes=MAX_BYTES if max_bytes is None else max_bytes,
+        )
+    if follow_links is not None or max_bytes is not None:
+        raise InputError(
+            f"'{source}' is not a folder of documents: only there is anything to say about links and the "
+            "largest file (follow_links, max_bytes)"
+        )
     if str(source) == "demo":
         return _load_layout(Path(__file__).parent / "data" / "demo", "demo")
     if str(source).startswith("hf:"):
         return load_named(str(source)[3:])
-    folder = Path(source)
     if not folder.is_dir():
         raise DataError(
-            f"'{source}' is not a folder: give a folder with corpus.jsonl[.gz], a folder of .txt/.md/.pdf "
-            "files, 'demo', or 'hf:NAME'"
+            f"'{source}' is not a folder: give a folder with corpus.jsonl[.gz], a folder of documents "
+            f"({', '.join(KINDS)}), 'demo', or 'hf:NAME'"
         )
     if _find(folder, "corpus") is not None:
         return _load_layout(folder, folder.resolve().name)
-    if _find(folder, "questions") is not None:
-        raise DataError(f"'{source}' has questions but no corpus.jsonl[.gz]: retrieval needs passages")
-    return load_folder(folder)
+    raise DataError(f"'{source}' has questions but no corpus.jsonl[.gz]: retrieval needs passages")
 
 
 def load_questions(source: str | Path) -> tuple[Question, ...]:

@@ -29,8 +29,9 @@ def with_corpus(source: str | Path, corpus: str | Path) -> Dataset:
     DataError
         Also if the questions name gold passages that the corpus does not have.
     """
-    passages = load_dataset(corpus).passages
-    return Dataset(f"{_name(source)} with {_name(corpus)}", passages, load_questions(source))
+    found = load_dataset(corpus)
+    name = f"{_name(source)} with {_name(corpus)}"
+    return Dataset(name, found.passages, load_questions(source), left_out=found.left_out)
 
 
 def shuffle_choices(dataset: Dataset, seed: int) -> Dataset:

@@ -1,4 +1,4 @@
-"""The layout on disk, folders of documents, the bundled set, the public sets in their published formats."""
+"""The layout on disk, the bundled set, the public sets in their published formats."""
 
 import gzip
 import json
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mio_rag.datasets import Dataset, chunk_text, convert_rows, load_dataset, load_folder, load_named
-from mio_rag.errors import DataError, InputError
+from mio_rag.datasets import Dataset, convert_rows, load_dataset, load_named
+from mio_rag.errors import DataError
 from mio_rag.types import Passage, Question
 
 CORPUS = [
@@ -166,108 +166,6 @@ def test_bundled_set(demo: Dataset) -> None:
             assert not any(answer.lower() in question.text.lower() for answer in question.answers)
     assert {q.type for q in demo.questions} >= {"single", "bridge"}
     assert len({p.source for p in demo.passages}) > 2
-
-
-# --- folders of documents --------------------------------------------------------------------------------
-
-
-def pdf(*pages: str) -> bytes:
-    """A PDF of one line of text a page, written out by hand."""
-    kids = " ".join(f"{4 + 2 * k} 0 R" for k in range(len(pages)))
-    objects = [
-        "<< /Type /Catalog /Pages 2 0 R >>",
-        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
-        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-    ]
-    for k, text in enumerate(pages):
-        stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
-        resources = "<< /Font << /F1 3 0 R >> >>"
-        objects += [
-            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {5 + 2 * k} 0 R "
-            f"/Resources {resources} >>",
-            f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
-        ]
-    out, offsets = b"%PDF-1.4\n", []
-    for number, content in enumerate(objects, start=1):
-        offsets.append(len(out))
-        out += f"{number} 0 obj\n{content}\nendobj\n".encode()
-    table = "".join(f"{offset:010d} 00000 n \n" for offset in offsets)
-    out += f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}".encode()
-    start = out.index(b"xref\n0")
-    return out + f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n".encode()
-
-
-def test_folder_of_documents(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "notes.md").write_text("# Arno\n\nThe Arno is a river. It flows through Florence.\n")
-    (tmp_path / "po.txt").write_text("The Po is long.")
-    (tmp_path / "PAPER.PDF").write_bytes(pdf("The Tiber flows through Rome.", "It is 406 kilometres long."))
-    (tmp_path / "image.png").write_bytes(b"\x89PNG")
-    data = load_folder(tmp_path, max_words=5)
-    assert {(p.id, p.text) for p in data.passages} == {
-        ("PAPER.PDF#1.0", "The Tiber flows through Rome."),
-        ("PAPER.PDF#2.0", "It is 406 kilometres long."),
-        ("po.txt#0", "The Po is long."),
-        ("sub/notes.md#0", "# Arno"),
-        ("sub/notes.md#1", "The Arno is a river."),
-        ("sub/notes.md#2", "It flows through Florence."),
-    }
-    assert {(p.title, p.source) for p in data.passages if p.id.startswith("sub")} == {
-        ("notes", "sub/notes.md")
-    }
-    assert data.questions == ()
-
-
-def test_unreadable_documents_are_all_named(tmp_path: Path) -> None:
-    (tmp_path / "broken.pdf").write_bytes(pdf("text")[:150])
-    (tmp_path / "latin.txt").write_bytes("caf\u00e9".encode("latin-1"))
-    (tmp_path / "fine.txt").write_text("Fine.")
-    with pytest.raises(DataError) as raised:
-        load_dataset(tmp_path)
-    assert [Path(p.split(" cannot")[0]).name for p in raised.value.problems] == ["broken.pdf", "latin.txt"]
-
-
-@pytest.mark.parametrize("cut", range(40, 700, 60))
-def test_a_cut_pdf_never_breaks_the_reader(tmp_path: Path, cut: int) -> None:
-    (tmp_path / "cut.pdf").write_bytes(pdf("The Tiber flows through Rome.", "It is long.")[:cut])
-    try:
-        texts = {p.text for p in load_folder(tmp_path).passages}
-    except DataError as error:
-        texts = set()
-        said = str(error)
-    assert texts <= {"The Tiber flows through Rome.", "It is long."}
-    assert texts or "cut.pdf" in said or "holds no text" in said
-
-
-PROSE = (
-    "Dr. Smith crossed the Po at 3.5 km/h on 1 Jan. 1901. He was late! Why? Nobody knows, e.g. he didn't.\n\n"
-    "AT&T v. Smith & Co. (1987) was decided... Prices rose \u26a0 by 2.5 %. "
-    "See http://x.org/a?q=1. \u266c \u222f Signs & wonders \u2302 remain. " + "word " * 45 + "end."
-)
-
-
-@pytest.mark.parametrize("max_words", [1, 7, 20, 1000])
-def test_chunks_hold_every_word_in_order(max_words: int) -> None:
-    chunks = chunk_text(PROSE, max_words)
-    assert " ".join(chunks).split() == PROSE.split()
-    assert all(len(chunk.split()) <= max_words for chunk in chunks)
-
-
-def test_more_overlap_than_sentences_repeats_what_fits_not_less() -> None:
-    text = "A b. C d. E f. G h. I j."
-    three, four = (chunk_text(text, 6, overlap_sentences=k) for k in (3, 4))
-    assert three == four == ["A b. C d. E f.", "C d. E f. G h.", "E f. G h. I j."]
-
-
-def test_chunks_keep_sentences_whole_and_overlap() -> None:
-    text = "One two three. Four five. Six seven eight nine. Ten."
-    assert chunk_text(text, 6) == ["One two three. Four five.", "Six seven eight nine. Ten."]
-    assert chunk_text(text, 6, overlap_sentences=1) == [
-        "One two three. Four five.", "Four five. Six seven eight nine.", "Six seven eight nine. Ten.",
-    ]  # fmt: skip
-    assert chunk_text(" \n\n ") == []
-    with pytest.raises(InputError, match="max_words=0"):
-        chunk_text("x", 0)
 
 
 # --- public sets in their published formats, read by the `datasets` package ------------------------------
