@@ -3,12 +3,14 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mio_rag.datasets import Dataset, load_dataset
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.types import Passage, Question
+from tests.browsing import started_browser
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,6 +24,12 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         del os.environ["MIO_RAG_CACHE"]
     else:
         os.environ["MIO_RAG_CACHE"] = before
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium, steered by Playwright."""
+    yield from started_browser()
 
 
 @pytest.fixture(scope="session")

@@ -1,55 +1,22 @@
 """The page in a real browser: sliders, reasons, errors, keyboard, and no layout that jumps."""
 
 import re
-import shutil
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex
-
-pytest.importorskip("fastapi")
-uvicorn: Any = pytest.importorskip("uvicorn")
-sync_api: Any = pytest.importorskip("playwright.sync_api")
-
-CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+from tests.browsing import served
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 KEY = "a key of more than sixteen characters"
 READY = "#selection[aria-busy=false] #in li[data-id]"
 
 
-def running(index: CorpusIndex, api_key: str | None = None) -> Iterator[str]:
-    """The address of a served index."""
-    from mio_rag.service.app import create_app
-
-    app = create_app(index, make_generator("extractive"), api_key=api_key)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
-
-
 @pytest.fixture(scope="module")
 def address(demo_index: CorpusIndex) -> Iterator[str]:
-    yield from running(demo_index)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as tools:
-        started = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
+    yield from served(demo_index)
 
 
 @pytest.fixture
@@ -157,7 +124,7 @@ def test_answers_and_errors_are_shown(page: Any, address: str) -> None:
 
 
 def test_a_key_is_asked_for_and_kept_out_of_the_address(browser: Any, demo_index: CorpusIndex) -> None:
-    serving = running(demo_index, KEY)
+    serving = served(demo_index, KEY)
     address = next(serving)
     page = browser.new_page()
     page.goto(address)
