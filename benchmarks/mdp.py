@@ -153,7 +153,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
     """The measurements as bars, from the report alone."""
     from matplotlib.figure import Figure
 
-    from mio_rag.control.plot import save_figure
+    from mio_rag.pictures import save_figure
 
     processes = report["processes"]
     figure = Figure(figsize=(9, 1 + 3.2 * len(processes)), layout="constrained")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mio_rag.control.plan import Plan
-from mio_rag.errors import InputError, require
-from mio_rag.files import replaced
+from mio_rag.errors import require
+from mio_rag.pictures import save_figure, set_title
 
-__all__ = ["plot_plan", "save_figure"]
+__all__ = ["plot_plan"]
 
 _COLOURS = {"stop": "#4c9f70", "reason": "#e0a030", "retrieve": "#3b6fb6"}
-_FORMATS = (".png", ".svg", ".pdf")
 
 
 def plot_plan(plan: Plan, path: Path) -> None:
@@ -68,19 +66,5 @@ def plot_plan(plan: Plan, path: Path) -> None:
     below.legend(handles=patches, frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, 1.25))
     reading = "as published, no stop" if model.horizon is None else f"with stop, {model.horizon} decisions"
     k = f", k = {model.k:g}" if model.quality == "exp" else ""
-    figure.suptitle(f"Retrieve, reason or stop ({reading}; {model.quality} quality{k})")
+    set_title(figure, f"Retrieve, reason or stop ({reading}; {model.quality} quality{k})")
     save_figure(figure, path)
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure all or nothing.
-
-    Raises
-    ------
-    InputError
-        For a format that is not .png, .svg or .pdf, or if the file cannot be written.
-    """
-    if path.suffix.lower() not in _FORMATS:
-        raise InputError(f"'{path}' must end with {', '.join(_FORMATS)}: the ending names the format")
-    with replaced(path) as partial:
-        figure.savefig(partial, format=path.suffix.lower()[1:], dpi=150)

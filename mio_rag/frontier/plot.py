@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mio_rag.control.plot import save_figure
 from mio_rag.errors import require
+from mio_rag.pictures import label_points, save_figure, set_title
 
 __all__ = ["plot_data", "plot_query"]
 
@@ -68,12 +68,19 @@ def plot_query(data: Mapping[str, Any], path: Path) -> None:
         spots.setdefault((round(p["redundancy"], 9), round(p["guaranteed"], 9)), []).append(
             f"({p['redundancy_weight']:g}, {p['radius']:g})"
         )
-    for spot, labels in spots.items():
-        text = labels[0] + (f" and {len(labels) - 1} more" if len(labels) > 1 else "")
-        below.annotate(text, spot, xytext=(4, 4), textcoords="offset points", fontsize=7)
-    below.set(xlabel="redundancy: sum of cosines (less is better)", ylabel="guaranteed value")
-    below.legend(frameon=False, title="(lambda_1, rho)")
-    figure.suptitle(data["question"] or "frontier", wrap=True)
+    below.set(
+        xlabel="redundancy: sum of cosines (less is better); beside points: (lambda_1, rho)",
+        ylabel="guaranteed value",
+    )
+    below.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
+    set_title(figure, data["question"] or "frontier")
+    best_first = sorted(spots.items(), key=lambda item: -item[0][1])
+    left_away = label_points(
+        below,
+        [(spot, f"{first} and {len(rest)} more" if rest else first) for spot, (first, *rest) in best_first],
+    )
+    if left_away:
+        below.set_xlabel(f"{below.get_xlabel()}, no room for {left_away}")
     save_figure(figure, path)
 
 
@@ -120,5 +127,6 @@ def plot_data(data: Mapping[str, Any], path: Path) -> None:
         )
         axis.plot([x for x, _ in line], [y for _, y in line], color=_FRONT, lw=1)
     axes[-1].set_xlabel("mean tokens used")
-    figure.suptitle(f"{data['run']['dataset']}: {data['run']['questions']} questions, {len(points)} settings")
+    run = data["run"]
+    set_title(figure, f"{run['dataset']}: {run['questions']} questions, {len(points)} settings")
     save_figure(figure, path)

@@ -1,0 +1,83 @@
+"""Pictures: a title that fits, labels beside points that stay inside the frame, files written whole."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from mio_rag.errors import InputError
+from mio_rag.files import replaced
+
+__all__ = ["label_points", "save_figure", "set_title"]
+
+_FORMATS = (".png", ".svg", ".pdf")
+_PLACES = tuple(
+    (x, y) for far in (4, 12, 22) for x, y in ((far, far), (-far, far), (far, -far), (-far, -far))
+)
+
+
+def set_title(figure: Any, text: str) -> None:
+    """Put a title above a figure, in as many lines as it needs, three at most.
+
+    It may come from outside: dollar signs are dollar signs, no formulas.
+    """
+    letters = int(figure.get_figwidth() * 9)  # as many as surely fit at the size of titles
+    lines = textwrap.wrap(text, letters, max_lines=3, placeholder=" \u2026")
+    figure.suptitle("\n".join(lines), parse_math=False)
+
+
+def label_points(axes: Any, labels: Iterable[tuple[tuple[float, float], str]]) -> int:
+    """Write labels beside points of finished axes, where they neither leave the frame nor meet each other.
+
+    A label that fits nowhere around its point is left away; earlier ones go first. How many were left away is
+    returned.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+        With everything else drawn: the room for labels is measured.
+    labels : iterable of ((x, y), text)
+        In data coordinates.
+    """
+    axes.figure.draw_without_rendering()
+    frame = axes.get_window_extent()
+    taken: list[Any] = []
+    left_away = 0
+    for spot, text in labels:
+        for x, y in _PLACES:
+            label = axes.annotate(
+                text,
+                spot,
+                xytext=(x, y),
+                textcoords="offset points",
+                ha="left" if x > 0 else "right",
+                va="bottom" if y > 0 else "top",
+                fontsize=7,
+                parse_math=False,
+            )
+            label.set_in_layout(False)  # the frame stands
+            box = label.get_window_extent().padded(1)
+            inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+            if inside and not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            label.remove()
+        else:
+            left_away += 1
+    return left_away
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure all or nothing.
+
+    Raises
+    ------
+    InputError
+        For a format that is not .png, .svg or .pdf, or if the file cannot be written.
+    """
+    if path.suffix.lower() not in _FORMATS:
+        raise InputError(f"'{path}' must end with {', '.join(_FORMATS)}: the ending names the format")
+    with replaced(path) as partial:
+        figure.savefig(partial, format=path.suffix.lower()[1:], dpi=150)
