@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 a solver or generator failed or nothing could be answered,
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -12,6 +13,7 @@ import typer
 
 from mio_rag.cli_batch import select_batch
 from mio_rag.cli_control import AgentOptions, ControlOptions, ask_agent, show_profile
+from mio_rag.cli_documents import DocumentOptions
 from mio_rag.cli_frontier import frontier_app
 from mio_rag.cli_mdp import mdp_app
 from mio_rag.cli_options import (
@@ -30,7 +32,6 @@ from mio_rag.cli_options import (
     build_index,
     check_request,
     evaluation_settings,
-    file_bytes,
     make_selector,
     spread,
 )
@@ -94,6 +95,7 @@ def demo(
 
 
 @app.command()
+@spread
 def index(
     data: Annotated[
         str,
@@ -103,6 +105,7 @@ def index(
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder of the index; must not exist.")],
     embedder: EmbedderName = "minilm",
+    *,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that exists.")] = False,
     entities: Annotated[
         str | None,
@@ -111,21 +114,13 @@ def index(
             help="Link passages by the named entities of a model: spacy:MODEL. [titles, or names]",
         ),
     ] = None,
-    follow_links: Annotated[
-        bool,
-        typer.Option("--follow-links", help="Folder of documents: follow symbolic links out of it."),
-    ] = False,
-    max_file_mb: Annotated[
-        float | None,
-        typer.Option("--max-file-mb", help="Folder of documents: largest file that is read. [100]"),
-    ] = None,
+    documents: DocumentOptions,
     json_output: Json = False,
 ) -> None:
     """Embed a corpus and write a searchable index."""
     import time
 
     from mio_rag.console import collect, print_left_out
-    from mio_rag.datasets import load_dataset
     from mio_rag.retrieval.embedders import make_embedder
     from mio_rag.retrieval.entities import entity_names
     from mio_rag.retrieval.index import check_target
@@ -133,11 +128,7 @@ def index(
     output = open_output(json_output)
     start = time.perf_counter()
     dataset, model, _, name_of = collect(
-        lambda: load_dataset(
-            data,
-            follow_links=follow_links or None,
-            max_bytes=None if max_file_mb is None else file_bytes(max_file_mb),
-        ),
+        lambda: documents.load(data),
         lambda: make_embedder(embedder),
         lambda: check_target(out, overwrite),
         lambda: None if entities is None else entity_names(entities),
@@ -153,7 +144,7 @@ def index(
                 "dimensions": built.dimensions,
                 "embedder": embedder,
                 "seconds": seconds,
-                "left_out": [{"path": item.path, "reason": item.reason} for item in dataset.left_out],
+                "left_out": [asdict(item) for item in dataset.left_out],
             }
         )
         return

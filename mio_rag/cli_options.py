@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,7 +43,6 @@ __all__ = [
     "build_index",
     "check_request",
     "evaluation_settings",
-    "file_bytes",
     "make_selector",
     "penalty",
     "read_text",
@@ -331,13 +329,6 @@ def build_index(
 
     with progress_bar(f"embedding with {embedder.name}", len(passages)) as advance:
         return CorpusIndex.build(passages, embedder, name, advance, name_of)
-
-
-def file_bytes(megabytes: float) -> int:
-    """The largest file that is read, in bytes."""
-    if not 0 < megabytes < math.inf:
-        raise InputError(f"--max-file-mb={megabytes:g} must be a number above 0")
-    return max(1, round(megabytes * 1e6))
 
 
 def read_text(source: str) -> str:

@@ -274,6 +274,22 @@ def test_the_index_command_lists_what_it_left_out(tmp_path: Path) -> None:
     assert "fine.txt: holds 0.0 MB" in nothing.stderr
 
 
+def test_an_evaluation_on_a_folder_of_documents_says_what_the_corpus_lacks(tmp_path: Path) -> None:
+    for name in ("documents", "questions"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "documents" / "fine.txt").write_text("The Po is long. " * 9)
+    (tmp_path / "documents" / "map.png").write_bytes(b"x")
+    asked = {"id": "q", "question": "Is the Po long?", "answers": ["yes"]}
+    (tmp_path / "questions" / "questions.jsonl").write_text(json.dumps(asked))
+    folders = [str(tmp_path / name) for name in ("questions", "documents", "run")]
+    options = (
+        f"evaluate {folders[0]} --corpus {folders[1]} --out {folders[2]} --embedder tfidf --methods topk"
+    )
+    done = CliRunner().invoke(app, options.split())
+    assert done.exit_code == 0, done.output
+    assert "map.png: .png files are not read" in done.stdout
+
+
 def test_one_long_paragraph_is_split_in_time_that_grows_with_its_length() -> None:
     """The splitter's time is quadratic in what it is given at once."""
     text = "The Arno flows through Florence to the sea. It is 241 km long. " * 600

@@ -51,6 +51,7 @@ LAYERS = (
         "cli",
         "cli_batch",
         "cli_control",
+        "cli_documents",
         "cli_frontier",
         "cli_mdp",
         "cli_options",
