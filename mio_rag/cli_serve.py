@@ -42,6 +42,42 @@ class LimitOptions:
     ] = 10.0
 
 
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """How many may be connected, and how slow they may be."""
+
+    max_connections: Annotated[
+        int,
+        typer.Option(
+            "--max-connections",
+            help="Connections of a worker process; one more takes the place of the longest idle one.",
+        ),
+    ] = 512
+    max_connections_per_client: Annotated[
+        int, typer.Option("--max-connections-per-client", help="The same, of one address.")
+    ] = 128
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--trusted-proxy",
+            metavar="ADDRESS",
+            help="Address or network of a proxy: many clients come through it. Repeatable; default: this machine.",
+        ),
+    ] = ("127.0.0.0/8", "::1/128")
+    header_seconds: Annotated[
+        float, typer.Option("--header-timeout", help="Seconds in which the headers of a request have to end.")
+    ] = 10.0
+    body_seconds: Annotated[
+        float, typer.Option("--body-timeout", help="Seconds after that in which the body has to end.")
+    ] = 10.0
+    unread_seconds: Annotated[
+        float, typer.Option("--unread-timeout", help="Seconds for which a response may be left unread.")
+    ] = 30.0
+    idle_seconds: Annotated[
+        float, typer.Option("--idle-timeout", help="Seconds between two requests of a connection.")
+    ] = 30.0
+
+
 @spread
 def serve(
     index: Annotated[Path, typer.Argument(help="Folder of an index.")],
@@ -57,16 +93,21 @@ def serve(
     ] = False,
     *,
     limits: LimitOptions,
+    clients: ConnectionOptions,
 ) -> None:
     """Serve selection and answers over HTTP, with a page to try them on at /."""
     from mio_rag.console import collect
-    from mio_rag.service.limits import Limits
+    from mio_rag.service.limits import ConnectionLimits, Limits
     from mio_rag.service.run import ServiceSettings, read_key
     from mio_rag.service.run import serve as run
 
     output = open_output(False)
-    bounds, key = collect(lambda: Limits(**vars(limits)), lambda: read_key(api_key_file))
-    settings = ServiceSettings(str(index), generator, host, port, workers, bounds)
+    bounds, connections, key = collect(
+        lambda: Limits(**vars(limits)),
+        lambda: ConnectionLimits(**vars(clients)),
+        lambda: read_key(api_key_file),
+    )
+    settings = ServiceSettings(str(index), generator, host, port, workers, bounds, connections)
     shown = f"[{host}]" if ":" in host else host
 
     answered = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,8 +22,9 @@ from mio_rag.evaluation._report_text import plain
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selector import Selector
-from mio_rag.service.guard import BodyLimit, Full, Gate, key_matches, refusal
-from mio_rag.service.limits import Limits
+from mio_rag.service.door import DOOR, Door, SeldomLogged
+from mio_rag.service.guard import BodyLimit, Full, Gate, HeadAsGet, key_matches, refusal
+from mio_rag.service.limits import ConnectionLimits, Limits
 from mio_rag.service.messages import Answered, Health, Problems, Selected, request_models
 from mio_rag.service.metrics import CONTENT_TYPE_LATEST, Metrics
 from mio_rag.service.reference import render_reference
@@ -62,6 +64,7 @@ def create_app(
     generator: Generator,
     limits: Limits | None = None,
     *,
+    connections: ConnectionLimits | None = None,
     api_key: str | None = None,
     loopback: bool = True,
 ) -> FastAPI:
@@ -71,19 +74,27 @@ def create_app(
     ----------
     generator : Generator
         Answers in /ask; its tokenizer counts what passages cost. Closed when the application ends.
+    connections : ConnectionLimits, optional
+        Kept where the server's protocol is `mio_rag.service.door.GuardedProtocol`; the time for a body, always.
     api_key : str, optional
         Asked for by everything but the page, /health and the documentation.
     loopback : bool
         Answer only where the host is this machine by name: a page elsewhere cannot reach the service by a
         name of its own that points here.
     """
-    bounds = limits or Limits()
+    bounds, clients = limits or Limits(), connections or ConnectionLimits()
     road, metrics = Road(index, generator), Metrics()
 
     @asynccontextmanager
-    async def life(app: FastAPI) -> AsyncIterator[None]:
+    async def life(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         app.state.gate = Gate(bounds)
-        yield
+        seldom = SeldomLogged()
+        loggers = [logging.getLogger(name) for name in ("asyncio", "uvicorn.error")]
+        for logger in loggers:
+            logger.addFilter(seldom)
+        yield {DOOR: Door(clients, metrics)}
+        for logger in loggers:
+            logger.removeFilter(seldom)
         generator.close()
 
     from mio_rag import __version__
@@ -100,7 +111,10 @@ def create_app(
     _explain_errors(app)
     if loopback:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=_LOOPBACK)
-    app.add_middleware(BodyLimit, max_bytes=bounds.max_body_bytes)
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(
+        BodyLimit, max_bytes=bounds.max_body_bytes, seconds=clients.body_seconds, metrics=metrics
+    )
     _add_questions(app, road, metrics, bounds)
     _add_state(app, road, metrics, bounds)
     _add_pages(app)
@@ -152,6 +166,8 @@ def _explain_errors(app: FastAPI) -> None:
     async def refused(request: Request, error: HTTPException) -> Response:
         response = refusal(error.status_code, "HTTPError", str(error.detail))
         response.headers.update(dict(error.headers or {}))
+        if response.headers.get("allow") == "GET":
+            response.headers["allow"] = "GET, HEAD"  # see `HeadAsGet`
         return response
 
     @app.exception_handler(Full)

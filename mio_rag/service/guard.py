@@ -15,13 +15,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mio_rag.service.door import answering, arrived
 from mio_rag.service.limits import Limits
+from mio_rag.service.metrics import Metrics
 
-__all__ = ["BodyLimit", "Full", "Gate", "key_matches", "refusal"]
+__all__ = ["BodyLimit", "Full", "Gate", "HeadAsGet", "key_matches", "refusal"]
 
 T = TypeVar("T")
-
-_SECONDS_FOR_A_BODY = 10.0
 
 
 def refusal(status: int, kind: str, *problems: str, retry_after: int | None = None) -> Response:
@@ -44,23 +44,39 @@ def key_matches(request: Request, key: str) -> bool:
     return hmac.compare_digest(*digests)
 
 
+class _GoneError(Exception):
+    """The client left before its request was complete."""
+
+
 class BodyLimit:
     """Reads the body of a request up to a limit, in limited time, before anything else sees it."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self.app, self.max_bytes = app, max_bytes
+    def __init__(self, app: ASGIApp, max_bytes: int, seconds: float, metrics: Metrics) -> None:
+        self.app, self.max_bytes, self.seconds, self.metrics = app, max_bytes, seconds, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 408 or 413."""
-        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        with arrived(scope):
+            await self._request(scope, receive, send)
+
+    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            with answering(scope):
+                await self.app(scope, receive, send)
+            return
         try:
-            async with asyncio.timeout(_SECONDS_FOR_A_BODY):
+            async with asyncio.timeout(self.seconds):
                 body = await self._body(receive)
         except TimeoutError:
-            response = refusal(408, "Timeout", f"the body took more than {_SECONDS_FOR_A_BODY:.0f} s")
+            self.metrics.closed.labels("body").inc()
+            response = refusal(408, "Timeout", f"the body took more than {self.seconds:g} s")
+            response.headers["Connection"] = "close"
             await response(scope, receive, send)
+            return
+        except _GoneError:
             return
         if body is None:
             message = f"the body is larger than {self.max_bytes} bytes: shorten the request"
@@ -71,7 +87,8 @@ class BodyLimit:
         async def replay() -> Message:
             return pending.pop() if pending else await receive()
 
-        await self.app(scope, replay, send)
+        with answering(scope):
+            await self.app(scope, replay, send)
 
     async def _body(self, receive: Receive) -> bytes | None:
         parts: list[bytes] = []
@@ -79,13 +96,33 @@ class BodyLimit:
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                return b""
+                raise _GoneError
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > self.max_bytes:
                 return None
             if not message.get("more_body", False):
                 return b"".join(parts)
+
+
+class HeadAsGet:
+    """Answers HEAD as GET, with the same headers and without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self.app(scope, receive, send)
+            return
+
+        async def bare(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        await self.app({**scope, "method": "GET"}, receive, bare)
 
 
 class Full(Exception):

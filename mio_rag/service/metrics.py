@@ -15,9 +15,12 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
-__all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
+__all__ = ["CLOSED", "CONTENT_TYPE_LATEST", "Metrics"]
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+#: Why a connection is closed: its headers or its body took too long, it left a response unread, it was idle, it
+#: made room for another one, it found none itself.
+CLOSED = ("headers", "body", "unread", "idle", "crowded", "refused")
 _GAPS = (0.0, 0.001, 0.01, 0.05, 0.1, 0.25, 1.0)
 
 
@@ -48,6 +51,17 @@ class Metrics:
             multiprocess_mode="livesum",
             registry=self._registry,
         )
+        self.connections = Gauge(
+            "mio_rag_connections", "Open connections.", multiprocess_mode="livesum", registry=self._registry
+        )
+        self.closed = Counter(
+            "mio_rag_connections_closed",
+            "Connections that the service closed or turned away, by reason.",
+            ["reason"],
+            registry=self._registry,
+        )
+        for reason in CLOSED:  # so that each of them shows from the start
+            self.closed.labels(reason)
 
     def observe(self, path: str, status: int, seconds: float) -> None:
         """Count a finished request."""

@@ -9,14 +9,14 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mio_rag.errors import InputError, require
-from mio_rag.service.limits import Limits
+from mio_rag.service.limits import ConnectionLimits, Limits, fitted
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from mio_rag.generation import Generator
     from mio_rag.retrieval.index import CorpusIndex
 
-__all__ = ["ServiceSettings", "app_from_environment", "check", "is_loopback", "load_app", "read_key", "serve"]
+__all__ = ["ServiceSettings", "app_from_environment", "check", "is_loopback", "read_key", "serve"]
 
 #: How worker processes learn what to serve; the key travels in KEY alone.
 SETTINGS, KEY = "MIO_RAG_SERVICE", "MIO_RAG_API_KEY"
 _LEAST_KEY = 16
-_IDLE_SECONDS = 30  # clients give an idle connection up before, usually after 5: closing it first is a race
 _WATCH_SECONDS, _WATCH_PATIENCE_SECONDS = 0.1, 2.0
 _START_SECONDS = 600  # a worker that loads models does not answer its supervisor all the while
 
@@ -52,6 +51,7 @@ class ServiceSettings:
     port: int = 8000
     workers: int = 1
     limits: Limits = field(default_factory=Limits)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
 def is_loopback(host: str) -> bool:
@@ -84,19 +84,18 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def load_app(settings: ServiceSettings, api_key: str | None) -> FastAPI:
-    """The application with its index and generator loaded, and the kernel compiled.
-
-    Raises
-    ------
-    InputError
-        If the index or the generator cannot be used.
-    """
+def _application(
+    settings: ServiceSettings, loaded: tuple[CorpusIndex, Generator], api_key: str | None
+) -> FastAPI:
     from mio_rag.service.app import create_app
 
-    index, generator = _loaded(settings)
-    loopback = is_loopback(settings.host)
-    return create_app(index, generator, settings.limits, api_key=api_key, loopback=loopback)
+    return create_app(
+        *loaded,
+        settings.limits,
+        connections=settings.connections,
+        api_key=api_key,
+        loopback=is_loopback(settings.host),
+    )
 
 
 def _loaded(settings: ServiceSettings) -> tuple[CorpusIndex, Generator]:
@@ -116,8 +115,9 @@ def _loaded(settings: ServiceSettings) -> tuple[CorpusIndex, Generator]:
 def app_from_environment() -> FastAPI:
     """The application of a worker process."""
     given = json.loads(os.environ[SETTINGS])
-    settings = ServiceSettings(**{**given, "limits": Limits(**given["limits"])})
-    return load_app(settings, os.environ.get(KEY) or None)
+    parts = {"limits": Limits(**given["limits"]), "connections": ConnectionLimits(**given["connections"])}
+    settings = ServiceSettings(**{**given, **parts})
+    return _application(settings, _loaded(settings), os.environ.get(KEY) or None)
 
 
 def serve(
@@ -150,22 +150,17 @@ def serve(
         require(module, "serve", "the service")
     uvicorn = require("uvicorn", "serve", "the service")
     check(settings, api_key, without_key)
-    options = {
-        "log_level": "warning",
-        "timeout_graceful_shutdown": int(settings.limits.max_deadline_seconds) + 5,
-        "server_header": False,
-        "timeout_keep_alive": _IDLE_SECONDS,
-        "timeout_worker_healthcheck": _START_SECONDS,
-    }
     with _listening(settings) as listener:
         loading()
-        options["fd"] = listener.fileno()
+        loaded = _loaded(settings)  # by several workers again: what cannot be loaded is reported here, once
+        settings = replace(settings, connections=fitted(settings.connections))
+        options = _options(settings, listener)
         if settings.workers == 1:
-            app = load_app(settings, api_key)
+            app = _application(settings, loaded, api_key)
             with _announced(settings, ready):
                 uvicorn.run(app, **options)
             return
-        _loaded(settings)[1].close()  # what cannot be loaded is reported here, not by every worker for ever
+        loaded[1].close()
         with _environment(settings, api_key), _announced(settings, ready):
             uvicorn.run(
                 "mio_rag.service.run:app_from_environment",
@@ -173,6 +168,23 @@ def serve(
                 workers=settings.workers,
                 **options,
             )
+
+
+def _options(settings: ServiceSettings, listener: socket.socket) -> dict[str, Any]:
+    """What uvicorn is told."""
+    return {
+        "fd": listener.fileno(),
+        "backlog": settings.connections.burst,  # asyncio accepts so many in a row
+        "loop": "asyncio",
+        "http": "mio_rag.service.door:GuardedProtocol",
+        "ws": "none",
+        "log_level": "warning",
+        "timeout_graceful_shutdown": int(settings.limits.max_deadline_seconds) + 5,
+        "server_header": False,
+        "timeout_keep_alive": settings.connections.idle_seconds,
+        "timeout_worker_healthcheck": _START_SECONDS,
+        "forwarded_allow_ips": list(settings.connections.trusted_proxies),
+    }
 
 
 def _listening(settings: ServiceSettings) -> socket.socket:
