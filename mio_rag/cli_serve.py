@@ -57,13 +57,14 @@ class ConnectionOptions:
         int, typer.Option("--max-connections-per-client", help="The same, of one address.")
     ] = 128
     trusted_proxies: Annotated[
-        tuple[str, ...],
+        list[str] | None,
         typer.Option(
             "--trusted-proxy",
             metavar="ADDRESS",
-            help="Address or network of a proxy: many clients come through it. Repeatable; default: this machine.",
+            help="Address or network of a proxy, through which many clients come. Repeatable.",
+            show_default="this machine",
         ),
-    ] = ("127.0.0.0/8", "::1/128")
+    ] = None
     header_seconds: Annotated[
         float, typer.Option("--header-timeout", help="Seconds in which the headers of a request have to end.")
     ] = 10.0
@@ -104,7 +105,7 @@ def serve(
     output = open_output(False)
     bounds, connections, key = collect(
         lambda: Limits(**vars(limits)),
-        lambda: ConnectionLimits(**vars(clients)),
+        lambda: ConnectionLimits(**{k: v for k, v in vars(clients).items() if v is not None}),
         lambda: read_key(api_key_file),
     )
     settings = ServiceSettings(str(index), generator, host, port, workers, bounds, connections)

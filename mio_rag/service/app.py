@@ -75,7 +75,7 @@ def create_app(
     generator : Generator
         Answers in /ask; its tokenizer counts what passages cost. Closed when the application ends.
     connections : ConnectionLimits, optional
-        Kept where the server's protocol is `mio_rag.service.door.GuardedProtocol`; the time for a body, always.
+        For a server whose protocol is `mio_rag.service.door.GuardedProtocol`; the time for a body, for any.
     api_key : str, optional
         Asked for by everything but the page, /health and the documentation.
     loopback : bool

@@ -1,9 +1,10 @@
 """Who is connected: so many at a time, so many of one client, and nobody for long without a request.
 
-uvicorn reads requests and writes responses. It waits for ever for the end of a request's headers, and for a client
-to read, and takes connections until no file descriptor is left. `GuardedProtocol` adds the ends to waiting, and
-`Door` the limits; they build on the callbacks of `asyncio.Protocol` and on the state that a server hands to
-every request. What a connection is doing they learn from `BodyLimit`, which sees every request first.
+uvicorn reads requests and writes responses. It waits for ever for the end of a request's headers, and for a
+client to read, and takes connections until no file descriptor is left. `GuardedProtocol` puts an end to
+waiting, and `Door` holds the limits; they build on the callbacks of `asyncio.Protocol` and on the state that a
+server hands to every request. What a connection is doing they learn from `BodyLimit`, which sees every request
+first.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import ipaddress
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,11 +50,10 @@ class Door:
         """Let a connection in, if need be in the place of another one."""
         one, limits = visit.client, self.limits
         if one is not None and self._of[one] >= limits.max_connections_per_client:
-            if not self._make_room([v for v in self._silent if v.client == one], [v for v in self._idle if v.client == one]):
-                return False
-        elif len(self._open) >= limits.max_connections and not self._make_room(
-            list(self._silent), list(self._idle)
-        ):
+            room = self._make_room(lambda other: other.client == one)
+        else:
+            room = len(self._open) < limits.max_connections or self._make_room(lambda other: True)
+        if not room:
             return False
         self._open.add(visit)
         if one is not None:
@@ -62,12 +62,13 @@ class Door:
         self.wait(visit)
         return True
 
-    def _make_room(self, silent: list[Visit], idle: list[Visit]) -> bool:
+    def _make_room(self, among: Callable[[Visit], bool]) -> bool:
         """Close the connection that has been without a request longest, of the larger kind.
 
         So neither a flood of half-open connections drives out clients between two requests, nor a hoard of
         idle ones those who have just come.
         """
+        silent, idle = (list(filter(among, kind)) for kind in (self._silent, self._idle))
         longest = silent if len(silent) > len(idle) else idle
         if not longest:
             return False
@@ -91,7 +92,8 @@ class Door:
         self.protect(visit)
         if visit.client is not None:
             self._of[visit.client] -= 1
-            self._of += Counter()  # drops those with none
+            if not self._of[visit.client]:
+                del self._of[visit.client]
         self.metrics.connections.dec()
         return True
 
@@ -265,7 +267,7 @@ def answering(scope: Scope) -> Iterator[None]:
 
 
 class SeldomLogged(logging.Filter):
-    """Lets a message through once in so many seconds, then with how often it came: strangers cause some of them."""
+    """Lets a message through once in so many seconds, with how often it came; strangers cause some of them."""
 
     _MOST = 256  # different messages that are remembered
 

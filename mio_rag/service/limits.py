@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,7 +104,7 @@ class ConnectionLimits:
                 networks.append(str(ipaddress.ip_network(given, strict=False)))
             except ValueError:
                 problems.append(
-                    f"trusted_proxies: {given!r} is no address and no network: give one like 10.0.0.5 or 10.0.0.0/8"
+                    f"trusted_proxies: {given!r} is no address or network: give one like 10.0.0.5, 10.0.0.0/8"
                 )
         if problems:
             raise InputError(problems)
@@ -129,8 +130,8 @@ def _not_positive(values: dict[str, float]) -> list[str]:
 def fitted(limits: ConnectionLimits) -> ConnectionLimits:
     """The limits with no more connections than this process has file descriptors for; fewer bring a warning.
 
-    Call it when index and models are loaded. Some descriptors stay in reserve, so that a request can be
-    answered whoever else is connected.
+    Call it when index and models are loaded. The system's limit is raised as far as it lets. Some descriptors
+    stay in reserve, so that a request can be answered whoever else is connected.
 
     Raises
     ------
@@ -141,22 +142,28 @@ def fitted(limits: ConnectionLimits) -> ConnectionLimits:
         import resource
     except ImportError:  # Windows, where connections are no file descriptors
         return limits
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed == resource.RLIM_INFINITY:
-        return limits
     try:
         used = len(os.listdir("/dev/fd"))
     except OSError:
         used = _FILES_IN_USE
-    # Until the first of a burst is closed, three more bursts may have come: half as many as may stay.
-    room = (allowed - used - _FILES_IN_RESERVE) * 2 // 3
-    if room < _LEAST_CONNECTIONS:
-        raise InputError(
-            f"{allowed} open files are allowed, {used} are in use, and {_FILES_IN_RESERVE} are kept in reserve: "
-            f"too few are left for {_LEAST_CONNECTIONS} connections; raise the limit (ulimit -n)"
-        )
+    used += _FILES_IN_RESERVE
+    # Before the first of a burst is closed, three more may have come: half as many again as may stay.
+    wanted = used + limits.max_connections * 3 // 2
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or allowed >= wanted:
+        return limits
+    better = wanted if most == resource.RLIM_INFINITY else min(most, wanted)
+    with suppress(OSError, ValueError):  # then what is allowed has to do
+        resource.setrlimit(resource.RLIMIT_NOFILE, (better, most))
+        allowed = better
+    room = (allowed - used) * 2 // 3
     if room >= limits.max_connections:
         return limits
+    if room < _LEAST_CONNECTIONS:
+        raise InputError(
+            f"{allowed} open files are allowed, and {used} are in use or in reserve: too few are left for "
+            f"{_LEAST_CONNECTIONS} connections; raise the limit (ulimit -n)"
+        )
     warnings.warn(
         f"mio-rag: {allowed} open files are allowed, which is enough for {room} connections and not for "
         f"{limits.max_connections}: raise the limit (ulimit -n), or set --max-connections {room}",

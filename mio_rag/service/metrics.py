@@ -18,8 +18,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 __all__ = ["CLOSED", "CONTENT_TYPE_LATEST", "Metrics"]
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-#: Why a connection is closed: its headers or its body took too long, it left a response unread, it was idle, it
-#: made room for another one, it found none itself.
+#: Why a connection is closed: its headers or its body took too long, it left a response unread, it was idle,
+#: it made room for another one, it found none itself.
 CLOSED = ("headers", "body", "unread", "idle", "crowded", "refused")
 _GAPS = (0.0, 0.001, 0.01, 0.05, 0.1, 0.25, 1.0)
 

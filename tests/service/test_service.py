@@ -173,6 +173,33 @@ def test_names_of_other_hosts_do_not_lead_here(client: TestClient) -> None:
     assert client.get("/health", headers={"Host": "127.0.0.1:8000"}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "path", ["/", "/page.css", "/page.js", "/docs", "/openapi.json", "/health", "/metrics", "/nowhere"]
+)
+def test_head_answers_as_get_does_without_the_body(client: TestClient, path: str) -> None:
+    head, get = client.head(path), client.get(path)
+    assert head.status_code == get.status_code == (404 if path == "/nowhere" else 200)
+    assert head.content == b""
+    if path == "/metrics":  # whose figures have moved on
+        assert int(head.headers["content-length"]) > 0
+        assert head.headers["content-type"] == get.headers["content-type"]
+    else:
+        assert head.headers == get.headers
+        assert int(head.headers["content-length"]) == len(get.content)
+
+
+def test_head_is_refused_where_there_is_nothing_to_get(demo_index: CorpusIndex) -> None:
+    with TestClient(create_app(demo_index, make_generator("extractive"), api_key=KEY)) as client:
+        key = {"X-API-Key": KEY}
+        assert client.head("/select", headers=key).status_code == 405
+        refused = client.head("/metrics")
+        assert (refused.status_code, refused.content) == (401, b"")
+        assert refused.headers["www-authenticate"] == "Bearer"
+        assert client.post("/health").headers["allow"] == "GET, HEAD"
+        assert client.get("/select", headers=key).headers["allow"] == "POST"
+        assert not any("head" in path for path in client.get("/openapi.json").json()["paths"].values())
+
+
 class _Stuck(ExtractiveGenerator):
     """Counts tokens once it is let."""
 
