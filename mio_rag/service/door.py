@@ -2,9 +2,9 @@
 
 uvicorn reads requests and writes responses. It waits for ever for the end of a request's headers, and for a
 client to read, and takes connections until no file descriptor is left. `GuardedProtocol` puts an end to
-waiting, and `Door` holds the limits; they build on the callbacks of `asyncio.Protocol` and on the state that a
-server hands to every request. What a connection is doing they learn from `BodyLimit`, which sees every request
-first.
+waiting, and `Door` holds the limits. Both build on the callbacks of `asyncio.Protocol` and on the state that
+a server hands to every request. What a connection is doing they learn from `BodyLimit`, which sees every
+request first.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def answering(scope: Scope) -> Iterator[None]:
 
 
 class SeldomLogged(logging.Filter):
-    """Lets a message through once in so many seconds, with how often it came; strangers cause some of them."""
+    """Lets a message through once in so many seconds, with how often it came: strangers cause some."""
 
     _MOST = 256  # different messages that are remembered
 
