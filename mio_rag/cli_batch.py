@@ -114,9 +114,14 @@ def _sentences(done: BatchSummary) -> str:
         text += f" (reasons: {done.out / 'rejected.jsonl'})"
     if done.done_before:
         text += f"; {done.done_before} were there already"
+    peak = (
+        "peak memory unknown here"
+        if done.peak_worker_mb is None
+        else f"at most {done.peak_worker_mb:.0f} MB each"
+    )
     return (
         f"{text}\n{done.rows_per_second:.0f} rows a second, {done.seconds:.0f} s, {done.workers} worker(s), "
-        f"at most {done.peak_worker_mb:.0f} MB each -> {done.out}"
+        f"{peak} -> {done.out}"
     )
 
 

@@ -77,8 +77,8 @@ class BatchSummary:
         Wall time of this run; rows a second while it was selecting.
     worker_seconds : float
         CPU time of the workers on row groups.
-    peak_worker_mb : float
-        Largest resident size of a worker.
+    peak_worker_mb : float or None
+        Largest resident size of a worker; None where the system does not say (Windows).
     """
 
     out: Path
@@ -91,7 +91,7 @@ class BatchSummary:
     seconds: float
     rows_per_second: float
     worker_seconds: float
-    peak_worker_mb: float
+    peak_worker_mb: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -100,7 +100,7 @@ def run_ray(
                 int(row["rejected"]),
                 Counter(row["statuses"]),
                 float(row["cpu_seconds"]),
-                float(row["peak_mb"]),
+                row["peak_mb"],
             )
     except Exception as error:  # of the cluster, or of an actor: wrapped many times over
         last = next(iter(reversed(str(error).strip().splitlines())), "no reason given")

@@ -193,7 +193,7 @@ def _open_groups(job: Job, groups: list[Group]) -> tuple[list[Group], int]:
 
 def _run(
     job: Job, groups: list[Group], engine: Engine, workers: int, progress: Callable[[int], None]
-) -> tuple[float, float]:
+) -> tuple[float, float | None]:
     """CPU seconds and the largest resident size of the workers."""
     if not groups:
         return 0.0, 0.0
@@ -207,10 +207,9 @@ def _run(
         from mio_rag.batch.local import run_local as run
     else:
         run = _here
-    cpu = peak = 0.0
-    for report in run(job, groups, workers, progress):
-        cpu, peak = cpu + report.cpu_seconds, max(peak, report.peak_mb)
-    return cpu, peak
+    reports = list(run(job, groups, workers, progress))
+    peaks = [report.peak_mb for report in reports if report.peak_mb is not None]
+    return sum(report.cpu_seconds for report in reports), max(peaks, default=None)
 
 
 def _here(

@@ -8,7 +8,6 @@ cuts a program short).
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from collections import Counter
@@ -43,7 +42,7 @@ class GroupReport:
     rejected: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     cpu_seconds: float = 0.0
-    peak_mb: float = 0.0
+    peak_mb: float | None = None
 
 
 def shard_starts(job: Job, group: Group) -> list[tuple[int, int]]:
@@ -102,15 +101,19 @@ def run_group(
     return report
 
 
-def _peak_mb() -> float:
-    """The largest resident size of this process.
+def _peak_mb(status: Path = Path("/proc/self/status")) -> float | None:
+    """The largest resident size of this process; None where the system does not say (Windows).
 
     On Linux from /proc: `getrusage` remembers what the parent's was when this process was forked off.
     """
     with suppress(OSError):
-        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        for line in status.read_text(encoding="ascii").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) / 1024
+    try:
+        import resource
+    except ImportError:
+        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 

@@ -8,7 +8,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -69,6 +69,8 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
         problems.append(f"port={settings.port} must be between 1 and 65535")
     if settings.workers < 1:
         problems.append(f"workers={settings.workers} must be >= 1")
+    if settings.workers > 1 and not hasattr(socket, "AF_UNIX"):
+        problems.append(f"workers={settings.workers}: on this system a service is one process; leave it at 1")
     if api_key is not None and len(api_key) < _LEAST_KEY:
         problems.append(f"the API key has {len(api_key)} characters: make it {_LEAST_KEY} or more")
     if api_key is None and not without_key and not is_loopback(settings.host):
@@ -154,11 +156,12 @@ def serve(
         loading()
         loaded = _loaded(settings)  # by several workers again: what cannot be loaded is reported here, once
         settings = replace(settings, connections=fitted(settings.connections))
-        options = _options(settings, listener)
+        options = _options(settings)
         if settings.workers == 1:
             app = _application(settings, loaded, api_key)
-            with _announced(settings, ready):
-                uvicorn.run(app, **options)
+            # The interrupt that ended the server, and is raised again once it has ended.
+            with _announced(settings, ready), suppress(KeyboardInterrupt):
+                uvicorn.Server(uvicorn.Config(app, **options)).run(sockets=[listener])
             return
         loaded[1].close()
         with _environment(settings, api_key), _announced(settings, ready):
@@ -166,14 +169,14 @@ def serve(
                 "mio_rag.service.run:app_from_environment",
                 factory=True,
                 workers=settings.workers,
+                fd=listener.fileno(),
                 **options,
             )
 
 
-def _options(settings: ServiceSettings, listener: socket.socket) -> dict[str, Any]:
+def _options(settings: ServiceSettings) -> dict[str, Any]:
     """What uvicorn is told."""
     return {
-        "fd": listener.fileno(),
         "backlog": settings.connections.burst,  # asyncio accepts so many in a row
         "loop": "asyncio",
         "http": "mio_rag.service.door:GuardedProtocol",
