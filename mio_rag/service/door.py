@@ -97,13 +97,9 @@ class Door:
         self.metrics.connections.dec()
         return True
 
-    def client(self, transport: asyncio.BaseTransport) -> str | None:
-        """Whom to count a connection for; None for proxies, and for who has left already."""
-        peer = transport.get_extra_info("peername")
-        try:
-            address = ipaddress.ip_address(peer[0].partition("%")[0])
-        except (TypeError, LookupError, ValueError):
-            return None
+    def client(self, host: str) -> str | None:
+        """Whom to count a connection from an address for; None for proxies."""
+        address = ipaddress.ip_address(host.partition("%")[0])
         if isinstance(address, ipaddress.IPv6Address):
             address = address.ipv4_mapped or address
         if any(address in network for network in self._proxies):
@@ -128,7 +124,9 @@ class Visit:
 
     def begin(self, transport: asyncio.Transport) -> bool:
         """Whether the connection may stay; it is closed if not."""
-        self._transport, self.client = transport, self.door.client(transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")  # None where the client has left already
+        self.client = self.door.client(peer[0]) if peer else None
         if not self.door.admit(self):
             self.door.metrics.closed.labels("refused").inc()
             transport.write(_FULL)

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import logging
 import os
 import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,7 +22,9 @@ pytest.importorskip("fastapi")
 from mio_rag import InputError
 from mio_rag.cli_serve import ConnectionOptions
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.service.door import Door, SeldomLogged
 from mio_rag.service.limits import ConnectionLimits
+from mio_rag.service.metrics import Metrics
 
 KEY = "a key of more than sixteen characters"
 HALF = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-More: "
@@ -179,7 +183,7 @@ def test_real_clients_are_served_among_half_open_connections(served: Served) -> 
         assert after["mio_rag_connections"] == 1  # the one that asks
         assert served.files() <= files + 1
 
-    asyncio.run(go())
+    asyncio.run(asyncio.wait_for(go(), 60))
     assert served.log.stat().st_size < 2_000
 
 
@@ -205,7 +209,7 @@ def test_slow_clients_are_shown_out(served: Served) -> None:
             for task in drips:
                 task.cancel()
 
-    asyncio.run(go())
+    asyncio.run(asyncio.wait_for(go(), 60))
 
 
 def test_a_response_that_nobody_reads_is_given_up(served: Served) -> None:
@@ -219,7 +223,7 @@ def test_a_response_that_nobody_reads_is_given_up(served: Served) -> None:
                 while _closings(await _metrics(served.port), "unread") == before:
                     await asyncio.sleep(0.1)
 
-    asyncio.run(go())
+    asyncio.run(asyncio.wait_for(go(), 60))
 
 
 def test_what_strangers_send_does_not_fill_the_log(served: Served) -> None:
@@ -229,7 +233,7 @@ def test_what_strangers_send_does_not_fill_the_log(served: Served) -> None:
             stream[1].write(b"\x16\x03\x01 no HTTP\r\n\r\n")
             assert (await _closed(stream)).startswith(b"HTTP/1.1 400 ")
 
-    asyncio.run(go())
+    asyncio.run(asyncio.wait_for(go(), 60))
     assert served.log.read_text(encoding="utf-8").count("Invalid HTTP request") == 1
 
 
@@ -255,10 +259,34 @@ def test_few_file_descriptors_are_enough_and_a_client_gets_its_share(index: Path
             stream[1].close()
 
     with _serving(index, tmp_path / "log", *options, files=128) as one:
-        asyncio.run(go(one))
+        asyncio.run(asyncio.wait_for(go(one), 60))
     said = one.log.read_text(encoding="utf-8")
     assert re.search(r"128 open files are allowed, which is enough for \d+ connections and not for 512", said)
     assert len(said) < 2_000
+
+
+def test_whom_a_connection_is_counted_for() -> None:
+    door = Door(ConnectionLimits(trusted_proxies=("10.0.0.5", "fd00::/8")), Metrics())
+    assert door.client("192.0.2.7") == door.client("::ffff:192.0.2.7") == "192.0.2.7"
+    assert door.client("2001:db8::1") == door.client("2001:db8::ffff:2") != door.client("2001:db8:0:1::1")
+    assert door.client("fe80::1%eth0") == "fe80::/64"
+    assert door.client("10.0.0.5") is door.client("::ffff:10.0.0.5") is door.client("fd00::1") is None
+
+
+def test_a_message_that_repeats_is_logged_seldom() -> None:
+    seldom = SeldomLogged(seconds=0.2)
+
+    def passes(text: str, error: Exception | None = None) -> str | None:
+        info = (type(error), error, None) if error else None
+        record = logging.LogRecord("asyncio", logging.ERROR, "", 0, "%s\nwhere", (text,), info)
+        return record.getMessage() if seldom.filter(record) else None
+
+    assert [passes("no files") for _ in range(1000)] == ["no files\nwhere"] + [None] * 999
+    assert passes("another") is not None
+    assert passes("no files", ValueError()) is not None
+    time.sleep(0.25)
+    assert passes("no files") == "no files\nwhere (999 more like this in between)"
+    assert passes("no files") is None
 
 
 def test_connection_limits_are_checked() -> None:
