@@ -22,7 +22,7 @@ pytest.importorskip("fastapi")
 from mio_rag import InputError
 from mio_rag.cli_serve import ConnectionOptions
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.service.door import Door, SeldomLogged
+from mio_rag.service.door import Door, SeldomLogged, Visit
 from mio_rag.service.limits import ConnectionLimits
 from mio_rag.service.metrics import Metrics
 
@@ -271,6 +271,27 @@ def test_whom_a_connection_is_counted_for() -> None:
     assert door.client("2001:db8::1") == door.client("2001:db8::ffff:2") != door.client("2001:db8:0:1::1")
     assert door.client("fe80::1%eth0") == "fe80::/64"
     assert door.client("10.0.0.5") is door.client("::ffff:10.0.0.5") is door.client("fd00::1") is None
+
+
+def test_a_response_does_not_wait_for_its_head_to_be_confirmed() -> None:
+    seen: list[int] = []
+
+    class Visited(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            assert Visit(Door(ConnectionLimits(), Metrics())).begin(transport)
+            peer = transport.get_extra_info("socket")
+            seen.append(peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            transport.close()
+
+    async def go() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        async with await asyncio.get_running_loop().create_server(Visited, sock=listener):
+            await _closed(await _connect(listener.getsockname()[1]))
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+    assert len(seen) == 1
+    assert seen[0] != 0
 
 
 def test_a_message_that_repeats_is_logged_seldom() -> None:
