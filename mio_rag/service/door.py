@@ -127,8 +127,8 @@ class Visit:
         """Whether the connection may stay; it is closed if not."""
         self._transport = transport
         with suppress(OSError):  # the client has left already
-            # Else the body of a response waits for the client to confirm its head, 40 ms on a kept connection;
-            # asyncio sees to it only for sockets that name their protocol, which accepted ones do not.
+            # Else the body of a response waits until its head is confirmed: 40 ms on a kept connection.
+            # asyncio sees to it only for sockets that name their protocol; accepted ones do not.
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = transport.get_extra_info("peername")  # None where the client has left already
         self.client = self.door.client(peer[0]) if peer else None
