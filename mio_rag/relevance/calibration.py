@@ -150,10 +150,7 @@ def reliability_plot(path: Path, curves: Mapping[str, Sequence[Mapping[str, floa
     set_title(figure, title)
     figure.legend(frameon=False, ncols=2, loc="outside lower center")
     lower.set(xlabel="predicted probability", ylabel="candidates", yscale="log")
-<<<<<<< HEAD
-    make_parent(path)
-=======
     lower.margins(y=0.25)  # room for the counts
->>>>>>> 248e155 (Pictures say how sure each share is, and no label leaves its frame)
+    make_parent(path)
     with replaced(path) as partial:
         figure.savefig(partial, format="png", dpi=120)
