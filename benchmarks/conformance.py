@@ -36,7 +36,7 @@ def disagreement(
         return "infeasibility not proven" if exact and claim.status is not Status.INFEASIBLE else None
     if claim.status is Status.INFEASIBLE:
         return "infeasibility of a program that admits a selection"
-    tolerance = SolveOptions().tolerance(truth.objective)
+    tolerance = SolveOptions().tolerance(truth.objective, program.value_scale)
     if claim.bound is not None and claim.bound < truth.objective - tolerance:
         return f"bound {claim.bound:.9g} below the optimum {truth.objective:.9g}"
     if claim.x is not None and program.violations(claim.x):

@@ -27,7 +27,7 @@ import numpy as np
 import scipy  # loads scipy.sparse, a tenth of a second, where it is first used
 from numpy.typing import NDArray
 
-from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
+from mio_rag.formulations.program import SelectionProgram
 
 __all__ = ["Linearization", "MilpArrays", "linearize"]
 
@@ -147,7 +147,7 @@ def _glover(program: SelectionProgram) -> _Helpers:
     used = np.flatnonzero(np.any(above != 0, axis=1))
     m = used.size
     # In floating point 0.3 - 0.1 < 0.2: without the tolerance, items that just fit would be left out.
-    budget = program.budget + float(feasibility_tolerance(program.budget))
+    budget = program.most_cost
     low = np.array([-knapsack_bound(-above[i], program.costs, budget - program.costs[i]) for i in used])
     high = np.array([knapsack_bound(above[i], program.costs, budget) for i in used])
     z = scipy.sparse.identity(m, format="csr")

@@ -17,37 +17,68 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
 
-__all__ = ["FEASIBILITY_TOLERANCE", "LinearConstraint", "SelectionProgram", "feasibility_tolerance"]
+__all__ = [
+    "FEASIBILITY_TOLERANCE",
+    "LARGEST_NUMBER",
+    "LinearConstraint",
+    "SelectionProgram",
+    "feasibility_tolerance",
+    "is_whole",
+    "row_size",
+]
 
 FloatArray = NDArray[np.float64]
 
-#: Largest violation of a row that counts as satisfied. Absolute, so that one token above a budget of a
-#: million tokens is still one too many.
+#: Largest magnitude of any number of a program: a hundred thousand of them still add up within float64.
+LARGEST_NUMBER = 1e303
+#: Largest violation of a row with fractions that counts as satisfied, relative to the row's size where that
+#: is below 1. Absolute above, so that a hundredth above a budget of a million is still too much.
 FEASIBILITY_TOLERANCE = 1e-6
+#: Relative rounding error of sums in float64, which is all that rows of whole numbers are allowed.
+_ROUNDING = 1e-12
 
 
-def feasibility_tolerance(right_hand_side: ArrayLike) -> Any:
-    """`FEASIBILITY_TOLERANCE`, or the rounding error of sums in float64 where that is larger (above 10^6).
+def row_size(coefficients: FloatArray, bound: float) -> float:
+    """The size of the numbers that decide whether  coefficients . x  keeps a bound; 0 for an infinite one.
+
+    What stays within a bound is no larger than it where no coefficient cancels another; otherwise the largest
+    coefficient counts too.
+    """
+    if not math.isfinite(bound):
+        return 0.0
+    if coefficients.size == 0 or coefficients.min() >= 0 or coefficients.max() <= 0:
+        return abs(bound)
+    return max(abs(bound), float(np.abs(coefficients).max()))
+
+
+def is_whole(coefficients: FloatArray) -> bool:
+    """Whether all are whole numbers, so that their sums are exact."""
+    return bool(np.all(coefficients == np.rint(coefficients)))
+
+
+def feasibility_tolerance(coefficients: FloatArray, bound: float) -> float:
+    """How far beyond `bound` coefficients . x may lie and count as within it.
+
+    Rows of whole numbers are exact, but for the rounding of the bound itself (29 against .29 * 100). Others
+    get 1e-6, times the row's size where that is below 1: costs of 4e-7 are told apart like costs of 4.
 
     Parameters
     ----------
-    right_hand_side : array_like
-        May hold infinities.
-
-    Returns
-    -------
-    float or ndarray of the same shape
+    coefficients : ndarray of float64, shape (n,)
+    bound : float
+        May be infinite.
     """
-    if isinstance(right_hand_side, (int, float)):  # asked several times a program
-        return max(FEASIBILITY_TOLERANCE, 1e-12 * abs(right_hand_side))
-    return np.maximum(FEASIBILITY_TOLERANCE, 1e-12 * np.abs(right_hand_side))
+    size = row_size(coefficients, bound)
+    rounding = _ROUNDING * size
+    return rounding if is_whole(coefficients) else max(FEASIBILITY_TOLERANCE * min(1.0, size), rounding)
 
 
 def _size(value: Any) -> int:
@@ -84,6 +115,12 @@ def _numeric(name: str, value: Any, shape: tuple[int, ...], problems: list[str])
         elif not np.isfinite(given).all():
             where = tuple(int(k) for k in np.argwhere(~np.isfinite(given))[0])
             problems.append(f"{name}{list(where)} is {given[where]}: every entry must be finite")
+        elif given.size and max(float(given.max()), -float(given.min())) > LARGEST_NUMBER:
+            where = tuple(int(k) for k in np.argwhere(np.abs(given) > LARGEST_NUMBER)[0])
+            problems.append(
+                f"{name}{list(where)} is {given[where]:g}: at most {LARGEST_NUMBER:g} in size is possible; "
+                "divide all of them by one number"
+            )
         else:
             array = given
     array.flags.writeable = False
@@ -140,14 +177,30 @@ class LinearConstraint:
                 problems.append(
                     f"{label}: lower={self.lower:g} is above upper={self.upper:g}: nothing can satisfy it"
                 )
+            else:
+                problems += [
+                    f"{label}: {side}={value:g} must be at most {LARGEST_NUMBER:g} in size, or infinite"
+                    for side, value in (("lower", self.lower), ("upper", self.upper))
+                    if math.isfinite(value) and abs(value) > LARGEST_NUMBER
+                ]
         if problems:
             raise InputError(problems)
 
+    @cached_property
+    def most(self) -> float:
+        """The largest activity that counts as satisfying the row: `upper` and its tolerance."""
+        return self.upper + feasibility_tolerance(self.coefficients, self.upper)
+
+    @cached_property
+    def least(self) -> float:
+        """The smallest activity that counts as satisfying the row: `lower` less its tolerance."""
+        return self.lower - feasibility_tolerance(self.coefficients, self.lower)
+
     def violation(self, activity: float) -> float:
         """How far `activity` lies outside the bounds; 0 when inside, or outside within the tolerance."""
-        excess = max(activity - self.upper, self.lower - activity)
-        bound = self.upper if activity > self.upper else self.lower
-        return excess if excess > feasibility_tolerance(bound) else 0.0
+        if self.least <= activity <= self.most:
+            return 0.0
+        return max(activity - self.upper, self.lower - activity)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +216,7 @@ class SelectionProgram:
     costs : array_like, shape (n,)
         Token cost of each item, >= 0.
     budget : float
-        Largest total cost.
+        Largest total cost. Whole costs are compared exactly, others as `feasibility_tolerance` says.
     rows : sequence of LinearConstraint
         Side constraints.
     fixed : sequence of length n, optional
@@ -172,7 +225,7 @@ class SelectionProgram:
     Raises
     ------
     InputError
-        With every problem found.
+        With every problem found; also for numbers above 1e303 in size.
     """
 
     linear: FloatArray
@@ -195,6 +248,8 @@ class SelectionProgram:
         put(self, "budget", _number("budget", self.budget, problems))
         if not math.isfinite(self.budget):
             problems.append(f"budget is {self.budget}, expected a finite number of tokens")
+        elif abs(self.budget) > LARGEST_NUMBER:
+            problems.append(f"budget is {self.budget:g}: it may be at most {LARGEST_NUMBER:g} in size")
         put(self, "rows", tuple(self.rows))
         for row in self.rows:
             if not isinstance(row, LinearConstraint):
@@ -262,6 +317,24 @@ class SelectionProgram:
         assert self.fixed is not None
         return np.flatnonzero(self.fixed < 0)
 
+    @cached_property
+    def most_cost(self) -> float:
+        """The largest total cost that counts as within the budget: the budget and its tolerance."""
+        return self.budget + feasibility_tolerance(self.costs, self.budget)
+
+    @cached_property
+    def value_scale(self) -> float:
+        """The size of what is decided about: the largest value of an item, or benefit of a pair.
+
+        Proofs are measured by it, see `mio_rag.solvers.SolveOptions`. A large penalty does not count: it says
+        what not to choose. Where nothing gains, the smallest loss.
+        """
+        gain = max(float(self.linear.max(initial=0.0)), -float(self.pairwise.min(initial=0.0)))
+        if gain > 0:
+            return gain
+        losses = np.concatenate([-self.linear[self.linear < 0], self.pairwise[self.pairwise > 0]])
+        return float(losses.min(initial=np.inf)) if losses.size else 1.0
+
     def objective(self, x: Sequence[int] | NDArray[Any]) -> float:
         """Objective of a 0/1 vector, in float64."""
         chosen = np.flatnonzero(np.asarray(x) > 0.5)
@@ -278,7 +351,7 @@ class SelectionProgram:
         chosen = np.asarray(x) > 0.5
         broken: list[str] = []
         cost = float(self.costs[chosen].sum())
-        if cost - self.budget > feasibility_tolerance(self.budget):
+        if cost > self.most_cost:
             broken.append(f"cost {cost:.10g} exceeds the budget of {self.budget:.10g}")
         for row in self.rows:
             activity = float(row.coefficients[chosen].sum())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations.program import LinearConstraint, SelectionProgram, feasibility_tolerance
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import Candidates, Decision
 
@@ -141,7 +141,7 @@ def _why_out(
         return f"its {cost:.10g} tokens exceed the whole budget of {program.budget:.10g}"
     for row in program.rows:
         least = float(np.minimum(row.coefficients, 0.0).sum() + max(row.coefficients[i], 0.0))
-        if least > row.upper + feasibility_tolerance(row.upper):
+        if least > row.most:
             return f"cannot be read: {row.name}"
     alone, gain = float(program.linear[i]), float(value[i])
     pays = 0.0 if priced is None else float(priced.marginal[i])
@@ -196,8 +196,8 @@ def _best_swap(
     """The one exchange that breaks nothing and loses least."""
     assert program.fixed is not None
     out = chosen[program.fixed[chosen] < 0]
-    left = program.budget - float(program.costs[chosen].sum())
-    out = out[program.costs[i] - program.costs[out] <= left + feasibility_tolerance(program.budget)]
+    left = program.most_cost - float(program.costs[chosen].sum())
+    out = out[program.costs[i] - program.costs[out] <= left]
     swapped = np.zeros((out.size, program.n), dtype=np.int8)
     swapped[:, chosen], swapped[:, i], swapped[np.arange(out.size), out] = 1, 1, 0
     change = value[i] + program.pairwise[i, out] - value[out]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.formulations.linearize import knapsack_bound
-from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
+from mio_rag.formulations.program import SelectionProgram
 
 __all__ = ["upper_bound"]
 
@@ -35,7 +35,7 @@ def upper_bound(program: SelectionProgram) -> float:
     assert program.fixed is not None
     inside = np.flatnonzero(program.fixed == 1)
     free = program.free
-    room = program.budget + float(feasibility_tolerance(program.budget)) - float(program.costs[inside].sum())
+    room = program.most_cost - float(program.costs[inside].sum())
     if room < 0:
         return -math.inf
     base = float(program.linear[inside].sum() - 0.5 * program.pairwise[np.ix_(inside, inside)].sum())
@@ -48,9 +48,9 @@ def upper_bound(program: SelectionProgram) -> float:
     for row in program.rows:
         if m and np.all(row.coefficients == 1.0):  # a count row
             if math.isfinite(row.upper):
-                most = min(most, math.floor(row.upper + 1e-6) - inside.size)
+                most = min(most, math.floor(row.most) - inside.size)
             if math.isfinite(row.lower):
-                least = max(least, math.ceil(row.lower - 1e-6) - inside.size)
+                least = max(least, math.ceil(row.least) - inside.size)
     if m == 0 or least > most:
         return base if least <= 0 else -math.inf
     pairs = program.pairwise[np.ix_(free, free)].copy()

@@ -30,7 +30,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
+from mio_rag.formulations.program import FEASIBILITY_TOLERANCE, LinearConstraint, SelectionProgram, row_size
 from mio_rag.solvers import kernel, kernel_start
 from mio_rag.solvers.blas import one_blas_thread
 from mio_rag.solvers.compiled import VERSION, announced, compiled_beside
@@ -46,7 +46,7 @@ from mio_rag.solvers.relaxation import (
     target,
     worthwhile,
 )
-from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, Status, conclude
+from mio_rag.solvers.result import SolveOptions, SolveResult, Status, absolute_tolerance, conclude
 from mio_rag.solvers.search import Search
 from mio_rag.solvers.warm import WarmStart
 
@@ -191,7 +191,7 @@ def _solve(
             return finish(best, math.inf, None, 0, infeasible=True)
         if rows_only.x is not None:
             _offer(program, problem, rows_only.x[problem.items].astype(np.int8), best)
-    tolerance = max(ABSOLUTE_TOLERANCE / 2 / problem.scale, 1e-13 * problem.m)
+    tolerance = max(absolute_tolerance(program.value_scale) / 2 / problem.scale, 1e-13 * problem.m)
     G = dominated(problem.A) if in_haste else first_matrix(problem.A)
     nothing = np.zeros(problem.m)
     root = Root(problem, G, np.zeros(problem.w.size), nothing, math.inf, -math.inf)
@@ -245,23 +245,22 @@ def _without_interactions(program: SelectionProgram, options: SolveOptions, seco
     """The linear program in 0/1 that is left without interactions: a start, or the proof that there is none.
 
     A search by value takes long to find out that rows contradict each other; HiGHS is made for that. Budget
-    and rows are looser by twice their tolerance: what is infeasible even so, is infeasible.
+    and rows are looser by twice a tolerance: what is infeasible even so, is infeasible.
     """
     from mio_rag.solvers import highs
 
-    rows = tuple(
-        replace(
-            row,
-            lower=row.lower - 2 * float(feasibility_tolerance(row.lower)),
-            upper=row.upper + 2 * float(feasibility_tolerance(row.upper)),
-        )
-        for row in program.rows
-    )
+    def loosened(row: LinearConstraint) -> LinearConstraint:
+        by = [
+            2 * FEASIBILITY_TOLERANCE * min(1.0, row_size(row.coefficients, b))
+            for b in (row.lower, row.upper)
+        ]
+        return replace(row, lower=row.least - by[0], upper=row.most + by[1])
+
     linear = replace(
         program,
         pairwise=np.zeros_like(program.pairwise),
-        budget=program.budget + 2 * float(feasibility_tolerance(program.budget)),
-        rows=rows,
+        budget=loosened(LinearConstraint(program.costs, upper=program.budget)).upper,
+        rows=tuple(loosened(row) for row in program.rows),
     )
     return highs.solve(linear, replace(options, time_limit_seconds=seconds, relative_gap=0.1, threads=1))
 

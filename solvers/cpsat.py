@@ -1,9 +1,9 @@
 """OR-Tools CP-SAT: clauses instead of big-M rows, integers instead of floats.
 
 CP-SAT takes integer coefficients only. Costs and rows must be exact decimals with at most six places; they
-are multiplied by a power of ten, so that feasibility is exact. The objective is multiplied by a power of two
-and rounded: with m coefficients the error of any objective value is at most m / (2 scale), which is added to
-the bound.
+are multiplied by a power of ten, so that feasibility is exact. Six places of what is below 1e-6 are those of
+its largest coefficient. The objective is multiplied by a power of two and rounded; the sum of all rounding
+errors is added to the bound.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, require
-from mio_rag.formulations.program import FEASIBILITY_TOLERANCE, SelectionProgram
-from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, conclude
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+from mio_rag.solvers.bounds import upper_bound
+from mio_rag.solvers.result import SolveOptions, SolveResult, absolute_tolerance, conclude
 
 __all__ = ["solve"]
 
@@ -28,9 +29,14 @@ _LARGEST_ACTIVITY = 2.0**60
 
 def _decimal_scale(values: NDArray[np.float64], what: str) -> int:
     """The smallest power of ten that makes all values whole numbers."""
-    for places in range(7):
+    finer = max(0, -math.ceil(math.log10(float(np.abs(values).max(initial=0.0)) or 1.0)))
+    for places in range(min(300, 7 + finer)):
         scaled = values * 10**places
-        if np.all(np.abs(scaled - np.round(scaled)) <= np.maximum(1e-9, 1e-15 * np.abs(scaled))):
+        size = np.abs(scaled)
+        # Relative below 1: nothing but zero may become zero.
+        if np.all(
+            np.abs(scaled - np.round(scaled)) <= np.maximum(1e-9 * np.minimum(1.0, size), 1e-15 * size)
+        ):
             if float(np.abs(scaled).sum()) > _LARGEST_ACTIVITY:
                 raise InputError(f"{what} are too large for the 64-bit integers of cpsat: use solver='highs'")
             return int(10**places)
@@ -40,21 +46,21 @@ def _decimal_scale(values: NDArray[np.float64], what: str) -> int:
     )
 
 
-def _add_row(
-    model: Any, x: list[Any], coefficients: NDArray[np.float64], lower: float, upper: float, what: str
-) -> None:
+def _add_row(model: Any, x: list[Any], row: LinearConstraint, what: str) -> None:
     """lower <= coefficients . x <= upper, in whole numbers; a side that cannot bind is left out."""
     from ortools.sat.python import cp_model
 
-    scale = _decimal_scale(coefficients, what)
-    whole = np.round(coefficients * scale)
+    scale = float(_decimal_scale(row.coefficients, what))
+    whole = np.round(row.coefficients * scale)
     expression = cp_model.LinearExpr.weighted_sum(x, [int(v) for v in whole])
     least, most = float(whole[whole < 0].sum()), float(whole[whole > 0].sum())
-    slack = min(FEASIBILITY_TOLERANCE * scale, 0.5)
-    if upper * scale < most:
-        model.add(expression <= math.floor(max(upper * scale + slack, least - 1)))
-    if lower * scale > least:
-        model.add(expression >= math.ceil(min(lower * scale - slack, most + 1)))
+    # Half a unit at most: a tolerance is not for what whole numbers tell apart.
+    upper = min(row.most * scale, row.upper * scale + 0.5)
+    lower = max(row.least * scale, row.lower * scale - 0.5)
+    if upper < most:
+        model.add(expression <= math.floor(max(upper, least - 1)))
+    if lower > least:
+        model.add(expression >= math.ceil(min(lower, most + 1)))
 
 
 def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
@@ -67,9 +73,9 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
     x = [model.new_bool_var(f"x{i}") for i in range(program.n)]
     for i in np.flatnonzero(program.fixed >= 0):
         model.add(x[int(i)] == int(program.fixed[i]))
-    _add_row(model, x, program.costs, -math.inf, program.budget, "the costs")
+    _add_row(model, x, LinearConstraint(program.costs, upper=program.budget), "the costs")
     for row in program.rows:
-        _add_row(model, x, row.coefficients, row.lower, row.upper, f"the coefficients of row '{row.name}'")
+        _add_row(model, x, row, f"the coefficients of row '{row.name}'")
     terms, weights = list(x), [float(v) for v in program.linear]
     for i, j in zip(*np.nonzero(np.triu(program.pairwise, 1)), strict=True):
         weight = float(program.pairwise[i, j])
@@ -82,9 +88,10 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
         terms.append(both)
         weights.append(-weight)
     total = float(np.abs(weights).sum()) if weights else 0.0
-    objective_scale = 2.0 ** min(900, _LARGEST_OBJECTIVE_EXPONENT - math.frexp(total)[1])
-    rounding = np.count_nonzero(weights) / (2 * objective_scale)
-    model.maximize(cp_model.LinearExpr.weighted_sum(terms, [round(w * objective_scale) for w in weights]))
+    objective_scale = 2.0 ** min(1000, _LARGEST_OBJECTIVE_EXPONENT - math.frexp(total)[1])
+    exact = np.array(weights) * objective_scale
+    rounding = float(np.abs(exact - np.round(exact)).sum()) / objective_scale
+    model.maximize(cp_model.LinearExpr.weighted_sum(terms, [int(w) for w in np.round(exact)]))
 
     solver = cp_model.CpSolver()
     parameters = solver.parameters
@@ -93,7 +100,7 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
     parameters.catch_sigint_signal = False
     parameters.random_seed = options.seed
     parameters.relative_gap_limit = options.relative_gap
-    parameters.absolute_gap_limit = ABSOLUTE_TOLERANCE / 2 * objective_scale
+    parameters.absolute_gap_limit = absolute_tolerance(program.value_scale) / 2 * objective_scale
     if options.time_limit_seconds is not None:
         parameters.max_time_in_seconds = max(1e-3, options.time_limit_seconds - (time.perf_counter() - start))
     status = solver.solve(model)
@@ -102,6 +109,8 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
     bound: float | None = None
     if found:  # without a solution, a bound of 0 may mean that none was computed
         bound = float(solver.best_objective_bound) / objective_scale + rounding
+        if status == cp_model.OPTIMAL:  # rounding may hide what a simple bound shows: that nothing gains
+            bound = min(bound, upper_bound(program))
     common: dict[str, Any] = {
         "limit": "time" if status in (cp_model.FEASIBLE, cp_model.UNKNOWN) else None,
         "wall_seconds": time.perf_counter() - start,

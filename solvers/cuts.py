@@ -103,7 +103,7 @@ def joint_steps(
                 best.offer(last.x, problem.lower(chosen) + problem.added(last.x))
         if idle >= _IDLE:
             break  # mixtures of selections, not missing scenarios, keep the bound up
-        if bound - best.value <= options.tolerance(best.value):
+        if bound - best.value <= options.tolerance(best.value, scenarios[0].value_scale):
             break
         if from_safe and rounds < len(safe):
             continue
@@ -146,14 +146,14 @@ def _concluded(
         return JointResult(replace(last, wall_seconds=seconds, nodes=nodes), scenarios[0], None, rounds)
     worst = min(scenarios, key=lambda s: s.objective(x))
     value = best.value
-    proven = math.isfinite(bound) and bound - value <= options.tolerance(value)
+    proven = math.isfinite(bound) and bound - value <= options.tolerance(value, scenarios[0].value_scale)
     result = SolveResult(
         Status.OPTIMAL if proven else Status.FEASIBLE,
         f"{last.solver}, joint cuts",
         x=x,
         objective=value,
         bound=max(bound, value) if math.isfinite(bound) else None,
-        gap=relative_gap(value, bound) if math.isfinite(bound) else None,
+        gap=relative_gap(value, bound, scenarios[0].value_scale) if math.isfinite(bound) else None,
         limit=limit,
         wall_seconds=seconds,
         nodes=nodes,

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
+from mio_rag.formulations.program import SelectionProgram
 from mio_rag.solvers.bounds import upper_bound
 from mio_rag.solvers.result import SolveOptions, SolveResult, conclude
 
@@ -27,16 +27,15 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
     best_value, best_x = -np.inf, None
     seen = 0
     stopped = False
-    budget = program.budget + feasibility_tolerance(program.budget)
     for first in range(0, total, _CHUNK):
         codes = np.arange(first, min(first + _CHUNK, total))
         x = np.broadcast_to(fixed_in, (codes.size, program.n)).copy()
         x[:, free] = (codes[:, None] >> np.arange(free.size)) & 1
-        ok = x @ program.costs <= budget
+        ok = x @ program.costs <= program.most_cost
         for row in program.rows:
             activity = x @ row.coefficients
-            ok &= activity <= row.upper + feasibility_tolerance(row.upper)
-            ok &= activity >= row.lower - feasibility_tolerance(row.lower)
+            ok &= activity <= row.most
+            ok &= activity >= row.least
         x = x[ok]
         seen += codes.size
         if x.shape[0]:

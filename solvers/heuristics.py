@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
+from mio_rag.formulations.program import SelectionProgram
 from mio_rag.solvers.bounds import upper_bound
 from mio_rag.solvers.result import SolveOptions, SolveResult, conclude
 
@@ -42,10 +42,10 @@ class _State:
         self.gain: FloatArray = program.linear.copy()
         # The budget is a row like any other.
         self.rows: FloatArray = np.vstack([program.costs, *(r.coefficients for r in program.rows)])
-        upper = np.array([program.budget, *(r.upper for r in program.rows)])
-        lower = np.array([-np.inf, *(r.lower for r in program.rows)])
-        self.upper = upper + feasibility_tolerance(upper)
-        self.lower = lower - feasibility_tolerance(lower)
+        self.upper: FloatArray = np.array([program.most_cost, *(r.most for r in program.rows)])
+        self.lower: FloatArray = np.array([-np.inf, *(r.least for r in program.rows)])
+        #: What rounding may leave of a gain of nothing.
+        self.nothing = 1e-12 * program.value_scale
         self.activity: FloatArray = np.zeros(self.rows.shape[0])
         for i in np.flatnonzero(program.fixed == 1):
             self.flip(int(i))
@@ -82,7 +82,7 @@ class _State:
             sign = np.where(self.chosen[free], -1.0, 1.0)
             after = self.violation(self.activity[:, None] + sign * self.rows[:, free])
             best = np.lexsort((-sign * self.gain[free], after))[0]
-            if after[best] >= float(self.violation(self.activity)) - 1e-12:
+            if after[best] >= (1 - 1e-12) * float(self.violation(self.activity)):
                 break
             self.flip(int(free[best]))
 
@@ -90,7 +90,7 @@ class _State:
 def _fill(state: _State, score: Callable[[_State], FloatArray], while_gaining: bool) -> None:
     """Add the item of the best score until nothing may be added (or, `while_gaining`, nothing gains)."""
     while True:
-        open_items = np.flatnonzero(state.addable() & (state.gain > 1e-12 if while_gaining else True))
+        open_items = np.flatnonzero(state.addable() & (state.gain > state.nothing if while_gaining else True))
         if open_items.size == 0:
             return
         values = score(state)[open_items]
@@ -105,7 +105,8 @@ def _largest_penalty(state: _State) -> FloatArray:
 
 
 def _density_score(state: _State, power: float, gain: FloatArray) -> FloatArray:
-    scaled: FloatArray = gain / np.maximum(state.program.costs, 1e-9) ** power
+    tiny = 1e-9 * min(1.0, float(state.program.costs.max(initial=0.0)) or 1.0)
+    scaled: FloatArray = gain / np.maximum(state.program.costs, tiny) ** power
     return scaled
 
 
@@ -178,7 +179,7 @@ def _improve(state: _State, deadline: float) -> None:
             a, b = np.unravel_index(int(np.argmax(delta)), delta.shape)
             moves.append((float(delta[a, b]), int(outside[b]), int(inside[a])))
         best = max(moves, default=(0.0, -1, -1))
-        if best[0] <= 1e-10:
+        if best[0] <= 100 * state.nothing:
             return
         if best[2] >= 0:
             state.flip(best[2])

@@ -9,27 +9,22 @@ import highspy
 import numpy as np
 
 from mio_rag.formulations.linearize import Linearization, MilpArrays, linearize
-from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
-from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, conclude
+from mio_rag.formulations.program import SelectionProgram
+from mio_rag.solvers.result import SolveOptions, SolveResult, conclude
+from mio_rag.solvers.scaling import scaled
 
 __all__ = ["solve"]
 
 
-def _model(arrays: MilpArrays, given: int) -> Any:
-    """The arrays for HiGHS; the first `given` rows are the program's own, met within a tolerance."""
-    tolerated = np.arange(arrays.row_lower.size) < given
+def _model(arrays: MilpArrays) -> Any:
+    """The arrays for HiGHS."""
     lp = highspy.HighsLp()
     columns, rows = arrays.objective.size, arrays.row_lower.size
     lp.num_col_, lp.num_row_ = columns, rows
     lp.sense_ = highspy.ObjSense.kMaximize
     lp.col_cost_ = arrays.objective
     lp.col_lower_, lp.col_upper_ = arrays.col_lower, arrays.col_upper
-    lp.row_lower_ = np.where(
-        tolerated, arrays.row_lower - feasibility_tolerance(arrays.row_lower) / 2, arrays.row_lower
-    )
-    lp.row_upper_ = np.where(
-        tolerated, arrays.row_upper + feasibility_tolerance(arrays.row_upper) / 2, arrays.row_upper
-    )
+    lp.row_lower_, lp.row_upper_ = arrays.row_lower, arrays.row_upper
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
     lp.a_matrix_.start_ = arrays.matrix.indptr.astype(np.int32)
     lp.a_matrix_.index_ = arrays.matrix.indices.astype(np.int32)
@@ -49,17 +44,22 @@ def solve(program: SelectionProgram, options: SolveOptions, form: Linearization 
     """
     start = time.perf_counter()
     name = "highs" if form == "mccormick" else f"highs-{form}"
+    given = scaled(program)
     highs = highspy.Highs()
     version = str(highs.version())
     highs.setOptionValue("output_flag", False)
     # The defaults stop at a relative gap of 1e-4, which would be a wrong optimum called optimal.
     highs.setOptionValue("mip_rel_gap", options.relative_gap)
-    highs.setOptionValue("mip_abs_gap", ABSOLUTE_TOLERANCE / 2)
+    highs.setOptionValue("mip_abs_gap", given.absolute_gap / 2)
     # By default every helper may be off by 1e-6, and thousands of them add up to a wrong objective.
     highs.setOptionValue("mip_feasibility_tolerance", 1e-9)
     highs.setOptionValue("threads", options.threads)
     highs.setOptionValue("random_seed", options.seed)
-    arrays = linearize(program, form)
+    if given.contradiction:
+        return conclude(
+            program, options, name, x=None, bound=None, proven_infeasible=True, version=version, nodes=0
+        )
+    arrays = linearize(given.program, form)
     if arrays.objective.size == 0:  # HiGHS calls a model without columns "empty" whatever its rows say
         return _without_items(program, options, name, version)
     if options.time_limit_seconds is not None:
@@ -67,7 +67,7 @@ def solve(program: SelectionProgram, options: SolveOptions, form: Linearization 
         highs.setOptionValue("time_limit", max(1e-3, options.time_limit_seconds - spent))
     # HiGHS keeps the workers of a thread's first run and refuses any other number of them later on.
     highspy.Highs.resetGlobalScheduler(True)
-    passed = highs.passModel(_model(arrays, 1 + len(program.rows)))
+    passed = highs.passModel(_model(arrays))
     ran = highs.run() if passed != highspy.HighsStatus.kError else passed
     status = highs.getModelStatus()
     info = highs.getInfo()
@@ -90,7 +90,7 @@ def solve(program: SelectionProgram, options: SolveOptions, form: Linearization 
         options,
         name,
         x=x,
-        bound=None if infeasible else float(info.mip_dual_bound),
+        bound=None if infeasible else given.factor * float(info.mip_dual_bound),
         proven_infeasible=infeasible,
         **common,
     )

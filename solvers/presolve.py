@@ -136,7 +136,7 @@ def _unit(values: FloatArray) -> float:
 
 def _limit(coefficients: FloatArray, bound: float) -> float:
     """What coefficients . x may reach, for sums in any order to stay within the feasibility tolerance."""
-    tolerance = float(feasibility_tolerance(bound))
+    tolerance = feasibility_tolerance(coefficients, bound)
     rounding = np.finfo(np.float64).eps * (coefficients.size + 2) * (np.abs(coefficients).sum() + abs(bound))
     return bound + tolerance - min(tolerance / 2, float(rounding))
 

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from mio_rag.errors import InputError, SolverError, require
-from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.solvers.bounds import upper_bound
-from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, SolveOptions, SolveResult, conclude
+from mio_rag.solvers.result import SolveOptions, SolveResult, conclude
+from mio_rag.solvers.scaling import scaled
 
 __all__ = ["build_model", "solve"]
 
@@ -51,12 +52,14 @@ def build_model(program: SelectionProgram) -> Any:
     )
     # Constant expressions are not constraints in Pyomo, hence the detour for empty programs.
     model.budget = pyo.Constraint(
-        expr=_linear(model, c) <= program.budget if np.any(c) else _constant(pyo, -math.inf, program.budget)
+        expr=_linear(model, c) <= program.budget
+        if np.any(c)
+        else _constant(pyo, LinearConstraint(c, upper=program.budget))
     )
     model.row = pyo.ConstraintList()
     for row in program.rows:
         if not np.any(row.coefficients):
-            model.row.add(_constant(pyo, row.lower, row.upper))
+            model.row.add(_constant(pyo, row))
             continue
         activity = _linear(model, row.coefficients)
         if math.isfinite(row.upper):
@@ -80,9 +83,8 @@ def _linear(model: Any, coefficients: Any) -> Any:
     return sum(float(a) * model.x[i] for i, a in enumerate(coefficients) if a != 0)
 
 
-def _constant(pyo: Any, lower: float, upper: float) -> Any:
-    holds = lower - feasibility_tolerance(lower) <= 0 <= upper + feasibility_tolerance(upper)
-    return pyo.Constraint.Feasible if holds else pyo.Constraint.Infeasible
+def _constant(pyo: Any, row: LinearConstraint) -> Any:
+    return pyo.Constraint.Feasible if row.least <= 0 <= row.most else pyo.Constraint.Infeasible
 
 
 def solve(program: SelectionProgram, options: SolveOptions, backend: str = "highs") -> SolveResult:
@@ -110,8 +112,11 @@ def solve(program: SelectionProgram, options: SolveOptions, backend: str = "high
             proven_infeasible=broken,
             version=version,
         )
+    given = scaled(program)
+    if given.contradiction:
+        return conclude(program, options, name, x=None, bound=None, proven_infeasible=True, version=version)
     try:
-        model = build_model(program)
+        model = build_model(given.program)
     except ValueError as error:  # Pyomo refuses trivially infeasible constraints while building
         if "infeasible" not in str(error).lower():
             raise
@@ -121,11 +126,13 @@ def solve(program: SelectionProgram, options: SolveOptions, backend: str = "high
         left = max(1e-3, limit_seconds - (time.perf_counter() - start))
         options = replace(options, time_limit_seconds=left)
     if backend == "highs":
-        claims = _solve_highs(model, options)
+        claims = _solve_highs(model, options, given.absolute_gap)
     else:
         claims = _solve_classic(pyo, model, options, backend)
     x, bound, infeasible, limit, message = claims
-    if bound is None and not infeasible:
+    if bound is not None:
+        bound *= given.factor
+    elif not infeasible:
         bound = upper_bound(program)  # not every interface passes the solver's own bound on
     return conclude(
         program,
@@ -149,7 +156,7 @@ def _values(model: Any, pyo: Any) -> Any:
     return np.array([pyo.value(model.x[i], exception=False) or 0.0 for i in range(len(model.x))])
 
 
-def _solve_highs(model: Any, options: SolveOptions) -> _Claims:
+def _solve_highs(model: Any, options: SolveOptions, absolute_gap: float) -> _Claims:
     # The classic appsi_highs interface drops the time limit without a word; this one keeps it.
     factory = require("pyomo.contrib.solver.common.factory", "solvers", "solver='pyomo'").SolverFactory
     results = require("pyomo.contrib.solver.common.results", "solvers", "solver='pyomo'")
@@ -166,7 +173,7 @@ def _solve_highs(model: Any, options: SolveOptions) -> _Claims:
         threads=options.threads,
         solver_options={
             "random_seed": options.seed,
-            "mip_abs_gap": ABSOLUTE_TOLERANCE / 2,
+            "mip_abs_gap": absolute_gap / 2,
             "mip_feasibility_tolerance": 1e-8,  # see `mio_rag.solvers.highs`
         },
         raise_exception_on_nonoptimal_result=False,

@@ -19,9 +19,17 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.solvers.bounds import upper_bound
 
-__all__ = ["ABSOLUTE_TOLERANCE", "SolveOptions", "SolveResult", "Status", "conclude", "relative_gap"]
+__all__ = [
+    "SolveOptions",
+    "SolveResult",
+    "Status",
+    "absolute_tolerance",
+    "conclude",
+    "relative_gap",
+]
 
-#: bound - objective at or below max(ABSOLUTE_TOLERANCE, relative_gap * |objective|) counts as proven optimal.
+#: bound - objective at or below this counts as proven optimal: times the program's `value_scale` where that
+#: is below 1, so that values of 3e-8 are told apart like values of 3.
 ABSOLUTE_TOLERANCE = 1e-6
 #: No relative gap below this one is resolved: floating-point solvers cannot prove 10^9 to within 10^-6.
 SMALLEST_RELATIVE_GAP = 1e-9
@@ -46,8 +54,9 @@ class SolveOptions:
     time_limit_seconds : float or None
         Wall time, > 0; None for no limit. At the limit the best selection comes back with a certified gap.
     relative_gap : float
-        Stop once bound - objective <= max(1e-6, relative_gap * |objective|). 0 asks for the exact optimum
-        within 1e-6, or within 1e-9 of its size where that is more.
+        Stop once bound - objective <= max(1e-6 * min(1, scale), relative_gap * |objective|), where the scale
+        is the largest value of an item or benefit of a pair (`SelectionProgram.value_scale`). 0 asks for the
+        exact optimum within that, or within 1e-9 of its size where that is more.
     threads : int
         >= 1. One by default: many small programs are better solved side by side.
     seed : int
@@ -78,9 +87,10 @@ class SolveOptions:
         if problems:
             raise InputError(problems)
 
-    def tolerance(self, objective: float) -> float:
-        """Largest bound - objective that counts as optimal."""
-        return max(ABSOLUTE_TOLERANCE, max(self.relative_gap, SMALLEST_RELATIVE_GAP) * abs(objective))
+    def tolerance(self, objective: float, scale: float) -> float:
+        """Largest bound - objective that counts as optimal, for a program of this `value_scale`."""
+        relative = max(self.relative_gap, SMALLEST_RELATIVE_GAP) * abs(objective)
+        return max(absolute_tolerance(scale), relative)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,13 +167,21 @@ class SolveResult:
         }
 
 
+def absolute_tolerance(scale: float) -> float:
+    """`ABSOLUTE_TOLERANCE` for a program of this `value_scale`."""
+    return ABSOLUTE_TOLERANCE * min(1.0, scale)
+
+
 def _duration(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
-def relative_gap(objective: float, bound: float) -> float:
-    """(bound - objective) / |objective|, at least 0; |objective| counts as no less than 1e-9."""
-    return max(0.0, bound - objective) / max(abs(objective), 1e-9)
+def relative_gap(objective: float, bound: float, scale: float) -> float:
+    """(bound - objective) / |objective|, at least 0.
+
+    |objective| counts as no less than 1e-9, times the program's `value_scale` where that is below 1.
+    """
+    return max(0.0, bound - objective) / max(abs(objective), 1e-9 * min(1.0, scale))
 
 
 def conclude(
@@ -241,10 +259,10 @@ def conclude(
         )
     if known is None:
         return SolveResult(Status.FEASIBLE, x=decision, objective=objective, message=message, **common)
-    tolerance = options.tolerance(objective)
+    tolerance = options.tolerance(objective, program.value_scale)
     # A back end works to 1e-6 feasibility and may report a bound that far below what it found; more is a
     # contradiction.
-    if known < objective - 1e-5 * max(1.0, abs(objective)):
+    if known < objective - 1e-5 * max(min(1.0, program.value_scale), abs(objective)):
         return SolveResult(
             Status.ERROR,
             x=decision,
@@ -259,7 +277,7 @@ def conclude(
         x=decision,
         objective=objective,
         bound=known,
-        gap=relative_gap(objective, known),
+        gap=relative_gap(objective, known, program.value_scale),
         message=message,
         **{**common, "limit": None if status is Status.OPTIMAL else limit},
     )

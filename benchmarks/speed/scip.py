@@ -11,7 +11,7 @@ import pyscipopt
 from mio_rag.formulations import SelectionProgram
 from mio_rag.formulations.linearize import linearize
 from mio_rag.solvers import SolveOptions, SolveResult
-from mio_rag.solvers.result import ABSOLUTE_TOLERANCE, conclude
+from mio_rag.solvers.result import absolute_tolerance, conclude
 
 __all__ = ["solve"]
 
@@ -41,7 +41,7 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
         if np.isfinite(low):
             model.addCons(row >= low)
     model.setParam("limits/gap", options.relative_gap)
-    model.setParam("limits/absgap", ABSOLUTE_TOLERANCE / 2)
+    model.setParam("limits/absgap", absolute_tolerance(program.value_scale) / 2)
     model.setParam("numerics/feastol", 1e-9)
     model.setParam("randomization/randomseedshift", options.seed)
     if options.time_limit_seconds is not None:

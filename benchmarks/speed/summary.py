@@ -183,7 +183,9 @@ def contradictions(programs: dict[str, dict[str, Row]]) -> list[str]:
             found += [f"{where}: {name}: {problem}" for problem in row["wrong"]]
             if math.isinf(best):
                 continue
-            slack = SolveOptions().tolerance(best) if row["role"] != "peer" else 1e-5 * max(1.0, abs(best))
+            slack = (
+                SolveOptions().tolerance(best, 1.0) if row["role"] != "peer" else 1e-5 * max(1.0, abs(best))
+            )
             for stage in row["stages"]:
                 if stage["status"] == Status.INFEASIBLE:
                     found.append(f"{where}: {name} claims infeasibility, {finder} found {best:.9g}")

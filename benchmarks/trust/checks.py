@@ -61,11 +61,14 @@ def complaint(
         return f"objective {claim.objective:.17g} of a selection worth {program.objective(claim.x):.17g}"
     if claim.objective > truth.most + rounding:
         return f"objective {claim.objective:.17g} above the optimum {truth.most:.17g}"
-    if claim.is_optimal and claim.objective < truth.least - options.tolerance(claim.objective) - rounding:
+    if (
+        claim.is_optimal
+        and claim.objective < truth.least - options.tolerance(claim.objective, program.value_scale) - rounding
+    ):
         return f"objective {claim.objective:.17g} called optimal, below the optimum {truth.least:.17g}"
     if claim.limit is None and not claim.is_optimal:
         assert claim.bound is not None
-        gap = claim.bound - claim.objective - options.tolerance(claim.objective)
+        gap = claim.bound - claim.objective - options.tolerance(claim.objective, program.value_scale)
         if gap > _RESOLUTION * program.n * truth.largest or not claim.message:
             return f"neither a limit nor a proof: {claim.certificate()}"
     return None
@@ -150,7 +153,11 @@ def check_all(
         claim = branch_and_bound.solve(program, EXACT, max_nodes=int(limit))
         check("node limit", claim, EXACT, False)
         reach = claim.bound if claim.bound is not None else -np.inf
-        slack = EXACT.tolerance(claim.objective) if claim.objective is not None and claim.is_optimal else 0.0
+        slack = (
+            EXACT.tolerance(claim.objective, program.value_scale)
+            if claim.objective is not None and claim.is_optimal
+            else 0.0
+        )
         if reach > before + slack + _ROUNDING * truth.size:
             wrong.append(("node limit", f"bound {reach:.17g} at {limit} nodes, {before:.17g} with fewer"))
         before = reach if claim.bound is not None else before

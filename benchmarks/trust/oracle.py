@@ -67,7 +67,7 @@ def enumerate_all(program: SelectionProgram) -> Truth:
     possible = sure.copy()
     for row, upper in _limits(program):
         activity = _sums(row[free], row[inside].astype(np.longdouble).sum())
-        excess = activity - np.longdouble(upper) - np.longdouble(feasibility_tolerance(upper))
+        excess = activity - np.longdouble(upper) - np.longdouble(feasibility_tolerance(row, upper))
         rounding = _ROUNDING * (float(np.abs(row).sum()) + abs(upper))
         sure &= excess <= -rounding
         possible &= excess <= rounding

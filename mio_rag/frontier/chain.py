@@ -34,6 +34,7 @@ class Chain:
         self.solves = 0
         self.seconds = 0.0
         self._waiting: SelectionProgram | None = None
+        self._scale = 0.0  # of the values of all programs so far
         self._results = solve_path(self._programs(), solver, self.options)
 
     def _programs(self) -> Iterator[SelectionProgram]:
@@ -43,6 +44,7 @@ class Chain:
     def solve(self, program: SelectionProgram) -> SolveResult:
         """The result for a program; a broken solver raises `SolverError`."""
         self._waiting = program
+        self._scale = max(self._scale, program.value_scale)
         result = next(self._results)
         self.solves += 1
         self.seconds += result.wall_seconds
@@ -52,7 +54,7 @@ class Chain:
 
     def certifies(self, value: float, bound: float | None) -> bool:
         """Whether nothing can be better than `value` by more than the stated tolerance."""
-        return bound is not None and bound - value <= self.options.tolerance(value)
+        return bound is not None and bound - value <= self.options.tolerance(value, self._scale)
 
 
 def dominated(criteria: ArrayLike) -> NDArray[np.bool_]:

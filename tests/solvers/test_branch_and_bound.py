@@ -317,7 +317,9 @@ def test_warming_up_compiles_everything_that_a_solve_calls() -> None:
         (1.0, 1.1e-6, False),
         (1.0, 3.0, False),
         (1.0, -1.0, True),
-        (1e-8, 0.9e-6, True),  # costs that HiGHS takes for zero
+        (1e-8, 0.9e-13, True),  # the tolerance shrinks with the budget
+        (1e-8, 1.1e-12, False),
+        (1e-8, 0.9e-6, False),
         (1e9, 9e-3, True),  # the tolerance grows with the budget
         (1e9, 3e9, False),
     ],

@@ -103,10 +103,11 @@ def test_a_limit_without_a_bound_gets_the_simple_one() -> None:
 
 
 def test_relative_gap() -> None:
-    assert relative_gap(4.0, 5.0) == 0.25
-    assert relative_gap(-4.0, -3.0) == 0.25
-    assert relative_gap(4.0, 3.0) == 0.0
-    assert relative_gap(0.0, 1e-9) == 1.0
+    assert relative_gap(4.0, 5.0, 1.0) == 0.25
+    assert relative_gap(-4.0, -3.0, 1.0) == 0.25
+    assert relative_gap(4.0, 3.0, 1.0) == 0.0
+    assert relative_gap(0.0, 1e-9, 1.0) == 1.0
+    assert relative_gap(0.0, 1e-19, 1e-10) == pytest.approx(1.0)
 
 
 def test_certificate_of_a_gap() -> None:

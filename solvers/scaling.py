@@ -1,0 +1,114 @@
+"""A program on the scale that general solvers work on: their tolerances are absolute, ours are not.
+
+Values are divided by a power of two, so that the largest coefficient is between 1 and 2: nothing is rounded.
+So are rows of small fractions, and rows of far larger numbers. Rows of whole numbers get whole bounds, since
+a solver may overstep a bound by its tolerance. A penalty beyond all that could be gained only says what not
+to choose; it is cut down to that, so that next to it values are not lost.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram, is_whole
+from mio_rag.solvers.result import absolute_tolerance
+
+__all__ = ["Scaled", "scaled"]
+
+FloatArray = NDArray[np.float64]
+
+_LARGEST = 2.0**24  # coefficient of a row
+_BEYOND = 1.01  # times what could be gained
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """A scaled program with the same items and the same best selections.
+
+    Parameters
+    ----------
+    factor : float
+        Times an objective or bound of `program`: that of the program it was made of.
+    absolute_gap : float
+        Largest bound - objective of `program` that counts as optimal.
+    contradiction : bool
+        Whether a row alone excludes every selection: `program` is then without it.
+    """
+
+    program: SelectionProgram
+    factor: float
+    absolute_gap: float
+    contradiction: bool
+
+
+def scaled(program: SelectionProgram) -> Scaled:
+    """The program on a scale of about 1."""
+    linear, pairwise = _within_reach(program)
+    factor = _power_of_two(max(_largest(linear), _largest(pairwise)))
+    budget = _row(LinearConstraint(program.costs, upper=program.budget))
+    rows = [_row(row) for row in program.rows]
+    kept = tuple(row for row in rows if row is not None)
+    assert budget is not None  # one side alone contradicts nothing
+    return Scaled(
+        SelectionProgram(
+            linear / factor, pairwise / factor, budget.coefficients, budget.upper, kept, program.fixed
+        ),
+        factor,
+        absolute_tolerance(program.value_scale) / factor,
+        len(kept) < len(rows),
+    )
+
+
+def _within_reach(program: SelectionProgram) -> tuple[FloatArray, FloatArray]:
+    """Values and pairs with penalties cut down to a little more than all gains together.
+
+    Whoever chooses such a pair is then still below the fixed items alone, where these are feasible.
+    """
+    assert program.fixed is not None
+    start = program.fixed == 1
+    if program.violations(start):
+        return program.linear, program.pairwise
+    gains = np.maximum(program.linear, 0).sum() + np.maximum(np.triu(-program.pairwise), 0).sum()
+    reach = _BEYOND * (float(gains) - program.objective(start))
+    if reach <= 0:
+        return program.linear, program.pairwise
+    return np.maximum(program.linear, -reach), np.minimum(program.pairwise, reach)
+
+
+def _row(row: LinearConstraint) -> LinearConstraint | None:
+    """The row with half of its tolerance in its bounds; None where it has whole numbers and none fits."""
+    if is_whole(row.coefficients):
+        lower, upper = _ceil(row.least), _floor(row.most)
+        if lower > upper:
+            return None
+    else:
+        lower, upper = (row.lower + row.least) / 2, (row.upper + row.most) / 2
+    unit, largest = 1.0, _largest(row.coefficients)
+    if largest < 1 or largest > _LARGEST:
+        unit = _power_of_two(largest) / (1.0 if largest < 1 else _LARGEST)
+    # A bound that no sum comes near would be one more large number.
+    reach = 2 * float(np.abs(row.coefficients).sum()) + unit
+    upper = upper if math.isinf(upper) else min(max(upper, -reach), reach)
+    lower = lower if math.isinf(lower) else min(max(lower, -reach), reach)
+    return LinearConstraint(row.coefficients / unit, lower / unit, upper / unit, row.name)
+
+
+def _floor(value: float) -> float:
+    return float(math.floor(value)) if math.isfinite(value) else value
+
+
+def _ceil(value: float) -> float:
+    return float(math.ceil(value)) if math.isfinite(value) else value
+
+
+def _largest(values: FloatArray) -> float:
+    return float(np.abs(values).max(initial=0.0))
+
+
+def _power_of_two(largest: float) -> float:
+    """The power of two that leaves a number between 1 and 2; 1 for zero."""
+    return math.ldexp(1.0, math.frexp(largest)[1] - 1) if largest > 0 else 1.0
