@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.programs import random_program
+from benchmarks.programs import SCALES, at_scale, random_program
+from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, SolveResult, Status, solve, solvers
 
@@ -52,14 +53,17 @@ def disagreement(
 def run(
     programs: int, seed: int, n_max: int = 10, progress: Callable[[int], None] | None = None
 ) -> dict[str, Any]:
-    """Compare all installed solvers on `programs` random programs.
+    """Compare all installed solvers on `programs` random programs, at eleven scales from 1e-10 to 1e10.
+
+    Scales go round in the order of the programs; costs and rows each have another one, drawn.
 
     Returns
     -------
     dict
         Plain data for JSON: what was compared, every disagreement (none, if all is well), the largest
-        difference of an exact objective from the optimum, and per solver the median milliseconds and how many
-        optima and infeasible programs were proven; and how many side rows the programs have.
+        difference of an exact objective from the optimum (relative to the scale), and per solver the median
+        milliseconds and how many optima and infeasible programs were proven; and how many side rows the
+        programs have.
     """
     rng = np.random.default_rng(seed)
     names = [info for info in solvers() if info.available and info.name != ORACLE]
@@ -68,23 +72,31 @@ def run(
     infeasible: Counter[str] = Counter()
     rows: Counter[str] = Counter()
     statuses: Counter[str] = Counter()
+    scales: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
     versions: dict[str, str] = {}
     disagreements: list[dict[str, Any]] = []
     largest = 0.0
     for k in range(programs):
-        program = random_program(rng, n_max)
+        scale = SCALES[k % len(SCALES)]
+        program = at_scale(random_program(rng, n_max), scale, *rng.choice(SCALES, 2))
+        scales[f"{scale:g}"] += 1
         truth = solve(program, ORACLE)
         statuses[truth.status.value] += 1
         rows["none" if not program.rows else "1 to 4" if len(program.rows) < 5 else "5 or more"] += 1
         seconds[ORACLE].append(truth.wall_seconds)
         for info in names:
-            claim = solve(program, info.name)
+            try:
+                claim = solve(program, info.name)
+            except InputError:  # what it would have to round
+                refused[info.name] += 1
+                continue
             seconds[info.name].append(claim.wall_seconds)
             versions[info.name] = claim.version
             optimal[info.name] += claim.is_optimal
             infeasible[info.name] += claim.status is Status.INFEASIBLE
             if info.exact and claim.objective is not None and truth.objective is not None:
-                largest = max(largest, abs(claim.objective - truth.objective))
+                largest = max(largest, abs(claim.objective - truth.objective) / scale)
             wrong = disagreement(program, truth, claim, info.exact)
             if wrong is not None:
                 disagreements.append(
@@ -99,7 +111,9 @@ def run(
         "n_max": n_max,
         "oracle": ORACLE,
         "truth": dict(statuses),
-        "comparisons": programs * len(names),
+        "comparisons": programs * len(names) - sum(refused.values()),
+        "programs_by_scale_of_values": dict(scales),
+        "refused": {info.name: refused[info.name] for info in names},
         "disagreements": disagreements,
         "largest_difference": largest,
         "median_milliseconds": {s: 1e3 * float(np.median(t)) for s, t in seconds.items()},

@@ -9,6 +9,8 @@ that it promises.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,12 +25,14 @@ from mio_rag.formulations.side_rows import (
     with_soft_rows,
 )
 
-__all__ = ["COSTS", "PAIRS", "hard_program", "random_program"]
+__all__ = ["COSTS", "PAIRS", "SCALES", "at_scale", "hard_program", "random_program"]
 
 FloatArray = NDArray[np.float64]
 
 #: Kinds of pairwise matrices.
 PAIRS = ("none", "mixed", "penalties", "few benefits", "gram", "duplicates", "ties")
+#: Sizes of numbers that solvers must be right for.
+SCALES = tuple(10.0**k for k in range(-10, 11, 2))
 #: Kinds of costs.
 COSTS = ("integer", "decimal", "some zero", "equal", "large")
 
@@ -62,6 +66,26 @@ def random_program(rng: np.random.Generator, n_max: int = 10) -> SelectionProgra
     )
     priced = with_soft_rows(program, soft)
     return priced if priced.n <= n_max else program
+
+
+def at_scale(program: SelectionProgram, values: float, costs: float, rows: float) -> SelectionProgram:
+    """The program with its values, its costs and its rows multiplied: the same selections are best."""
+    return replace(
+        program,
+        linear=values * program.linear,
+        pairwise=values * program.pairwise,
+        costs=costs * program.costs,
+        budget=costs * program.budget,
+        rows=tuple(
+            replace(
+                row,
+                coefficients=rows * row.coefficients,
+                lower=rows * row.lower,
+                upper=rows * row.upper,
+            )
+            for row in program.rows
+        ),
+    )
 
 
 def hard_program(rng: np.random.Generator, n: int = 60) -> SelectionProgram:

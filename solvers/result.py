@@ -168,8 +168,8 @@ class SolveResult:
 
 
 def absolute_tolerance(scale: float) -> float:
-    """`ABSOLUTE_TOLERANCE` for a program of this `value_scale`."""
-    return ABSOLUTE_TOLERANCE * min(1.0, scale)
+    """`ABSOLUTE_TOLERANCE` for a program of this `value_scale`, and never below the rounding of its sums."""
+    return max(ABSOLUTE_TOLERANCE * min(1.0, scale), 1e-15 * scale)
 
 
 def _duration(seconds: float) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.programs import random_program
+from benchmarks.programs import SCALES, at_scale, random_program
 from mio_rag.formulations import LinearConstraint, SelectionProgram
 
 __all__ = ["TWISTS", "draw", "path"]
@@ -18,12 +18,15 @@ _Twist = Callable[[np.random.Generator, SelectionProgram], SelectionProgram]
 
 
 def draw(rng: np.random.Generator, n_max: int) -> tuple[SelectionProgram, tuple[str, ...]]:
-    """A program of at most `n_max` items, and the names of its twists, none to three."""
+    """A program of at most `n_max` items, and the names of its twists, none to three, and of its scale."""
     program = random_program(rng, n_max)
     count = int(rng.integers(4))
     names = tuple(str(name) for name in rng.choice(list(TWISTS), count, replace=False))
     for name in names:
         program = TWISTS[name](rng, program)
+    if rng.random() < 0.5:
+        values, costs, rows = (float(s) for s in rng.choice(SCALES, 3))
+        program, names = at_scale(program, values, costs, rows), (*names, f"values at {values:g}")
     return program, names
 
 

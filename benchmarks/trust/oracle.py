@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.formulations import SelectionProgram
-from mio_rag.formulations.program import feasibility_tolerance
+from mio_rag.formulations.program import feasibility_tolerance, is_whole
 
 __all__ = ["Truth", "enumerate_all"]
 
@@ -68,7 +68,8 @@ def enumerate_all(program: SelectionProgram) -> Truth:
     for row, upper in _limits(program):
         activity = _sums(row[free], row[inside].astype(np.longdouble).sum())
         excess = activity - np.longdouble(upper) - np.longdouble(feasibility_tolerance(row, upper))
-        rounding = _ROUNDING * (float(np.abs(row).sum()) + abs(upper))
+        # Sums of whole numbers have none.
+        rounding = 0.0 if is_whole(row) else _ROUNDING * (float(np.abs(row).sum()) + abs(upper))
         sure &= excess <= -rounding
         possible &= excess <= rounding
     size = float(np.abs(program.linear).sum() + np.abs(program.pairwise).sum() / 2)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as main
+from benchmarks.programs import SCALES
 from benchmarks.trust import checks, command
 from benchmarks.trust.draw import TWISTS, draw
 from benchmarks.trust.oracle import enumerate_all
@@ -60,9 +61,9 @@ def test_the_oracle_agrees_with_the_other_enumeration() -> None:
 
 
 def test_a_selection_at_the_edge_of_the_tolerance_is_doubtful() -> None:
-    truth = enumerate_all(SelectionProgram([1.0, 2.0], np.zeros((2, 2)), [7, 12], 19 - 1e-6))
+    truth = enumerate_all(SelectionProgram([1.0, 2.0], np.zeros((2, 2)), [7.5, 12], 19.5 - 1e-6))
     assert (truth.least, truth.most, truth.doubtful) == (2.0, 3.0, True)
-    clear = enumerate_all(SelectionProgram([1.0, 2.0], np.zeros((2, 2)), [7, 12], 19 - 0.9e-6))
+    clear = enumerate_all(SelectionProgram([1.0, 2.0], np.zeros((2, 2)), [7.5, 12], 19.5 - 0.9e-6))
     assert (clear.least, clear.most, clear.size) == (3.0, 3.0, 3.0)
 
 
@@ -73,7 +74,7 @@ def test_every_twist_is_drawn_and_programs_repeat() -> None:
         again, _ = draw(np.random.default_rng(seed), 12)
         assert program.to_dict() == again.to_dict()
         seen.update(names)
-    assert set(seen) == set(TWISTS)
+    assert set(seen) == {*TWISTS, *(f"values at {scale:g}" for scale in SCALES)}
     assert large_program(np.random.default_rng(0)).n >= 25
 
 

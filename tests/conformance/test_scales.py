@@ -1,0 +1,124 @@
+"""Every solver on numbers of any size: what is proven, and what counts as feasible, is relative to them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.conformance import disagreement
+from benchmarks.programs import SCALES, at_scale, random_program
+from mio_rag import select
+from mio_rag.errors import InputError
+from mio_rag.formulations import LinearConstraint, SelectionProgram
+from mio_rag.formulations.program import LARGEST_NUMBER
+from mio_rag.solvers import SolveOptions, Status, solve, solvers
+from mio_rag.solvers.scaling import scaled
+
+EXACT = [info.name for info in solvers() if info.exact]
+NOTHING = np.zeros((3, 3))
+
+
+@pytest.mark.parametrize("info", solvers(), ids=lambda info: info.name)
+def test_values_of_a_hundred_millionth_are_told_apart(info) -> None:
+    program = SelectionProgram([3e-8, 2e-8, 2e-8], NOTHING, [3, 2, 2], 4)
+    result = solve(program, info.name)
+    if info.exact:
+        assert result.selected == (1, 2)
+        assert result.is_optimal
+    assert result.bound >= 4e-8 * (1 - 1e-9)
+    assert not result.is_optimal or result.objective == pytest.approx(4e-8)
+
+
+@pytest.mark.parametrize("solver", EXACT)
+@pytest.mark.parametrize("as_row", [False, True])
+def test_costs_below_a_millionth_count(solver: str, as_row: bool) -> None:
+    small = [4e-7, 4e-7, 4e-7]
+    rows = (LinearConstraint(small, upper=5e-7),) if as_row else ()
+    program = SelectionProgram(
+        [1, 1, 1], NOTHING, [1, 1, 1] if as_row else small, 9 if as_row else 5e-7, rows
+    )
+    result = solve(program, solver)
+    assert result.objective == 1.0
+    assert result.is_optimal
+    assert program.violations([1, 1, 0]) != []
+
+
+def test_whole_numbers_are_exact_and_fractions_have_a_tolerance_of_their_own_size() -> None:
+    whole = SelectionProgram([1, 1], np.zeros((2, 2)), [5, 6], 11 - 1e-7)
+    assert whole.violations([1, 1]) != []
+    assert (
+        SelectionProgram([1], np.zeros((1, 1)), [29], 0.29 * 100).violations([1]) == []
+    )  # 28.999999999999996
+    for size in (1e-9, 1e-3, 1.0, 1e3):
+        sums = SelectionProgram([1, 1], np.zeros((2, 2)), [0.1 * size, 0.2 * size], 0.3 * size)
+        assert sums.violations([1, 1]) == []
+        just_too_much = SelectionProgram([1], np.zeros((1, 1)), [0.3001 * size], 0.3 * size)
+        assert just_too_much.violations([1]) != []
+
+
+@pytest.mark.parametrize("first", range(0, 66, 22))
+def test_random_programs_at_eleven_scales(first: int) -> None:
+    """Values, costs and rows each at a scale of their own, against enumeration."""
+    assert len(SCALES) == 11
+    wrong = []
+    for seed in range(first, first + 22):
+        rng = np.random.default_rng([19, seed])
+        given = at_scale(random_program(rng, 9), SCALES[seed % 11], *rng.choice(SCALES, 2))
+        truth = solve(given, "exhaustive")
+        for info in solvers():
+            try:
+                claim = solve(given, info.name)
+            except InputError:
+                assert info.name == "cpsat"  # refuses what it would round
+                continue
+            complaint = disagreement(given, truth, claim, info.exact)
+            if complaint:
+                wrong.append((seed, info.name, complaint))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_scaled_program_has_the_same_best_selection(seed: int) -> None:
+    rng = np.random.default_rng([23, seed])
+    program = random_program(rng, 9)
+    if program.n > 1:  # a pair that must not be, as people write it
+        pairwise = program.pairwise.copy()
+        pairwise[0, 1] = pairwise[1, 0] = 1e9
+        program = SelectionProgram(
+            1e-6 * program.linear, pairwise, program.costs, program.budget, program.rows, program.fixed
+        )
+    here, there = solve(program, "exhaustive"), scaled(program)
+    if there.contradiction:
+        assert here.status is Status.INFEASIBLE
+        return
+    found = solve(there.program, "exhaustive")
+    assert (found.x is None) == (here.x is None)
+    if found.x is not None:
+        assert program.objective(found.x) == pytest.approx(here.objective, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_would_overflow_are_refused() -> None:
+    huge = [1e308] * 3
+    with pytest.raises(InputError, match=r"linear\[0\] is 1e\+308: at most 1e\+303"):
+        SelectionProgram(huge, NOTHING, [1, 1, 1], 2)
+    with pytest.raises(InputError, match=r"budget is 1e\+308"):
+        SelectionProgram([1, 1, 1], NOTHING, [1, 1, 1], 1e308)
+    with pytest.raises(InputError, match=r"upper=1e\+308"):
+        LinearConstraint([1, 1, 1], upper=1e308)
+    with pytest.raises(InputError, match=r"1e\+308"):
+        select("q", texts=["a", "b", "c"], scores=huge, budget_tokens=100, redundancy_weight=0)
+    edge = SelectionProgram([LARGEST_NUMBER] * 3, NOTHING, [1, 1, 1], 2)
+    for name in EXACT:
+        result = solve(edge, name, SolveOptions(time_limit_seconds=5))
+        assert result.objective == 2 * LARGEST_NUMBER
+        json.dumps(result.to_dict(), allow_nan=False)
+
+
+def test_an_unresolvable_mixture_is_not_called_optimal() -> None:
+    """A benefit of 10^12 that is always there hides values of 10^-6: whoever proves less says so."""
+    program = SelectionProgram([1e12, 3e-6, 4e-6], NOTHING, [0, 3, 4], 4)
+    for name in EXACT:
+        result = solve(program, name)
+        assert result.bound >= program.objective(result.x)
+        json.dumps(result.to_dict(), allow_nan=False)
