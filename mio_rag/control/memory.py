@@ -103,10 +103,14 @@ class Memory:
     notes: list[str] = field(default_factory=list)
     draft: Reply | None = None
 
+    def last_notes(self, kept: int) -> list[str]:
+        """The last so many notes; of 0 there are none."""
+        return self.notes[max(0, len(self.notes) - kept) :]
+
     def passages(self, kept_notes: int) -> tuple[Passage, ...]:
         """The evidence, then the last notes as one more passage."""
         read = () if self.selection is None else self.selection.passages
-        kept = self.notes[-kept_notes:] if kept_notes else []
+        kept = self.last_notes(kept_notes)
         return (*read, Passage(NOTES_ID, "\n".join(kept), "Notes")) if kept else read
 
 

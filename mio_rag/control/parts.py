@@ -129,9 +129,8 @@ class LmDecomposer:
         """A query from the question, the history and U."""
         if not memory.queries:
             return memory.question.text
-        history = _listed("Earlier queries", memory.queries) + _listed(
-            "Notes", memory.notes[-self.kept_notes :]
-        )
+        history = _listed("Earlier queries", memory.queries)
+        history += _listed("Notes", memory.last_notes(self.kept_notes))
         prompt = _prompt(memory, "decompose", self.kept_notes, history, uncertainty)
         said = meter.generate("decompose", prompt, _QUERY_TOKENS).text
         query = said.strip().split("\n", 1)[0].strip(" \"'`-*")[:_LONGEST_QUERY]
@@ -149,7 +148,7 @@ class LmReasoner:
 
     def reason(self, memory: Memory, meter: Meter) -> str:
         """A note; a reply that is empty or repeats a note is none."""
-        history = _listed("Notes so far", memory.notes[-self.kept_notes :])
+        history = _listed("Notes so far", memory.last_notes(self.kept_notes))
         prompt = _prompt(memory, "reason", self.kept_notes, history)
         said = " ".join(meter.generate("reason", prompt, self.note_tokens).text.split())
         return "" if said in memory.notes else said
@@ -206,19 +205,20 @@ class SelectingFinder:
 def merge_pools(one: Candidates, other: Candidates, size: int, keep: set[str]) -> Candidates:
     """Two pools of one index as one, best first: the `size` most relevant passages, and those to keep.
 
-    Relevance and scores are the larger of the two; question and query embedding are those of the first pool.
-    Links are known within each pool, and 0 between passages that were never in one pool.
+    Relevance and scores are the larger of the two, on their own scale (a logit may well be below 0); scores
+    that only one pool has are left out, since 0 would be a score like any other. Question and query embedding
+    are those of the first pool. Links are known within each pool, and 0 between passages that were never in
+    one pool.
     """
     rows: dict[str, tuple[Candidates, int]] = {}
     relevance: dict[str, float] = {}
-    scores: dict[str, dict[str, float]] = {name: {} for name in {*one.scores, *other.scores}}
+    scores: dict[str, dict[str, float]] = {name: {} for name in one.scores if name in other.scores}
     for pool in (one, other):
         for i, passage in enumerate(pool.ids):
             rows.setdefault(passage, (pool, i))
             relevance[passage] = max(float(pool.relevance[i]), relevance.get(passage, -np.inf))
             for name, column in scores.items():
-                own = float(pool.scores[name][i]) if name in pool.scores else 0.0
-                column[passage] = max(own, column.get(passage, 0.0))
+                column[passage] = max(float(pool.scores[name][i]), column.get(passage, -np.inf))
     best = sorted(rows, key=lambda passage: -relevance[passage])
     ids = [p for place, p in enumerate(best) if place < size or p in keep]
     taken = [rows[p] for p in ids]
