@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 #: A unit may import units of earlier layers, and those of its own.
 LAYERS = (
-    {"types", "errors", "files", "pictures"},
+    {"types", "errors", "files", "lines", "pictures"},
     {"config", "context", "corpus", "names", "formulations"},
     {"solvers", "relevance"},
     {

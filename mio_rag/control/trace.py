@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from mio_rag.control.policies import State, make_controller
 from mio_rag.control.uncertainty import draw, tracked_next
 from mio_rag.errors import DataError, InputError
 from mio_rag.formulations.retrieval_mdp import ACTIONS
+from mio_rag.lines import append_lines
 
 __all__ = ["Step", "Trace", "append_traces", "open_actions", "read_traces", "replay"]
 
@@ -200,19 +200,14 @@ def _calls(rows: Iterable[Mapping[str, Any]]) -> tuple[Call, ...]:
 
 
 def append_traces(path: Path, traces: Iterable[Trace]) -> None:
-    """Add lines to a file; they are on disk when this returns."""
-    text = "".join(json.dumps(trace.to_dict()) + "\n" for trace in traces)
-    if not text:
-        return
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            if file.tell() and not path.read_bytes().endswith(b"\n"):
-                file.write("\n")  # parts from a line that an interruption cut short
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise InputError(f"the traces '{path}' could not be written: {error}") from error
+    """Add lines to a file; they are on disk when this returns. Several runs may write to one file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written.
+    """
+    append_lines(path, (json.dumps(trace.to_dict()) for trace in traces))
 
 
 def read_traces(source: Path) -> list[Trace]:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,19 @@ def test_runs_with_other_settings_are_other_runs(river_index: CorpusIndex, tmp_p
             trace = one.run(question, ScriptedGenerator(said), 60).trace
             append_traces(tmp_path / "traces.jsonl", [trace])
     assert len(read_traces(tmp_path)) == 3
+
+
+def test_adding_a_trace_does_not_read_those_before(river_index: CorpusIndex, tmp_path: Path) -> None:
+    file = tmp_path / "traces.jsonl"
+    trace = agent("fixed-1", river_index).run(COMPARISON, ScriptedGenerator(said), 60).trace
+    file.write_bytes(b"\n" * 16_000_000)
+    tracemalloc.start()
+    try:
+        append_traces(file, [trace])
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert file.read_bytes().lstrip(b"\n").count(b"\n") == 1
 
 
 def test_trace_files_survive_interruption(river_index: CorpusIndex, tmp_path: Path) -> None:
