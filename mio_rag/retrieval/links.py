@@ -16,7 +16,7 @@ Links are found once, when the index is built, and kept with it as one sparse ma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -114,7 +114,9 @@ class LinkIndex:
                 values.append(np.full(rows.size, weight[k] / rows.size, dtype=np.float32))
                 count += rows.size
             indptr[i + 1] = indptr[i] + count
-        return cls(indptr, np.concatenate(columns), np.concatenate(values), kind, len(numbers))
+        return cls(
+            indptr, *_ascending(indptr, np.concatenate(columns), np.concatenate(values)), kind, len(numbers)
+        )
 
     def __len__(self) -> int:
         return int(self.indices.size)
@@ -193,6 +195,17 @@ class LinkIndex:
         except (OSError, ValueError, KeyError) as error:
             raise IndexFormatError(f"'{path}' cannot be read ({error}): build the index again") from error
         inside = not len(found) or 0 <= found.indices.min() <= found.indices.max() < passages
-        if found.passages != passages or int(found.indptr[-1]) != len(found) or not inside:
+        rows = np.diff(found.indptr, prepend=0)
+        whole = bool(np.all(rows >= 0)) and rows.sum() == len(found) == found.weights.size
+        if found.passages != passages or not whole or not inside:
             raise IndexFormatError(f"'{path}' does not fit the index's passages: build the index again")
-        return found
+        indices, weights = _ascending(found.indptr, found.indices, found.weights)  # in old files they are not
+        return replace(found, indices=indices, weights=weights)
+
+
+def _ascending(
+    indptr: NDArray[np.int64], indices: NDArray[np.int32], weights: NDArray[np.float32]
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Indices and weights with each row's in ascending order of the indices."""
+    order = np.lexsort((indices, np.repeat(np.arange(indptr.size - 1), np.diff(indptr))))
+    return indices[order], weights[order]

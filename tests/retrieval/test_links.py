@@ -95,11 +95,32 @@ def test_an_index_without_links_opens_and_says_how_to_get_them(tmp_path: Path) -
         Retriever(old, link_hops=1)
 
 
+def test_links_ascend_within_a_row_also_those_of_old_files(tmp_path: Path) -> None:
+    # "Rome" comes first among the names, and is borne by the first and the last passage.
+    named = zip("abcde", ("Rome", "Milan", "List", "Milan", "Rome"), strict=True)
+    texts = {"List": "Milan, Rome and List."}
+    built = LinkIndex.build([Passage(i, texts.get(name, "Nothing."), name) for i, name in named])
+    assert built.mentioned_by(2)[0].tolist() == [0, 1, 3, 4]
+    backwards = dataclasses.replace(built, indices=built.indices[::-1], weights=built.weights[::-1])
+    backwards.save(tmp_path)
+    loaded = LinkIndex.load(tmp_path, 5)
+    assert loaded is not None
+    assert loaded.mentioned_by(2)[0].tolist() == [0, 1, 3, 4]
+    assert links(loaded) == links(backwards)
+
+
 def test_foreign_links_are_refused(tmp_path: Path) -> None:
     LinkIndex.build(FILMS).save(tmp_path)
     assert LinkIndex.load(tmp_path, 5) is not None
     with pytest.raises(IndexFormatError, match="does not fit"):
         LinkIndex.load(tmp_path, 4)
+    built = LinkIndex.build(FILMS)
+    crossed = built.indptr.copy()
+    crossed[1:3] = 3, 1
+    for damage in ({"weights": built.weights[:2]}, {"indptr": crossed}, {"indices": built.indices[:2]}):
+        dataclasses.replace(built, **damage).save(tmp_path)
+        with pytest.raises(IndexFormatError, match="does not fit"):
+            LinkIndex.load(tmp_path, 5)
     (tmp_path / LINKS_FILE).write_bytes(b"no archive")
     with pytest.raises(IndexFormatError, match="cannot be read"):
         LinkIndex.load(tmp_path, 5)
