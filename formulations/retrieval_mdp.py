@@ -20,7 +20,7 @@ an upper and a lower bound of the continuous process: `rounded` builds these two
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -96,12 +96,11 @@ class RetrievalMDP:
     grid: int = 1001
 
     def __post_init__(self) -> None:
+        for field in fields(self):  # so that files, traces and reports hold nothing of numpy's
+            object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
         problems = []
         for name in ("retrieve_drop", "reason_drop", "success", "retrieve_cost", "reason_cost"):
             value = getattr(self, name)
-            if isinstance(value, (list, np.ndarray)):
-                value = tuple(value)
-                object.__setattr__(self, name, value)
             top = _DEAREST if name.endswith("cost") else 1.0
             if not all(
                 _number(v) and 0 <= v <= top for v in (value if isinstance(value, tuple) else [value])
@@ -121,7 +120,7 @@ class RetrievalMDP:
                 f"horizon={self.horizon!r} must be a whole number >= 1; for none, as published, inf (None in "
                 "Python)"
             )
-        if self.quality not in get_args(QualityName):
+        if not (isinstance(self.quality, str) and self.quality in get_args(QualityName)):
             problems.append(f"quality={self.quality!r} is unknown: choose linear, log or exp")
         if not (_number(self.k) and self.k > 0):
             problems.append(f"k={self.k!r} must be a finite number > 0")
@@ -248,8 +247,11 @@ class RetrievalMDP:
 
 
 def _number(value: Any) -> bool:
-    return (
-        isinstance(value, (int, float, np.number))
-        and not isinstance(value, bool)
-        and bool(-_HUGE < value < _HUGE)
-    )
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -_HUGE < value < _HUGE
+
+
+def _plain(value: Any) -> Any:
+    """Numpy's scalars and arrays, and lists, as Python's numbers and tuples."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value

@@ -6,15 +6,18 @@ command line wins. A table ``[measured]`` says how the settings were found, and 
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import tomli_w
+
+from mio_rag.corpus import is_text
 from mio_rag.errors import InputError
 
-__all__ = ["config_text", "read_config"]
+__all__ = ["config_text", "read_config", "toml_text"]
 
 _NAMED_RELEVANCE = ("cosine", "default")
 
@@ -24,20 +27,40 @@ def config_text(options: Mapping[str, Any], measured: Mapping[str, Any], comment
 
     Parameters
     ----------
-    options, measured : mapping of str to bool, int, float, str or a list of str
+    options, measured : mapping of str to bool, int, float, str or a list of these
     comment : str
         Lines for people, put at the top.
+
+    Raises
+    ------
+    InputError
+        As `toml_text`.
     """
-    lines = [f"# {line}" for line in comment.splitlines()]
-    lines += [f"{name} = {_value(value)}" for name, value in options.items() if value is not None]
-    lines += ["", "[measured]"]
-    lines += [f"{name} = {_value(value)}" for name, value in measured.items() if value is not None]
-    return "\n".join(lines) + "\n"
+    body = toml_text({**options, "measured": measured})
+    lines = ["".join(c if c.isprintable() else " " for c in line) for line in comment.splitlines()]
+    return "".join(f"# {line}\n" for line in lines) + body
 
 
-def _value(value: Any) -> str:
-    """A TOML value; JSON writes strings, lists, true and false alike."""
-    return repr(float(value)) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+def toml_text(data: Mapping[str, Any]) -> str:
+    """Plain data as TOML; numpy scalars and arrays are written as what they hold, None is left out.
+
+    Raises
+    ------
+    InputError
+        For a text that holds half of a surrogate pair: no TOML file can.
+    """
+    text = tomli_w.dumps(_plain(data))
+    if not is_text(text):
+        raise InputError(f"{text[:200]!r} holds characters that are no text, and cannot be written as TOML")
+    return text
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items() if one is not None}
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.config import toml_text
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.solvers.value_iteration import MDPSolution, solve_mdp
@@ -150,15 +151,7 @@ def model_to_dict(model: RetrievalMDP) -> dict[str, Any]:
 
 def model_to_toml(model: RetrievalMDP) -> str:
     """The model as TOML that `read_model` reads back."""
-    lines = []
-    for name, value in model_to_dict(model).items():
-        text = (
-            f'"{value}"'
-            if isinstance(value, str)
-            else repr(list(value) if isinstance(value, tuple) else value)
-        )
-        lines.append(f"{name} = {text}\n")
-    return "[mdp]\n" + "".join(lines)
+    return toml_text({"mdp": model_to_dict(model)})
 
 
 def read_model(path: Path) -> dict[str, Any]:
