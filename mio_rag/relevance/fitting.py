@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, logit
 
 from mio_rag.errors import InputError, require
 from mio_rag.relevance.calibration import calibration_measures, reliability
@@ -91,7 +91,8 @@ def fit(
     Raises
     ------
     InputError
-        If there is too little to fit on, or pools lack a feature.
+        If there is too little to fit on, pools lack a feature, or no feature tells what is needed from what
+        is not: all candidates would then be equally relevant, and a selection by that would be arbitrary.
     """
     labelled = [pool for pool in pools if len(pool.candidates)]
     usable = sum(bool(pool.labels.any()) for pool in labelled)
@@ -99,6 +100,12 @@ def fit(
         raise InputError(
             f"{usable} of {len(pools)} questions have a needed passage in their pool: at least {2 * _FOLDS} "
             "are needed to fit a model; label more questions (gold_ids), or use relevance 'default'"
+        )
+    useless = sum(not pool.labels.all() for pool in labelled)
+    if useless < 2 * _FOLDS:
+        raise InputError(
+            f"{useless} of {len(pools)} questions have a passage in their pool that is not needed: at least "
+            f"{2 * _FOLDS} are needed to fit a model; retrieve larger pools, or check gold_ids"
         )
     if not 0 <= link_stages <= 3:
         raise InputError(f"link_stages={link_stages} must be between 0 and 3")
@@ -169,7 +176,14 @@ class _Split:
                 best = loss, strength, outside
         assert best is not None
         _, strength, outside = best
-        return self._regression(matrix, self.y, self.weights, names, strength), outside, strength
+        stage = self._regression(matrix, self.y, self.weights, names, strength)
+        if not any(stage.weights):
+            why = [f"'{name}' ({_no_use(column)})" for name, column in zip(names, matrix.T, strict=True)]
+            raise InputError(
+                f"no feature tells needed passages from others: {', '.join(why)}. Check that gold_ids name "
+                "the needed passages, fit on more features, or use relevance 'default'"
+            )
+        return stage, outside, strength
 
     def _regression(
         self, matrix: FloatArray, y: FloatArray, weights: FloatArray, names: Sequence[str], strength: float
@@ -177,13 +191,14 @@ class _Split:
         """Logistic regression with weights >= 0 on the monotone features.
 
         Scikit-learn has no signs to constrain: the most negative of these weights is put to zero, and the
-        rest fitted again, until none is negative.
+        rest fitted again, until none is negative. Where no feature is left, or all labels are the same, the
+        intercept alone says how often passages are needed.
         """
         linear: Any = require("sklearn.linear_model", "retrieval", "fitting a relevance model")
         mean, scale = matrix.mean(axis=0), matrix.std(axis=0)
         scale = np.where(scale > 1e-12, scale, 1.0)
-        kept = [k for k in range(len(names)) if np.ptp(matrix[:, k]) > 0]
-        while True:
+        kept = [k for k in range(len(names)) if np.ptp(matrix[:, k]) > 0] if np.ptp(y) > 0 else []
+        while kept:
             model = linear.LogisticRegression(C=strength, max_iter=1000)
             model.fit((matrix[:, kept] - mean[kept]) / scale[kept], y, sample_weight=weights)
             coefficients = model.coef_[0] / scale[kept]
@@ -192,8 +207,12 @@ class _Split:
                 break
             kept.remove(min(wrong, key=lambda k: wrong[k] * scale[k]))
         full = np.zeros(len(names))
-        full[kept] = coefficients
-        intercept = float(model.intercept_[0] - full @ mean)
+        if kept:
+            full[kept] = coefficients
+            intercept = float(model.intercept_[0] - full @ mean)
+        else:
+            rare = 0.5 / y.size
+            intercept = float(logit(np.clip(np.average(y, weights=weights), rare, 1 - rare)))
         return Stage(tuple(names), tuple(float(w) for w in full), intercept)
 
     def bent(self, p: FloatArray) -> tuple[FloatArray, tuple[tuple[float, float], ...]]:
@@ -213,3 +232,13 @@ class _Split:
         for x, value in zip(whole.X_thresholds_, whole.y_thresholds_, strict=True):
             knots[float(x)] = float(value)
         return outside, tuple(knots.items())
+
+
+def _no_use(column: FloatArray) -> str:
+    """Why a feature has no weight where none has."""
+    same = np.ptp(column) == 0
+    return (
+        "the same for every candidate"
+        if same
+        else "lower where a passage is needed, and may not count against it"
+    )

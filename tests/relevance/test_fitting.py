@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from mio_rag.errors import InputError
 from mio_rag.relevance import Labelled, calibration_measures, fit, reliability, reliability_plot
+from mio_rag.relevance.model import Kind
 from mio_rag.types import Candidates
 
 
@@ -112,6 +114,38 @@ def test_too_little_to_fit_on() -> None:
         fit([p for p in pools(40, n=30) if p.gold][:3])
     with pytest.raises(InputError, match="link_stages=9"):
         fit(pools(40), link_stages=9)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "isotonic"])
+def test_features_that_tell_nothing_are_refused_by_name(kind: Kind) -> None:
+    """Cosines that are lower where a passage is needed leave no model, and no raw error of the solver."""
+    against = pools(slope=-12.0)
+    with pytest.raises(InputError, match=r"no feature tells needed .*'cosine' \(lower where a passage is"):
+        fit(against, features=["cosine", "cosine_gap"], kind=kind)
+    alike = [Labelled(replace(p.candidates, scores={"dense": np.ones(20)}), p.gold) for p in against]
+    with pytest.raises(InputError, match=r"'cosine' \(the same for every candidate\)"):
+        fit(alike, features=["cosine"], kind=kind)
+
+
+def test_a_fold_without_features_is_fitted_by_its_intercept() -> None:
+    """One large question against the others: where it is left out, the cosine would count against."""
+    rng = np.random.default_rng(5)
+    data = pools(20, slope=-12.0)
+    cosine = rng.random(4000)
+    ids = [f"p{k}" for k in range(4000)]
+    large = Candidates(ids, ["text"] * 4000, cosine, [5] * 4000, scores={"dense": cosine})
+    data.append(Labelled(large, frozenset(i for i, c in zip(ids, cosine, strict=True) if c > 0.7)))
+    model = fit(data, features=["cosine"], link_stages=0)
+    assert model.stages[0].weights[0] > 0
+    assert np.isfinite(model.measures["after"]["log_loss"])
+
+
+def test_labels_that_are_all_the_same_are_refused() -> None:
+    everything = [Labelled(p.candidates, frozenset(p.candidates.ids)) for p in pools(30)]
+    with pytest.raises(InputError, match="0 of 30 questions have a passage in their pool that is not needed"):
+        fit(everything)
+    with pytest.raises(InputError, match="9 of 30 questions have a passage in their pool that is not needed"):
+        fit([*everything[9:], *pools(30)[:9]])
 
 
 def test_reliability_by_hand() -> None:
