@@ -18,6 +18,10 @@ import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mio_rag.types import Answer
 
 __all__ = [
     "DataError",
@@ -72,7 +76,17 @@ class SolverError(MioRagError, RuntimeError):
 
 
 class GenerationError(MioRagError, RuntimeError):
-    """A generator could not produce an answer."""
+    """A generator could not produce an answer.
+
+    Parameters
+    ----------
+    spent : Answer, optional
+        What the model did say where that turned out to be no answer: its tokens and seconds are charged.
+    """
+
+    def __init__(self, message: str = "", spent: Answer | None = None) -> None:
+        super().__init__(message)
+        self.spent = spent
 
 
 @contextmanager

@@ -20,10 +20,13 @@ from mio_rag.context import clean
 from mio_rag.errors import GenerationError, InputError
 from mio_rag.generation._letters import parse_choice
 from mio_rag.generation.prompts import LETTERS, Prompt, build_prompt
-from mio_rag.generation.protocol import Choice, Generator
+from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, Generator
 from mio_rag.types import Answer, Passage, Question
 
 __all__ = ["BaseGenerator", "Choice", "Generator"]
+
+#: Position and probability of an option, and the reply that named it; None: one letter, in one pass.
+Chosen = tuple[int, float | None, Answer | None]
 
 _CACHED_TEXTS = 50_000
 # A probe stands where the passages will stand, so that heading and separators are counted with them.
@@ -92,15 +95,20 @@ class BaseGenerator(ABC):
     def _stream(self, prompt: Prompt, max_tokens: int) -> Iterator[str]:
         yield self._generate(prompt, max_tokens).text
 
-    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> tuple[int, float | None]:
-        """Position and probability; by default the reply is read as a letter, or as the text of an option."""
-        said = self.generate(prompt, max_tokens=16)
-        index = parse_choice(said.text, choices, self.name)
+    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> Chosen:
+        """By default the reply is read as a letter, or as the text of an option."""
+        room = CHOICE_TOKENS if self._window is None else self._window - self.prompt_tokens(prompt)
+        said = self.generate(prompt, max_tokens=min(CHOICE_TOKENS, room))
+        try:
+            index = parse_choice(said.text, choices, self.name)
+        except GenerationError as error:
+            error.spent = said
+            raise
         if not said.logprobs:
-            return index, None
+            return index, None, said
         # Of a letter its own token tells; of a longer reply the whole, which is a lower bound.
         letter = said.text.strip().startswith(LETTERS[index])
-        return index, math.exp(min(0.0, said.logprobs[0] if letter else sum(said.logprobs)))
+        return index, math.exp(min(0.0, said.logprobs[0] if letter else sum(said.logprobs))), said
 
     def _close(self) -> None:
         """Nothing to give back, unless the back end says so."""
@@ -200,13 +208,15 @@ class BaseGenerator(ABC):
         InputError
             For fewer than 2 or more than 26 choices, or a blank one.
         GenerationError
-            As `generate`; also if the reply of a model that cannot be constrained names no option, or nothing
-            counts the prompt's tokens.
+            As `generate`; also if the reply of a model that cannot be constrained names no option (`spent` is
+            that reply), or nothing counts the prompt's tokens.
         """
         prompt = self._with_choices(prompt, choices)
         start = time.perf_counter()
-        index, probability = self._choose(prompt, choices)
+        index, probability, said = self._choose(prompt, choices)
         seconds = time.perf_counter() - start
+        if said is not None:
+            return Choice(index, probability, replace(said, text=choices[index], logprobs=None))
         tokens = self.prompt_tokens(prompt)
         return Choice(index, probability, Answer(choices[index], tokens, 1, seconds, self.name))
 

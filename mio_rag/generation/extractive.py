@@ -38,7 +38,7 @@ from mio_rag.generation import _spans
 from mio_rag.generation._comparison import compare
 from mio_rag.generation._reading import Evidence, Reading
 from mio_rag.generation._spans import Span
-from mio_rag.generation.base import BaseGenerator
+from mio_rag.generation.base import BaseGenerator, Chosen
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer
 
@@ -96,7 +96,7 @@ class ExtractiveGenerator(BaseGenerator):
             generator=self.name,
         )
 
-    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> tuple[int, float | None]:
+    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> Chosen:
         """The option whose words, with the question's, one sentence supports best."""
         reading = Reading(f"{prompt.question.text} {' '.join(choices)}", prompt.passages)
         asked = _spans.stems(prompt.question.text)
@@ -117,7 +117,7 @@ class ExtractiveGenerator(BaseGenerator):
             )
 
         scores = [support(choice) for choice in choices]
-        return scores.index(max(scores)), None
+        return scores.index(max(scores)), None, None
 
     def _answer(self, prompt: Prompt) -> str:
         question = prompt.question.text.strip()

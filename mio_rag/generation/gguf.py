@@ -27,7 +27,7 @@ from typing import Any
 from mio_rag.errors import GenerationError, InputError, require
 from mio_rag.generation._http import HttpFailure, LoopbackClient
 from mio_rag.generation._letters import option_logprobs
-from mio_rag.generation.base import BaseGenerator
+from mio_rag.generation.base import BaseGenerator, Chosen
 from mio_rag.generation.prompts import LETTERS, Prompt
 from mio_rag.types import Answer
 
@@ -134,7 +134,7 @@ class GGUFGenerator(BaseGenerator):
             logprobs=tuple(float(token["logprob"]) for token in scored) if scored else None,
         )
 
-    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> tuple[int, float | None]:
+    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> Chosen:
         # One pass: the grammar leaves the model no other token than one of the letters, and what the others
         # would have had is among the most probable tokens.
         letters = LETTERS[: len(choices)]
@@ -143,7 +143,7 @@ class GGUFGenerator(BaseGenerator):
         said = (reply["choices"][0]["message"].get("content") or "").strip()
         if len(said) != 1 or said not in letters:
             raise GenerationError(f"{self.name} replied {said!r} under a grammar of the letters {letters}")
-        return letters.index(said), _among(reply["choices"][0], said, letters)
+        return letters.index(said), _among(reply["choices"][0], said, letters), None
 
     def weigh(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
         """Natural-log probability that the reply begins with each option, upper and lower case alike.

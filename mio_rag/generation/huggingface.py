@@ -16,7 +16,7 @@ from typing import Any
 from mio_rag.errors import GenerationError, InputError, require
 from mio_rag.generation._letters import option_logprobs
 from mio_rag.generation._tokenizer import chat_text, expanded, first_line, load_tokenizer
-from mio_rag.generation.base import BaseGenerator
+from mio_rag.generation.base import BaseGenerator, Chosen
 from mio_rag.generation.prompts import LETTERS, Prompt
 from mio_rag.types import Answer
 
@@ -184,7 +184,7 @@ class HuggingFaceGenerator(BaseGenerator):
         if failure:
             raise GenerationError(f"{self.name} failed: {first_line(failure[0])}") from failure[0]
 
-    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> tuple[int, float | None]:
+    def _choose(self, prompt: Prompt, choices: Sequence[str]) -> Chosen:
         """The letter to which the model gives the largest log-probability as continuation."""
         _, plain = chat_text(self._tokenizer, prompt)
         ids = self._ids(prompt)
@@ -198,7 +198,7 @@ class HuggingFaceGenerator(BaseGenerator):
             target = self._torch.tensor(ending, device=self._device)[:, None]
             scores.append(float(self._torch.log_softmax(logits, dim=-1).gather(1, target).sum()))
         best = max(scores)
-        return scores.index(best), 1 / sum(math.exp(score - best) for score in scores)
+        return scores.index(best), 1 / sum(math.exp(score - best) for score in scores), None
 
     def weigh(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
         """Natural-log probability that the reply begins with each option, upper and lower case alike.

@@ -10,7 +10,10 @@ from mio_rag.errors import GenerationError
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer, Question
 
-__all__ = ["Choice", "Generator", "OptionWeigher"]
+__all__ = ["CHOICE_TOKENS", "Choice", "Generator", "OptionWeigher"]
+
+#: Longest reply that a choice is read from, where a model cannot be held to a letter.
+CHOICE_TOKENS = 16
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Choice:
     probability : float or None
         Of this option among all of them, in [0, 1]; None where the generator cannot say.
     answer : Answer
-        The option's text, with what choosing it cost.
+        The option's text, with what choosing it cost: one token where the model was held to a letter, else
+        all that it said.
     """
 
     index: int

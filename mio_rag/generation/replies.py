@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from mio_rag.errors import GenerationError, InputError
 from mio_rag.generation.prompts import Prompt, build_prompt
-from mio_rag.generation.protocol import Choice, Generator
+from mio_rag.generation.protocol import Choice, Generator, OptionWeigher
 from mio_rag.types import Answer, Question
 
 __all__ = ["RememberingGenerator", "ReplyFile"]
@@ -77,6 +77,8 @@ class ReplyFile:
 class RememberingGenerator:
     """A generator that looks first whether the same was asked before.
 
+    It can do what the generator behind it can: where that is an `OptionWeigher`, so is this.
+
     Parameters
     ----------
     generator : Generator
@@ -89,6 +91,11 @@ class RememberingGenerator:
     InputError
         If the generator's replies depend on more than it can name, or the path is a folder.
     """
+
+    def __new__(cls, generator: Generator, path: str | Path) -> RememberingGenerator:
+        """That of a generator which weighs options is one itself."""
+        weighs = isinstance(generator, OptionWeigher)
+        return super().__new__(_RememberingWeigher if weighs and cls is RememberingGenerator else cls)
 
     def __init__(self, generator: Generator, path: str | Path) -> None:
         identity = generator.identity
@@ -186,8 +193,9 @@ class RememberingGenerator:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _key(self, kind: str, prompt: Prompt, max_tokens: int) -> bytes:
-        asked = [self._identity, kind, prompt.system, prompt.user, list(prompt.question.choices), max_tokens]
+    def _key(self, kind: str, prompt: Prompt, max_tokens: int, options: Sequence[str] | None = None) -> bytes:
+        among = list(prompt.question.choices if options is None else options)
+        asked = [self._identity, kind, prompt.system, prompt.user, among, max_tokens]
         return hashlib.sha256(json.dumps(asked).encode()).digest()
 
     def _answer(self, kept: Any) -> Answer | None:
@@ -199,3 +207,18 @@ class RememberingGenerator:
             return Answer(**(kept | {"logprobs": None if scored is None else tuple(map(float, scored))}))
         except (KeyError, TypeError, ValueError):
             return None
+
+
+class _RememberingWeigher(RememberingGenerator):
+    """One whose generator says how likely short replies are."""
+
+    def weigh(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
+        """The kept log-probabilities of the options, or new ones, which are kept."""
+        key = self._key("weigh", prompt, 1, options)
+        kept = (self.file.get(key) or {}).get("logprobs")
+        if isinstance(kept, list) and len(kept) == len(options) and all(isinstance(p, float) for p in kept):
+            return tuple(kept)
+        assert isinstance(self._inner, OptionWeigher)
+        weights = tuple(map(float, self._inner.weigh(prompt, options)))
+        self.file.put(key, {"logprobs": weights})
+        return weights

@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -14,6 +15,7 @@ import pytest
 from mio_rag.context import passage_tokens, render_context
 from mio_rag.errors import GenerationError, InputError
 from mio_rag.generation import GGUFGenerator, build_prompt, make_generator
+from mio_rag.retrieval.rerank import make_reranker
 from mio_rag.types import Passage, Question
 
 MODEL = os.environ.get("MIO_RAG_TEST_GGUF", "")
@@ -181,6 +183,18 @@ def test_weigh_gives_log_probabilities(generator: GGUFGenerator) -> None:
     first, missing = generator.weigh(PROMPT, [said.text, "no such token"])
     assert first >= said.logprobs[0] - 1e-3  # other spellings may add to it
     assert missing < first <= 0
+
+
+@pytest.mark.gguf
+@needs_model
+def test_what_weighs_options_can_be_remembered(tmp_path: Path) -> None:
+    reranker = make_reranker(f"yes-no:gguf:{MODEL}?n_ctx=512&replies={tmp_path / 'replies.sqlite'}")
+    pairs = [("Who baked the bread?", "Ada baked the bread."), ("Who baked the bread?", "It rained.")]
+    first = reranker.score(pairs)
+    assert len(set(first.tolist())) == 2
+    assert reranker.score(pairs).tolist() == first.tolist()
+    with sqlite3.connect(tmp_path / "replies.sqlite") as replies:
+        assert replies.execute("SELECT count(*) FROM replies").fetchone() == (3,)  # one for the fingerprint
 
 
 @needs_model

@@ -2,7 +2,9 @@
 
 import json
 import math
+import pickle
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,18 @@ from mio_rag.generation import (
     BaseGenerator,
     ExtractiveGenerator,
     Generator,
+    GGUFGenerator,
+    HuggingFaceGenerator,
+    OpenAIGenerator,
     Prompt,
     build_prompt,
     make_generator,
 )
 from mio_rag.generation._target import parse_file
 from mio_rag.generation.gguf import _among
-from mio_rag.generation.replies import RememberingGenerator
+from mio_rag.generation.protocol import CHOICE_TOKENS, OptionWeigher
+from mio_rag.generation.replies import RememberingGenerator, _RememberingWeigher
+from mio_rag.retrieval.rerankers import YesNo
 from mio_rag.types import Answer, Question
 
 OPEN = build_prompt(Question("q", "Where is the tower?"))
@@ -81,6 +88,69 @@ def test_choices_come_back_with_their_probability(tmp_path: Path) -> None:
     assert model.asked == 1
     swapped = remembering.choose_scored(CHOICE, ("Paris", "Rome"))  # the model still says B
     assert (swapped.index, swapped.answer.text, model.asked) == (1, "Rome", 2)
+
+
+class Weigher(Slow):
+    """Says how likely options are, the more so the longer they are."""
+
+    def weigh(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
+        self.asked += 1
+        return tuple(-1.0 / len(option) for option in options)
+
+
+def test_what_weighs_options_still_does_and_is_asked_once(tmp_path: Path) -> None:
+    model = Weigher()
+    remembering = RememberingGenerator(model, tmp_path / "replies.sqlite")
+    assert isinstance(remembering, RememberingGenerator)
+    assert isinstance(remembering, OptionWeigher)
+    assert not isinstance(RememberingGenerator(Slow(), tmp_path / "other.sqlite"), OptionWeigher)
+    for _ in range(2):
+        assert remembering.weigh(OPEN, ["Yes", "No"]) == (-1 / 3, -1 / 2)
+        assert remembering.weigh(OPEN, ["No", "Yes"]) == (-1 / 2, -1 / 3)
+    assert model.asked == 2
+    assert remembering.weigh(CHOICE, ["Yes", "No"]) == (-1 / 3, -1 / 2)
+    assert model.asked == 3
+    later = RememberingGenerator(Weigher(), tmp_path / "replies.sqlite")
+    reranker = YesNo(later)
+    scores = reranker.score([("Who?", "Ada."), ("Who?", "Bob.")])
+    again = YesNo(RememberingGenerator(Weigher(), tmp_path / "replies.sqlite"))
+    assert again.fingerprint == reranker.fingerprint
+    assert scores.tolist() == [pytest.approx(1 / 6)] * 2
+
+
+@pytest.mark.parametrize("made", [GGUFGenerator, HuggingFaceGenerator, OpenAIGenerator])
+def test_remembering_takes_no_ability_away(made: type) -> None:
+    abilities = {name for name in dir(made) if not name.startswith("_")}
+    remembering = {name for name in dir(_RememberingWeigher) if not name.startswith("_")}
+    assert abilities <= remembering
+
+
+def test_a_choice_read_from_a_reply_costs_all_of_the_reply(tmp_path: Path) -> None:
+    chosen = Slow(text="B, I think").choose_scored(CHOICE, ("Rome", "Paris"))
+    assert chosen.index == 1
+    answer = chosen.answer
+    assert (answer.text, answer.prompt_tokens, answer.completion_tokens) == ("Paris", 11, 2)
+    assert answer.latency_seconds == 7.0
+    mumbling = Slow(text="I cannot say")
+    with pytest.raises(GenerationError, match="names no option") as failed:
+        RememberingGenerator(mumbling, tmp_path / "replies.sqlite").choose_scored(CHOICE, ("Rome", "Paris"))
+    assert failed.value.spent == mumbling.generate(CHOICE)
+    assert pickle.loads(pickle.dumps(failed.value)).spent == failed.value.spent
+
+
+def test_a_choice_fits_where_a_letter_does() -> None:
+    asked = list[int]()
+
+    class Small(Slow):
+        def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+            asked.append(max_tokens)
+            return super()._generate(prompt, max_tokens)
+
+    for room, wanted in ((1, 1), (9, 9), (40, CHOICE_TOKENS)):
+        small = Small()
+        small._window = small.prompt_tokens(CHOICE) + room
+        assert small.choose(CHOICE, ("Rome", "Paris")) == 1
+        assert asked.pop() == wanted
 
 
 def test_a_longer_reply_is_as_probable_as_all_of_it() -> None:
