@@ -140,16 +140,18 @@ def ask_agent(
 ) -> None:
     """Answer one question through an agent, and show how."""
     from mio_rag.console_mdp import print_outcome
-    from mio_rag.control.agent import make_agent
+    from mio_rag.control.agent import Failure, make_agent
     from mio_rag.control.trace import append_traces
     from mio_rag.types import Question
 
     agent = make_agent(controller, settings, retriever, selector, max_tokens=max_tokens, seed=seed)
     # Luck is drawn by question: each has an id of its own, the same in every run.
     name = f"question-{hashlib.sha256(question.encode()).hexdigest()[:12]}"
-    outcome = agent.run(Question(name, question), generator, budget_tokens)
+    outcome = agent.attempt(Question(name, question), generator, budget_tokens)
     if trace is not None:
         append_traces(trace, [outcome.trace])
+    if isinstance(outcome, Failure):
+        raise outcome.error
     if output.as_json:
         output.json(outcome_json(outcome))
     else:

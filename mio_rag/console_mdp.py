@@ -95,6 +95,8 @@ def print_outcome(console: Console, trace: Trace) -> None:
         console.print(table)
     worth = _worth(trace.last_q_values, open_actions(trace.steps, closed_book))
     why = f"; {worth}" if worth and trace.ended == "stop" else ""
+    if trace.error is not None:
+        console.print(trace.error, style="red", markup=False, soft_wrap=True)
     console.print(f"ended: {trace.ended}, at U = {trace.uncertainty:.3f}{why}", markup=False)
     for passage in trace.passages:
         title = f"{escape(passage['title'])} " if passage["title"] else ""

@@ -28,14 +28,15 @@ from mio_rag.control.plan import model_to_dict
 from mio_rag.control.policies import Controller, State, make_controller, split_name
 from mio_rag.control.trace import Step, Trace, open_actions
 from mio_rag.control.uncertainty import Gauge, make_gauge
-from mio_rag.errors import InputError
+from mio_rag.errors import GenerationError, InputError, MioRagError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import Generator
+from mio_rag.generation.protocol import CHOICE_TOKENS
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selector import Selector
 from mio_rag.types import Question, Selection
 
-__all__ = ["Agent", "ControlSettings", "Outcome", "make_agent"]
+__all__ = ["Agent", "ControlSettings", "Failure", "Outcome", "make_agent"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,15 @@ class Outcome:
 
 
 @dataclass(frozen=True, eq=False)
+class Failure:
+    """Why there is no answer; what was read, done and spent until then."""
+
+    error: MioRagError
+    selection: Selection | None
+    trace: Trace
+
+
+@dataclass(frozen=True, eq=False)
 class Agent:
     """One controller with its parts.
 
@@ -122,63 +132,82 @@ class Agent:
         Raises
         ------
         MioRagError
-            As retrieval, selection and generation do.
+            As retrieval, selection and generation do; `attempt` also tells what was done and spent by then.
         """
+        found = self.attempt(question, generator, budget_tokens, replies)
+        if isinstance(found, Failure):
+            raise found.error
+        return found
+
+    def attempt(
+        self, question: Question, generator: Generator, budget_tokens: int, replies: Replies | None = None
+    ) -> Outcome | Failure:
+        """As `run`, but a part that fails with a `MioRagError` makes a `Failure`; all else is passed on."""
         if budget_tokens < 1:
             raise InputError(f"budget_tokens={budget_tokens} must be >= 1")
-        settings = self.settings
+        run = _Run(self, question, generator, Memory(question, int(budget_tokens)))
+        try:
+            reply = run.answer(replies)
+        except MioRagError as error:
+            return Failure(error, run.memory.selection, run.trace(None, error))
+        return Outcome(reply, run.memory.selection, run.trace(reply))
+
+
+@dataclass(eq=False)
+class _Run:
+    """One question on its way; its trace can be told at any time."""
+
+    agent: Agent
+    question: Question
+    generator: Generator
+    memory: Memory
+    meter: Meter | None = None
+    steps: list[Step] = field(default_factory=list)
+    opening: tuple[Call, ...] = ()
+    ended: str = "stop"
+    level: float = 1.0
+    q: dict[str, float] | None = None
+
+    def answer(self, replies: Replies | None) -> Reply:
+        """Act until the controller stops or a limit comes, then answer."""
+        meter = self.meter = self._meter(replies)
+        try:
+            self._act_until_stop(meter)
+        except LimitReached as limit:
+            self.ended = str(limit)
+        try:
+            return self.agent.parts.synthesizer.answer(self.memory, meter)
+        except LimitReached as limit:  # a synthesizer of one's own that does not ask for the final answer
+            raise GenerationError(f"the answer would go beyond the limit of {limit}: raise it") from limit
+
+    def _meter(self, replies: Replies | None) -> Meter:
+        """The window shared out between evidence, notes and answer, and the answer's tokens set aside."""
+        agent, settings, memory = self.agent, self.agent.settings, self.memory
         notes = settings.kept_notes * (settings.note_tokens + 4)
-        window = require_answerable(generator, question, self.max_tokens)
+        window = require_answerable(self.generator, self.question, agent.max_tokens)
         if window is not None:
             notes = min(notes, window // 2)
-            budget_tokens = min(budget_tokens, window - notes)
-        memory = Memory(question, budget_tokens)
-        asked = generator.prompt_tokens(self.parts.synthesizer.prompt(memory))
-        meter = Meter(generator, settings.limits, asked + budget_tokens + notes + self.max_tokens, replies)
-        steps: list[Step] = []
-        opening: tuple[Call, ...] = ()
-        ended, level, q = "stop", 1.0, None
-        try:
-            level = self.gauge.start(memory, meter)
-            opening = meter.take()
-            while True:
-                possible = open_actions(steps, self.parts.finder is None)
-                decision = self.controller.decide(State(question.id, len(steps), level, possible))
-                q = decision.q_values
-                if decision.action == "stop":
-                    break
-                if len(steps) >= settings.limits.steps:
-                    raise LimitReached(f"{settings.limits.steps} steps")
-                meter.check()
-                steps.append(self._act(decision.action, q, level, len(steps), memory, meter))
-                level = steps[-1].next_uncertainty
-        except LimitReached as limit:
-            ended = str(limit)
-        wasted = meter.take()  # of an action that a limit cut off
-        reply = self.parts.synthesizer.answer(memory, meter)
-        closing = (*wasted, *meter.take())
-        calls = (*opening, *(call for step in steps for call in step.calls), *closing)
-        trace = Trace(
-            question_id=question.id,
-            question=question.text,
-            choices=question.choices,
-            controller=self.name,
-            gauge=self.gauge.name,
-            budget_tokens=budget_tokens,
-            settings=self._described(),
-            steps=tuple(steps),
-            ended=ended,
-            uncertainty=level,
-            last_q_values=q,
-            passages=_read(memory.selection),
-            answer=reply.answer.text,
-            choice=reply.choice,
-            generator=generator.name,
-            opening=opening,
-            closing=closing,
-            parts=totals(calls),
-        )
-        return Outcome(reply, memory.selection, trace)
+            memory.budget_tokens = min(memory.budget_tokens, window - notes)
+        longest = max(agent.max_tokens, CHOICE_TOKENS) if self.question.choices else agent.max_tokens
+        asked = self.generator.prompt_tokens(agent.parts.synthesizer.prompt(memory))
+        return Meter(self.generator, settings.limits, asked + memory.budget_tokens + notes + longest, replies)
+
+    def _act_until_stop(self, meter: Meter) -> None:
+        agent, limits = self.agent, self.agent.settings.limits
+        self.level = agent.gauge.start(self.memory, meter)
+        self.opening = meter.take()
+        while True:
+            step = len(self.steps)
+            possible = open_actions(self.steps, agent.parts.finder is None)
+            decision = agent.controller.decide(State(self.question.id, step, self.level, possible))
+            self.q = decision.q_values
+            if decision.action == "stop":
+                return
+            if step >= limits.steps:
+                raise LimitReached(f"{limits.steps} steps")
+            meter.check()
+            self.steps.append(self._act(decision.action, self.q, self.level, step, self.memory, meter))
+            self.level = self.steps[-1].next_uncertainty
 
     def _act(
         self, action: str, q: dict[str, float] | None, level: float, step: int, memory: Memory, meter: Meter
@@ -187,19 +216,19 @@ class Agent:
         query = note = ""
         new: tuple[str, ...] = ()
         if action == "retrieve":
-            assert self.parts.finder is not None
-            query = self.parts.decomposer.next_query(memory, level, meter)
+            assert self.agent.parts.finder is not None
+            query = self.agent.parts.decomposer.next_query(memory, level, meter)
             if query.lower() not in {q.lower() for q in memory.queries}:
                 read = _ids(memory)
-                new = self.parts.finder.find(memory, query, meter)
+                new = self.agent.parts.finder.find(memory, query, meter)
                 memory.draft = memory.draft if _ids(memory) == read else None
             memory.queries.append(query)
         else:
-            note = self.parts.reasoner.reason(memory, meter)
+            note = self.agent.parts.reasoner.reason(memory, meter)
             if note:
                 memory.draft = None
                 memory.notes.append(note)
-        after = self.gauge.after(action, level, len(new) + bool(note), step, memory, meter)
+        after = self.agent.gauge.after(action, level, len(new) + bool(note), step, memory, meter)
         return Step(
             step=step,
             uncertainty=level,
@@ -213,12 +242,39 @@ class Agent:
             calls=meter.take(),
         )
 
+    def trace(self, reply: Reply | None, error: MioRagError | None = None) -> Trace:
+        """All that was done; what an action took that a limit or an error cut off counts with the answer."""
+        closing = () if self.meter is None else self.meter.take()
+        calls = (*self.opening, *(call for step in self.steps for call in step.calls), *closing)
+        return Trace(
+            question_id=self.question.id,
+            question=self.question.text,
+            choices=self.question.choices,
+            controller=self.agent.name,
+            gauge=self.agent.gauge.name,
+            budget_tokens=self.memory.budget_tokens,
+            settings=self._described(),
+            steps=tuple(self.steps),
+            ended=self.ended if error is None else "error",
+            uncertainty=self.level,
+            last_q_values=self.q,
+            passages=_read(self.memory.selection),
+            answer="" if reply is None else reply.answer.text,
+            choice=None if reply is None else reply.choice,
+            generator=self.generator.name,
+            opening=self.opening,
+            closing=closing,
+            parts=totals(calls),
+            error=None if error is None else f"{type(error).__name__}: {error}",
+        )
+
     def _described(self) -> dict[str, Any]:
+        agent = self.agent
         return {
-            **self.settings.to_dict(),
-            "seed": self.seed,
-            "closed_book": self.parts.finder is None,
-            "max_tokens": self.max_tokens,
+            **agent.settings.to_dict(),
+            "seed": int(agent.seed),
+            "closed_book": agent.parts.finder is None,
+            "max_tokens": int(agent.max_tokens),
         }
 
 

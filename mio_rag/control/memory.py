@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from mio_rag.errors import GenerationError, InputError
+from mio_rag.errors import GenerationError, InputError, MioRagError
 from mio_rag.generation import Generator, Prompt
+from mio_rag.generation.protocol import CHOICE_TOKENS
 from mio_rag.types import Answer, Candidates, Passage, Question, Selection
 
 __all__ = ["Call", "LimitReached", "Limits", "Memory", "Meter", "Replies", "Reply"]
@@ -46,6 +47,8 @@ class Limits:
             problems.append(f"seconds={self.seconds!r} must be > 0")
         if problems:
             raise InputError([f"limit {problem}" for problem in problems])
+        for name, kind in (("steps", int), ("tokens", int), ("seconds", float)):  # traces hold plain numbers
+            object.__setattr__(self, name, kind(getattr(self, name)))
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Call:
     ----------
     part : str
         decompose, retrieve, select, reason, measure or answer.
+    lm_calls : int
+        Replies of the language model; one that failed without a reply took its seconds alone.
     """
 
     part: str
@@ -172,7 +177,7 @@ class Meter:
     def choose(self, part: str, prompt: Prompt, *, final: bool = False) -> Reply:
         """Let the model choose among the options of the prompt's question; limits as in `generate`."""
         if not final:
-            self._affordable(prompt, 1)
+            self._affordable(prompt, CHOICE_TOKENS)
 
         def choose() -> Reply:
             chosen = self.generator.choose_scored(prompt, prompt.question.choices)
@@ -182,10 +187,12 @@ class Meter:
 
     @contextmanager
     def timed(self, part: str, retrieval_calls: int = 0) -> Iterator[None]:
-        """Count what happens inside as a use of a part without the model."""
+        """Count what happens inside as a use of a part without the model, also where it fails."""
         start = time.perf_counter()
-        yield
-        self._calls.append(Call(part, time.perf_counter() - start, retrieval_calls=retrieval_calls))
+        try:
+            yield
+        finally:
+            self._calls.append(Call(part, time.perf_counter() - start, retrieval_calls=retrieval_calls))
 
     def _affordable(self, prompt: Prompt, max_tokens: int) -> None:
         needed = self.generator.prompt_tokens(prompt) + max_tokens
@@ -196,14 +203,23 @@ class Meter:
         """A reply from those given before, or a new one, counted as if it had been waited for."""
         start = time.perf_counter()
         if key not in self._replies:
-            self._replies[key] = ask()
-        answer = self._replies[key].answer
-        self._remembered += answer.latency_seconds - (time.perf_counter() - start)
-        self.tokens += answer.prompt_tokens + answer.completion_tokens
-        self._calls.append(
-            Call(part, answer.latency_seconds, 1, 0, answer.prompt_tokens, answer.completion_tokens)
-        )
+            try:
+                self._replies[key] = ask()
+            except MioRagError as error:
+                spent = error.spent if isinstance(error, GenerationError) else None
+                self._charge(part, spent, time.perf_counter() - start)
+                raise
+        self._charge(part, self._replies[key].answer, time.perf_counter() - start)
         return self._replies[key]
+
+    def _charge(self, part: str, said: Answer | None, waited: float) -> None:
+        """Count a use of the model: what it said, or the time that it took to say nothing."""
+        if said is None:
+            self._calls.append(Call(part, waited))
+            return
+        self._remembered += said.latency_seconds - waited
+        self.tokens += said.prompt_tokens + said.completion_tokens
+        self._calls.append(Call(part, said.latency_seconds, 1, 0, said.prompt_tokens, said.completion_tokens))
 
 
 def totals(calls: Sequence[Call]) -> dict[str, Call]:

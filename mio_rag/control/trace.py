@@ -69,11 +69,13 @@ class Trace:
     settings : dict
         model, stop_at, seed, closed_book, limits: what decisions depend on.
     ended : str
-        "stop", or the limit that came first.
+        "stop", or the limit that came first, or "error" where a part failed and there is no answer.
     passages : tuple of dict
         id, title, text and tokens of what was read in the end.
     opening, closing : tuple of Call
-        Measuring U before the first action; the answer.
+        Measuring U before the first action; the answer, after what an action took that was cut off.
+    error : str or None
+        What failed.
     """
 
     question_id: str
@@ -94,6 +96,7 @@ class Trace:
     opening: tuple[Call, ...]
     closing: tuple[Call, ...]
     parts: dict[str, Call] = field(default_factory=dict)
+    error: str | None = None
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -153,6 +156,8 @@ def _problems(trace: Trace) -> list[str]:
         amounts = dataclasses.astuple(call)[1:]
         if not all(_between(amount, 0, math.inf) for amount in amounts):
             problems.append(f"a call of {call.part} took {amounts}: finite numbers >= 0 are wanted")
+    if (trace.ended == "error") != isinstance(trace.error, str):
+        problems.append(f"ended is {trace.ended!r}, but error is {trace.error!r}")
     settings = trace.settings
     if not isinstance(settings, dict) or not isinstance(settings.get("model"), dict):
         return [*problems, "settings hold no model"]

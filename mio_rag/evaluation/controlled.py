@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mio_rag.control.agent import Agent, ControlSettings, Outcome, make_agent
+from mio_rag.control.agent import Agent, ControlSettings, Failure, Outcome, make_agent
 from mio_rag.control.memory import Replies
 from mio_rag.control.trace import append_traces
 from mio_rag.errors import InputError
@@ -54,12 +54,20 @@ class Controlled:
         """Name of the controller."""
         return self.agent.name
 
-    def run(self, question: Question, generator: Generator, budget_tokens: int, replies: Replies) -> Outcome:
-        """Answer a question, and keep its trace."""
-        outcome = self.agent.run(question, generator, budget_tokens, replies)
+    def run(
+        self, question: Question, generator: Generator, budget_tokens: int, replies: Replies
+    ) -> Outcome | Failure:
+        """Answer a question, or fail to, and keep the trace.
+
+        Raises
+        ------
+        InputError
+            If the trace cannot be written.
+        """
+        found = self.agent.attempt(question, generator, budget_tokens, replies)
         if self.traces is not None:
-            append_traces(self.traces, [outcome.trace])
-        return outcome
+            append_traces(self.traces, [found.trace])
+        return found
 
 
 def check_controllers(names: Sequence[str], settings: ControlSettings, closed_book: bool) -> None:
@@ -98,12 +106,11 @@ def make_controlled(
     ]
 
 
-def outcome_row(question: Question, outcome: Outcome) -> dict[str, Any]:
-    """What a row says of an outcome, its selection apart."""
-    trace, reply = outcome.trace, outcome.reply
+def outcome_row(question: Question, outcome: Outcome | Failure) -> dict[str, Any]:
+    """What a row says of an outcome, its selection apart; of a failure what it took, and no answer."""
+    trace = outcome.trace
     calls = trace.calls
     row: dict[str, Any] = {
-        "answer": reply.answer.text,
         "prompt_tokens": sum(call.prompt_tokens for call in calls),
         "completion_tokens": sum(call.completion_tokens for call in calls),
         "lm_calls": sum(call.lm_calls for call in calls),
@@ -116,8 +123,10 @@ def outcome_row(question: Question, outcome: Outcome) -> dict[str, Any]:
             f"{name}_seconds": trace.parts[p].seconds if p in trace.parts else 0.0
             for p, name in PARTS.items()
         },
-        **answer_measures(question, reply.answer.text, reply.choice),
     }
+    if isinstance(outcome, Outcome):
+        text = outcome.reply.answer.text
+        row |= {"answer": text, **answer_measures(question, text, outcome.reply.choice)}
     if outcome.selection is None:  # nothing was read
         row |= {"selected_ids": [], "tokens_used": 0, "passages_selected": 0}
         row |= failed_measures(question, selection=True, answer=False)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mio_rag.context import TokenCounter
+from mio_rag.control.agent import Failure
 from mio_rag.control.memory import Replies
 from mio_rag.errors import GenerationError, InfeasibleError, MioRagError
 from mio_rag.evaluation.controlled import Controlled, outcome_row
@@ -61,7 +62,8 @@ class _Work:
     def fail(self, error: MioRagError, *, answered: bool) -> None:
         """Mark the row as failed; `answered`: whether a reader should have answered."""
         zeros = failed_measures(self.question, selection=self.selection is None, answer=answered)
-        if not isinstance(error, InfeasibleError):  # whose status is what the solver said
+        said = isinstance(error, InfeasibleError) and isinstance(self.method, Method)
+        if not said:  # the solver said a status; an agent's selection is that of an earlier step
             self.row["status"] = "error"
         self.row |= {"error": str(error), "error_kind": type(error).__name__, **zeros}
 
@@ -104,15 +106,14 @@ class Road:
         """The row of a question that an agent answers."""
         assert self.generator is not None
         work = _Work(question, method, budget)
-        work.row["retrieval_calls"] = 0
-        try:
-            outcome = method.run(question, self.generator, budget, replies)
-        except MioRagError as error:
-            work.fail(error, answered=True)
-            return work.row
-        if outcome.selection is not None:
-            work.row |= _described(question, outcome.selection)
-        return work.row | outcome_row(question, outcome)
+        outcome = method.run(question, self.generator, budget, replies)
+        work.selection = outcome.selection
+        if work.selection is not None:
+            work.row |= _described(question, work.selection)
+        work.row |= outcome_row(question, outcome)
+        if isinstance(outcome, Failure):
+            work.fail(outcome.error, answered=True)
+        return work.row
 
     def _select(self, question: Question, pairs: Sequence[tuple[Method, int]]) -> list[_Work]:
         """Retrieve once, and decide by every method."""
@@ -180,15 +181,18 @@ class Road:
             answer = answers[_key(prompt)]
             if isinstance(answer, MioRagError):
                 work.fail(answer, answered=True)
-                continue
-            work.seconds["generate"] = answer.latency_seconds
-            work.row |= {
-                "answer": answer.text,
-                "prompt_tokens": answer.prompt_tokens,
-                "completion_tokens": answer.completion_tokens,
-                "lm_calls": 1,
-                **answer_measures(work.question, answer.text, choices.get(_key(prompt))),
-            }
+                said = answer.spent if isinstance(answer, GenerationError) else None
+            else:
+                said = answer
+                work.row["answer"] = answer.text
+                work.row |= answer_measures(work.question, answer.text, choices.get(_key(prompt)))
+            if said is not None:
+                work.seconds["generate"] = said.latency_seconds
+                work.row |= {
+                    "prompt_tokens": said.prompt_tokens,
+                    "completion_tokens": said.completion_tokens,
+                    "lm_calls": 1,
+                }
 
 
 def _key(prompt: Prompt) -> tuple[str, str]:
