@@ -81,10 +81,10 @@ def solve(
     Notes
     -----
     Deterministic, unless a time limit cuts it short: neither seed nor thread count changes the search. One
-    BLAS thread is used throughout. The first solve on a machine compiles for 5 to 16 s, which neither the
-    time limit nor the reported seconds include. Where coefficients differ by more than about 12 orders of
-    magnitude (a penalty of 10^9 among values of 10^-6), the search may end without a proof to 10^-6: the
-    bound holds, and the message says so.
+    BLAS thread is used throughout. The first solve on a machine compiles for about 8 s with two cores,
+    12 s with one, which neither the time limit nor the reported seconds include. Where coefficients differ by
+    more than about 12 orders of magnitude (a penalty of 10^9 among values of 10^-6), the search may end
+    without a proof to 10^-6: the bound holds, and the message says so.
     """
     _ready()
     start = time.perf_counter()
@@ -105,7 +105,7 @@ def _ready() -> None:
     program, root = _tiny()
     best = Incumbent(-math.inf, None)
     # The first use of one_blas_thread looks for BLAS libraries, which is not solving either.
-    with announced("the exact kernel", "5 to 16"), one_blas_thread():
+    with announced("the exact kernel", "8 to 12"), one_blas_thread():
         with compiled_beside(kernel.search, f"import {__name__} as b; b._ready_to_search()"):
             _round(program, root.problem, root.x, best, 1)
             probed(relax_root(root, best, 1e-9, SolveOptions()), math.inf, math.inf, fewest=0)
