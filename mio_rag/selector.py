@@ -231,7 +231,8 @@ class Selector:
             The reader's tokenizer. With it `tokens_used` is the measured size of the assembled block rather
             than the sum of single passages; should the block come out larger than the budget (a tokenizer may
             count a whole higher than its parts), the program is solved again with a budget that is smaller in
-            proportion, by one passage at most, until the block fits. The certificate is then one for that smaller budget, `program.budget`.
+            proportion, by one passage at most, until the block fits. The certificate is then one for that
+            smaller budget, `program.budget`.
 
         Returns
         -------

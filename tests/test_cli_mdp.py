@@ -157,6 +157,22 @@ def test_ask_through_an_agent(folder: Path, river_index: CorpusIndex) -> None:
     assert "--max-steps, --trace: nothing comes of it without a controller" in problems[0]
 
 
+def test_a_question_that_fails_leaves_its_trace(folder: Path, river_index: CorpusIndex) -> None:
+    river_index.save(folder / "index")
+    trace, said = folder / "traces.jsonl", folder / "none.json"
+    said.write_text("{}")
+    options = ("--generator", f"scripted:{said}", "--controller", "fixed-1", "--trace", trace)
+    error = run("ask", folder / "index", "How long is the Po?", *options, code=1)["error"]
+    assert "the script has no answer" in error["problems"][0]
+    replayed = run("mdp", "replay", trace, "--question", "How long is the Po?")
+    assert (replayed["traces"], replayed["differing"]) == (1, [])
+    shown = replayed["shown"][0]
+    assert (shown["ended"], shown["answer"], len(shown["steps"])) == ("error", "", 1)
+    assert shown["parts"]["retrieve"]["retrieval_calls"] == 1
+    people = runner.invoke(app, ["mdp", "replay", str(trace), "--question", "How long is the Po?"])
+    assert "GenerationError: the script has no answer" in people.output
+
+
 def test_evaluate_compares_controllers_and_methods(folder: Path) -> None:
     out = folder / "out"
     arguments = [
