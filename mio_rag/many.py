@@ -27,9 +27,12 @@ def finish_many(
 ) -> list[Selection | MioRagError]:
     """The selection, or the error, of each of `steps`, in order; see `Selector.select_many`."""
     found: dict[int, Selection | MioRagError] = {}
+    spent = [0.0] * len(steps)  # the time limit is a question's, however many programs it takes
 
     def advance(k: int, result: SolveResult | None) -> Iterable[tuple[int, SelectionProgram]]:
         """The next program of question k; nothing, and its outcome noted, where there is none."""
+        if result is not None:
+            spent[k] += result.wall_seconds
         try:
             program = next(steps[k]) if result is None else steps[k].send(result)
         except StopIteration as done:
@@ -47,7 +50,9 @@ def finish_many(
         task for k in range(len(steps)) for task in advance(k, None)
     )
     while True:
-        solved = solve_as_completed(tasks, solver, options, workers=workers, executor=executor)
+        solved = solve_as_completed(
+            tasks, solver, lambda k: options.after(spent[k]), workers=workers, executor=executor
+        )
         # Another round for those whose context block came out too large.
         tasks = [task for k, result in solved for task in advance(k, result)]
         if not tasks:

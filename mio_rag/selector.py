@@ -258,10 +258,12 @@ class Selector:
         """
         steps = self._choices(candidates, budget_tokens, counter)
         program = next(steps)
-        run = path_solver(self.solver, self.options)
+        run, spent = path_solver(self.solver, self.options), 0.0
         while True:
+            result = run(program, spent)
+            spent += result.wall_seconds  # the time limit is the question's, however many programs it takes
             try:
-                program = steps.send(run(program))
+                program = steps.send(result)
             except StopIteration as done:
                 choice: Choice = done.value
                 return choice

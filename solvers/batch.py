@@ -16,6 +16,8 @@ from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 __all__ = ["Executor", "batch_problems", "solve_as_completed", "solve_many", "solve_reported"]
 
 Executor = Literal["threads", "processes"]
+#: The options for a program, by its number.
+OptionsOf = Callable[[int], SolveOptions | None]
 
 #: Programs handed out ahead for each worker: enough that none waits, few enough to build them as they are
 #: needed.
@@ -74,7 +76,7 @@ def solve_many(
 def solve_as_completed(
     tasks: Iterable[tuple[int, SelectionProgram]],
     solver: str = "auto",
-    options: SolveOptions | None = None,
+    options: SolveOptions | Callable[[int], SolveOptions] | None = None,
     *,
     workers: int = 1,
     executor: Executor = "threads",
@@ -85,6 +87,8 @@ def solve_as_completed(
     ----------
     tasks : iterable of (number, program)
         Consumed a few ahead of the workers, by the caller's own thread.
+    options : SolveOptions, or a function of a program's number
+        As in `solve`; of a function, what it says when the program is handed out.
 
     Yields
     ------
@@ -94,13 +98,14 @@ def solve_as_completed(
     if problems:
         raise InputError(problems)
     check_name(solver)
+    of: OptionsOf = options if callable(options) else lambda _: options
     if executor == "processes":
         from mio_rag.solvers.processes import solve_in_processes
 
-        return solve_in_processes(iter(tasks), solver, options, workers)
+        return solve_in_processes(iter(tasks), solver, of, workers)
     if workers == 1:
-        return ((k, solve_reported(program, solver, options)) for k, program in tasks)
-    return _in_threads(iter(tasks), solver, options, workers)
+        return ((k, solve_reported(program, solver, of(k))) for k, program in tasks)
+    return _in_threads(iter(tasks), solver, of, workers)
 
 
 def batch_problems(workers: int, executor: str) -> list[str]:
@@ -124,7 +129,7 @@ def solve_reported(program: SelectionProgram, solver: str, options: SolveOptions
 
 
 def _in_threads(
-    tasks: Iterator[tuple[int, SelectionProgram]], solver: str, options: SolveOptions | None, workers: int
+    tasks: Iterator[tuple[int, SelectionProgram]], solver: str, options: OptionsOf, workers: int
 ) -> Iterator[tuple[int, SolveResult]]:
     # Some BLAS libraries take a limit from the main thread only, so it is set here and not by each worker.
     with one_blas_thread(), ThreadPoolExecutor(max_workers=workers) as pool:
@@ -132,7 +137,7 @@ def _in_threads(
         try:
             while True:
                 for k, program in islice(tasks, AHEAD * workers - len(running)):
-                    running[pool.submit(solve_reported, program, solver, options)] = k
+                    running[pool.submit(solve_reported, program, solver, options(k))] = k
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:

@@ -97,7 +97,7 @@ def find_conflict(program: SelectionProgram, names: Sequence[str], solver: str =
     if ("budget", 0) in kept:
         cheapest = solve(limited([p for p in parts if p[0] != "budget"], -program.costs), solver, options)
         if cheapest.is_optimal and cheapest.objective is not None:
-            smallest = -cheapest.objective
+            smallest = 0.0 - cheapest.objective  # never -0
     words = {
         "row": lambda k: program.rows[k].name,
         "in": lambda k: f"'{names[k]}' in",

@@ -16,7 +16,7 @@ from itertools import islice
 
 from mio_rag.errors import SolverError
 from mio_rag.formulations.program import SelectionProgram
-from mio_rag.solvers.batch import AHEAD, solve_reported
+from mio_rag.solvers.batch import AHEAD, OptionsOf, solve_reported
 from mio_rag.solvers.blas import one_blas_thread
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 
@@ -27,7 +27,7 @@ _Running = dict[Future[SolveResult], _Task]
 
 
 def solve_in_processes(
-    tasks: Iterator[_Task], solver: str, options: SolveOptions | None, workers: int
+    tasks: Iterator[_Task], solver: str, options: OptionsOf, workers: int
 ) -> Iterator[tuple[int, SolveResult]]:
     """(number, result) of numbered programs, in the order of finishing; see `batch.solve_as_completed`.
 
@@ -51,7 +51,8 @@ def solve_in_processes(
                 while True:
                     waiting += islice(tasks, AHEAD * workers - len(running) - len(waiting))
                     while waiting:
-                        future = pool.submit(solve_reported, waiting[0][1], solver, options)
+                        k, program = waiting[0]
+                        future = pool.submit(solve_reported, program, solver, options(k))
                         running[future] = waiting.pop(0)
                     if not running:
                         return
@@ -65,7 +66,7 @@ def solve_in_processes(
                     future.cancel()
         for future, (k, program) in running.items():
             survived = future.done() and not future.cancelled() and future.exception() is None
-            yield k, future.result() if survived else _alone(program, solver, options)
+            yield k, future.result() if survived else _alone(program, solver, options(k))
         waiting += islice(tasks, 1)
 
 

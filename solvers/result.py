@@ -8,7 +8,7 @@ by `conclude`, whatever the back end claimed.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -86,6 +86,15 @@ class SolveOptions:
             problems.append(f"seed={self.seed!r} must be a whole number between 0 and 2^31 - 1")
         if problems:
             raise InputError(problems)
+
+    def after(self, seconds: float) -> SolveOptions:
+        """The options for what is still to be solved once so many seconds of the time limit are spent.
+
+        A millisecond at the least: a program that is asked for gets its simple bound and a first selection.
+        """
+        if self.time_limit_seconds is None or seconds <= 0:
+            return self
+        return replace(self, time_limit_seconds=max(1e-3, self.time_limit_seconds - seconds))
 
     def tolerance(self, objective: float, scale: float) -> float:
         """Largest bound - objective that counts as optimal, for a program of this `value_scale`."""

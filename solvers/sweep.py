@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import SelectionProgram
@@ -57,7 +58,14 @@ def solve_path(
             progress(1)
 
 
-def path_solver(solver: str, options: SolveOptions) -> Callable[[SelectionProgram], SolveResult]:
+class PathSolver(Protocol):
+    """`solve` for one program after another of the same pool."""
+
+    def __call__(self, program: SelectionProgram, spent: float = 0.0) -> SolveResult:
+        """The result; `spent` seconds of the time limit are gone."""
+
+
+def path_solver(solver: str, options: SolveOptions) -> PathSolver:
     """`solve` with a memory: the kernel starts each program of a pool from what the one before left.
 
     Raises
@@ -69,14 +77,15 @@ def path_solver(solver: str, options: SolveOptions) -> Callable[[SelectionProgra
     warm = WarmStart()
     size = -1
 
-    def run(program: SelectionProgram) -> SolveResult:
+    def run(program: SelectionProgram, spent: float = 0.0) -> SolveResult:
         nonlocal warm, size
+        left = options.after(spent)
         if resolve(program, solver) != "branch_and_bound":
-            return solve(program, solver, options)
+            return solve(program, solver, left)
         from mio_rag.solvers import branch_and_bound
 
         if program.n != size:
             warm, size = WarmStart(), program.n
-        return branch_and_bound.solve(program, options, warm=warm)
+        return branch_and_bound.solve(program, left, warm=warm)
 
     return run

@@ -8,6 +8,7 @@ from mio_rag.datasets import Dataset
 from mio_rag.errors import InputError, SolverError
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selector import Selector
+from mio_rag.solvers import SolveOptions, branch_and_bound
 from mio_rag.types import Candidates
 
 
@@ -80,3 +81,41 @@ def test_what_would_fail_for_all_is_raised() -> None:
     with pytest.raises(InputError, match="2 values, expected one, or 0"):
         Selector().select_many([], [100, 200])
     assert Selector().select_many([], np.int64(100)) == []
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_time_limit_is_of_the_question_not_of_each_of_its_programs(
+    pools, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """The joint counterpart solves one program a round: each had the whole limit once more."""
+    limits: list[float | None] = []
+    seconds: list[float] = []
+
+    def noted(program, options, **rest):
+        limits.append(options.time_limit_seconds)
+        result = solve(program, options, **rest)
+        seconds.append(result.wall_seconds)
+        return result
+
+    solve = branch_and_bound.solve
+    monkeypatch.setattr(branch_and_bound, "solve", noted)
+    selector = Selector(
+        solver="branch_and_bound",
+        counterpart="joint",
+        radius=0.05,
+        options=SolveOptions(time_limit_seconds=60.0),
+    )
+    if workers:
+        selector.select_many(pools[:1], 200, workers=workers)
+    else:
+        selector.select(pools[0], 200)
+    assert len(limits) >= 3
+    spent = np.concatenate([[0.0], np.cumsum(seconds)[:-1]])
+    assert limits == pytest.approx(60.0 - spent, abs=1e-9)
+
+
+def test_options_after_a_time() -> None:
+    options = SolveOptions(time_limit_seconds=0.3)
+    assert options.after(0.1).time_limit_seconds == pytest.approx(0.2)
+    assert options.after(5.0).time_limit_seconds == 1e-3
+    assert SolveOptions(time_limit_seconds=None).after(5.0).time_limit_seconds is None

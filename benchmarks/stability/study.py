@@ -98,12 +98,14 @@ class _Chooser:
 
 def _solved(selector: Selector, pool: Candidates, budget: int) -> SolveResult:
     """What `Selector.select` solves, without explanations. An empty selection where nothing fits."""
-    run = path_solver(selector.solver, selector.options)
+    run, spent = path_solver(selector.solver, selector.options), 0.0
     steps = solved(selector, pool, budget)
     program = next(steps)
     while True:
+        answer = run(program, spent)
+        spent += answer.wall_seconds
         try:
-            program = steps.send(run(program))
+            program = steps.send(answer)
         except StopIteration as done:
             result: SolveResult = done.value.result
             if result.x is None:

@@ -88,3 +88,9 @@ def test_random_conflicts_are_minimal_and_budgets_smallest(first: int) -> None:
             less = solve(replace(program, budget=found.smallest_budget - 0.01), "exhaustive")
             assert less.status is Status.INFEASIBLE
     assert seen > 5
+
+
+def test_a_budget_of_nothing_is_not_minus_nothing() -> None:
+    conflict = find_conflict(SelectionProgram([1.0], [[0.0]], [0], -1), ["a"])
+    assert conflict is not None
+    assert "a budget of 0 tokens would do" in conflict.explain()
