@@ -13,7 +13,6 @@ Source: the quadratic knapsack problem of Gallo, Hammer and Simeone (1980), with
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
+from mio_rag.reading import parse_json
 
 __all__ = [
     "FEASIBILITY_TOLERANCE",
@@ -449,10 +449,4 @@ class SelectionProgram:
     @classmethod
     def from_json(cls, text: str) -> SelectionProgram:
         """The program in a JSON text; see `from_dict`."""
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(
-                f"the program is not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
-            ) from error
-        return cls.from_dict(data)
+        return cls.from_dict(parse_json(text, "the program"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +44,6 @@ __all__ = [
     "evaluation_settings",
     "make_selector",
     "penalty",
-    "read_text",
     "spread",
 ]
 
@@ -329,11 +327,3 @@ def build_index(
 
     with progress_bar(f"embedding with {embedder.name}", len(passages)) as advance:
         return CorpusIndex.build(passages, embedder, name, advance, name_of)
-
-
-def read_text(source: str) -> str:
-    """The text of a file, or of stdin for "-"."""
-    try:
-        return sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"'{source}' cannot be read: {error}") from error

@@ -195,19 +195,12 @@ class SideOptions:
         return {} if self.radii is None else read_radii(self.radii)
 
     def _set(self) -> UncertaintySet | None:
-        import json
-
-        from mio_rag.cli_options import read_text
         from mio_rag.formulations import uncertainty_from_dict
+        from mio_rag.reading import read_json
 
-        if self.uncertainty_set is None:
-            return None
-        try:
-            return uncertainty_from_dict(json.loads(read_text(self.uncertainty_set)))
-        except json.JSONDecodeError as error:
-            raise InputError(
-                f"--uncertainty-set: '{self.uncertainty_set}' is not valid JSON ({error})"
-            ) from error
+        return (
+            None if self.uncertainty_set is None else uncertainty_from_dict(read_json(self.uncertainty_set))
+        )
 
 
 def _pairs(option: str, given: list[str] | None) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mio_rag.cli_options import Json, SolverOptions, read_text, spread
+from mio_rag.cli_options import Json, SolverOptions, spread
 from mio_rag.cli_output import open_output
 from mio_rag.errors import SolverError
 
@@ -28,6 +28,7 @@ def solve(
 
     from mio_rag.console import collect, print_result
     from mio_rag.formulations.program import SelectionProgram
+    from mio_rag.reading import read_text
     from mio_rag.solvers.infeasibility import find_conflict
     from mio_rag.solvers.registry import solve as run_solver
 

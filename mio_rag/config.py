@@ -6,7 +6,6 @@ command line wins. A table ``[measured]`` says how the settings were found, and 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import tomli_w
 
 from mio_rag.corpus import is_text
 from mio_rag.errors import InputError
+from mio_rag.reading import read_toml
 
 __all__ = ["config_text", "read_config", "toml_text"]
 
@@ -76,10 +76,7 @@ def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:
     InputError
         If the file cannot be read, or holds something else.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"'{path}' is no readable TOML file ({error})") from error
+    data = read_toml(path)
     data.pop("measured", None)
     problems = [
         f"'{path}': option '{name}' is unknown: choose from {', '.join(sorted(known))}"

@@ -24,6 +24,7 @@ __all__ = [
     "RegexCounter",
     "TokenCounter",
     "clean",
+    "counted",
     "in_prompt_order",
     "passage_tokens",
     "render_context",
@@ -132,8 +133,35 @@ def text_tokens(texts: Sequence[str], titles: Sequence[str], counter: TokenCount
     """`passage_tokens` of passages that are texts and titles so far."""
     if type(counter) is RegexCounter:
         return np.array(list(map(_cost, titles, texts)), dtype=np.int64)
-    counts = counter.count([SEPARATOR + _rendered(h, t) for h, t in zip(titles, texts, strict=True)])
-    return np.maximum(1, np.asarray(counts, dtype=np.int64))
+    counts = counted(counter, [SEPARATOR + _rendered(h, t) for h, t in zip(titles, texts, strict=True)])
+    return np.maximum(1, counts)
+
+
+def counted(counter: TokenCounter, texts: Sequence[str]) -> NDArray[np.int64]:
+    """What a counter counts, shape (len(texts),), once it is found to be counts.
+
+    Raises
+    ------
+    InputError
+        If it gives anything but a whole number >= 0 for each text.
+    """
+    given = counter.count(texts)
+    try:
+        counts = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"counter '{counter.name}' gives no numbers ({error})") from error
+    if counts.shape != (len(texts),):
+        raise InputError(
+            f"counter '{counter.name}' gives counts of shape {counts.shape} for {len(texts)} texts: it must "
+            "give one for each"
+        )
+    wrong = ~((counts >= 0) & (counts < 2**53) & (counts == np.floor(counts)))
+    if wrong.any():
+        raise InputError(
+            f"counter '{counter.name}' counts {counts[wrong][0]:g} tokens in a text: it must be a whole "
+            "number >= 0"
+        )
+    return counts.astype(np.int64)
 
 
 def in_prompt_order(candidates: Candidates, chosen: Iterable[int], order: PromptOrder) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ package.
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from mio_rag.document_files import KINDS
 from mio_rag.documents import MAX_BYTES, chunk_text, load_folder
 from mio_rag.errors import DataError, InputError
 from mio_rag.public_datasets import NAMED_DATASETS, convert_rows, load_named
+from mio_rag.reading import parse_json
 from mio_rag.types import Passage, Question
 
 __all__ = [
@@ -146,15 +146,12 @@ def _parsed(path: Path, build: Callable[[Mapping[str, Any]], _Item], problems: l
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line)
+                    row = parse_json(line, "the line")
                     if not isinstance(row, dict):
                         raise InputError(f"expected a JSON object, found {type(row).__name__}")
                     yield build(row)
                 except InputError as error:
                     problems += [f"{path.name}, line {number}: {p}" for p in error.problems]
-                except (ValueError, RecursionError) as error:
-                    reason = getattr(error, "msg", str(error))
-                    problems.append(f"{path.name}, line {number}: not valid JSON ({reason})")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         problems.append(f"{path.name} cannot be read: {error}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from mio_rag.evaluation.methods import make_methods
 from mio_rag.evaluation.run import evaluate_and_report
 from mio_rag.files import is_leftover, is_vacant, locked
 from mio_rag.generation import Generator, make_generator
+from mio_rag.reading import read_json
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selector import Selector
 from mio_rag.solvers.result import SolveOptions
@@ -95,7 +95,7 @@ def _is_earlier_demo(folder: Path) -> bool:
     try:
         if is_vacant(folder):
             return True
-        run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        run = read_json(folder / "run.json")
         others = {p.name for p in folder.iterdir() if not is_leftover(p.name)} - _FILES
         return bool(run["dataset"] == "demo") and not others
     except (OSError, ValueError, KeyError, TypeError):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.context import RegexCounter, TokenCounter, text_tokens
+from mio_rag.entries import listed, no_strings
 from mio_rag.errors import InputError
 from mio_rag.selector import Selector
 from mio_rag.settings import SelectorSettings, make_selector
@@ -86,12 +87,16 @@ def select(
     >>> chosen.ids, chosen.tokens_used
     (('0', '2'), 4)
     """
+    if not isinstance(query, str):
+        raise InputError(f"query is {query!r}, expected a string")
+    texts = listed("texts", texts)
     n = len(texts)
-    for name, given in (("texts", texts), ("titles", titles)):
-        if given is not None and not set(map(type, given)) <= {str}:
-            wrong = [k for k, text in enumerate(given) if not isinstance(text, str)]  # a subclass will do
-            if wrong:
-                raise InputError(f"{name}[{wrong[0]}] is {given[wrong[0]]!r}, expected a string")
+    ids, titles, sources, clusters = (
+        None if given is None else listed(name, given)
+        for name, given in (("ids", ids), ("titles", titles), ("sources", sources), ("clusters", clusters))
+    )
+    if problems := no_strings("texts", texts) + no_strings("titles", titles or ()):
+        raise InputError(problems)
     if counter is not None and not isinstance(counter, TokenCounter):
         raise InputError(f"counter={counter!r} is no TokenCounter: give an object with name and count(texts)")
     if embedder is not None and embeddings is None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from mio_rag.corpus import Dataset
 from mio_rag.errors import DataError, require
+from mio_rag.reading import parse_json
 from mio_rag.types import Passage, Question
 
 __all__ = ["NAMED_DATASETS", "convert_rows", "load_named"]
@@ -95,7 +95,7 @@ def _convert_rag_mini(
     for k, row in enumerate(questions):
         gold = row.get("relevant_passage_ids") or []
         if isinstance(gold, str):  # published as the text of a list
-            gold = json.loads(gold)
+            gold = parse_json(gold, f"relevant_passage_ids of question {k} of '{name}'", DataError)
         ids = tuple(i for i in map(str, gold) if i in known)
         answers = () if row["answer"] is None else (str(row["answer"]),)
         converted.append(Question(str(row.get("id", k)), row["question"], answers, ids))

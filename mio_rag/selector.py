@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from mio_rag.context import (
     PromptOrder,
     TokenCounter,
+    counted,
     in_prompt_order,
     render_context,
 )
@@ -344,7 +345,7 @@ class Selector:
             chosen = in_prompt_order(candidates, picked, self.prompt_order)
             used = summed = int(candidates.tokens[list(chosen)].sum())
             if counter is not None and chosen:
-                used = counter.count([render_context(candidates.passage(i) for i in chosen)])[0]
+                used = int(counted(counter, [render_context(candidates.passage(i) for i in chosen)])[0])
             if used <= budget_tokens:
                 break
             # In proportion, but by no more than one passage: what is asked for must not drop out with it.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mio_rag.entries import holds_truth_values, listed, no_names, no_strings
 from mio_rag.errors import InputError
 
 if TYPE_CHECKING:
@@ -97,6 +98,9 @@ def _frozen_array(value: ArrayLike, dtype: Any) -> NDArray[Any]:
 
 def _vector(name: str, value: Any, n: int, dtype: Any, problems: list[str]) -> NDArray[Any] | None:
     """A read-only vector of length n, or None with the problem noted."""
+    if holds_truth_values(value):
+        problems.append(f"{name} holds truth values: give numbers")
+        return None
     try:
         array = _frozen_array(value, dtype)
     except (TypeError, ValueError, OverflowError) as error:
@@ -171,9 +175,17 @@ class Candidates:
 
     def __post_init__(self) -> None:
         problems: list[str] = []
-        n = len(self.ids)
         put = object.__setattr__
-        put(self, "ids", tuple(self.ids))
+        for name in ("ids", "texts", "titles", "sources", "clusters"):
+            if (value := getattr(self, name)) is not None or name in ("ids", "texts"):
+                put(self, name, listed(name, value))
+        n = len(self.ids)
+        for name in ("texts", "titles"):
+            problems += no_strings(name, getattr(self, name) or ())
+        for name in ("ids", "sources", "clusters"):
+            problems += no_names(name, getattr(self, name) or ())
+        if problems:
+            raise InputError(problems)
         if len(set(self.ids)) < n:
             repeated = sorted({i for i, count in Counter(self.ids).items() if count > 1})
             problems.append(
@@ -183,9 +195,8 @@ class Candidates:
             value = getattr(self, name)
             if value is None:
                 continue
-            put(self, name, tuple(value))
-            if len(getattr(self, name)) != n:
-                problems.append(f"{name} has {len(getattr(self, name))} entries, expected {n}")
+            if len(value) != n:
+                problems.append(f"{name} has {len(value)} entries, expected {n}")
         if not all(map(str.strip, self.texts)):
             blank = [str(i) for i, text in zip(self.ids, self.texts, strict=False) if not text.strip()]
             problems.append(f"passages without text ({', '.join(blank[:5])}): drop them or fill them")

@@ -75,7 +75,7 @@ def test_solve_speaks_to_people() -> None:
         (["--grid", "1"], "grid=1"),
         (["--horizon", "99999999999999999999"], "is more than 50,000,000 decisions"),
         (["--k", "3"], "the quality is linear"),
-        (["--config", "nowhere.toml"], "no readable TOML file"),
+        (["--config", "nowhere.toml"], "cannot be read"),
     ],
 )
 def test_solve_refuses_nonsense(options: list[str], message: str) -> None:
@@ -277,7 +277,7 @@ def test_multiple_choice_with_a_corpus(folder: Path) -> None:
         (["--controllers", "mdp", "--uncertainty", "luck"], "'luck' is no way to know U"),
         (["--controllers", "mdp", "--generator", "none"], "need a model that answers"),
         (["--controllers", "mdp", "--max-total-tokens", "0"], "limit tokens=0"),
-        (["--controllers", "mdp", "--mdp-config", "no.toml"], "no readable TOML"),
+        (["--controllers", "mdp", "--mdp-config", "no.toml"], "cannot be read"),
     ],
 )
 def test_evaluate_refuses_nonsense(folder: Path, options: list[str], message: str) -> None:

@@ -98,7 +98,10 @@ def test_half_a_character_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError) as raised:
         load_dataset(tmp_path)
     assert len(raised.value.problems) == 1
-    assert "passage 'x'" in raised.value.problems[0]
+    assert "corpus.jsonl, line 1" in raised.value.problems[0]
+    assert "half of a surrogate pair" in raised.value.problems[0]
+    with pytest.raises(DataError, match="passage 'x' holds half of a surrogate pair"):
+        Dataset("made", (Passage("x", "\ud83d broken emoji"),), ())
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 #: A unit may import units of earlier layers, and those of its own.
 LAYERS = (
-    {"types", "errors", "files", "lines", "pictures"},
+    {"types", "errors", "files", "lines", "pictures", "reading", "entries"},
     {"config", "context", "corpus", "names", "formulations"},
     {"solvers", "relevance"},
     {
@@ -67,7 +67,7 @@ LAYERS = (
     },
 )
 #: What the two mathematical packages may import at most.
-CONFINED = {"formulations": {"errors"}, "solvers": {"errors", "formulations"}}
+CONFINED = {"formulations": {"errors", "reading"}, "solvers": {"errors", "formulations"}}
 #: select(embedder=...) is the plain-Python door: it fetches an embedder only if it is asked to.
 EXCEPTIONS = {("plain", "retrieval"), ("types", "attack")}
 

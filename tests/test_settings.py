@@ -119,14 +119,14 @@ def test_the_plain_door_takes_every_setting() -> None:
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 def test_vectors_of_any_length_have_a_direction() -> None:
     given = [[3e38, 3e38], [3e-30, 4e-30], [0.0, 0.0], [3.0, 4.0]]
-    chosen = select("q", "abcd", scores=[1] * 4, embeddings=given, budget_tokens=9)
+    chosen = select("q", list("abcd"), scores=[1] * 4, embeddings=given, budget_tokens=9)
     half = 0.5**0.5
     assert np.allclose(
         chosen.candidates.embeddings, [[half, half], [0.6, 0.8], [0, 0], [0.6, 0.8]], atol=1e-6
     )
     for wrong in ([np.inf, 0.0], [np.nan, 0.0], [1e39, 0.0]):
         with pytest.raises(InputError, match=r"embeddings row 1 .* holds NaN or infinity"):
-            select("q", "ab", scores=[1, 2], embeddings=[[1.0, 0.0], wrong], budget_tokens=3)
+            select("q", ["a", "b"], scores=[1, 2], embeddings=[[1.0, 0.0], wrong], budget_tokens=3)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from mio_rag.config import toml_text
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.reading import read_toml
 from mio_rag.solvers.value_iteration import MDPSolution, solve_mdp
 
 __all__ = [
@@ -162,10 +162,7 @@ def read_model(path: Path) -> dict[str, Any]:
     InputError
         If the file cannot be read.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"'{path}' is no readable TOML file ({error})") from error
+    data = read_toml(path)
     table = data.get("mdp", data)
     if not isinstance(table, dict):
         raise InputError(f"'{path}': mdp must be a table, for instance [mdp] and below it discount = 0.98")

@@ -22,6 +22,7 @@ from mio_rag.control.uncertainty import draw, tracked_next
 from mio_rag.errors import DataError, InputError
 from mio_rag.formulations.retrieval_mdp import ACTIONS
 from mio_rag.lines import append_lines
+from mio_rag.reading import parse_json, read_text
 
 __all__ = ["Step", "Trace", "append_traces", "open_actions", "read_traces", "replay"]
 
@@ -227,17 +228,18 @@ def read_traces(source: Path) -> list[Trace]:
     """
     path = source / "traces.jsonl" if source.is_dir() else source
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"'{path}' cannot be read ({error}): give traces.jsonl, or its folder") from error
+        text = read_text(path)
+    except InputError as error:
+        raise InputError(f"{error}: give traces.jsonl, or its folder") from error
     found: dict[tuple[object, ...], Trace] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         try:
-            data = json.loads(line)
-        except ValueError as error:
-            if line.startswith(_OPENING) or _OPENING.startswith(line.strip()):
+            data = parse_json(line, f"{path}, line {number}", own=True)
+        except InputError as error:
+            cut = isinstance(error.__cause__, json.JSONDecodeError)
+            if cut and (line.startswith(_OPENING) or _OPENING.startswith(line.strip())):
                 continue  # cut short, or empty
-            raise DataError(f"{path}, line {number} is no JSON ({error}): remove it") from error
+            raise DataError(f"{error}: remove the line") from error
         try:
             trace = Trace.from_dict(data if isinstance(data, dict) else {})
         except DataError as error:

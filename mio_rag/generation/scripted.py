@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from mio_rag.context import RegexCounter, TokenCounter
 from mio_rag.errors import GenerationError, InputError
 from mio_rag.generation.base import BaseGenerator
 from mio_rag.generation.prompts import Prompt
+from mio_rag.reading import read_json
 from mio_rag.types import Answer
 
 __all__ = ["ScriptedGenerator"]
@@ -69,12 +69,7 @@ class ScriptedGenerator(BaseGenerator):
             raise InputError(
                 f"scripted:{path}: no such file; give a JSON file of question id or text -> answer"
             )
-        try:
-            answers = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(
-                f"{path} is not JSON ({error}): write an object of question id or text -> answer"
-            ) from error
+        answers = read_json(file)
         if not isinstance(answers, dict) or not all(isinstance(value, str) for value in answers.values()):
             raise InputError(f"{path} is not an object of strings: write question id or text -> answer")
         return cls(answers, window)

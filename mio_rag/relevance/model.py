@@ -8,7 +8,6 @@ stage's probability by a monotone curve. All of it is a handful of numbers in JS
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from mio_rag.errors import DataError, InputError
+from mio_rag.reading import read_json
 from mio_rag.relevance.features import LINK_FEATURES, MONOTONE, feature_matrix
 from mio_rag.types import Candidates
 
@@ -287,8 +287,8 @@ def load_model(name: str | Path) -> RelevanceModel | None:
         return None
     path = Path(__file__).with_name("default.json") if str(name) == "default" else Path(name)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        data = read_json(path)
+    except InputError as error:
         raise DataError(
             f"relevance '{name}' cannot be read ({error}): give 'default', 'cosine', or the file that "
             "`mio-rag calibrate` wrote"

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from mio_rag.corpus import Dataset
 from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.files import replaced_folder
+from mio_rag.reading import parse_json, read_text
 from mio_rag.retrieval.embedders import Embedder, Progress, make_embedder
 from mio_rag.retrieval.links import LinkIndex
 from mio_rag.types import Passage
@@ -255,9 +256,9 @@ def is_index(folder: Path) -> bool:
     """Whether a folder claims to be an index of this format (of any version)."""
     try:
         return bool(
-            json.loads((folder / "manifest.json").read_text(encoding="utf-8")).get("format") == FORMAT
+            parse_json(read_text(folder / "manifest.json"), "the manifest", own=True).get("format") == FORMAT
         )
-    except (OSError, ValueError, AttributeError):
+    except (InputError, AttributeError):
         return False
 
 
@@ -293,7 +294,7 @@ def _checked_manifest(path: Path) -> dict[str, Any]:
             f"'{path}' is not a mio-rag index (no manifest.json of this format): build one with `mio-rag "
             "index`"
         )
-    manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    manifest: dict[str, Any] = parse_json(read_text(path / "manifest.json"), "the manifest", own=True)
     if manifest.get("version") != VERSION:
         raise IndexFormatError(
             f"the index '{path}' has format version {manifest.get('version')}, this release reads "

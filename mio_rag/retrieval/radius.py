@@ -14,7 +14,6 @@ sampled. Source of the alignment: Schoenemann, Psychometrika 31 (1966).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 
 from mio_rag.errors import DataError, InputError, require
+from mio_rag.reading import parse_json, read_text
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.index import CorpusIndex, embedded_text
 
@@ -253,21 +253,24 @@ def _encoder(
 def _paraphrases(index: CorpusIndex, file: Path, progress: Progress | None) -> MeasuredRadius:
     texts: list[str] = []
     groups: list[list[int]] = []
-    problems = []
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"'{file}' cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
+    problems: list[str] = []
+    # Only "\n" ends a line: texts may hold the other separators.
+    for number, line in enumerate(read_text(file, DataError).split("\n"), start=1):
         if not line.strip():
             continue
+        where = f"'{file}', line {number}"
         try:
-            given = json.loads(line)["texts"]
-            fine = len(given) > 1 and all(isinstance(text, str) and text.strip() for text in given)
-        except (ValueError, TypeError, KeyError):
-            fine = False
-        if not fine:
-            problems.append(f"'{file}', line {number}: expected {{\"texts\": [two or more strings]}}")
+            row = parse_json(line, where)
+        except InputError as error:
+            problems += error.problems
+            continue
+        given = row.get("texts") if isinstance(row, dict) else None
+        if (
+            not isinstance(given, list)
+            or len(given) < 2
+            or not all(isinstance(text, str) and text.strip() for text in given)
+        ):
+            problems.append(f'{where}: expected {{"texts": [two or more strings]}}')
             continue
         groups.append(list(range(len(texts), len(texts) + len(given))))
         texts += given

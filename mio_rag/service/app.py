@@ -22,6 +22,7 @@ from mio_rag.evaluation._report_text import plain
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selector import Selector
+from mio_rag.service.body import StrictRoute, UnusableBody
 from mio_rag.service.door import DOOR, Door, SeldomLogged
 from mio_rag.service.guard import BodyLimit, Full, Gate, HeadAsGet, key_matches, refusal
 from mio_rag.service.limits import ConnectionLimits, Limits
@@ -107,6 +108,7 @@ def create_app(
         redoc_url=None,
         lifespan=life,
     )
+    app.router.route_class = StrictRoute
     _guard(app, metrics, api_key)
     _explain_errors(app)
     if loopback:
@@ -161,6 +163,10 @@ def _explain_errors(app: FastAPI) -> None:
             place = ".".join(str(step) for step in part["loc"][1:])
             problems.append(clean(f"{place}: {part['msg']}" if place else str(part["msg"])))
         return refusal(422, "InputError", *problems[:20])
+
+    @app.exception_handler(UnusableBody)
+    async def unusable(request: Request, error: UnusableBody) -> Response:
+        return refusal(422, "InputError", clean(error.detail))
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:

@@ -113,5 +113,5 @@ def test_trace_files_survive_interruption(river_index: CorpusIndex, tmp_path: Pa
     append_traces(file, [trace])
     with file.open("a") as other:
         other.write("a note to myself\n")
-    with pytest.raises(DataError, match=r"line 2 is no JSON"):
+    with pytest.raises(DataError, match=r"line 2 is not valid JSON: column 1"):
         read_traces(file)

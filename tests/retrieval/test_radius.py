@@ -83,6 +83,9 @@ def test_paraphrases(demo_index: CorpusIndex, tmp_path: Path) -> None:
     assert found.ids == ("1.1", "1.2", "2.1", "2.2", "2.3")
     assert found.errors[:2] == pytest.approx([0, 0], abs=1e-6)
     assert found.errors[4] > found.errors[2]
+    marked = json.dumps({"texts": [f"{t} \u2028 \x85" for t in texts]}, ensure_ascii=False)
+    file.write_text(f"\ufeff{marked}\r\n", encoding="utf-8")  # neither separator ends a line
+    assert measure_radius(demo_index, "paraphrases", file=file).ids == ("1.1", "1.2", "1.3")
     file.write_text('{"texts": ["one"]}\nnonsense\n')
     with pytest.raises(DataError, match="line 1: expected") as caught:
         measure_radius(demo_index, "paraphrases", file=file)

@@ -144,6 +144,26 @@ def test_a_body_that_is_no_object_is_refused_in_words(client: TestClient, body: 
     assert words in answer.json()["error"]["problems"][0]
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"question": "a", "question": "b"}', "'question' is given twice"),
+        (b'{"question": "a", "radius": NaN}', "NaN is no number"),
+        (b'{"question": "a", "pool": 1' + b"0" * 400 + b"}", "larger than any"),
+        (b'{"question": "\\ud800"}', "half of a surrogate pair"),
+        (b'{"question": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested more than 64 levels"),
+    ],
+)
+def test_a_body_is_read_as_strictly_as_a_file(client: TestClient, body: bytes, words: str) -> None:
+    answer = client.post("/select", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["kind"]) == (422, "InputError")
+    assert words in answer.json()["error"]["problems"][0]
+    whole = b'\xef\xbb\xbf{"question": "When?", "pool": 3}'
+    assert (
+        client.post("/select", content=whole, headers={"Content-Type": "application/json"}).status_code == 200
+    )
+
+
 def test_large_bodies_are_refused_whatever_their_length_claims(client: TestClient) -> None:
     large = json.dumps({"question": QUESTION, "pad": "x" * 20_000}).encode()
     assert client.post("/select", content=large).status_code == 413

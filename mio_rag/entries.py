@@ -1,0 +1,63 @@
+"""What callers hand over as a list: whether it is one, and of what."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from mio_rag.errors import InputError
+
+__all__ = ["holds_truth_values", "listed", "no_names", "no_strings"]
+
+
+def listed(name: str, value: Any) -> tuple[Any, ...]:
+    """The entries of a list, tuple, array or column, in its order.
+
+    Raises
+    ------
+    InputError
+        For None, one string (its letters are no entries), a set (it has no order) or an iterator (it can be
+        read only once).
+    """
+    if isinstance(value, (list, tuple)):
+        return tuple(value)
+    found = f"{name} is {'None' if value is None else f'a {type(value).__name__}'}"
+    if isinstance(value, (str, bytes)):
+        raise InputError(f"{name} is one string: give a list of strings")
+    if isinstance(value, (Set, Mapping)):
+        raise InputError(f"{found}, which has no order that other arguments could share: give a list")
+    try:
+        len(value)
+        return tuple(value)
+    except TypeError as error:
+        raise InputError(f"{found}: give a list") from error
+
+
+def no_strings(name: str, entries: Sequence[Any]) -> list[str]:
+    """The problem of the first entry that is no string, if there is one."""
+    if set(map(type, entries)) <= {str}:
+        return []
+    return _first(name, entries, str)  # a subclass will do
+
+
+def no_names(name: str, entries: Sequence[Any]) -> list[str]:
+    """The problem of the first entry that cannot tell one passage from another, as no list can."""
+    if set(map(type, entries)) <= {str}:
+        return []
+    return _first(name, entries, Hashable)
+
+
+def _first(name: str, entries: Sequence[Any], kind: type) -> list[str]:
+    wrong = (k for k, entry in enumerate(entries) if not isinstance(entry, kind))
+    return [f"{name}[{k}] is {entries[k]!r}, expected a string" for k in wrong][:1]
+
+
+def holds_truth_values(value: Any) -> bool:
+    """Whether some of the values are True or False, which pass for 1 and 0 unnoticed."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return bool(value.dtype.kind == "b")
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return bool(set(map(type, value)) & {bool, np.bool_})
+    return str(getattr(value, "dtype", "")) in ("bool", "boolean")  # a column of another library
