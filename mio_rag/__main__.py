@@ -1,6 +1,29 @@
-"""``python -m mio_rag``: the same as the command ``mio-rag``."""
+"""The command ``mio-rag``, also as ``python -m mio_rag``."""
 
-from mio_rag.cli import main
+from mio_rag import interrupt
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line; an interrupt ends it with one line, even while it is being loaded."""
+    watched = interrupt.watch_early()
+    code: object = 1
+    try:
+        from mio_rag.cli import main as run
+
+        if watched:
+            interrupt.watch()
+        run()
+    except KeyboardInterrupt:
+        interrupt.end()
+    except SystemExit as ended:
+        code = ended.code
+        raise
+    finally:
+        if watched:
+            interrupt.watch_no_more(code if isinstance(code, int) else 1)
+
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,7 @@
 """The command ``mio-rag``.
 
-Exit codes: 0 done, 1 a solver or generator failed or nothing could be answered, 2 bad input, 130 interrupted.
+Exit codes: 0 done; 1 a solver or generator failed, nothing could be answered, or the output could not be
+written; 2 bad input; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from mio_rag.cli_options import (
     make_selector,
     spread,
 )
-from mio_rag.cli_output import ReportingGroup, open_output
+from mio_rag.cli_output import ReportingGroup, kept_rows, open_output
 from mio_rag.cli_relevance import RelevanceOptions, calibrate, doubt_embedder
 from mio_rag.cli_serve import serve
 from mio_rag.cli_side import SideOptions, radius
@@ -121,16 +122,22 @@ def index(
     import time
 
     from mio_rag.console import collect, print_left_out
-    from mio_rag.retrieval.embedders import make_embedder
+    from mio_rag.datasets import check_source
+    from mio_rag.retrieval.embedders import check_embedder, make_embedder
     from mio_rag.retrieval.entities import entity_names
     from mio_rag.retrieval.index import check_target
 
     output = open_output(json_output)
     start = time.perf_counter()
-    dataset, model, _, name_of = collect(
+    collect(
+        lambda: check_source(data),
+        documents.checked,
+        lambda: check_embedder(embedder),
+        lambda: check_target(out, overwrite),
+    )
+    dataset, model, name_of = collect(
         lambda: documents.load(data),
         lambda: make_embedder(embedder),
-        lambda: check_target(out, overwrite),
         lambda: None if entities is None else entity_names(entities),
     )
     built = build_index(dataset.passages, model, dataset.name, name_of)
@@ -150,7 +157,6 @@ def index(
         return
     output.console.print(
         f"{len(built)} passages, {built.dimensions} dimensions by {embedder}, {seconds:.1f} s -> {out}",
-        markup=False,
     )
     print_left_out(output.console, dataset.left_out)
 
@@ -180,19 +186,21 @@ def select(
     """
     from mio_rag.console import collect, print_selection
     from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.retrieval.index import check_index
     from mio_rag.side import check_ids
 
     output = open_output(json_output)
-    selector, corpus, _ = collect(
+    selector, *_ = collect(
         lambda: side.applied(
             lambda: evidence.applied(
                 lambda: make_selector(program, solving, must_include or (), must_exclude or ())
             ),
             program,
         ),
-        lambda: CorpusIndex.load(index),
+        lambda: check_index(index),
         lambda: check_request(question, budget_tokens, pool, retrieval),
     )
+    corpus = CorpusIndex.load(index)
     check_ids(selector, corpus.ids)
     doubt_embedder(selector, corpus)
     retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), **evidence.retrieval())
@@ -234,27 +242,28 @@ def ask(
     """Choose passages, let a model answer from them, and show what it read."""
     from mio_rag.ask import ask as answer_question
     from mio_rag.console import collect, print_answer, print_selection
-    from mio_rag.generation import make_generator
+    from mio_rag.generation import check_generator, make_generator
     from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.retrieval.index import check_index
     from mio_rag.side import check_ids
 
     output = open_output(json_output)
-    if controller is None:
-        agent.unused(trace)
-    selector, corpus, reader, _ = collect(
+    selector, control, *_ = collect(
         lambda: side.applied(
             lambda: evidence.applied(
                 lambda: make_selector(program, solving, must_include or (), must_exclude or ())
             ),
             program,
         ),
-        lambda: CorpusIndex.load(index),
-        lambda: make_generator(generator),
+        lambda: agent.of(controller, trace),
+        lambda: check_index(index),
+        lambda: check_generator(generator),
         lambda: check_request(question, budget_tokens, pool, retrieval, max_tokens),
     )
-    check_ids(selector, corpus.ids)
-    doubt_embedder(selector, corpus)
+    corpus, reader = collect(lambda: CorpusIndex.load(index), lambda: make_generator(generator))
     try:
+        check_ids(selector, corpus.ids)
+        doubt_embedder(selector, corpus)
         if controller is not None:
             ask_agent(
                 output,
@@ -269,7 +278,7 @@ def ask(
                     **evidence.retrieval(),
                 ),
                 selector,
-                agent.settings(),
+                control,
                 budget_tokens=budget_tokens,
                 max_tokens=max_tokens,
                 seed=solving.seed,
@@ -340,28 +349,31 @@ def evaluate(
     )
     from mio_rag.evaluation.record import check_folder
     from mio_rag.evaluation.run import evaluate_and_report
-    from mio_rag.generation import make_generator
+    from mio_rag.generation import check_generator, make_generator
     from mio_rag.retrieval import CorpusIndex
-    from mio_rag.retrieval.embedders import make_embedder
+    from mio_rag.retrieval.embedders import check_embedder, make_embedder
+    from mio_rag.retrieval.index import check_index
 
-    output = open_output(json_output)
+    output = open_output(json_output, kept_rows(out))
     if not control.names:
         control.unused(None)
-    settings, dataset, reader, corpus, model, *_ = collect(
+    embedder = comparison.embedder or "minilm"
+    settings, *_ = collect(
         lambda: side.in_settings(
             evaluation_settings(comparison, program, evidence, solving, pool, retrieval, max_tokens, control),
             program,
         ),
+        lambda: control.check(data, comparison.generator),
+        lambda: None if comparison.generator == "none" else check_generator(comparison.generator),
+        lambda: check_embedder(embedder) if comparison.index is None else check_index(comparison.index),
+        comparison.check_index,
+        lambda: check_folder(out, resume),
+    )
+    dataset, reader, corpus, model = collect(
         lambda: control.load(data, solving.seed),
         lambda: None if comparison.generator == "none" else make_generator(comparison.generator),
         lambda: None if comparison.index is None else CorpusIndex.load(comparison.index),
-        lambda: (
-            None
-            if comparison.index is not None or control.closed_book
-            else make_embedder(comparison.embedder or "minilm")
-        ),
-        comparison.check_index,
-        lambda: check_folder(out, resume),
+        lambda: None if comparison.index is not None or control.closed_book else make_embedder(embedder),
     )
     print_left_out(output.console, dataset.left_out)
     try:
@@ -384,7 +396,7 @@ def evaluate(
     if control.names:
         show_profile(output, result.rows)
     print_failures(output.console, result.rows)
-    output.console.print(f"\nreport: {result.folder / 'report.html'}", markup=False, soft_wrap=True)
+    output.console.print(f"\nreport: {result.folder / 'report.html'}", soft_wrap=True)
     if all(row["error"] for row in result.rows):
         raise typer.Exit(1)
 

@@ -60,7 +60,7 @@ def select_batch(
     from mio_rag.batch import select_batch as run
     from mio_rag.console import collect
 
-    output = open_output(json_output)
+    output = open_output(json_output, lambda: _kept(out))
     selector, names, _ = collect(
         lambda: side.applied(
             lambda: evidence.applied(
@@ -87,9 +87,15 @@ def select_batch(
     if json_output:
         output.json(done.to_dict())
     else:
-        output.console.print(_sentences(done), markup=False, soft_wrap=True)
+        output.console.print(_sentences(done), soft_wrap=True)
     if done.rejected == done.rows:
         raise typer.Exit(1)
+
+
+def _kept(out: Path) -> str:
+    """What an interrupt leaves behind."""
+    finished = sum(1 for _ in (out / "selections").glob("part-*.parquet"))
+    return f"finished shards ({finished}) are kept in '{out}': the same command goes on" if finished else ""
 
 
 def _columns(given: list[str] | None) -> dict[str, str]:
@@ -149,7 +155,7 @@ def _shown() -> Iterator[Progress]:
             return Text("" if not task.speed else f"{task.speed:,.0f}/s")
 
     columns: tuple[Any, ...] = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         Rate(),

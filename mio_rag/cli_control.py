@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -61,6 +61,24 @@ class AgentOptions:
                 f"{', '.join(named)}: nothing comes of it without a controller, for instance mdp"
             )
 
+    def of(self, controller: str | None, trace: Path | None) -> ControlSettings | None:
+        """The settings for a controller, once its name and the file of its trace are found good.
+
+        Parameters
+        ----------
+        controller : str or None
+            None: there is none, and options that are for one are refused.
+        """
+        if controller is None:
+            self.unused(trace)
+            return None
+        from mio_rag.console import collect
+        from mio_rag.evaluation.controlled import check_controllers
+
+        settings, _ = collect(self.settings, lambda: _check_trace(trace))
+        check_controllers([controller], settings, closed_book=False)
+        return cast("ControlSettings", settings)
+
     def settings(self) -> ControlSettings:
         """The settings that the options describe; the problems of all of them at once."""
         from mio_rag.cli_mdp import model_of
@@ -109,19 +127,39 @@ class ControlOptions(AgentOptions):
         """Names of the controllers."""
         return tuple(name.strip() for name in (self.controllers or "").split(",") if name.strip())
 
+    def check(self, data: str, generator: str) -> None:
+        """Raise `InputError` for what cannot be asked together; nothing is loaded."""
+        from mio_rag.datasets import check_source
+
+        problems = []
+        if self.closed_book and self.corpus is not None:
+            problems.append("--closed-book and --corpus exclude each other")
+        if self.names and generator == "none":
+            problems.append("controllers need a model that answers: give --generator")
+        for source in (data, self.corpus):
+            try:
+                check_source("demo" if source is None else source)
+            except InputError as error:
+                problems += error.problems
+        if problems:
+            raise InputError(problems)
+
     def load(self, data: str, seed: int) -> Dataset:
         """The questions with what they are asked of, their choices shuffled by the seed."""
         from mio_rag.datasets import load_dataset
         from mio_rag.question_sets import closed_book, shuffle_choices, with_corpus
 
-        if self.closed_book and self.corpus is not None:
-            raise InputError("--closed-book and --corpus exclude each other")
         if self.closed_book:
             dataset = closed_book(data)
         else:
             dataset = load_dataset(data) if self.corpus is None else with_corpus(data, self.corpus)
         has_choices = any(question.choices for question in dataset.questions)
         return shuffle_choices(dataset, seed) if has_choices and not self.keep_choices else dataset
+
+
+def _check_trace(trace: Path | None) -> None:
+    if trace is not None and (trace.is_dir() or not trace.absolute().parent.is_dir()):
+        raise InputError(f"--trace={trace} must be a file, in a folder that exists")
 
 
 def ask_agent(

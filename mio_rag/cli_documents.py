@@ -28,13 +28,17 @@ class DocumentOptions:
         typer.Option("--max-file-mb", help="Folder of documents: largest file that is read. [100]"),
     ] = None
 
+    def checked(self) -> None:
+        """Raise `InputError` for a size that is none."""
+        if self.max_file_mb is not None and not 0 < self.max_file_mb < math.inf:
+            raise InputError(f"--max-file-mb={self.max_file_mb:g} must be a number above 0")
+
     def load(self, data: str) -> Dataset:
         """The data set, its documents read as the options say."""
         from mio_rag.datasets import load_dataset
 
+        self.checked()
         limit = self.max_file_mb
-        if limit is not None and not 0 < limit < math.inf:
-            raise InputError(f"--max-file-mb={limit:g} must be a number above 0")
         return load_dataset(
             data,
             follow_links=self.follow_links or None,

@@ -23,7 +23,7 @@ from mio_rag.cli_options import (
     penalty,
     spread,
 )
-from mio_rag.cli_output import open_output
+from mio_rag.cli_output import kept_rows, open_output
 from mio_rag.cli_relevance import RelevanceOptions, doubt_embedder
 from mio_rag.errors import InputError
 
@@ -60,6 +60,16 @@ def whole_numbers(name: str, text: str) -> tuple[int, ...]:
     return tuple(int(value) for value in found)
 
 
+def grid(name: str, text: str) -> tuple[float, ...]:
+    """The numbers of a comma-separated option that spans a grid."""
+    from mio_rag.frontier.grid import check_values
+
+    found = numbers(name, text)
+    if problems := check_values(name, found):
+        raise InputError(problems)
+    return found
+
+
 @frontier_app.command()
 @spread
 def query(
@@ -92,19 +102,24 @@ def query(
     from mio_rag.console_frontier import print_query
     from mio_rag.frontier.plot import plot_query
     from mio_rag.frontier.query import query_frontier
+    from mio_rag.pictures import check_figure
     from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.retrieval.index import check_index
     from mio_rag.side import check_ids
 
     output = open_output(json_output)
-    selector, corpus, lambdas, radius_list, *_ = collect(
+    selector, lambdas, radius_list, *_ = collect(
         lambda: evidence.applied(
             lambda: make_selector(program, solving, must_include or (), must_exclude or ())
         ),
-        lambda: CorpusIndex.load(index),
-        lambda: numbers("--weights", weights),
-        lambda: numbers("--radii", radii),
+        lambda: grid("--weights", weights),
+        lambda: grid("--radii", radii),
+        lambda: check_index(index),
         lambda: check_request(question, budget_tokens, pool, retrieval),
+        lambda: _check_reach(up_to, budget_tokens),
+        lambda: None if plot is None else check_figure(plot),
     )
+    corpus = CorpusIndex.load(index)
     check_ids(selector, corpus.ids)
     doubt_embedder(selector, corpus)
     retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), **evidence.retrieval())
@@ -127,7 +142,12 @@ def query(
         return
     print_query(output.console, data)
     if plot is not None:
-        output.console.print(f"\n{plot}", markup=False, soft_wrap=True)
+        output.console.print(f"\n{plot}", soft_wrap=True)
+
+
+def _check_reach(up_to: int | None, budget_tokens: int) -> None:
+    if up_to is not None and up_to < budget_tokens:
+        raise InputError(f"--up-to={up_to} is below --budget-tokens={budget_tokens}: the path ends there")
 
 
 def _check_radius(program: ProgramOptions) -> None:
@@ -136,6 +156,11 @@ def _check_radius(program: ProgramOptions) -> None:
             f"--radius={program.radius:g} has no place on a grid: --radii lists its radii, and selections "
             "are measured under --reference-radius"
         )
+
+
+def _check_embedder(index: Path | None, embedder: str | None) -> None:
+    if index is not None and embedder is not None:
+        raise InputError("--index and --embedder exclude each other: the index brings its embedder")
 
 
 _FOR_MANY = SolverOptions(time_limit=2.0, relative_gap=0.001)
@@ -191,18 +216,17 @@ def data(
     """
     from mio_rag.console import collect, progress_bar
     from mio_rag.console_frontier import print_points
-    from mio_rag.datasets import load_dataset
+    from mio_rag.datasets import check_source, load_dataset
     from mio_rag.evaluation.record import check_folder
     from mio_rag.frontier.dataset import FrontierSettings
     from mio_rag.frontier.run import data_frontier
-    from mio_rag.generation import make_generator
+    from mio_rag.generation import check_generator, make_generator
     from mio_rag.retrieval import CorpusIndex
-    from mio_rag.retrieval.embedders import make_embedder
+    from mio_rag.retrieval.embedders import check_embedder, make_embedder
+    from mio_rag.retrieval.index import check_index
 
-    output = open_output(json_output)
-    if index is not None and embedder is not None:
-        raise InputError("--index and --embedder exclude each other: the index brings its embedder")
-    settings, dataset, reader, corpus, model, *_ = collect(
+    output = open_output(json_output, kept_rows(out))
+    settings, *_ = collect(
         lambda: FrontierSettings(
             budgets=whole_numbers("--budget-tokens", budget_tokens),
             weights=numbers("--weights", weights),
@@ -218,12 +242,18 @@ def data(
             max_tokens=max_tokens,
             seed=solving.seed,
         ),
+        lambda: check_source(data),
+        lambda: None if generator == "none" else check_generator(generator),
+        lambda: check_embedder(embedder or "minilm") if index is None else check_index(index),
+        lambda: _check_embedder(index, embedder),
+        lambda: check_folder(out, resume),
+        lambda: _check_radius(program),
+    )
+    dataset, reader, corpus, model = collect(
         lambda: load_dataset(data),
         lambda: None if generator == "none" else make_generator(generator),
         lambda: None if index is None else CorpusIndex.load(index),
         lambda: None if index is not None else make_embedder(embedder or "minilm"),
-        lambda: check_folder(out, resume),
-        lambda: _check_radius(program),
     )
     try:
         corpus = corpus or build_index(dataset.passages, model, dataset.name)
@@ -248,4 +278,4 @@ def data(
         )
         return
     print_points(output.console, found.points, found.chosen)
-    output.console.print(f"\npage: {out / 'frontier.html'}", markup=False, soft_wrap=True)
+    output.console.print(f"\npage: {out / 'frontier.html'}", soft_wrap=True)

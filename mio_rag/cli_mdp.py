@@ -58,6 +58,11 @@ def solve_command(
     given: dict[str, Any] = {"quality": quality, "k": k, "discount": gamma, "grid": grid}
     if horizon is not None:
         given["horizon"] = _horizon(horizon)
+    if plot is not None:
+        from mio_rag.control.plot import plot_plan
+        from mio_rag.pictures import check_figure
+
+        check_figure(plot)
     model = model_of(config, {name: value for name, value in given.items() if value is not None})
     if k is not None and model.quality != "exp":
         raise InputError(f"--k={k:g} is the steepness of exp, but the quality is {model.quality}")
@@ -66,15 +71,13 @@ def solve_command(
     shape, changes = structure(plan), sensitivity(plan)
     seconds = time.perf_counter() - start
     if plot is not None:
-        from mio_rag.control.plot import plot_plan
-
         plot_plan(plan, plot)
     if json_output:
         output.json(to_json(plan, shape, changes, seconds))
         return
     print_plan(output.console, plan, shape, changes)
     if plot is not None:
-        output.console.print(f"\nplot: {plot}", markup=False, soft_wrap=True)
+        output.console.print(f"\nplot: {plot}", soft_wrap=True)
 
 
 Traces = Annotated[Path, typer.Argument(help="traces.jsonl, or the folder of an evaluation that holds it.")]
@@ -112,13 +115,11 @@ def replay_command(
         output.json({"traces": len(found), "differing": differing, "shown": shown})
     else:
         for trace in found if question is not None else []:
-            output.console.print(f"\n{trace.controller}: {trace.question}", style="bold", markup=False)
+            output.console.print(f"\n{trace.controller}: {trace.question}", style="bold")
             print_outcome(output.console, trace)
         output.console.print(f"{len(found)} traces replayed, {len(differing)} differ")
         for entry in differing[:10]:
-            output.console.print(
-                f"{entry['question']}, {entry['controller']}: {entry['differs'][0]}", markup=False
-            )
+            output.console.print(f"{entry['question']}, {entry['controller']}: {entry['differs'][0]}")
     if differing:
         raise typer.Exit(1)
 
@@ -189,7 +190,7 @@ def calibrate_command(
         return
     print_calibration(output.console, found, shapes)
     if out is not None:
-        output.console.print(f"\nprocess: {out}", markup=False, soft_wrap=True)
+        output.console.print(f"\nprocess: {out}", soft_wrap=True)
 
 
 def model_of(config: Path | None, given: dict[str, Any]) -> RetrievalMDP:

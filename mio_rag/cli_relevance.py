@@ -100,7 +100,9 @@ def doubt_embedder(selector: Selector, index: CorpusIndex) -> None:
     model = selector.relevance_model
     doubt = model and model.doubt(index.embedder.name, index.embedder.fingerprint)
     if doubt:
-        typer.echo(f"note: {doubt}", err=True)
+        from mio_rag.console import errors
+
+        errors.print(f"note: {doubt}", soft_wrap=True)
 
 
 def calibrate(
@@ -125,17 +127,21 @@ def calibrate(
 ) -> None:
     """Fit what relevance means on labelled questions: the probability that a passage is needed."""
     from mio_rag.console import collect, progress_bar
-    from mio_rag.datasets import load_dataset
+    from mio_rag.datasets import check_source, load_dataset
     from mio_rag.evaluation.calibrate import calibrate as fit_model
     from mio_rag.evaluation.calibrate import write_model
     from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.retrieval.index import check_index
+    from mio_rag.retrieval.retriever import pool_problems
 
     output = open_output(json_output)
-    dataset, corpus, *_ = collect(
-        lambda: load_dataset(data),
-        lambda: CorpusIndex.load(index),
-        lambda: _check(kind, link_stages, out),
+    asked = pool_problems(pool, retrieval, link_hops, tuple(rerank or ()))
+    collect(
+        lambda: check_source(data),
+        lambda: check_index(index),
+        lambda: _check(kind, link_stages, limit, seed, out, asked),
     )
+    dataset, corpus = collect(lambda: load_dataset(data), lambda: CorpusIndex.load(index))
     retriever = Retriever(
         corpus, pool=pool, mode=cast("Mode", retrieval), link_hops=link_hops, rerankers=rerank or ()
     )
@@ -158,20 +164,21 @@ def calibrate(
     output.console.print(
         f"{measures['questions']} questions, {measures['candidates']} candidates, "
         f"{measures['needed']} needed; out of fold:",
-        markup=False,
     )
     for label, key in (("cosine as it is", "before"), (f"{model.kind} model", "after")):
         found = measures[key]
         output.console.print(
             f"  {label:<16} calibration error {found['ece']:.4f} ({found['ece_likely']:.4f} where likely), "
             f"log loss {found['log_loss']:.4f}",
-            markup=False,
         )
-    output.console.print(f"{out}, {picture}", markup=False, soft_wrap=True)
+    output.console.print(f"{out}, {picture}", soft_wrap=True)
 
 
-def _check(kind: str, link_stages: int, out: Path) -> None:
-    problems = []
+def _check(kind: str, link_stages: int, limit: int | None, seed: int, out: Path, problems: list[str]) -> None:
+    if limit is not None and limit < 1:
+        problems.append(f"--limit={limit} must be >= 1")
+    if not 0 <= seed < 2**31:
+        problems.append(f"--seed={seed} must be between 0 and 2^31 - 1")
     if kind not in ("logistic", "isotonic"):
         problems.append(f"--kind={kind!r} is unknown: choose logistic or isotonic")
     if not 0 <= link_stages <= 3:

@@ -98,15 +98,25 @@ def serve(
 ) -> None:
     """Serve selection and answers over HTTP, with a page to try them on at /."""
     from mio_rag.console import collect
+    from mio_rag.generation import check_generator
+    from mio_rag.retrieval.index import check_index
     from mio_rag.service.limits import ConnectionLimits, Limits
-    from mio_rag.service.run import ServiceSettings, read_key
+    from mio_rag.service.run import ServiceSettings, check, read_key
     from mio_rag.service.run import serve as run
 
     output = open_output(False)
-    bounds, connections, key = collect(
+
+    def checked() -> str | None:
+        key = read_key(api_key_file)
+        check(ServiceSettings(str(index), generator, host, port, workers), key, without_key)
+        return key
+
+    bounds, connections, key, *_ = collect(
         lambda: Limits(**vars(limits)),
         lambda: ConnectionLimits(**{k: v for k, v in vars(clients).items() if v is not None}),
-        lambda: read_key(api_key_file),
+        checked,
+        lambda: check_index(index),
+        lambda: check_generator(generator),
     )
     settings = ServiceSettings(str(index), generator, host, port, workers, bounds, connections)
     shown = f"[{host}]" if ":" in host else host
@@ -116,12 +126,10 @@ def serve(
     def ready() -> None:
         nonlocal answered
         answered = True
-        output.console.print(
-            f"mio-rag on http://{shown}:{port}  (page: /, reference: /docs, Ctrl-C ends it)", markup=False
-        )
+        output.console.print(f"mio-rag on http://{shown}:{port}  (page: /, reference: /docs, Ctrl-C ends it)")
 
     def loading() -> None:
-        output.console.print("loading index and models ...", markup=False)
+        output.console.print("loading index and models ...")
 
     try:
         run(settings, key, without_key, ready, loading)

@@ -243,13 +243,13 @@ def radius(
     """How far embeddings are off: a radius from data, for --radius."""
     from mio_rag.console import collect, progress_bar
     from mio_rag.retrieval import CorpusIndex
+    from mio_rag.retrieval.index import check_index
     from mio_rag.retrieval.radius import check_method, measure_radius
     from mio_rag.retrieval.radius_file import write_radii
 
     output = open_output(json_output)
-    corpus, _ = collect(
-        lambda: CorpusIndex.load(index), lambda: check_method(method, other, file, quantile, limit, out)
-    )
+    collect(lambda: check_index(index), lambda: check_method(method, other, file, quantile, limit, out))
+    corpus = CorpusIndex.load(index)
     with progress_bar(f"measuring by {method}", limit) as advance:
         found = measure_radius(
             corpus, method, other=other, file=file, limit=limit, seed=seed, progress=advance
@@ -266,12 +266,10 @@ def radius(
         f"{found.errors.size} errors by {found.method}: median {summary['median']:.4f}, "
         f"{quantile:.0%} within {summary['radius']:.4f}, largest {summary['largest']:.4f}\n"
         f"use --radius {summary['radius']:.4f}  ({found.meaning})",
-        markup=False,
         soft_wrap=True,
     )
     if rest:
         output.console.print(
             f"not measured: {rest} of {len(corpus)} passages; {out} gives them {summary['radius']:.4f}",
-            markup=False,
             soft_wrap=True,
         )

@@ -24,8 +24,6 @@ def solve(
     json_output: Json = False,
 ) -> None:
     """Solve one selection program given as JSON."""
-    from rich.markup import escape
-
     from mio_rag.console import collect, print_result
     from mio_rag.formulations.program import SelectionProgram
     from mio_rag.reading import read_text
@@ -47,7 +45,7 @@ def solve(
     else:
         print_result(output.console, result, used)
         if conflict is not None:
-            output.console.print(escape(conflict.explain()), soft_wrap=True)
+            output.console.print(conflict.explain(), soft_wrap=True)
 
 
 def warmup(json_output: Json = False) -> None:

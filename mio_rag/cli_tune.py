@@ -105,26 +105,30 @@ def tune(
     --patience, where it ended.
     """
     from mio_rag.console import collect, progress_bar
-    from mio_rag.datasets import load_dataset
+    from mio_rag.datasets import check_source, load_dataset
     from mio_rag.evaluation.harness import check_corpus
     from mio_rag.evaluation.tune import TuneSettings
     from mio_rag.evaluation.tune import tune as search
     from mio_rag.evaluation.tuning import Goal
     from mio_rag.files import claimed, write_atomically
     from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.retrieval.index import check_index
 
-    output = open_output(json_output)
+    kept = storage or out.with_suffix(".sqlite")
+    output = open_output(
+        json_output,
+        lambda: f"finished trials are kept in '{kept}': the same command goes on" if kept.exists() else "",
+    )
     fitting = evidence.relevance == _FIT
     given = dataclasses.replace(evidence, relevance="cosine") if fitting else evidence
-    selector, goal, dataset, corpus, *_ = collect(
+    selector, goal, *_ = collect(
         lambda: given.applied(lambda: make_selector(program, solving)),
         lambda: Goal(budget_tokens, recall),
-        lambda: load_dataset(data),
-        lambda: CorpusIndex.load(index),
-        lambda: _check(out, storage, limit),
+        lambda: check_source(data),
+        lambda: check_index(index),
+        lambda: _check(out, storage, limit, pool, retrieval),
         lambda: _check_norm(program),
     )
-    check_corpus(dataset, corpus)
     settings = TuneSettings(
         goal,
         selector,
@@ -135,6 +139,8 @@ def tune(
         folds,
         solving.seed,
     )
+    dataset, corpus = collect(lambda: load_dataset(data), lambda: CorpusIndex.load(index))
+    check_corpus(dataset, corpus)
     doubt_embedder(selector, corpus)
     asked = [q for q in dataset.questions[:limit] if q.gold_ids]
     asked = asked or [q for q in dataset.questions[:limit] if q.gold_sources]
@@ -150,7 +156,7 @@ def tune(
                 asked,
                 pools,
                 settings,
-                storage or out.with_suffix(".sqlite"),
+                kept,
                 label=str(label),
                 progress=advance,
             )
@@ -163,8 +169,8 @@ def tune(
         output.json({"out": str(out), "options": options, **found.to_dict()})
         return
     for line in _lines(found):
-        output.console.print(line, markup=False, soft_wrap=True)
-    output.console.print(f"{out}", markup=False, soft_wrap=True)
+        output.console.print(line, soft_wrap=True)
+    output.console.print(f"{out}", soft_wrap=True)
 
 
 def _check_norm(program: ProgramOptions) -> None:
@@ -174,10 +180,11 @@ def _check_norm(program: ProgramOptions) -> None:
         )
 
 
-def _check(out: Path, storage: Path | None, limit: int | None) -> None:
+def _check(out: Path, storage: Path | None, limit: int | None, pool: int, retrieval: str) -> None:
     from mio_rag.files import make_parent
+    from mio_rag.retrieval.retriever import pool_problems
 
-    problems = []
+    problems = pool_problems(pool, retrieval)
     if out.is_dir() or out.suffix != ".toml":
         problems.append(f"--out={out} must be a file that ends in .toml")
     if storage is not None and os.path.realpath(storage) == os.path.realpath(out):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import errno
 import json
 import math
 import os
@@ -11,11 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from mio_rag.errors import InputError, MioRagError
+from mio_rag.errors import InputError
+from mio_rag.streams import OutputError
+from mio_rag.terminal import Terminal, printable, styled
 
 if TYPE_CHECKING:
     from mio_rag.corpus import LeftOut
@@ -35,7 +38,7 @@ __all__ = [
     "progress_bar",
 ]
 
-errors = Console(stderr=True, highlight=False)
+errors = Terminal(stderr=True)
 
 
 class Output:
@@ -43,13 +46,18 @@ class Output:
 
     With `as_json`, exactly one JSON object is written to stdout. Native libraries write to file descriptor 1
     whenever they like, so that descriptor is pointed at stderr until the object is printed.
+
+    Parameters
+    ----------
+    kept : callable, optional
+        Says what an interrupt leaves behind; empty for nothing.
     """
 
-    def __init__(self, as_json: bool) -> None:
-        self.as_json = as_json
-        self.console = Console(highlight=False, stderr=as_json)
+    def __init__(self, as_json: bool, kept: Callable[[], str] | None = None) -> None:
+        self.as_json, self.kept = as_json, kept
+        self.console = Terminal(stderr=as_json)
         self._stdout: int | None = None
-        if as_json:
+        if as_json and sys.stdout is not None:
             sys.stdout.flush()
             try:
                 self._stdout = os.dup(1)
@@ -57,7 +65,8 @@ class Output:
             except OSError:  # no real descriptors (a test runner's capture)
                 self._stdout = None
 
-    def _restore(self) -> None:
+    def close(self) -> None:
+        """Give stdout back."""
         if self._stdout is not None:
             sys.stdout.flush()
             os.dup2(self._stdout, 1)
@@ -65,23 +74,48 @@ class Output:
             self._stdout = None
 
     def json(self, data: Mapping[str, Any]) -> None:
-        """Print the one object, on one line; what JSON cannot hold (infinity, NaN) becomes null."""
-        self._restore()
-        text = json.dumps(_finite(data), ensure_ascii=False, allow_nan=False)
-        try:
-            text.encode(sys.stdout.encoding or "utf-8")
-        except UnicodeEncodeError:
-            text = json.dumps(_finite(data), allow_nan=False)
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        """Print the one object, on one line; what JSON cannot hold (infinity, NaN) becomes null.
 
-    def error(self, error: MioRagError) -> None:
-        """Report an error: to people on stderr, to programs as one object on stdout."""
-        problems = error.problems if isinstance(error, InputError) else (str(error),)
+        Raises
+        ------
+        OutputError
+            If stdout is closed, or takes nothing more.
+        """
+        self.close()
+        text = json.dumps(_finite(data), ensure_ascii=False, allow_nan=False)
+        if sys.stdout is None:
+            raise OutputError(OSError(errno.EBADF, "stdout is closed"))
+        if not _takes(sys.stdout.encoding or "utf-8", text):
+            text = json.dumps(_finite(data), allow_nan=False)
+        try:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(error) from error
+
+    def problems(self, problems: Sequence[str], kind: str, headed: bool = True) -> None:
+        """Report an error: to people on stderr, to programs as one object on stdout.
+
+        Parameters
+        ----------
+        headed : bool
+            Put "error:" before each problem.
+        """
         for problem in problems:
-            errors.print(f"[bold red]error:[/] {escape(problem)}", soft_wrap=True)
+            errors.print(styled(("error:", "bold red"), f" {problem}") if headed else problem, soft_wrap=True)
         if self.as_json:
-            self.json({"error": {"kind": type(error).__name__, "problems": list(problems)}})
+            self.json({"error": {"kind": kind, "problems": list(problems)}})
+
+
+def _takes(encoding: str, text: str) -> bool:
+    """Whether the text can be written as it is: JSON is UTF-8, and other bytes would be read as that."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return text.isascii() or codecs.lookup(encoding).name == "utf-8"
 
 
 def _finite(value: Any) -> Any:
@@ -129,7 +163,7 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[..., None]]:
     )
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -137,14 +171,14 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[..., None]]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task(label, total=total)
+        task = bar.add_task(printable(label), total=total)
         yield lambda done, text="": bar.update(task, advance=done)
 
 
-def print_selection(console: Console, selection: Selection, show_rest: int = 8) -> None:
+def print_selection(console: Terminal, selection: Selection, show_rest: int = 8) -> None:
     """The chosen passages, then the best of the rest, each with its reason; the certificate last."""
     if selection.result.x is None:
-        console.print(escape(selection.explain()))
+        console.print(selection.explain())
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name, kind in (
@@ -162,61 +196,66 @@ def print_selection(console: Console, selection: Selection, show_rest: int = 8) 
     )
     for i in chosen + rest[:show_rest]:
         d, passage = selection.decisions[i], selection.candidates.passage(i)
-        label = f"{escape(passage.title)} [dim]{escape(d.id)}[/]" if passage.title else escape(d.id)
-        mark, style = ("[green]\u2713[/]", "") if d.selected else ("[dim]\u00b7[/]", "dim")
+        label = styled(f"{passage.title} ", (d.id, "dim")) if passage.title else d.id
+        mark, style = (("\u2713", "green"), "") if d.selected else (("\u00b7", "dim"), "dim")
         table.add_row(
-            mark, label, str(d.tokens), f"{round(d.relevance, 3) + 0.0:.3f}", escape(d.reason), style=style
+            styled(mark),
+            label,
+            str(d.tokens),
+            f"{round(d.relevance, 3) + 0.0:.3f}",
+            d.reason,
+            style=style,
         )
     console.print(table)
     if len(rest) > show_rest:
-        console.print(f"[dim]  and {len(rest) - show_rest} more left out[/]")
+        console.print(f"  and {len(rest) - show_rest} more left out", style="dim")
     count = f"{len(chosen)} passage{'' if len(chosen) == 1 else 's'}"
     console.print(
-        f"[bold]{count}, {selection.tokens_used} of {selection.budget_tokens} tokens[/] \u2014 "
-        f"{escape(selection.result.certificate())}"
+        styled(
+            (f"{count}, {selection.tokens_used} of {selection.budget_tokens} tokens", "bold"),
+            f" \u2014 {selection.result.certificate()}",
+        )
     )
     for line in (*([selection.worst_case.explain()] if selection.worst_case else []), *selection.notes):
-        console.print(escape(line))
+        console.print(line)
 
 
-def print_answer(console: Console, answer: Answer) -> None:
+def print_answer(console: Terminal, answer: Answer) -> None:
     """What the reader said, and what that took."""
-    console.print(answer.text or "(no answer)", style="bold", markup=False)
+    console.print(answer.text or "(no answer)", style="bold")
     console.print(
         f"{answer.generator}: {answer.prompt_tokens} prompt and {answer.completion_tokens} answer tokens, "
         f"{answer.latency_seconds:.2f} s\n",
         style="dim",
-        markup=False,
     )
 
 
-def print_result(console: Console, result: SolveResult, tokens_used: float | None) -> None:
+def print_result(console: Terminal, result: SolveResult, tokens_used: float | None) -> None:
     """A solve result in two lines."""
-    console.print(escape(result.certificate()))
+    console.print(result.certificate())
     if result.x is not None:
         console.print(f"selected {list(result.selected)}, cost {tokens_used:g}")
 
 
-def print_run(console: Console, run: Mapping[str, Any]) -> None:
+def print_run(console: Terminal, run: Mapping[str, Any]) -> None:
     """What an evaluation ran on."""
     console.print(
         f"{run['dataset']}: {run['questions']} questions, {run['passages']} passages, "
         f"embedder {run['embedder']}, reader {run['generator'] or 'none'}, pool {run['pool']}, "
-        f"{run['seconds']:.0f} s\n",
-        markup=False,
+        f"{run['seconds']:.0f} s\n"
     )
 
 
-def print_failures(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+def print_failures(console: Terminal, rows: Sequence[Mapping[str, Any]]) -> None:
     """What went wrong, most frequent first."""
     reasons = Counter(str(row["error"]) for row in rows if row["error"])
     for reason, count in reasons.most_common(5):
-        console.print(f"[red]failed {count}x:[/] {escape(reason)}", soft_wrap=True)
+        console.print(styled((f"failed {count}x:", "red"), f" {reason}"), soft_wrap=True)
     if len(reasons) > 5:
-        console.print(f"[dim]and {len(reasons) - 5} other reasons, in the ledger[/]")
+        console.print(f"and {len(reasons) - 5} other reasons, in the ledger", style="dim")
 
 
-def print_left_out(console: Console, left_out: Sequence[LeftOut]) -> None:
+def print_left_out(console: Terminal, left_out: Sequence[LeftOut]) -> None:
     """Files of a folder that are not in the corpus, those of one reason together."""
     if not left_out:
         return
@@ -226,7 +265,7 @@ def print_left_out(console: Console, left_out: Sequence[LeftOut]) -> None:
     console.print(f"left out: {len(left_out)}", style="yellow")
     for reason, paths in list(reasons.items())[:20]:
         named = ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
-        console.print(f"  {named}: {reason}", markup=False, soft_wrap=True)
+        console.print(f"  {named}: {reason}", soft_wrap=True)
     if len(reasons) > 20:
         console.print(f"  and {len(reasons) - 20} other reasons; --json lists everything")
 
@@ -257,7 +296,7 @@ def _share(share: float | None) -> str:
     return "\u2013" if share is None else f"{share:.0%}"
 
 
-def print_summary(console: Console, summary: Sequence[Mapping[str, Any]]) -> None:
+def print_summary(console: Terminal, summary: Sequence[Mapping[str, Any]]) -> None:
     """One line per method and budget: means, with 95 % intervals where the terminal is wide enough."""
     wide = console.width >= _WIDE
     shown = [c for c in _COLUMNS if any(entry.get(c[0]) for entry in summary) and (wide or not c[4])]
@@ -270,16 +309,15 @@ def print_summary(console: Console, summary: Sequence[Mapping[str, Any]]) -> Non
     if any(entry["failed"] for entry in summary):
         table.add_column("failed", justify="right", no_wrap=True)
     for entry in sorted(summary, key=lambda e: e["budget_tokens"]):
-        cells = []
+        cells: list[Text] = []
         for name, _, form, interval, _ in shown:
             value = entry.get(name)
-            text = "\u2013" if value is None else form.format(value["mean"])
+            cells.append(Text("\u2013" if value is None else form.format(value["mean"])))
             if value is not None and interval and wide:
-                text += f" [dim]{form.format(value['low'])}\u2013{form.format(value['high'])}[/]"
-            cells.append(text)
+                cells[-1].append(f" {form.format(value['low'])}\u2013{form.format(value['high'])}", "dim")
         failed = [str(entry["failed"])] if any(e["failed"] for e in summary) else []
         table.add_row(
-            escape(entry["method"]),
+            entry["method"],
             str(entry["budget_tokens"]),
             *cells,
             _share(entry["optimal_share"]),

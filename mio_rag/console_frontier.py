@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from mio_rag.frontier.summary import coverage_measure
+from mio_rag.terminal import Terminal
 
 __all__ = ["print_points", "print_query"]
 
 
-def print_query(console: Console, data: Mapping[str, Any]) -> None:
+def print_query(console: Terminal, data: Mapping[str, Any]) -> None:
     """The paths as three short tables."""
     passages, budget = data["passages"], data["budget"]
 
     def names(positions: list[int]) -> str:
-        return escape(", ".join(passages[i]["id"] for i in positions)) or "nothing"
+        return ", ".join(passages[i]["id"] for i in positions) or "nothing"
 
     steps = budget["steps"]
     if not steps:
@@ -38,7 +37,7 @@ def print_query(console: Console, data: Mapping[str, Any]) -> None:
             str(len(step["selected"])),
             f"{step['value']:.4f}",
             "" if price is None else f"{price:.2e}",
-            escape(" ".join(gained + lost)),
+            " ".join(gained + lost),
         )
     console.print(table)
     for gain in budget["buys"]:
@@ -67,7 +66,7 @@ def print_query(console: Console, data: Mapping[str, Any]) -> None:
 
 
 def print_points(
-    console: Console, points: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any] | None
+    console: Terminal, points: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any] | None
 ) -> None:
     """Points that no other one beats, by tokens; the operating point last."""
     coverage = coverage_measure(points)
@@ -98,9 +97,7 @@ def print_points(
     if chosen is None:
         console.print("no operating point: there are no labels, or no setting is certified")
         return
-    console.print(
-        f"{chosen['rule']}: {chosen['name']}, budget {chosen['budget_tokens']}", markup=False, soft_wrap=True
-    )
+    console.print(f"{chosen['rule']}: {chosen['name']}, budget {chosen['budget_tokens']}", soft_wrap=True)
     if held := chosen["held_out"]:
         gain, cost = held[chosen["coverage"]], held["tokens_used"]
         console.print(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from mio_rag.control.trace import open_actions
+from mio_rag.terminal import Terminal, styled
 
 if TYPE_CHECKING:
     from mio_rag.control.calibration import Calibration, Estimate
@@ -28,7 +27,7 @@ def _rule(segments: Sequence[Segment]) -> str:
     return ", ".join(shown) + more
 
 
-def print_plan(console: Console, plan: Plan, shape: Structure, changes: Sequence[Sensitivity]) -> None:
+def print_plan(console: Terminal, plan: Plan, shape: Structure, changes: Sequence[Sensitivity]) -> None:
     """The policy step by step, what is odd about it, and what each parameter does to it."""
     table = _table("step", "over U", left=2)
     for step, segments in enumerate(shape.segments):
@@ -38,20 +37,25 @@ def print_plan(console: Console, plan: Plan, shape: Structure, changes: Sequence
     console.print(
         f"{solution.method}: values within {solution.error:.2g} of the grid's optimum, "
         f"V(1) = {plan.values()[-1]:.4f}"
-        + (f", grid within {plan.grid_error.at_points:.2g}" if plan.grid_error else ""),
-        markup=False,
+        + (f", grid within {plan.grid_error.at_points:.2g}" if plan.grid_error else "")
     )
-    for warning in shape.warnings:
-        console.print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True)
+    _print_notes(console, shape.warnings)
     tied = sum(bool(step) for step in shape.ties)
     if tied:
-        console.print(f"[dim]actions tie somewhere in {tied} of {plan.steps} steps (--json lists where)[/]")
+        console.print(
+            f"actions tie somewhere in {tied} of {plan.steps} steps (--json lists where)", style="dim"
+        )
     moved = _table("parameter", "times", "policy moved", "value")
     for row in changes:
         name = "1 - discount" if row.parameter == "discount" else row.parameter
         moved.add_row(name, f"{row.factor:g}", f"{row.changed:.1%}", f"{row.value_change:.4f}")
     console.print()
     console.print(moved)
+
+
+def _print_notes(console: Terminal, notes: Sequence[str]) -> None:
+    for note in notes:
+        console.print(styled(("note:", "yellow"), f" {note}"), soft_wrap=True)
 
 
 def _table(*titles: str, left: int = 1) -> Table:
@@ -67,16 +71,15 @@ def _table(*titles: str, left: int = 1) -> Table:
     return table
 
 
-def print_outcome(console: Console, trace: Trace) -> None:
+def print_outcome(console: Terminal, trace: Trace) -> None:
     """The answer, then every step: U, the worth of the actions, what was done and what it brought."""
-    console.print(trace.answer or "(no answer)", style="bold", markup=False)
+    console.print(trace.answer or "(no answer)", style="bold")
     parts = trace.parts.values()
     console.print(
         f"{trace.generator}: {sum(p.prompt_tokens for p in parts)} prompt and "
         f"{sum(p.completion_tokens for p in parts)} answer tokens in {sum(p.lm_calls for p in parts)} calls, "
         f"{sum(p.seconds for p in parts):.2f} s; {trace.controller}, U {trace.gauge}\n",
         style="dim",
-        markup=False,
     )
     table = _table("step", "action", "what", "new", "U", "then", "Q", "s", left=3)
     closed_book = bool(trace.settings["closed_book"])
@@ -84,7 +87,7 @@ def print_outcome(console: Console, trace: Trace) -> None:
         table.add_row(
             str(step.step),
             step.action,
-            escape(step.query or step.note or "(nothing new)"),
+            step.query or step.note or "(nothing new)",
             str(len(step.new_ids)) if step.action == "retrieve" else "",
             f"{step.uncertainty:.3f}",
             f"{step.next_uncertainty:.3f}",
@@ -96,11 +99,13 @@ def print_outcome(console: Console, trace: Trace) -> None:
     worth = _worth(trace.last_q_values, open_actions(trace.steps, closed_book))
     why = f"; {worth}" if worth and trace.ended == "stop" else ""
     if trace.error is not None:
-        console.print(trace.error, style="red", markup=False, soft_wrap=True)
-    console.print(f"ended: {trace.ended}, at U = {trace.uncertainty:.3f}{why}", markup=False)
+        console.print(trace.error, style="red", soft_wrap=True)
+    console.print(f"ended: {trace.ended}, at U = {trace.uncertainty:.3f}{why}")
     for passage in trace.passages:
-        title = f"{escape(passage['title'])} " if passage["title"] else ""
-        console.print(f"[green]\u2713[/] {title}[dim]{escape(passage['id'])}[/], {passage['tokens']} tokens")
+        title = f" {passage['title']} " if passage["title"] else " "
+        console.print(
+            styled(("\u2713", "green"), title, (passage["id"], "dim"), f", {passage['tokens']} tokens")
+        )
 
 
 def _worth(q_values: Mapping[str, float] | None, possible: Sequence[str]) -> str:
@@ -109,14 +114,14 @@ def _worth(q_values: Mapping[str, float] | None, possible: Sequence[str]) -> str
     return " ".join(text if action in possible else f"({text})" for action, text in shown)
 
 
-def print_profile(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+def print_profile(console: Terminal, rows: Sequence[Mapping[str, Any]]) -> None:
     """Where the time went, part by part."""
     table = _table(
         "method", "part", "budget", "questions", "seconds", "share", "mean", "median", "p95", left=2
     )
     for row in rows:
         table.add_row(
-            escape(row["method"]),
+            row["method"],
             row["part"],
             str(row["budget_tokens"]),
             str(row["questions"]),
@@ -136,13 +141,12 @@ def _interval(estimate: Estimate | None) -> str:
     return f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f}, n = {estimate.n})"
 
 
-def print_calibration(console: Console, found: Calibration, shapes: Mapping[str, Structure]) -> None:
+def print_calibration(console: Terminal, found: Calibration, shapes: Mapping[str, Structure]) -> None:
     """Estimates with intervals, for all U and by bins; the assumptions; the first decision before and
     after."""
     console.print(
         f"{found.retrievals} retrievals and {found.reasonings} reasoning steps on {found.questions} "
-        f"questions, U by {found.gauge}\n",
-        markup=False,
+        f"questions, U by {found.gauge}\n"
     )
     table = _table("U", "p_s", "delta_r", "delta_p", left=4)
     table.add_row(
@@ -157,19 +161,16 @@ def print_calibration(console: Console, found: Calibration, shapes: Mapping[str,
         )
     console.print(table)
     console.print(
-        f"costs: retrieve {_interval(found.retrieve_cost)}, reason {_interval(found.reason_cost)}\n",
-        markup=False,
+        f"costs: retrieve {_interval(found.retrieve_cost)}, reason {_interval(found.reason_cost)}\n"
     )
     for check in found.checks:
-        said = {None: "[dim]too few data[/]", True: "[red]violated[/]", False: "not violated"}[check.violated]
+        said = {None: ("too few data", "dim"), True: ("violated", "red"), False: ("not violated", "")}
         value = "" if check.value is None else f" ({check.value:.2f}, n = {check.n})"
-        console.print(f"{escape(check.name)}: {said}{value}")
-    for note in found.notes:
-        console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+        console.print(styled(f"{check.name}: ", said[check.violated], value))
+    _print_notes(console, found.notes)
     console.print()
     rules = _table("process", "first decision over U", left=2)
     for name, shape in shapes.items():
         rules.add_row(name, _rule(shape.segments[0]))
     console.print(rules)
-    for warning in shapes["calibrated"].warnings:
-        console.print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True)
+    _print_notes(console, shapes["calibrated"].warnings)

@@ -22,7 +22,7 @@ from mio_rag.corpus import Dataset, LeftOut
 from mio_rag.document_files import KINDS
 from mio_rag.documents import MAX_BYTES, chunk_text, load_folder
 from mio_rag.errors import DataError, InputError
-from mio_rag.public_datasets import NAMED_DATASETS, convert_rows, load_named
+from mio_rag.public_datasets import NAMED_DATASETS, check_name, convert_rows, load_named
 from mio_rag.reading import parse_json
 from mio_rag.types import Passage, Question
 
@@ -62,6 +62,7 @@ def load_dataset(
         With every malformed line (file and line number), or what was not found; for a folder of documents,
         if nothing in it can be read.
     """
+    check_source(source)
     folder = Path(source)
     named = str(source) == "demo" or str(source).startswith("hf:")
     documents = not named and folder.is_dir() and not any(_find(folder, s) for s in ("corpus", "questions"))
@@ -80,14 +81,27 @@ def load_dataset(
         return _load_layout(Path(__file__).parent / "data" / "demo", "demo")
     if str(source).startswith("hf:"):
         return load_named(str(source)[3:])
-    if not folder.is_dir():
+    if _find(folder, "corpus") is not None:
+        return _load_layout(folder, folder.resolve().name)
+    raise DataError(f"'{source}' has questions but no corpus.jsonl[.gz]: retrieval needs passages")
+
+
+def check_source(source: str | Path) -> None:
+    """Raise `DataError` where a source plainly names no data set; nothing is read.
+
+    Parameters
+    ----------
+    source : str or Path
+        As `load_dataset` takes it.
+    """
+    name = str(source)
+    if name.startswith("hf:"):
+        check_name(name[3:])
+    elif name != "demo" and not Path(source).is_dir():
         raise DataError(
             f"'{source}' is not a folder: give a folder with corpus.jsonl[.gz], a folder of documents "
             f"({', '.join(KINDS)}), 'demo', or 'hf:NAME'"
         )
-    if _find(folder, "corpus") is not None:
-        return _load_layout(folder, folder.resolve().name)
-    raise DataError(f"'{source}' has questions but no corpus.jsonl[.gz]: retrieval needs passages")
 
 
 def load_questions(source: str | Path) -> tuple[Question, ...]:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from rich.console import Console
-
-from mio_rag.console import print_selection, print_summary, progress_bar
+from mio_rag.console import collect, print_selection, print_summary, progress_bar
 from mio_rag.datasets import Dataset, load_dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings
 from mio_rag.evaluation.methods import make_methods
 from mio_rag.evaluation.run import evaluate_and_report
 from mio_rag.files import is_leftover, is_vacant, locked
-from mio_rag.generation import Generator, make_generator
+from mio_rag.generation import Generator, check_generator, make_generator
 from mio_rag.reading import read_json
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.retrieval.embedders import check_embedder
 from mio_rag.selector import Selector
 from mio_rag.solvers.result import SolveOptions
+from mio_rag.terminal import Terminal, styled
 
 __all__ = ["run_demo"]
 
@@ -36,7 +36,7 @@ _FILES = {
 }
 
 
-def run_demo(console: Console, out: Path, embedder: str, generator_spec: str) -> EvaluationResult:
+def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -> EvaluationResult:
     """Run the demo and write its report to `out`.
 
     Parameters
@@ -46,6 +46,7 @@ def run_demo(console: Console, out: Path, embedder: str, generator_spec: str) ->
     """
     if out.exists() and not _is_earlier_demo(out):
         raise InputError(f"'{out}' exists and holds no earlier demo: choose another folder with --out")
+    collect(lambda: check_embedder(embedder), lambda: check_generator(generator_spec))
     dataset = load_dataset("demo")
     selector = Selector(passage_penalty="auto", options=SolveOptions(time_limit_seconds=5.0))
     settings = EvaluationSettings(
@@ -59,17 +60,26 @@ def run_demo(console: Console, out: Path, embedder: str, generator_spec: str) ->
         with progress_bar("evaluating", len(dataset.questions)) as advance:
             result = evaluate_and_report(dataset, index, generator, settings, out, progress=advance)
     console.print(
-        f"\n[bold]{len(dataset.questions)} questions over {len(dataset.passages)} passages[/]   "
-        f"[dim]embedder {index.embedder.name}, reader {generator.name}, pool {settings.pool}; means, "
-        "intervals are in the report[/]\n"
+        styled(
+            (f"\n{len(dataset.questions)} questions over {len(dataset.passages)} passages", "bold"),
+            (
+                f"   embedder {index.embedder.name}, reader {generator.name}, pool {settings.pool}; means, "
+                "intervals are in the report\n",
+                "dim",
+            ),
+        )
     )
     print_summary(console, result.summary)
-    console.print(f"\nreport: {result.folder / 'report.html'}", markup=False, soft_wrap=True)
+    console.print(f"\nreport: {result.folder / 'report.html'}", soft_wrap=True)
     return result
 
 
 def _show_one(
-    console: Console, dataset: Dataset, index: CorpusIndex, generator: Generator, settings: EvaluationSettings
+    console: Terminal,
+    dataset: Dataset,
+    index: CorpusIndex,
+    generator: Generator,
+    settings: EvaluationSettings,
 ) -> None:
     """One question in full: what the program chooses and why, and what top-k would have read."""
     question = next(q for q in dataset.questions if q.id == _SHOWN_QUESTION)
@@ -79,14 +89,20 @@ def _show_one(
         for method in make_methods(list(settings.methods), settings.selector)
     )
     console.print(
-        f"\n[bold]{question.text}[/]   [dim]budget {_BUDGETS[1]} tokens, pool of {len(candidates)}[/]\n"
+        styled(
+            (f"\n{question.text}", "bold"),
+            (f"   budget {_BUDGETS[1]} tokens, pool of {len(candidates)}\n", "dim"),
+        )
     )
     print_selection(console, exact, show_rest=4)
     for name, selection in (("chosen above", exact), ("top-k", topk)):
         held = sum(i in question.gold_ids for i in selection.ids)
         console.print(
-            f"{name}: {held} of {len(question.gold_ids)} evidence passages in {selection.tokens_used} tokens "
-            f"[dim]({', '.join(selection.ids)})[/]"
+            styled(
+                f"{name}: {held} of {len(question.gold_ids)} evidence passages in "
+                f"{selection.tokens_used} tokens ",
+                (f"({', '.join(selection.ids)})", "dim"),
+            )
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from mio_rag.errors import InputError
 from mio_rag.files import replaced
 
-__all__ = ["label_points", "save_figure", "set_title"]
+__all__ = ["check_figure", "label_points", "save_figure", "set_title"]
 
 _FORMATS = (".png", ".svg", ".pdf")
 _PLACES = tuple(
@@ -69,6 +69,14 @@ def label_points(axes: Any, labels: Iterable[tuple[tuple[float, float], str]]) -
     return left_away
 
 
+def check_figure(path: Path) -> None:
+    """Raise `InputError` for another format, or a folder that is not there."""
+    if path.suffix.lower() not in _FORMATS:
+        raise InputError(f"'{path}' must end with {', '.join(_FORMATS)}: the ending names the format")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"'{path}' could not be written: there is no folder '{path.parent}'")
+
+
 def save_figure(figure: Any, path: Path) -> None:
     """Write a figure all or nothing.
 
@@ -77,7 +85,6 @@ def save_figure(figure: Any, path: Path) -> None:
     InputError
         For a format that is not .png, .svg or .pdf, or if the file cannot be written.
     """
-    if path.suffix.lower() not in _FORMATS:
-        raise InputError(f"'{path}' must end with {', '.join(_FORMATS)}: the ending names the format")
+    check_figure(path)
     with replaced(path) as partial:
         figure.savefig(partial, format=path.suffix.lower()[1:], dpi=150)

@@ -10,7 +10,7 @@ from mio_rag.errors import DataError, require
 from mio_rag.reading import parse_json
 from mio_rag.types import Passage, Question
 
-__all__ = ["NAMED_DATASETS", "convert_rows", "load_named"]
+__all__ = ["NAMED_DATASETS", "check_name", "convert_rows", "load_named"]
 
 #: name -> (repository, corpus configuration and split or None, questions configuration and split)
 NAMED_DATASETS: dict[str, tuple[str, tuple[str, str] | None, tuple[str | None, str]]] = {
@@ -30,6 +30,12 @@ NAMED_DATASETS: dict[str, tuple[str, tuple[str, str] | None, tuple[str | None, s
 }
 
 
+def check_name(name: str) -> None:
+    """Raise `DataError` for a name that is not known."""
+    if name not in NAMED_DATASETS:
+        raise DataError(f"data set 'hf:{name}' is unknown: choose one of {', '.join(NAMED_DATASETS)}")
+
+
 def load_named(name: str, limit: int | None = None) -> Dataset:
     """A public data set of `NAMED_DATASETS`, fetched by the `datasets` package.
 
@@ -39,8 +45,7 @@ def load_named(name: str, limit: int | None = None) -> Dataset:
         Only the first so many questions (for sets that bring their own paragraphs, also only those
         paragraphs).
     """
-    if name not in NAMED_DATASETS:
-        raise DataError(f"data set 'hf:{name}' is unknown: choose one of {', '.join(NAMED_DATASETS)}")
+    check_name(name)
     library = require("datasets", "datasets", f"data set 'hf:{name}'")
     repository, corpus, (config, split) = NAMED_DATASETS[name]
     try:

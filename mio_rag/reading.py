@@ -46,7 +46,8 @@ def read_text(source: str | Path, kind: type[InputError] = InputError) -> str:
         content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
         return content.decode("utf-8-sig")
     except (OSError, ValueError) as error:  # a path with a null character is a ValueError
-        raise kind(f"'{source}' cannot be read: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise kind(f"'{source}' cannot be read: {reason}") from error
 
 
 def read_json(path: str | Path, kind: type[InputError] = InputError) -> Any:

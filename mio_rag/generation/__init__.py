@@ -79,6 +79,38 @@ def make_generator(spec: str, **options: Any) -> Generator:
     GenerationError
         If the model cannot be loaded.
     """
+    make, arguments, options, replies = _resolved(spec, options)
+    generator: Generator = make(*arguments, **options)
+    if replies is None:
+        return generator
+    from mio_rag.generation.replies import RememberingGenerator
+
+    try:
+        return RememberingGenerator(generator, replies)
+    except InputError:
+        generator.close()
+        raise
+
+
+def check_generator(spec: str) -> None:
+    """Raise `InputError` where a specification plainly names no generator; nothing is loaded or started.
+
+    Parameters
+    ----------
+    spec : str
+        As `make_generator` takes it.
+    """
+    make, arguments, *_ = _resolved(spec, {})
+    if spec.strip().startswith("gguf:"):
+        from mio_rag.generation.gguf import model_file
+
+        model_file(*arguments)
+    elif spec.strip().startswith("scripted:"):
+        make(*arguments)  # reads a short file
+
+
+def _resolved(spec: str, options: dict[str, Any]) -> tuple[Any, tuple[str, ...], dict[str, Any], Any]:
+    """What makes the generator of a specification: a function, its arguments and options; then `replies`."""
     kind, colon, target = spec.strip().partition(":")
     arguments: tuple[str, ...] = (target,)
     make: Any
@@ -107,16 +139,7 @@ def make_generator(spec: str, **options: Any) -> Generator:
         # A misspelt option must not pass as a default, nor end in a TypeError from deep inside.
         known = [name for name, p in signature(make).parameters.items() if p.default is not p.empty]
         raise InputError(f"generator '{spec}': {error}; its options are {', '.join(known)}") from error
-    generator: Generator = make(*arguments, **options)
-    if replies is None:
-        return generator
-    from mio_rag.generation.replies import RememberingGenerator
-
-    try:
-        return RememberingGenerator(generator, replies)
-    except InputError:
-        generator.close()
-        raise
+    return make, arguments, options, replies
 
 
 def _back_end(name: str) -> Any:

@@ -40,7 +40,8 @@ _SILENT = -1
 _SEEN = 64
 
 
-def _checked(path: str | Path) -> Path:
+def model_file(path: str | Path) -> Path:
+    """The file of a model, once its name and its first bytes are found to be those of one."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise InputError(f"gguf:{path}: no such file; give the path of a GGUF model file")
@@ -87,7 +88,7 @@ class GGUFGenerator(BaseGenerator):
     def __init__(
         self, path: str | Path, *, n_ctx: int = 4096, threads: int = 1, slots: int = 1, seed: int = 0
     ) -> None:
-        file = _checked(path)
+        file = model_file(path)
         for label, value in (("n_ctx", n_ctx), ("threads", threads), ("slots", slots)):
             if value < 1:
                 raise InputError(f"{label}={value}: give at least 1")

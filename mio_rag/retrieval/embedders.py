@@ -113,11 +113,8 @@ class SentenceTransformerEmbedder:
     def __init__(
         self, model: str, *, name: str | None = None, cache: bool = True, batch_size: int = 32
     ) -> None:
+        check_embedder(model)
         local = Path(model).is_dir()
-        if not local and (model.startswith((".", "~", "/")) or model.count("/") > 1):
-            raise InputError(
-                f"embedder '{model}' is no folder: give the folder of a sentence-transformers model"
-            )
         library = require("sentence_transformers", "retrieval", f"embedder '{name or model}'")
         transformers_logging = require("transformers", "retrieval", "embedding").utils.logging
         transformers_logging.disable_progress_bar()
@@ -272,6 +269,16 @@ class TfidfEmbedder:
         return embedder
 
 
+def check_embedder(name: str) -> None:
+    """Raise `InputError` where a name plainly names no embedder; nothing is loaded."""
+    if not name.strip():
+        raise InputError(
+            "embedder name is empty: give 'minilm', 'tfidf', or a sentence-transformers id or folder"
+        )
+    if not Path(name).is_dir() and (name.startswith((".", "~", "/")) or name.count("/") > 1):
+        raise InputError(f"embedder '{name}' is no folder: give the folder of a sentence-transformers model")
+
+
 def make_embedder(name: str, folder: Path | None = None) -> Embedder:
     """The embedder of a name.
 
@@ -282,10 +289,7 @@ def make_embedder(name: str, folder: Path | None = None) -> Embedder:
     folder : Path, optional
         Folder of an index whose fitted embedder is wanted back.
     """
-    if not name.strip():
-        raise InputError(
-            "embedder name is empty: give 'minilm', 'tfidf', or a sentence-transformers id or folder"
-        )
+    check_embedder(name)
     if name == "tfidf":
         return TfidfEmbedder() if folder is None else TfidfEmbedder.load(folder)
     if name == "minilm":

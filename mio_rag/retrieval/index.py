@@ -280,7 +280,12 @@ def _manifest_checksum(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _checked_manifest(path: Path) -> dict[str, Any]:
+def check_index(folder: str | Path) -> None:
+    """Raise `IndexFormatError` where a folder is plainly no index of this format; nothing is loaded."""
+    _manifest(Path(folder))
+
+
+def _manifest(path: Path) -> dict[str, Any]:
     if path.is_file():
         raise IndexFormatError(
             f"'{path}' is a file, not an index: give the folder that `mio-rag index` wrote"
@@ -304,6 +309,11 @@ def _checked_manifest(path: Path) -> dict[str, Any]:
         raise IndexFormatError(
             f"'{path / 'manifest.json'}' is damaged (its checksum does not match): build the index again"
         )
+    return manifest
+
+
+def _checked_manifest(path: Path) -> dict[str, Any]:
+    manifest = _manifest(path)
     damaged = []
     for relative, digest in manifest["sha256"].items():
         file = path / relative

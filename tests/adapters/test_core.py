@@ -208,7 +208,7 @@ def test_a_cap_by_source_needs_sources() -> None:
 def test_the_order_of_the_documents_can_be_kept() -> None:
     selector = Selector(redundancy_weight=0, passage_penalty=0, prompt_order="document")
     for scores, kept in (([1.0, 3.0, 2.0], (1, 2)), ([2.0, 3.0, 1.0], (0, 1))):
-        items = Documents("abc", scores=scores)
+        items = Documents(["a", "b", "c"], scores=scores)
         assert choose("q", items, budget_tokens=2, selector=selector).indices == kept
 
 

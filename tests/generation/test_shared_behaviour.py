@@ -175,7 +175,7 @@ def test_make_generator_scripted_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="object of strings"):
         make_generator(f"scripted:{file}")
     file.write_text("{")
-    with pytest.raises(InputError, match="not JSON"):
+    with pytest.raises(InputError, match="not valid JSON"):
         make_generator(f"scripted:{file}")
     with pytest.raises(InputError, match="no such file"):
         make_generator(f"scripted:{tmp_path / 'none.json'}")

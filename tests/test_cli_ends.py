@@ -1,0 +1,286 @@
+"""How a command ends: streams that take nothing, interrupts, errors that come before anything is loaded."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mio_rag import Passage, generation
+from mio_rag.cli import app
+from mio_rag.retrieval import CorpusIndex, embedders
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = json.dumps({"linear": [1.0], "costs": [1], "budget": 1})
+SOLVE = f"{sys.executable} -m mio_rag solve - --solver topk"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    passages = [Passage("a", "The bridge opened in 1890."), Passage("b", "A second bridge.")]
+    return CorpusIndex.build(passages, "tfidf").save(tmp_path_factory.mktemp("ends") / "index")
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        cwd=ROOT, input=PROGRAM, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+FULL = "error: the output could not be written: No space left on device\n"
+CLOSED = "error: the output could not be written: stdout is closed\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (f"{SOLVE} > /dev/full", FULL),
+        (f"{SOLVE} --json > /dev/full", FULL),
+        (f"{sys.executable} -m mio_rag --help > /dev/full", FULL),
+        (f"{SOLVE} >&-", CLOSED),
+        (f"{SOLVE} --json >&-", CLOSED),
+        (f"{SOLVE} >&- 2>&-", ""),
+    ],
+)
+def test_output_that_cannot_be_written_is_told(command: str, said: str) -> None:
+    done = shell(command)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+
+
+@pytest.mark.parametrize("command", [SOLVE, f"{SOLVE} --json", f"{sys.executable} -m mio_rag --help"])
+def test_a_pipe_that_nobody_reads_ends_it_quietly(command: str) -> None:
+    done = shell(f"{command} | true")
+    assert (done.stdout, done.stderr) == ("", "")
+    assert shell(f"{command} | head -c 3").stderr == ""
+
+
+def test_a_closed_stdin_is_told() -> None:
+    done = shell(f"{SOLVE} <&-")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: stdin cannot be read: it is closed; give a file, or pipe something in\n"
+
+
+# --- interrupts ------------------------------------------------------------------------------------------
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            {what}
+
+sys.meta_path.insert(0, Finder())
+from mio_rag.__main__ import main
+sys.argv = ["mio-rag", *{arguments!r}]
+main()
+"""
+AT_ONCE = "os.kill(os.getpid(), signal.SIGINT)"
+#: As an extension does whose own imports are interrupted.
+CONVERTED = """
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                import time
+                time.sleep(5)
+            except KeyboardInterrupt:
+                raise ImportError("initialization failed") from None
+"""
+
+
+def interrupted(module: str, arguments: list[str], what: str = AT_ONCE) -> subprocess.CompletedProcess[str]:
+    """The command line, interrupted where it loads a module."""
+    return subprocess.run(
+        [sys.executable, "-c", INTERRUPTED.format(module=module, what=what, arguments=arguments)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+        # A shell's background job ignores SIGINT, and its children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("module", ["mio_rag.cli", "typer", "mio_rag.console", "mio_rag.retrieval"])
+@pytest.mark.parametrize("what", [AT_ONCE, CONVERTED], ids=["at once", "converted"])
+def test_an_interrupt_is_one_line_however_early_it_comes(module: str, what: str) -> None:
+    done = interrupted(module, ["select", "nowhere", "What?"], what)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("module", ["typer", "mio_rag.console"])
+def test_an_interrupt_is_an_object_too(module: str) -> None:
+    done = interrupted(module, ["select", "nowhere", "What?", "--json"])
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+    assert json.loads(done.stdout) == {"error": {"kind": "Interrupted", "problems": ["interrupted"]}}
+
+
+LOST = """
+import signal, sys, time, weakref
+from mio_rag import interrupt
+
+class Thing: pass
+
+assert interrupt.watch_early()
+interrupt.watch()
+thing = Thing()
+reference = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+try:
+    del thing  # Python can raise nothing in the callback
+    for _ in range(500):
+        time.sleep(0.01)
+except KeyboardInterrupt:
+    assert interrupt.seen()
+    interrupt.watch_no_more(7)
+    signal.raise_signal(signal.SIGINT)
+"""
+
+
+def test_an_interrupt_within_a_callback_is_not_lost() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOST], cwd=ROOT, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (7, "")
+
+
+def test_what_is_kept_is_said_where_something_is(tmp_path: Path) -> None:
+    from mio_rag.cli_batch import _kept
+    from mio_rag.cli_output import kept_rows
+
+    assert kept_rows(tmp_path)() == ""
+    (tmp_path / "rows.jsonl").write_text("")
+    assert kept_rows(tmp_path)() == ""
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    assert kept_rows(tmp_path)() == f"what was finished is kept in '{tmp_path}': go on with --resume"
+    assert _kept(tmp_path) == ""
+    (tmp_path / "selections").mkdir()
+    (tmp_path / "selections" / "part-000000000000.parquet").write_bytes(b"")
+    assert _kept(tmp_path) == f"finished shards (1) are kept in '{tmp_path}': the same command goes on"
+
+
+# --- errors ------------------------------------------------------------------------------------------------
+
+NO_CONFIG = ["--config", "missing.toml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["select", "i", "q", *NO_CONFIG], "'missing.toml' cannot be read"),
+        (["ask", "i", "q", *NO_CONFIG], "'missing.toml' cannot be read"),
+        (["evaluate", "demo", "--out", "o", *NO_CONFIG], "'missing.toml' cannot be read"),
+        (["mdp", "solve", *NO_CONFIG], "'missing.toml' cannot be read"),
+        (["mdp", "calibrate", "t", *NO_CONFIG], "'missing.toml' cannot be read"),
+        (["mdp", "replay", "missing.jsonl"], "'missing.jsonl' cannot be read"),
+        (["select", "nowhere", "q"], "no such folder"),
+        (["select", "i", "q", "--pool", "many"], "--pool"),
+        (["select", "i"], "question"),
+        (["select", "i", "q", "--no-such"], "--no-such"),
+        (["frontier", "query", "nowhere", "q"], "no such folder"),
+        (["frontier", "data", "nowhere", "--out", "o"], "is not a folder"),
+        (["tune", "nowhere", "--index", "i", "--out", "o.toml"], "is not a folder"),
+        (["calibrate", "nowhere", "--index", "i", "--out", "o.json"], "is not a folder"),
+        (["radius", "nowhere"], "no such folder"),
+        (["index", "nowhere", "--out", "o"], "is not a folder"),
+        (["demo", "--embedder", "./nowhere"], "is no folder"),
+        (["select-batch", "nowhere.parquet", "--out", "o"], "nowhere.parquet"),
+        (["solve", "nowhere.json"], "'nowhere.json' cannot be read"),
+        (["no-such-command"], "no-such-command"),
+    ],
+)
+def test_every_early_error_is_an_object_too(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert done.exit_code == 2, done.exception
+    assert done.stdout.count("\n") == 1
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert any(message in problem for problem in told["error"]["problems"])
+    assert message in done.stderr.replace("\n", " ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_question_may_be_called_json(index: Path) -> None:
+    done = CliRunner().invoke(app, ["select", "--pool", "many", "--", str(index), "--json"])
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
+def test_an_error_does_not_go_where_the_command_before_wrote(index: Path) -> None:
+    assert CliRunner().invoke(app, ["select", str(index), "bridge", "--json"]).exit_code == 0
+    done = CliRunner().invoke(app, ["select", str(index), "bridge", *NO_CONFIG])
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ask", "INDEX", "q", "--controller", "wise"], "controller 'wise' is unknown"),
+        (["ask", "INDEX", "q", "--controller", "mdp@heart"], "'heart' is no way to know U"),
+        (["ask", "INDEX", "q", "--controller", "mdp", "--max-steps", "-1"], "limit steps=-1"),
+        (
+            ["ask", "INDEX", "q", "--controller", "mdp", "--trace", "no/such/t.jsonl"],
+            "--trace=no/such/t.jsonl",
+        ),
+        (["ask", "INDEX", "q", "--trace", "t.jsonl"], "without a controller"),
+        (["ask", "INDEX", "q", "--max-tokens", "0"], "--max-tokens=0"),
+        (["select", "INDEX", "q", "--link-hops", "9"], "link_hops=9"),
+        (["evaluate", "demo", "--out", "o", "--index", "INDEX", "--methods", "oracle"], "'oracle'"),
+        (
+            ["evaluate", "demo", "--out", "o", "--controllers", "mdp", "--generator", "none"],
+            "need a model that answers",
+        ),
+        (["evaluate", "demo", "--out", "o", "--closed-book", "--corpus", "demo"], "exclude each other"),
+        (["frontier", "query", "INDEX", "q", "--weights", "-1"], "--weights"),
+        (["frontier", "query", "INDEX", "q", "--up-to", "3"], "--up-to=3 is below"),
+        (["frontier", "query", "INDEX", "q", "--plot", "p.txt"], "the ending names the format"),
+        (["frontier", "data", "demo", "--out", "o", "--index", "INDEX", "--weights", "-1"], "weights"),
+        (["tune", "demo", "--index", "INDEX", "--out", "o.toml", "--trials", "0"], "trials=0"),
+        (
+            ["tune", "demo", "--index", "INDEX", "--out", "o.toml", "--vary", "luck"],
+            "'luck' cannot be varied",
+        ),
+        (["tune", "demo", "--index", "INDEX", "--out", "o.toml", "--retrieval", "luck"], "'luck' is unknown"),
+        (["calibrate", "demo", "--index", "INDEX", "--out", "o.json", "--pool", "0"], "pool=0"),
+        (["calibrate", "demo", "--index", "INDEX", "--out", "o.json", "--limit", "0"], "--limit=0"),
+        (["radius", "INDEX", "--quantile", "2"], "--quantile=2"),
+        (["index", "demo", "--out", "INDEX"], "exists already"),
+        (["demo", "--out", "d", "--generator", "oracle"], "'oracle' is not known"),
+        (["serve", "INDEX", "--port", "99999"], "port=99999"),
+        (["serve", "INDEX", "--generator", "oracle"], "'oracle' is not known"),
+    ],
+)
+def test_cheap_options_are_checked_before_anything_is_loaded(
+    arguments: list[str], message: str, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(*_: object, **__: object) -> None:
+        raise AssertionError("something was loaded before the options were checked")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(CorpusIndex, "load", loaded)
+    monkeypatch.setattr(CorpusIndex, "build", loaded)
+    monkeypatch.setattr(generation, "make_generator", loaded)
+    monkeypatch.setattr(embedders, "make_embedder", loaded)
+    monkeypatch.setattr("mio_rag.datasets._load_layout", loaded)
+    given = [str(index) if argument == "INDEX" else argument for argument in arguments]
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code == 2, done.exception
+    assert message in " ".join(done.stderr.split())
+
+
+def test_a_damaged_index_is_found_when_it_is_loaded(index: Path, tmp_path: Path) -> None:
+    """What is checked first is cheap; the rest is checked still."""
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in index.rglob("*"):
+        if path.is_file():
+            (copy / path.relative_to(index)).parent.mkdir(parents=True, exist_ok=True)
+            (copy / path.relative_to(index)).write_bytes(path.read_bytes())
+    os.truncate(copy / "passages.jsonl", 10)
+    done = CliRunner().invoke(app, ["select", str(copy), "bridge"])
+    assert done.exit_code == 2
+    assert "is damaged" in " ".join(done.stderr.split())

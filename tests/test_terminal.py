@@ -1,0 +1,168 @@
+"""What people read: on any terminal, in any encoding, whatever a title holds."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mio_rag import Passage
+from mio_rag.cli import app
+from mio_rag.console import print_answer, print_failures, print_summary, progress_bar
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.streams import prepare_streams
+from mio_rag.terminal import Terminal, printable, styled
+from mio_rag.types import Answer
+
+EVIL = (
+    "\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x9b1m \x08\x00\r\x7f\u202egnp\u2066 "
+    "[red]x[/nope] :smile:"
+)
+PLAIN = "red link gnp [red]x[/nope] :smile:"
+ENCODINGS = ("cp1252", "cp437", "latin-1", "cp932", "ascii", "utf-8")
+
+
+def squeezed(text: str) -> str:
+    """Without the line breaks of a narrow table."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain \u05d0 \u200f\u4e00\t\n", "plain \u05d0 \u200f\u4e00\t\n"),
+        ("a\x1b[2Jb", "ab"),
+        ("a\x1b]52;c;aGk=\x07b", "ab"),
+        ("a\x1bP1;2|abc\x1b\\b", "ab"),
+        ("a\x1bcb", "ab"),
+        ("a\x1b", "a"),
+        ("a\x1b]0;never ended\nb", "a0;never ended\nb"),
+        ("a\x9b31mb\x85", "ab"),
+        ("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069", ""),
+    ],
+)
+def test_nothing_is_left_that_a_terminal_acts_on(text: str, shown: str) -> None:
+    assert printable(text) == shown
+    file = io.StringIO()
+    Terminal(file=file, width=80).print(text, end="")
+    assert file.getvalue().rstrip("\n") == shown.expandtabs().rstrip("\n")
+
+
+def test_no_string_is_markup_whatever_prints_it() -> None:
+    file = io.StringIO()
+    console = Terminal(file=file, width=200)
+    console.print(EVIL)
+    console.print(styled((EVIL, "bold"), f" {EVIL}"))
+    print_answer(console, Answer(EVIL, 1, 1, 0.0, EVIL))
+    print_failures(console, [{"error": EVIL}])
+    print_summary(console, [{"method": EVIL, "budget_tokens": 1, "failed": 0, "optimal_share": None}])
+    assert squeezed(file.getvalue()).count(PLAIN) == 7
+    assert not set(file.getvalue()) & set("\x1b\x9b\x07\x08\x00\r\x7f\u202e\u2066")
+
+
+def test_a_label_of_a_progress_bar_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    watched = Terminal(file=file, width=200, force_terminal=True, force_interactive=True)
+    monkeypatch.setattr("mio_rag.console.errors", watched)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_bar(f"embedding with {EVIL}", 2) as advance:
+        advance(1)
+    assert "[red]x[/nope]" in file.getvalue()
+    assert "\x07" not in file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def evil_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    passages = [
+        Passage("a[red]", "The bridge opened in 1890.", title=EVIL),
+        Passage("b\x1b[31m", "A second bridge \u2014 na\u00efve \u6771\u4eac.", title="\u2713 \u0142 [/]"),
+    ]
+    return CorpusIndex.build(passages, "tfidf").save(tmp_path_factory.mktemp("evil") / "index")
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("command", ["select", "ask", "frontier"])
+def test_every_encoding_can_be_printed_in(evil_index: Path, command: str, encoding: str) -> None:
+    names = ["frontier", "query"] if command == "frontier" else [command]
+    done = CliRunner(charset=encoding).invoke(
+        app, [*names, str(evil_index), "When did the bridge open? \u2192"]
+    )
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code == 0, done.stderr
+    shown = done.stdout_bytes.decode(encoding)
+    assert not set(shown) & set("\x1b\x9b\x07\x08\x00\x7f\u202e\u2066")
+    assert "a[red]" in shown
+    if command != "frontier":
+        assert PLAIN in squeezed(shown.replace("a[red]", "")) or "[red]x[/nope]" in shown
+        assert ("\u2713" in shown) == (encoding == "utf-8")
+        assert " optimal: " in shown
+
+
+def test_errors_are_as_plain(tmp_path: Path) -> None:
+    done = CliRunner(charset="ascii").invoke(app, ["select", str(tmp_path / "\x1b[31mno\u2713[/x]"), "what?"])
+    assert done.exit_code == 2
+    assert b"no+[/x]" in done.stderr_bytes.replace(b"\n", b"")
+    assert b"\x1b" not in done.stderr_bytes
+    done = CliRunner().invoke(app, ["select", "i", "what?", "--\x1b[31mpool", "3"])
+    assert done.exit_code == 2
+    assert "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-16", "utf-8"])
+def test_json_is_utf_8_or_ascii_whatever_the_terminal_speaks(evil_index: Path, encoding: str) -> None:
+    done = CliRunner(charset=encoding).invoke(
+        app, ["select", str(evil_index), "The na\u00efve bridge?", "--json"]
+    )
+    assert done.exit_code == 0
+    raw = done.stdout_bytes.decode("utf-8" if encoding != "utf-16" else "utf-16")
+    assert json.loads(raw)["question"] == "The na\u00efve bridge?"
+    assert raw.isascii() == (encoding != "utf-8")
+    assert {p["title"] for p in json.loads(raw)["passages"]} >= {EVIL}  # data stay what they are
+
+
+def written(text: str, encoding: str, errors: str = "strict") -> bytes:
+    """What a stream makes of a text once it is prepared."""
+    raw = io.BytesIO()
+    stream, before = io.TextIOWrapper(raw, encoding=encoding, errors=errors), (sys.stdout, sys.stderr)
+    sys.stdout = stream
+    try:
+        prepare_streams()
+        stream.write(text)
+        stream.flush()
+    finally:
+        sys.stdout, sys.stderr = before
+    return raw.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "expected"),
+    [
+        ("\u2713 \u00b7 \u2013 \u2014 \u2192 \u2026", "ascii", "+ - - - > ..."),
+        ("\u201cna\u00efve\u201d Z\u00fcrich", "ascii", '"naive" Zurich'),
+        ("e\u0301", "latin-1", "e"),
+        ("\u00bd \u00b2", "ascii", "? ?"),  # 12 and 2 would be other numbers
+        ("\u6771\u4eac", "ascii", "????"),  # two columns wide, as they are
+        ("\ud800", "utf-8", "?"),
+        ("na\u00efve", "latin-1", "na\u00efve"),
+    ],
+)
+def test_plain_characters_stand_for_others(text: str, encoding: str, expected: str) -> None:
+    assert written(text, encoding) == expected.encode(encoding)
+
+
+def test_a_way_that_the_environment_chose_stays() -> None:
+    assert written("\u2713", "ascii", "xmlcharrefreplace") == b"&#10003;"
+
+
+def test_names_in_a_program_are_as_plain() -> None:
+    row = {"coefficients": [1.0, 1.0], "lower": 2, "name": EVIL}
+    program = {"linear": [1, 1], "costs": [2, 2], "budget": 3, "rows": [row]}
+    done = CliRunner().invoke(app, ["solve", "-"], input=json.dumps(program))
+    assert done.exit_code == 0
+    assert squeezed(done.stdout).endswith(f"at most 3 tokens; {PLAIN}; a budget of 4 tokens would do")
+    row["name"] = "\ud800"
+    done = CliRunner().invoke(app, ["solve", "-"], input=json.dumps(program))
+    assert done.exit_code == 2
+    assert "half of a surrogate pair" in done.stderr
