@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks import adapters, attacks, batch, conformance, mdp, rows, service
 from benchmarks.control import command as control
 from benchmarks.files import write_json
+from benchmarks.fuzz import command as fuzz
 from benchmarks.relevance import answers_command as answers
 from benchmarks.relevance import command as relevance
 from benchmarks.relevance import more_commands as more
@@ -34,6 +35,11 @@ def main(arguments: list[str] | None = None) -> int:
             "every certificate of the exact kernel against enumeration",
             trust.add_options,
             trust.command,
+        ),
+        "fuzz": (
+            "random and mutated inputs at every door: all must end well",
+            fuzz.add_options,
+            fuzz.command,
         ),
         "solvers": (
             "speed on real candidate pools, against general solvers and heuristics",

@@ -1,0 +1,125 @@
+"""What a solver's result claims, recomputed: exactly from the selection, and against enumeration.
+
+Sums over the selection are made of fractions, so that no rounding is the checker's own.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from benchmarks.fuzz.endings import Wrong, strict
+from benchmarks.trust.oracle import enumerate_all
+from mio_rag.formulations import SelectionProgram
+from mio_rag.formulations.program import feasibility_tolerance
+from mio_rag.solvers import SolveOptions, SolveResult, Status
+
+__all__ = ["check_result"]
+
+#: Items that are not fixed, at most, of a program that is enumerated.
+MOST_FREE = 10
+
+_ROUNDING = 1e-12  # of a sum in float64, relative to the sizes of its terms
+
+
+def check_result(
+    program: SelectionProgram, claim: SolveResult, options: SolveOptions, exact: bool = True
+) -> None:
+    """Check a result.
+
+    Parameters
+    ----------
+    exact : bool
+        Whether the solver owes a proof where no limit stopped it.
+
+    Raises
+    ------
+    Wrong
+        For the first claim that does not hold.
+    """
+    strict("to_dict() of a result", claim.to_dict())
+    if not claim.certificate().strip():
+        raise Wrong("a result without a certificate")
+    if claim.status is Status.ERROR:
+        raise Wrong("the solver says that it broke", claim.message)
+    if claim.x is not None:
+        _check_selection(program, claim)
+    _check_numbers(claim, options)
+    if program.free.size <= MOST_FREE:
+        with np.errstate(all="ignore"):
+            _check_truth(program, claim, options, exact)
+
+
+def _check_selection(program: SelectionProgram, claim: SolveResult) -> None:
+    assert claim.x is not None and program.fixed is not None
+    if claim.x.shape != (program.n,) or not np.isin(claim.x, (0, 1)).all():
+        raise Wrong("x is no 0/1 vector of the program's length", claim.x)
+    chosen = [int(i) for i in np.flatnonzero(claim.x)]
+    if np.any((program.fixed >= 0) & (claim.x != program.fixed)):
+        raise Wrong("a fixed item is not where it was fixed", claim.x)
+    limits = [("the budget", program.costs, program.budget)]
+    for row in program.rows:
+        limits += [("a row", row.coefficients, row.upper), ("a row", -row.coefficients, -row.lower)]
+    for name, coefficients, upper in limits:
+        if not np.isfinite(upper):
+            continue
+        terms = [Fraction(float(coefficients[i])) for i in chosen]
+        slack = Fraction(float(feasibility_tolerance(float(upper))))
+        rounding = Fraction(_ROUNDING) * (sum(map(abs, terms), Fraction(0)) + abs(Fraction(upper)))
+        if sum(terms, Fraction(0)) > Fraction(upper) + slack + rounding:
+            raise Wrong(f"the selection breaks {name}", f"{sum(terms):.9g} against {upper:.9g}")
+    if claim.objective is None:
+        raise Wrong("a selection without an objective")
+    linear = [Fraction(float(program.linear[i])) for i in chosen]
+    pairs = [Fraction(float(program.pairwise[i, j])) for i in chosen for j in chosen if i < j]
+    worth = sum(linear, Fraction(0)) - sum(pairs, Fraction(0))
+    rounding = Fraction(_ROUNDING) * (sum(map(abs, linear + pairs), Fraction(0)))
+    if not np.isfinite(claim.objective) or abs(Fraction(claim.objective) - worth) > rounding:
+        raise Wrong("the objective is not that of the selection", claim.objective)
+
+
+def _check_numbers(claim: SolveResult, options: SolveOptions) -> None:
+    if claim.status in (Status.OPTIMAL, Status.FEASIBLE) and claim.x is None:
+        raise Wrong(f"{claim.status.value} without a selection")
+    if claim.objective is None or claim.bound is None:
+        return
+    if claim.bound < claim.objective:
+        raise Wrong("the bound lies below the objective", f"{claim.bound!r} < {claim.objective!r}")
+    with np.errstate(all="ignore"):
+        gap = (claim.bound - claim.objective) / max(abs(claim.objective), 1e-9)
+    if claim.gap is None or not np.isclose(claim.gap, gap, rtol=1e-6, atol=1e-12):
+        raise Wrong("the gap is not that of objective and bound", f"{claim.gap!r}, expected {gap!r}")
+    if claim.is_optimal and claim.bound - claim.objective > options.tolerance(claim.objective):
+        raise Wrong("called optimal with a gap above the tolerance", claim.certificate())
+
+
+def _check_truth(program: SelectionProgram, claim: SolveResult, options: SolveOptions, exact: bool) -> None:
+    truth = enumerate_all(program)
+    wide = np.abs(program.pairwise.astype(np.longdouble)).sum() / 2
+    size = wide + np.abs(program.linear.astype(np.longdouble)).sum()
+    rounding = _ROUNDING * size
+    least, most = np.longdouble(truth.least), np.longdouble(truth.most)
+    if claim.status is Status.INFEASIBLE:
+        if truth.feasible:
+            raise Wrong("infeasible, though a selection is feasible", f"the optimum is {truth.least!r}")
+        return
+    if most == -np.inf:
+        if claim.x is not None:
+            raise Wrong("a selection where none is feasible", claim.x)
+        if exact and claim.limit is None and not claim.message:
+            raise Wrong("neither a limit nor a proof of infeasibility", claim.certificate())
+        return
+    if claim.bound is not None and claim.bound < least - rounding:
+        raise Wrong("the bound lies below the optimum", f"{claim.bound!r} < {truth.least!r}")
+    if claim.objective is None:
+        if exact and claim.limit is None and not claim.message:
+            raise Wrong("no selection, though one is feasible", claim.certificate())
+        return
+    if claim.objective > most + rounding:
+        raise Wrong("the objective lies above the optimum", f"{claim.objective!r} > {truth.most!r}")
+    short = least - claim.objective - options.tolerance(claim.objective) - rounding
+    if claim.is_optimal and short > 0:
+        raise Wrong("called optimal below the optimum", f"{claim.objective!r} < {truth.least!r}")
+    if exact and claim.limit is None and not claim.is_optimal and not claim.message:
+        raise Wrong("neither a limit nor a proof of optimality", claim.certificate())

@@ -1,0 +1,181 @@
+"""JSON programs: through `SelectionProgram.from_json` and `solve`, and some through ``mio-rag solve``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.fuzz.claims import check_result
+from benchmarks.fuzz.commands import run_command
+from benchmarks.fuzz.endings import Wrong, strict
+from benchmarks.fuzz.odd import TEXTS, chance, mutated_bytes, mutated_text, number, pick, scaled, simpler, value
+from benchmarks.programs import random_program
+from mio_rag.formulations import SelectionProgram
+from mio_rag.solvers import SolveOptions, Status, solve
+from mio_rag.solvers.infeasibility import find_conflict
+from mio_rag.solvers.registry import resolve, solvers
+
+__all__ = ["Programs"]
+
+_SOLVERS = ("auto", "branch_and_bound", "exhaustive", "highs", "highs-glover", "cpsat", "pyomo", "topk",
+            "density", "greedy", "mmr", "local_search")  # fmt: skip
+_OFTEN = (0.3, 0.4, 0.03, 0.05, 0.03, 0.03, 0.01, 0.03, 0.03, 0.03, 0.03, 0.03)
+_ENCODINGS = ("utf-8", "ascii", "latin-1")
+_SECONDS = 1.0
+
+
+class Programs:
+    """A program as text or as data, the solver, and sometimes the bytes for a command."""
+
+    chunk = 200
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._exact = {info.name: info.exact for info in solvers()}
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """A valid program, at odd scales, of wrong shapes, or as text that was bent."""
+        n_max = int(pick(rng, [4, 9, 9, 9, 30])) if chance(rng, 0.2) else 7
+        program = random_program(rng, n_max).to_dict()
+        given: dict[str, Any] = {"solver": str(rng.choice(_SOLVERS, p=_OFTEN)), "gap": 0.0}
+        given["gap"] = pick(rng, [0.0, 0.0, 0.0, 0.1])
+        way = int(rng.choice(4, p=[0.15, 0.4, 0.2, 0.25]))
+        if way == 1:
+            program = _extreme(rng, program)
+        elif way == 2:
+            program = _misshapen(rng, program)
+        given |= {"text": mutated_text(rng, json.dumps(program))} if way == 3 else {"program": program}
+        if chance(rng, 0.0015):
+            text = given["text"] if way == 3 else json.dumps(program)
+            data = text.encode("utf-8", "surrogatepass")
+            given["bytes"] = mutated_bytes(rng, data) if chance(rng, 0.3) else data
+            given["options"] = [option for option in ("--json", "stdin") if chance(rng, 0.5)]
+            given["encoding"] = pick(rng, _ENCODINGS)
+        return given
+
+    def run(self, given: Any) -> str:
+        """Read, solve, check every claim."""
+        if "bytes" in given:
+            return self._command(given)
+        text = given["text"] if "text" in given else json.dumps(given["program"])
+        program = SelectionProgram.from_json(text)
+        again = SelectionProgram.from_dict(program.to_dict())
+        strict("to_dict() of a program", program.to_dict())
+        if again.to_dict() != program.to_dict():
+            raise Wrong("a program is not what it was after to_dict() and from_dict()")
+        options = SolveOptions(time_limit_seconds=_SECONDS, relative_gap=given["gap"])
+        claim = solve(program, given["solver"], options)
+        check_result(program, claim, options, self._exact[resolve(program, given["solver"])])
+        if claim.status is Status.INFEASIBLE and program.n <= 6 and len(program.rows) < 10:
+            conflict = find_conflict(program, [f"item {i}" for i in range(program.n)])
+            if conflict is not None and not (conflict.parts and conflict.explain().strip()):
+                raise Wrong("a conflict without parts", conflict)
+        return claim.status.value
+
+    def _command(self, given: Any) -> str:
+        path, arguments, stdin = self._folder / "program.json", ["--solver", given["solver"]], b""
+        arguments += ["--json"] if "--json" in given["options"] else []
+        if "stdin" in given["options"]:
+            stdin, source = given["bytes"], "-"
+        else:
+            path.write_bytes(given["bytes"])
+            source = str(path)
+        ended, found = run_command(
+            ["solve", source, "--time-limit", str(_SECONDS), *arguments],
+            stdin,
+            {"PYTHONIOENCODING": given["encoding"]},
+        )
+        if found is not None and found.get("bound") is not None and found.get("objective") is not None:
+            if found["bound"] < found["objective"]:
+                raise Wrong("the command printed a bound below its objective", found)
+        return ended
+
+    def smaller(self, given: Any) -> Iterator[Any]:
+        """Fewer items and rows, plainer numbers, shorter text."""
+        if "text" in given:
+            yield from ({**given, "text": text} for text in simpler(given["text"]))
+        program = given.get("program")
+        if isinstance(program, dict):
+            yield from ({**given, "program": part} for part in _without_an_item(program))
+            yield from ({**given, "program": part} for part in simpler(program))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _extreme(rng: np.random.Generator, program: dict[str, Any]) -> dict[str, Any]:
+    """The same at other scales, or with odd numbers at some places; pairs stay symmetric."""
+    changed = dict(program)
+    n = len(program["linear"])
+    for name in ("linear", "costs"):
+        if chance(rng, 0.4):
+            changed[name] = scaled(rng, program[name])
+    if chance(rng, 0.4):
+        upper = scaled(rng, program["pairwise"])
+        changed["pairwise"] = [[upper[min(i, j)][max(i, j)] for j in range(n)] for i in range(n)]
+    if chance(rng, 0.5):
+        total = sum(changed["costs"])
+        changed["budget"] = total * float(rng.random()) if chance(rng, 0.7) else number(rng)
+    for name in ("linear", "costs"):
+        if n and chance(rng, 0.15):
+            changed[name] = list(changed[name])
+            changed[name][int(rng.integers(n))] = number(rng)
+    rows = [_extreme_row(rng, row) if chance(rng, 0.3) else row for row in program["rows"]]
+    if rows and chance(rng, 0.01):
+        rows = rows * int(rng.integers(50, 500))
+    return {**changed, "rows": rows}
+
+
+def _extreme_row(rng: np.random.Generator, row: dict[str, Any]) -> dict[str, Any]:
+    changed = {**row, "name": pick(rng, TEXTS)} if chance(rng, 0.3) else dict(row)
+    if chance(rng, 0.5):
+        changed["coefficients"] = scaled(rng, row["coefficients"])
+    side = pick(rng, ["lower", "upper"])
+    if chance(rng, 0.5):
+        changed[side] = number(rng) if chance(rng, 0.5) else scaled(rng, row[side])
+    return changed
+
+
+def _misshapen(rng: np.random.Generator, program: dict[str, Any]) -> Any:
+    """Wrong types, lengths, keys at one to three places."""
+    if chance(rng, 0.03):
+        return value(rng, True)
+    whole: Any = json.loads(json.dumps(program))
+    for _ in range(int(rng.integers(1, 4))):
+        here, key = whole, pick(rng, list(whole))
+        while isinstance(here[key], (list, dict)) and here[key] and chance(rng, 0.6):
+            here = here[key]
+            key = pick(rng, list(here)) if isinstance(here, dict) else int(rng.integers(len(here)))
+        change = int(rng.integers(4))
+        if change == 0:
+            del here[key]
+        elif change == 1 and isinstance(here, dict):
+            here[pick(rng, TEXTS)] = value(rng, True)
+        elif change == 1:
+            here.append(value(rng, True))
+        else:
+            here[key] = value(rng, True)
+        if not whole:
+            break
+    return whole
+
+
+def _without_an_item(program: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    n = len(program["linear"]) if isinstance(program.get("linear"), list) else 0
+    for i in range(n):
+        try:
+            yield {
+                **program,
+                **{name: program[name][:i] + program[name][i + 1 :] for name in ("linear", "costs", "fixed")},
+                "pairwise": [row[:i] + row[i + 1 :] for k, row in enumerate(program["pairwise"]) if k != i],
+                "rows": [
+                    {**row, "coefficients": row["coefficients"][:i] + row["coefficients"][i + 1 :]}
+                    for row in program["rows"]
+                ],
+            }
+        except (TypeError, KeyError):  # of wrong shapes: parts are left out one by one
+            return

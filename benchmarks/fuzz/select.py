@@ -1,0 +1,171 @@
+"""Arguments of `mio_rag.select`: of every type, length and sort, and settings at odd values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mio_rag
+from benchmarks.fuzz.claims import check_result
+from benchmarks.fuzz.endings import Wrong, strict
+from benchmarks.fuzz.odd import TEXTS, Odd, built, chance, number, pick, placed, scaled, simpler, value
+from mio_rag.solvers import SolveOptions
+from mio_rag.types import Selection
+
+__all__ = ["Selects"]
+
+_OPTIONS = SolveOptions(time_limit_seconds=1.0)
+
+#: Settings with values that they may have.
+_SETTINGS: dict[str, Sequence[Any]] = {
+    "redundancy_weight": (0, 0.1, 1.0, 1e300),
+    "passage_penalty": (0, 0.02, "auto", 1e-300, 1e300),
+    "token_price": (0, 0.001, 1e300),
+    "radius": (0, 0.05, 2.0, 1e30),
+    "norm": ("l2", "l1", "linf"),
+    "min_passages": (0, 1, 2, 10**9),
+    "max_passages": (0, 1, 3, 10**9),
+    "max_per_source": (0, 1, {"a": 1}, {"a": 0, "b": 2, "": 1}),
+    "must_include": ([], ["0"], ["0", "1"], ["gone"]),
+    "must_exclude": ([], ["1"], ["gone"]),
+    "solver": ("auto", "branch_and_bound", "greedy", "highs"),
+    "link_benefit": (0, 0.3),
+    "redundancy_by_relevance": (True, False),
+    "prompt_order": ("best_first", "best_at_ends", "document"),
+    "counterpart": ("termwise", "joint"),
+    "passage_radii": ({}, {"0": 0.1}, {"gone": 0.1}),
+}
+
+
+class _Counter:
+    """A counter that says what it was told to."""
+
+    name = "told"
+
+    def __init__(self, says: Any) -> None:
+        self._says = says
+
+    def count(self, texts: Sequence[str]) -> Any:
+        return built(self._says) if self._says is not None else [len(text.split()) for text in texts]
+
+
+class Selects:
+    """Keyword arguments as plain data, in which `Odd` stands for objects of other sorts."""
+
+    chunk = 200
+
+    def __init__(self, folder: Path) -> None:
+        del folder
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """A call that is right, then none to three arguments that may not be."""
+        given = _right(rng)
+        for _ in range(int(rng.choice(4, p=[0.25, 0.4, 0.2, 0.15]))):
+            name = pick(rng, [*given, "query", "clusters", "links", "counter", "selector", "embedder", "nonsense"])
+            if name in _SETTINGS and chance(rng, 0.5):
+                name = pick(rng, list(_SETTINGS))
+            before, way = given.get(name), int(rng.integers(5))
+            if way == 0:
+                given[name] = value(rng)
+            elif way == 1 and before is not None:
+                given[name] = placed(rng, before)
+            elif way == 2 and isinstance(before, list):
+                given[name] = scaled(rng, before)
+            elif way == 3 and isinstance(before, list) and before:
+                i = int(rng.integers(len(before)))
+                given[name] = before[:i] + pick(rng, [[], [value(rng)], [number(rng)]]) + before[i + 1 :]
+            else:
+                given[name] = number(rng)
+        return given
+
+    def run(self, given: Any) -> str:
+        """Select, and check the selection."""
+        call = built(given)
+        if "counter" in given and not isinstance(given["counter"], Odd):
+            call["counter"] = _Counter(given["counter"])
+        query, texts = call.pop("query", "who?"), call.pop("texts", ["a"])
+        if "nonsense" not in call:
+            call["options"] = _OPTIONS
+        made = mio_rag.select(query, texts, **call)
+        _check(made, given)
+        return made.result.status.value
+
+    def smaller(self, given: Any) -> Iterator[Any]:
+        """Fewer arguments, then plainer ones."""
+        yield from simpler(given)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _right(rng: np.random.Generator) -> dict[str, Any]:
+    n = int(rng.integers(1, 8)) if chance(rng, 0.97) else int(rng.integers(15, 40))
+    words = ["river", "bridge", "tower", "Arno", "1932", "\u4e2d\u6587"]
+    texts = [" ".join(pick(rng, words) for _ in range(int(rng.integers(1, 9)))) for _ in range(n)]
+    if chance(rng, 0.2):
+        texts[int(rng.integers(n))] = pick(rng, TEXTS)
+    given: dict[str, Any] = {"texts": texts, "budget_tokens": int(rng.integers(1, 40))}
+    d = int(rng.integers(1, 5))
+    vectors = chance(rng, 0.5)
+    if vectors:
+        given["embeddings"] = rng.normal(size=(n, d)).tolist()
+        given["query_embedding"] = rng.normal(size=d).tolist()
+    else:
+        given["redundancy_weight"] = 0
+    if chance(rng, 0.5) or not vectors:
+        given["scores"] = rng.random(n).tolist()
+    if chance(rng, 0.5):
+        given["tokens"] = rng.integers(1, 20, n).tolist()
+    for name, among in (("ids", None), ("titles", TEXTS), ("sources", "abc"), ("clusters", "xyz")):
+        if chance(rng, 0.2):
+            given[name] = [f"p{k}" for k in range(n)] if among is None else [pick(rng, among) for _ in range(n)]
+    if chance(rng, 0.1):
+        links = rng.random((n, n)) * (rng.random((n, n)) < 0.3)
+        np.fill_diagonal(links, 0)
+        given["links"] = links.tolist()
+    if chance(rng, 0.05):
+        given["counter"] = pick(rng, [None, [1] * n, [3], [0], [-1], ["a"], [1.5], 7, []])
+    for _ in range(int(rng.integers(4))):
+        name = pick(rng, list(_SETTINGS))
+        given[name] = pick(rng, _SETTINGS[name])
+    return given
+
+
+def _check(made: Selection, given: dict[str, Any]) -> None:
+    """What a selection says of itself."""
+    exact = given.get("solver") != "greedy" and given.get("counterpart") != "joint"
+    pool, chosen = made.candidates, made.chosen
+    if made.program.n <= 60 and given.get("counterpart") != "joint":
+        check_result(made.program, made.result, _OPTIONS, exact)
+    strict("to_dict() of a selection", made.to_dict())
+    if not made.explain().strip():
+        raise Wrong("a selection without an explanation")
+    if len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(len(pool))):
+        raise Wrong("chosen are no different places in the pool", chosen)
+    if made.result.x is not None and set(chosen) != {i for i in made.result.selected if i < len(pool)}:
+        raise Wrong("chosen are not those of the decision", chosen)
+    if made.tokens_used > made.budget_tokens:
+        raise Wrong("more tokens than the budget", f"{made.tokens_used} > {made.budget_tokens}")
+    if not given.get("counter") and made.tokens_used != sum(int(pool.tokens[i]) for i in chosen):
+        raise Wrong("tokens_used is not the sum over the chosen", made.tokens_used)
+    if len(made.decisions) != len(pool) or any(d.selected != (i in chosen) for i, d in enumerate(made.decisions)):
+        raise Wrong("the decisions are not those of the selection", made.decisions)
+    tokens, scores = given.get("tokens"), given.get("scores")
+    if isinstance(tokens, list) and pool.tokens.tolist() != tokens:
+        raise Wrong("the pool has other tokens than were given", pool.tokens)
+    if isinstance(scores, list) and all(type(s) is float for s in scores) and pool.relevance.tolist() != scores:
+        raise Wrong("the pool has another relevance than was given", pool.relevance)
+    plain = {"texts", "budget_tokens", "scores", "tokens", "redundancy_weight", "passage_penalty"}
+    if set(given) == plain and given["redundancy_weight"] == given["passage_penalty"] == 0 and len(pool) < 9:
+        best = max(
+            sum(s for s, x in zip(scores or (), xs, strict=True) if x)
+            for xs in product((0, 1), repeat=len(pool))
+            if sum(t for t, x in zip(tokens or (), xs, strict=True) if x) <= made.budget_tokens
+        )
+        found = sum((scores or ())[i] for i in chosen)
+        if found < best - 1e-6 - 1e-9 * abs(best):
+            raise Wrong("another selection is worth more", f"{found} < {best}")
