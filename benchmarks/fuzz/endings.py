@@ -152,7 +152,7 @@ def _fault(frames: Any, error: str, message: str, inner_first: bool = False) -> 
 
 def _place(lines: list[tuple[str, int]]) -> str:
     """Of lines from the outermost to the innermost."""
-    known = [(str(Path(file).resolve()), line) for file, line in lines if not file.startswith("<")]
+    known = [(str(Path(file).resolve()), line) for file, line in lines if not file.startswith("<") and Path(file).name != "warnings.py"]
     ours = [(file, line) for file, line in known if file.startswith(tuple(_OURS))]
     for file, line in (ours or known)[-1:]:
         path = Path(file)

@@ -8,6 +8,7 @@ import decimal
 import fractions
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -73,7 +74,8 @@ class Odd:
             return _hostile(name, of)
         if kind == "array":
             try:
-                return np.array(of).astype(name)
+                with warnings.catch_warnings(action="ignore"):
+                    return np.array(of).astype(name)
             except (TypeError, ValueError, OverflowError):  # not of these values
                 return np.array(of, dtype=object)
         return _MADE[kind](of)

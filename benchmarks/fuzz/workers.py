@@ -35,6 +35,7 @@ KINDS = {
 }
 
 _WALL_SECONDS = 12 * CPU_SECONDS  # then nothing but the end of the process helps
+_ENDING_SECONDS = 10.0
 _MEMORY = 6 << 30  # above what the worker has when it is ready
 _SHRINK_SECONDS, _SHRINK_STEPS = 4.0, 400
 
@@ -216,6 +217,9 @@ class _Worker:
         return done, [part for part in (before, after) if part.count]
 
     def end(self) -> None:
+        self.pipe.close()
+        if self.chunk is None:  # it waits for the next one, and sees that there is none
+            self._process.join(_ENDING_SECONDS)
         self._process.terminate()
         self._process.join()
 
