@@ -209,8 +209,9 @@ def _report(given: argparse.Namespace, counts: dict[str, int], finished: list[Do
             )
             group["count"] += 1
             group["numbers"] = [*group["numbers"], fault["number"]][:_SHOWN]
-            if fault["input"] is not None and len(fault["input"]) < len(group["input"] or "x" * _LONGEST):
-                group["input"], group["message"] = fault["input"], fault["message"]
+            shown = fault["input"]
+            if shown is not None and (group["input"] is None or len(shown) < len(group["input"])):
+                group["input"], group["message"] = shown[:_LONGEST], fault["message"]
     return {
         "benchmark": "fuzz",
         "inputs": {name: sum(kind["endings"].values()) for name, kind in kinds.items()},

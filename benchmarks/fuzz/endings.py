@@ -175,7 +175,7 @@ def _short(text: str) -> str:
 @contextmanager
 def _watched() -> Iterator[None]:
     """Ends the block with `_Slow` when it takes too much CPU time."""
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
 

@@ -119,15 +119,21 @@ def _extreme(rng: np.random.Generator, program: dict[str, Any]) -> dict[str, Any
         changed["pairwise"] = [[upper[min(i, j)][max(i, j)] for j in range(n)] for i in range(n)]
     if chance(rng, 0.5):
         total = sum(changed["costs"])
-        changed["budget"] = total * float(rng.random()) if chance(rng, 0.7) else number(rng)
+        odd = number(rng) if chance(rng, 0.3) else _size(rng)
+        changed["budget"] = total * float(rng.random()) if chance(rng, 0.7) else odd
     for name in ("linear", "costs"):
         if n and chance(rng, 0.15):
             changed[name] = list(changed[name])
-            changed[name][int(rng.integers(n))] = number(rng)
+            changed[name][int(rng.integers(n))] = number(rng) if chance(rng, 0.3) else _size(rng)
     rows = [_extreme_row(rng, row) if chance(rng, 0.3) else row for row in program["rows"]]
     if rows and chance(rng, 0.01):
         rows = rows * int(rng.integers(50, 500))
     return {**changed, "rows": rows}
+
+
+def _size(rng: np.random.Generator) -> float:
+    """A number that a program may hold, however large or small."""
+    return float(10.0 ** rng.uniform(-320, 300))
 
 
 def _extreme_row(rng: np.random.Generator, row: dict[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import faulthandler
 import mmap
 import multiprocessing
-import resource
 import struct
+import sys
 import tempfile
 import time
 import zlib
@@ -250,6 +250,10 @@ def _serve(pipe: Connection, seed: int, folder: Path, dump: Path, at: Path) -> N
 
 def _limit_memory() -> None:
     """So that an input which asks for all memory gets a MemoryError, and not the machine."""
+    if sys.platform != "linux":
+        return
+    import resource
+
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     most = pages * resource.getpagesize() + _MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
