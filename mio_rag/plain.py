@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
@@ -15,6 +14,7 @@ from mio_rag.errors import InputError
 from mio_rag.selector import Selector
 from mio_rag.settings import SelectorSettings, make_selector
 from mio_rag.types import Candidates, Selection
+from mio_rag.unit import unit_rows
 
 if TYPE_CHECKING:
     from mio_rag.retrieval.embedders import Embedder
@@ -147,18 +147,9 @@ def _unit_rows(name: str, vectors: ArrayLike) -> NDArray[np.float32]:
     if isinstance(vectors, np.ndarray) and vectors.dtype.kind == "c":
         raise InputError(f"{name} holds complex numbers, expected real ones")
     try:
-        matrix = np.asarray(vectors, dtype=np.float32)
+        unit = unit_rows(vectors)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} is not an array of numbers ({error})") from error
-    if matrix.ndim == 0:
+    if unit.ndim == 0:
         raise InputError(f"{name} has shape (), expected one vector or one row per text")
-    squares = np.einsum("...i,...i->...", matrix, matrix)  # half the time of linalg.norm
-    listed = np.ravel(squares).tolist()
-    if listed and not (min(listed) > 1e-25 and max(listed) < math.inf):  # squares left the range of float32
-        squares = np.einsum("...i,...i->...", matrix, matrix, dtype=np.float64)
-    norms = np.sqrt(squares)[..., None]
-    norms[norms == 0] = 1.0
-    norms[np.isinf(norms)] = np.nan  # which is refused; a division would silently give zeros
-    unit: NDArray[np.float32] = (matrix / norms).astype(np.float32, copy=False)
-    unit.flags.writeable = False
     return unit

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 #: A unit may import units of earlier layers, and those of its own.
 LAYERS = (
     {"types", "errors", "files", "lines", "pictures", "reading", "entries"},
-    {"config", "context", "corpus", "names", "formulations"},
+    {"config", "context", "unit", "corpus", "names", "formulations"},
     {"solvers", "relevance"},
     {
         "selector",

@@ -5,6 +5,7 @@ Sums over the selection are made of fractions, so that no rounding is the checke
 
 from __future__ import annotations
 
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -39,20 +40,21 @@ def check_result(
         For the first claim that does not hold.
     """
     strict("to_dict() of a result", claim.to_dict())
-    if not claim.certificate().strip():
-        raise Wrong("a result without a certificate")
     if claim.status is Status.ERROR:
         raise Wrong("the solver says that it broke", claim.message)
     if claim.x is not None:
         _check_selection(program, claim)
-    _check_numbers(claim, options)
+    _check_numbers(program, claim, options)
+    if not claim.certificate().strip():
+        raise Wrong("a result without a certificate")
     if program.free.size <= MOST_FREE:
         with np.errstate(all="ignore"):
             _check_truth(program, claim, options, exact)
 
 
 def _check_selection(program: SelectionProgram, claim: SolveResult) -> None:
-    assert claim.x is not None and program.fixed is not None
+    assert claim.x is not None
+    assert program.fixed is not None
     if claim.x.shape != (program.n,) or not np.isin(claim.x, (0, 1)).all():
         raise Wrong("x is no 0/1 vector of the program's length", claim.x)
     chosen = [int(i) for i in np.flatnonzero(claim.x)]
@@ -65,10 +67,12 @@ def _check_selection(program: SelectionProgram, claim: SolveResult) -> None:
         if not np.isfinite(upper):
             continue
         terms = [Fraction(float(coefficients[i])) for i in chosen]
-        slack = Fraction(float(feasibility_tolerance(float(upper))))
+        slack = Fraction(float(feasibility_tolerance(coefficients, float(upper))))
         rounding = Fraction(_ROUNDING) * (sum(map(abs, terms), Fraction(0)) + abs(Fraction(upper)))
         if sum(terms, Fraction(0)) > Fraction(upper) + slack + rounding:
-            raise Wrong(f"the selection breaks {name}", f"{sum(terms):.9g} against {upper:.9g}")
+            raise Wrong(
+                f"the selection breaks {name}", f"{_shown(sum(terms, Fraction(0)))} against {upper:.9g}"
+            )
     if claim.objective is None:
         raise Wrong("a selection without an objective")
     linear = [Fraction(float(program.linear[i])) for i in chosen]
@@ -79,7 +83,12 @@ def _check_selection(program: SelectionProgram, claim: SolveResult) -> None:
         raise Wrong("the objective is not that of the selection", claim.objective)
 
 
-def _check_numbers(claim: SolveResult, options: SolveOptions) -> None:
+def _shown(value: Fraction) -> str:
+    """Some digits of a number that float64 may not hold."""
+    return f"{Decimal(value.numerator) / Decimal(value.denominator):.9g}"
+
+
+def _check_numbers(program: SelectionProgram, claim: SolveResult, options: SolveOptions) -> None:
     if claim.status in (Status.OPTIMAL, Status.FEASIBLE) and claim.x is None:
         raise Wrong(f"{claim.status.value} without a selection")
     if claim.objective is None or claim.bound is None:
@@ -87,10 +96,14 @@ def _check_numbers(claim: SolveResult, options: SolveOptions) -> None:
     if claim.bound < claim.objective:
         raise Wrong("the bound lies below the objective", f"{claim.bound!r} < {claim.objective!r}")
     with np.errstate(all="ignore"):
-        gap = (claim.bound - claim.objective) / max(abs(claim.objective), 1e-9)
+        gap = (claim.bound - claim.objective) / max(
+            abs(claim.objective), 1e-9 * min(1.0, program.value_scale)
+        )
     if claim.gap is None or not np.isclose(claim.gap, gap, rtol=1e-6, atol=1e-12):
         raise Wrong("the gap is not that of objective and bound", f"{claim.gap!r}, expected {gap!r}")
-    if claim.is_optimal and claim.bound - claim.objective > options.tolerance(claim.objective):
+    if claim.is_optimal and claim.bound - claim.objective > options.tolerance(
+        claim.objective, program.value_scale
+    ):
         raise Wrong("called optimal with a gap above the tolerance", claim.certificate())
 
 
@@ -118,7 +131,7 @@ def _check_truth(program: SelectionProgram, claim: SolveResult, options: SolveOp
         return
     if claim.objective > most + rounding:
         raise Wrong("the objective lies above the optimum", f"{claim.objective!r} > {truth.most!r}")
-    short = least - claim.objective - options.tolerance(claim.objective) - rounding
+    short = least - claim.objective - options.tolerance(claim.objective, program.value_scale) - rounding
     if claim.is_optimal and short > 0:
         raise Wrong("called optimal below the optimum", f"{claim.objective!r} < {truth.least!r}")
     if exact and claim.limit is None and not claim.is_optimal and not claim.message:

@@ -2,7 +2,7 @@
 
 Well means: a result whose claims hold when they are recomputed (objective, budget, bound, strict JSON; small
 programs also against enumeration), or an error of the package's own with a message. On the command line: the
-documented exit code, one message. No other exception, no RuntimeWarning, no hang, no memory without bound. Each
+documented exit code, one message. No other exception, no RuntimeWarning, no hang, no end of memory. Each
 input is drawn from seed, kind and number alone: ``--repeat programs:17`` shows one again.
 """
 
@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 
-import mio_rag
 from benchmarks.files import write_json
 from benchmarks.fuzz.endings import Fault, ending
 from benchmarks.fuzz.workers import KINDS, Chunk, Done, drawn, here, make, side_by_side
+from mio_rag import __version__, errors
 from mio_rag.console import progress_bar
 from mio_rag.errors import InputError
 
@@ -181,7 +181,7 @@ def _resumed(path: Path, head: dict[str, Any]) -> list[Done]:
 def _versions() -> dict[str, str]:
     """Of all that could change an ending: of the sources, the product's and the fuzzer's, a digest."""
     digest = hashlib.sha256()
-    package = Path(mio_rag.__file__).resolve().parent
+    package = Path(errors.__file__).resolve().parent
     folders = [package, package / "solvers", package / "formulations", Path(__file__).resolve().parent]
     for path in sorted({file.resolve() for folder in folders for file in folder.glob("**/*.py")}):
         digest.update(path.read_bytes())
@@ -189,7 +189,7 @@ def _versions() -> dict[str, str]:
         "sources": digest.hexdigest()[:16],
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "mio-rag": mio_rag.__version__,
+        "mio-rag": __version__,
     }
 
 
@@ -221,7 +221,8 @@ def _report(given: argparse.Namespace, counts: dict[str, int], finished: list[Do
         "faults": sorted(groups.values(), key=lambda group: -group["count"]),
         "versions": _versions(),
         "machine": {"system": platform.system(), "processor": platform.machine()},
-        "command": f"python -m benchmarks fuzz --inputs {given.inputs} --seed {given.seed} --only {given.only}",
+        "command": "python -m benchmarks fuzz "
+        f"--inputs {given.inputs} --seed {given.seed} --only {given.only}",
     }
 
 

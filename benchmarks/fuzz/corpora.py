@@ -19,10 +19,17 @@ from mio_rag.datasets import load_dataset
 
 __all__ = ["Corpora"]
 
-_SENTENCES = ("The Arno is long.", "Bread is baked from flour!", "Dr. No met Mr. X at 3.5 p.m.", "Why? Because.")
+_SENTENCES = (
+    "The Arno is long.",
+    "Bread is baked from flour!",
+    "Dr. No met Mr. X at 3.5 p.m.",
+    "Why? Because.",
+)
 _PDF = (
-    b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj\n"
-    b"3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 200 200]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>>>endobj\n"
+    b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n"
+    b"2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj\n"
+    b"3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 200 200]/Contents 4 0 R"
+    b"/Resources<</Font<</F 5 0 R>>>>>>endobj\n"
     b"4 0 obj<</Length 44>>stream\nBT /F 12 Tf 10 100 Td (The Arno is long.) Tj ET\nendstream\nendobj\n"
     b"5 0 obj<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"
 )
@@ -55,7 +62,9 @@ class Corpora:
 
     def smaller(self, given: Any) -> Iterator[Any]:
         """Fewer files, shorter ones. Nothing is sure of them any more."""
-        yield from ({**given, "files": f, "passages": None, "questions": None} for f in simpler(given["files"]))
+        yield from (
+            {**given, "files": f, "passages": None, "questions": None} for f in simpler(given["files"])
+        )
 
     def close(self) -> None:
         """Nothing is held."""
@@ -67,7 +76,13 @@ def _question_set(rng: np.random.Generator) -> dict[str, Any]:
         for k in range(int(rng.integers(1, 5)))
     ]
     questions: list[Any] = [
-        {"id": f"q{k}", "question": "who?", "answers": ["a"], "gold_ids": [pick(rng, passages)["id"]], "type": "x"}
+        {
+            "id": f"q{k}",
+            "question": "who?",
+            "answers": ["a"],
+            "gold_ids": [pick(rng, passages)["id"]],
+            "type": "x",
+        }
         for k in range(int(rng.integers(4)))
     ]
     sure = chance(rng, 0.3)
@@ -97,7 +112,17 @@ def _question_set(rng: np.random.Generator) -> dict[str, Any]:
 
 def _documents(rng: np.random.Generator) -> dict[str, Any]:
     files: dict[str, bytes] = {}
-    names = ("a.txt", "b.md", "deep/er/c.txt", "d.pdf", "E.TXT", "\u4e2d.md", ".hidden.txt", "f.doc", "g\n.txt")
+    names = (
+        "a.txt",
+        "b.md",
+        "deep/er/c.txt",
+        "d.pdf",
+        "E.TXT",
+        "\u4e2d.md",
+        ".hidden.txt",
+        "f.doc",
+        "g\n.txt",
+    )
     for name in rng.permutation(names)[: int(rng.integers(1, 4))]:
         if str(name).endswith("pdf"):
             data = _PDF

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-import mio_rag
 from benchmarks.fuzz.odd import Hostile
+from mio_rag import errors
 from mio_rag.errors import InputError, MioRagError, MissingExtraError
 
 __all__ = ["CPU_SECONDS", "Fault", "Kind", "Wrong", "ending", "place_in_dump", "strict"]
@@ -25,7 +25,7 @@ __all__ = ["CPU_SECONDS", "Fault", "Kind", "Wrong", "ending", "place_in_dump", "
 #: CPU time that one input may take; the machine may be busy, so that a clock on the wall says little.
 CPU_SECONDS = 10.0
 
-_ROOT = Path(mio_rag.__file__).resolve().parents[1]
+_ROOT = Path(errors.__file__).resolve().parents[1]
 _OURS = [str(_ROOT / name) + "/" for name in ("mio_rag", "solvers", "formulations")]
 _SHOWN = 400
 
@@ -152,7 +152,11 @@ def _fault(frames: Any, error: str, message: str, inner_first: bool = False) -> 
 
 def _place(lines: list[tuple[str, int]]) -> str:
     """Of lines from the outermost to the innermost."""
-    known = [(str(Path(file).resolve()), line) for file, line in lines if not file.startswith("<") and Path(file).name != "warnings.py"]
+    known = [
+        (str(Path(file).resolve()), line)
+        for file, line in lines
+        if not file.startswith("<") and Path(file).name != "warnings.py"
+    ]
     ours = [(file, line) for file, line in known if file.startswith(tuple(_OURS))]
     for file, line in (ours or known)[-1:]:
         path = Path(file)

@@ -26,7 +26,14 @@ __all__ = ["Http"]
 
 _PATHS = ("/select", "/ask", "/health", "/metrics", "/openapi.json", "/docs", "/", "/nowhere", "/select/")
 _METHODS = ("POST", "GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "NONSENSE")
-_TYPES = (b"application/json", b"text/plain", b"application/json; charset=utf-16", b"", b"\xff", b"application/xml")
+_TYPES = (
+    b"application/json",
+    b"text/plain",
+    b"application/json; charset=utf-16",
+    b"",
+    b"\xff",
+    b"application/xml",
+)
 _QUESTIONS = ("Which tower is taller?", "Who built the Brooklyn Bridge?", "x", "\u4e2d\u6587?")
 #: Fields of a body with values that they may have.
 _FIELDS: dict[str, tuple[Any, ...]] = {
@@ -91,8 +98,12 @@ class Http:
         if chance(rng, 0.1):
             given["headers"][1][1] = pick(rng, _TYPES)
         if chance(rng, 0.1):
-            odd_name = pick(rng, [b"host", b"content-length", b"transfer-encoding", b"authorization", b"x-\xff", b""])
-            given["headers"].append([odd_name, pick(rng, [b"", b"\xff\xfe", b"-1", b"chunked", b"a" * 5000, b"999"])])
+            odd_name = pick(
+                rng, [b"host", b"content-length", b"transfer-encoding", b"authorization", b"x-\xff", b""]
+            )
+            given["headers"].append(
+                [odd_name, pick(rng, [b"", b"\xff\xfe", b"-1", b"chunked", b"a" * 5000, b"999"])]
+            )
         if chance(rng, 0.01):
             raw, bent = _raw(given), chance(rng, 0.5)
             given["raw"] = mutated_bytes(rng, raw) if bent else raw
@@ -194,7 +205,8 @@ def _raw(given: Any) -> bytes:
     lines += [name + b": " + text for name, text in given["headers"]]
     if not any(name == b"content-length" for name, _ in given["headers"]):
         lines.append(b"content-length: %d" % len(given["body"]))
-    return b"\r\n".join(lines) + b"\r\nconnection: close\r\n\r\n" + given["body"]
+    whole: bytes = b"\r\n".join(lines) + b"\r\nconnection: close\r\n\r\n" + given["body"]
+    return whole
 
 
 def _check(status: int, headers: dict[bytes, bytes], body: bytes, path: str, method: str) -> str:

@@ -184,9 +184,9 @@ def scaled(rng: Rng, given: Any) -> Any:
 
 
 _TOKENS = (
-    "NaN", "Infinity", "-Infinity", "null", "true", "1e999", "-1e999", "1e-999", "1" * 400, "9" * 5000, "0x10",
-    "01", "+1", "1_000", '"\\ud800"', "[", "]", "{", "}", ",", ":", '"', "\\", "\n", "\x00", "\ufeff", "\x1b",
-    "inf", "nan", "= ", "#", "[[x]]", "1979-05-27", "''", '"""', "\ud800", "\u2028",
+    "NaN", "Infinity", "-Infinity", "null", "true", "1e999", "-1e999", "1e-999", "1" * 400, "9" * 5000,
+    "0x10", "01", "+1", "1_000", '"\\ud800"', "[", "]", "{", "}", ",", ":", '"', "\\", "\n", "\x00",
+    "\ufeff", "\x1b", "inf", "nan", "= ", "#", "[[x]]", "1979-05-27", "''", '"""', "\ud800", "\u2028",
 )  # fmt: skip
 
 
@@ -237,6 +237,11 @@ def mutated_bytes(rng: Rng, data: bytes) -> bytes:
     return data
 
 
+def _cut(given: Any, first: int, last: int) -> Any:
+    """Text or bytes without a part."""
+    return given[:first] + given[last:]
+
+
 def simpler(given: Any) -> Iterator[Any]:
     """Data of any sort with a part left out or made plainer."""
     if isinstance(given, (dict, list)):
@@ -254,11 +259,11 @@ def simpler(given: Any) -> Iterator[Any]:
     elif isinstance(given, Odd):
         yield from (Odd(given.how, of) for of in simpler(given.of))
     elif isinstance(given, (str, bytes)) and given:
-        size = len(given)
+        size = size_of = len(given)
         while size:
             size //= 2
             step = max(size, 1)
-            for i in range(0, len(given), step) if len(given) // step <= 64 else ():
-                yield given[:i] + given[i + step :]
+            for i in range(0, size_of, step) if size_of // step <= 64 else ():
+                yield _cut(given, i, i + step)
     elif isinstance(given, float) and given not in (0.0, 1.0):
         yield from (0.0, 1.0)

@@ -28,14 +28,22 @@ _VECTORS = {"query_embedding", "relevance", "tokens", "radius", "positions", "sc
 #: Arrow types that columns may come in; the first is the usual one.
 _TYPES: dict[str, tuple[Any, ...]] = {
     "text": (arrow.string(), arrow.large_string(), arrow.dictionary(arrow.int32(), arrow.string())),
-    "number": (arrow.float64(), arrow.float32(), arrow.float16(), arrow.int64(), arrow.int8(), arrow.uint64()),
+    "number": (
+        arrow.float64(),
+        arrow.float32(),
+        arrow.float16(),
+        arrow.int64(),
+        arrow.int8(),
+        arrow.uint64(),
+    ),
     "other": (arrow.bool_(), arrow.binary(), arrow.date32(), arrow.decimal128(9, 2), arrow.null()),
 }
 _TEXTS = [text for text in TEXTS if text.encode("utf-8", "ignore").decode() == text]  # which Arrow can hold
 _INTERNAL = re.compile(r"\b(\w+(Error|Exception|Warning)): ")
 _SETTINGS: tuple[dict[str, Any], ...] = (
-    {}, {}, {"redundancy_weight": 0.0}, {"radius": 0.1}, {"max_per_source": 1}, {"solver": "branch_and_bound"},
-    {"link_benefit": 0.2}, {"prompt_order": "document"}, {"passage_penalty": "auto"},
+    {}, {}, {"redundancy_weight": 0.0}, {"radius": 0.1}, {"max_per_source": 1},
+    {"solver": "branch_and_bound"}, {"link_benefit": 0.2}, {"prompt_order": "document"},
+    {"passage_penalty": "auto"},
 )  # fmt: skip
 #: Column without which a setting has no row answered.
 _NEEDS = {
@@ -56,7 +64,9 @@ class Parquet:
 
     def draw(self, rng: np.random.Generator) -> Any:
         """A file of right rows, some of which are bent, in columns of types that may be odd."""
-        names = {"query_id", "ids"} | ({"relevance"} if chance(rng, 0.7) else {"embeddings", "query_embedding"})
+        names = {"query_id", "ids"} | (
+            {"relevance"} if chance(rng, 0.7) else {"embeddings", "query_embedding"}
+        )
         names |= {"tokens"} if chance(rng, 0.7) else {"texts"}
         names |= {"embeddings"} if chance(rng, 0.6) else {"similarity"}
         optional = [*_NAMES, "links", "radius", "positions", "question", "score:x", "budget_tokens"]
@@ -71,7 +81,11 @@ class Parquet:
                 _bend(rng, row, pick(rng, sorted(names)))
         types = {}
         if chance(rng, 0.3):
-            types[pick(rng, sorted(names))] = (pick(rng, list(_TYPES)), int(rng.integers(6)), int(rng.integers(3)))
+            types[pick(rng, sorted(names))] = (
+                pick(rng, list(_TYPES)),
+                int(rng.integers(6)),
+                int(rng.integers(3)),
+            )
         return {
             "rows": rows,
             "good": good,
@@ -104,7 +118,9 @@ class Parquet:
         return f"{'some' if done.rejected else 'no'} rows rejected"
 
     def _check(self, given: Any, rows: int, rejected: int, sure: bool) -> None:
-        shards = [parquet.read_table(p).to_pylist() for p in sorted((self._out / "selections").glob("*.parquet"))]
+        shards = [
+            parquet.read_table(p).to_pylist() for p in sorted((self._out / "selections").glob("*.parquet"))
+        ]
         answered = [row for shard in shards for row in shard]
         lines = (self._out / "rejected.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
         refused = [json.loads(line) for line in lines]
@@ -190,7 +206,9 @@ def _table(rows: list[dict[str, Any]], types: dict[str, Any]) -> Any:
         values = [row.get(name) for row in rows]
         text = name in ("query_id", "ids", "question", *_NAMES)
         usual = "text" if text else "number"
-        depth = 0 if name in ("query_id", "question", "budget_tokens") else 1 if text or name in _VECTORS else 2
+        depth = (
+            0 if name in ("query_id", "question", "budget_tokens") else 1 if text or name in _VECTORS else 2
+        )
         columns[name] = arrow.array(values, type=_type(usual, 0, 0, depth))
         if name in types:
             kind, which, shape = types[name]
@@ -215,7 +233,9 @@ def _check_row(row: dict[str, Any], source: dict[str, Any] | None, given: Any) -
         raise Wrong("the bound of a row lies below its objective", row)
     if source is None or given["types"]:
         return
-    if [source["ids"][i] for i in row["selected"]] != row["selected_ids"] or row["query_id"] != source["query_id"]:
+    if [source["ids"][i] for i in row["selected"]] != row["selected_ids"] or row["query_id"] != source[
+        "query_id"
+    ]:
         raise Wrong("a row is answered with ids that are not its own", row)
     tokens = source.get("tokens")
     if tokens is not None and sum(tokens[i] for i in row["selected"]) != row["tokens_used"]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-import mio_rag
 from benchmarks.fuzz.claims import check_result
 from benchmarks.fuzz.endings import Wrong, strict
 from benchmarks.fuzz.odd import TEXTS, Odd, built, chance, number, pick, placed, scaled, simpler, value
+from mio_rag.plain import select
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Selection
 
@@ -65,7 +65,9 @@ class Selects:
         """A call that is right, then none to three arguments that may not be."""
         given = _right(rng)
         for _ in range(int(rng.choice(4, p=[0.25, 0.4, 0.2, 0.15]))):
-            name = pick(rng, [*given, "query", "clusters", "links", "counter", "selector", "embedder", "nonsense"])
+            name = pick(
+                rng, [*given, "query", "clusters", "links", "counter", "selector", "embedder", "nonsense"]
+            )
             if name in _SETTINGS and chance(rng, 0.5):
                 name = pick(rng, list(_SETTINGS))
             before, way = given.get(name), int(rng.integers(5))
@@ -90,7 +92,7 @@ class Selects:
         query, texts = call.pop("query", "who?"), call.pop("texts", ["a"])
         if "nonsense" not in call:
             call["options"] = _OPTIONS
-        made = mio_rag.select(query, texts, **call)
+        made = select(query, texts, **call)
         _check(made, given)
         return made.result.status.value
 
@@ -122,7 +124,9 @@ def _right(rng: np.random.Generator) -> dict[str, Any]:
         given["tokens"] = rng.integers(1, 20, n).tolist()
     for name, among in (("ids", None), ("titles", TEXTS), ("sources", "abc"), ("clusters", "xyz")):
         if chance(rng, 0.2):
-            given[name] = [f"p{k}" for k in range(n)] if among is None else [pick(rng, among) for _ in range(n)]
+            given[name] = (
+                [f"p{k}" for k in range(n)] if among is None else [pick(rng, among) for _ in range(n)]
+            )
     if chance(rng, 0.1):
         links = rng.random((n, n)) * (rng.random((n, n)) < 0.3)
         np.fill_diagonal(links, 0)
@@ -152,12 +156,18 @@ def _check(made: Selection, given: dict[str, Any]) -> None:
         raise Wrong("more tokens than the budget", f"{made.tokens_used} > {made.budget_tokens}")
     if not given.get("counter") and made.tokens_used != sum(int(pool.tokens[i]) for i in chosen):
         raise Wrong("tokens_used is not the sum over the chosen", made.tokens_used)
-    if len(made.decisions) != len(pool) or any(d.selected != (i in chosen) for i, d in enumerate(made.decisions)):
+    if len(made.decisions) != len(pool) or any(
+        d.selected != (i in chosen) for i, d in enumerate(made.decisions)
+    ):
         raise Wrong("the decisions are not those of the selection", made.decisions)
     tokens, scores = given.get("tokens"), given.get("scores")
     if isinstance(tokens, list) and pool.tokens.tolist() != tokens:
         raise Wrong("the pool has other tokens than were given", pool.tokens)
-    if isinstance(scores, list) and all(type(s) is float for s in scores) and pool.relevance.tolist() != scores:
+    if (
+        isinstance(scores, list)
+        and all(type(s) is float for s in scores)
+        and pool.relevance.tolist() != scores
+    ):
         raise Wrong("the pool has another relevance than was given", pool.relevance)
     plain = {"texts", "budget_tokens", "scores", "tokens", "redundancy_weight", "passage_penalty"}
     if set(given) == plain and given["redundancy_weight"] == given["passage_penalty"] == 0 and len(pool) < 9:

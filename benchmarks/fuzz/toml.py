@@ -155,7 +155,9 @@ def _process(rng: np.random.Generator) -> str:
     chosen = {name: part for name, part in values.items() if name == "grid" or chance(rng, 0.6)}
     for _ in range(int(rng.choice(3, p=[0.5, 0.35, 0.15]))):
         chosen[pick(rng, [f.name for f in dataclasses.fields(RetrievalMDP)])] = _odd(rng)
-    return ("[mdp]\n" if chance(rng, 0.5) else "") + "\n".join(f"{k} = {_written(v)}" for k, v in chosen.items())
+    return ("[mdp]\n" if chance(rng, 0.5) else "") + "\n".join(
+        f"{k} = {_written(v)}" for k, v in chosen.items()
+    )
 
 
 def _checked(model: RetrievalMDP, plan: Plan) -> str:
@@ -186,7 +188,9 @@ def _checked(model: RetrievalMDP, plan: Plan) -> str:
         most = float(np.abs(quality).max() + max(model.at(f"{a}_cost", u).max() for a in after))
         off += model.discount**400 * most / (1 - model.discount)
     if float(np.abs(found - plan.values(0)).max()) > off:
-        raise Wrong("values of the process are off by more than their error", np.abs(found - plan.values(0)).max())
+        raise Wrong(
+            "values of the process are off by more than their error", np.abs(found - plan.values(0)).max()
+        )
     if plan.action_at(0, 1.0) not in model.actions:
         raise Wrong("an action that the process does not have")
     return "solved"

@@ -182,7 +182,7 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         self._dump = folder / "dump"
         self._at = folder / "at"
-        given = (theirs, seed, folder, self._dump, self._at)
+        given = (theirs, seed, folder, self._dump, self._at, _WALL_SECONDS)
         self._process = context.Process(target=_serve, args=given, daemon=True)
         self._process.start()
         theirs.close()
@@ -206,7 +206,11 @@ class _Worker:
         self._process.join()
         assert self.chunk is not None
         chunk = self.chunk
-        number = max(chunk.first, struct.unpack("q", self._at.read_bytes())[0]) if self._at.exists() else chunk.first
+        number = (
+            max(chunk.first, struct.unpack("q", self._at.read_bytes())[0])
+            if self._at.exists()
+            else chunk.first
+        )
         dump = self._dump.read_text(encoding="utf-8", errors="replace") if self._dump.exists() else ""
         slow = dump.startswith("Timeout")
         what = "takes too long" if slow else f"the process died ({self._process.exitcode})"
@@ -224,7 +228,7 @@ class _Worker:
         self._process.join()
 
 
-def _serve(pipe: Connection, seed: int, folder: Path, dump: Path, at: Path) -> None:
+def _serve(pipe: Connection, seed: int, folder: Path, dump: Path, at: Path, wall_seconds: float) -> None:
     """Do chunks until the other side closes; an input that hangs is written down, and ends the process."""
     doing, limited = _Doing(seed, folder), False
     at.write_bytes(struct.pack("q", -1))
@@ -233,7 +237,7 @@ def _serve(pipe: Connection, seed: int, folder: Path, dump: Path, at: Path) -> N
 
         def begin(number: int) -> None:
             struct.pack_into("q", memory, 0, number)  # no system call an input
-            faulthandler.dump_traceback_later(_WALL_SECONDS, exit=True, file=file)
+            faulthandler.dump_traceback_later(wall_seconds, exit=True, file=file)
 
         while True:
             try:

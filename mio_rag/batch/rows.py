@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.batch.schema import is_list
+from mio_rag.batch.schema import MOST_BUDGET, is_list
 from mio_rag.context import RegexCounter, text_tokens
 from mio_rag.errors import InputError, require
 from mio_rag.types import Candidates
+from mio_rag.unit import unit_rows
 
 __all__ = ["Row", "read_rows"]
 
@@ -129,8 +130,8 @@ class _Matrices(_Lists):
 def _whole(value: float | None) -> int | None:
     if value is None:
         return None
-    if not np.isfinite(value) or value != np.floor(value):
-        raise InputError(f"budget_tokens={value!r} must be a whole number")
+    if not np.isfinite(value) or value != np.floor(value) or abs(value) > MOST_BUDGET:
+        raise InputError(f"budget_tokens={value!r} must be a whole number, at most {MOST_BUDGET:.0e}")
     return int(value)
 
 
@@ -166,7 +167,10 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
                 problems.append(f"{name} holds {value.size} numbers, which is not {n} rows of one length")
     if problems:
         raise InputError(problems)
-    vectors, query = _unit(row.get("embeddings")), _unit(row.get("query_embedding"))
+    vectors, query = (
+        None if given is None else unit_rows(given)
+        for given in (row.get("embeddings"), row.get("query_embedding"))
+    )
     relevance = row.get("relevance")
     if relevance is None:
         if vectors is None or query is None or query.shape != vectors.shape[1:]:
@@ -200,16 +204,3 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
         positions=row.get("positions"),
         similarity=row.get("similarity"),
     )
-
-
-def _unit(vectors: NDArray[Any] | None) -> NDArray[np.float32] | None:
-    """Rows of length 1; a row of zeros stays one, and one whose length overflows becomes NaN."""
-    if vectors is None:
-        return None
-    wide: NDArray[np.float32] = np.array(vectors, dtype=np.float32)
-    norms: NDArray[np.float32] = np.sqrt(np.einsum("...d,...d->...", wide, wide))[..., None]
-    norms[norms == 0] = 1.0
-    norms[np.isinf(norms)] = np.nan  # which is refused; a division would silently give zeros
-    wide /= norms
-    wide.flags.writeable = False
-    return wide

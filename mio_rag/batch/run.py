@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mio_rag.batch.job import BatchSummary, Engine, Group, Job, groups_of, identity, input_files
+from mio_rag.batch.schema import MOST_BUDGET
 from mio_rag.batch.work import GroupReport, run_group, shard_starts, shard_state
 from mio_rag.errors import DataError, InputError, SolverError
 from mio_rag.files import is_vacant, locked, replaced, sweep, write_atomically
@@ -84,6 +85,8 @@ def select_batch(
     for name, value, least in _counts(budget_tokens, workers, shard_rows):
         low = f"{name}={value!r} must be >= {least}"
         problems.append(count_problem(name, value) or (low if value < least else None))
+    if not any(problems) and budget_tokens > MOST_BUDGET:
+        problems.append(f"budget_tokens={budget_tokens} must be at most {MOST_BUDGET:.0e}")
     problems += (
         [f"engine={engine!r} is unknown: choose local or ray"] if engine not in get_args(Engine) else []
     )

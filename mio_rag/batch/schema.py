@@ -29,7 +29,7 @@ from typing import Any
 from mio_rag.errors import InputError, require
 from mio_rag.selector import Selector
 
-__all__ = ["COLUMNS", "columns_read", "is_list", "kinds_of"]
+__all__ = ["COLUMNS", "MOST_BUDGET", "columns_read", "is_list", "kinds_of"]
 
 #: Kind of each column.
 COLUMNS = {
@@ -51,6 +51,9 @@ COLUMNS = {
     "budget_tokens": "number",
 }
 _SCORE = "score:"
+
+#: Tokens of a budget: exact in float64, and far within the 64 bits of a column.
+MOST_BUDGET = 10**15
 
 
 def is_list(arrow: Any, given: Any) -> bool:
