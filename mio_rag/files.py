@@ -201,7 +201,7 @@ def _is_free(handle: int) -> bool:
     """Take the lock of an open file, unless somebody has it; where there are no such locks, it is free."""
     try:
         return _lock(handle)
-    except (ImportError, OSError) as error:
+    except OSError as error:
         found = f"this system or disk has no file locks ({error})"
         warnings.warn(
             f"mio-rag: {found}: start no second run in the same folder", RuntimeWarning, stacklevel=7
@@ -210,9 +210,11 @@ def _is_free(handle: int) -> bool:
 
 
 def _lock(handle: int) -> bool:
-    """Take the lock of what is open, unless somebody has it; raises where there are no locks."""
-    import fcntl
-
+    """Take the lock of what is open, unless somebody has it; an OSError where there are no locks."""
+    try:
+        import fcntl
+    except ImportError as error:
+        raise OSError(str(error)) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -259,7 +261,7 @@ def _held(path: Path) -> Iterator[bool]:
     try:
         try:
             ours = path.exists() if handle is None else _lock(handle) and _stands_at(path, handle)
-        except (ImportError, OSError):
+        except OSError:
             ours = True
             if handle is not None:
                 os.close(handle)

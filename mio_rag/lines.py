@@ -48,7 +48,9 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 
 def _wait_for(handle: int) -> None:
     """Take the lock of an open file as soon as nobody has it; where there are no such locks, go on."""
-    with suppress(ImportError, OSError):
+    try:
         import fcntl
-
+    except ImportError:
+        return
+    with suppress(OSError):
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -19,6 +19,7 @@ from mio_rag.errors import InputError, require
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.solvers.bounds import upper_bound
 from mio_rag.solvers.result import SolveOptions, SolveResult, absolute_tolerance, conclude
+from mio_rag.solvers.scaling import within_reach, without_giants
 
 __all__ = ["solve"]
 
@@ -50,6 +51,7 @@ def _add_row(model: Any, x: list[Any], row: LinearConstraint, what: str) -> None
     """lower <= coefficients . x <= upper, in whole numbers; a side that cannot bind is left out."""
     from ortools.sat.python import cp_model
 
+    row = without_giants(row)
     scale = float(_decimal_scale(row.coefficients, what))
     whole = np.round(row.coefficients * scale)
     expression = cp_model.LinearExpr.weighted_sum(x, [int(v) for v in whole])
@@ -76,9 +78,10 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
     _add_row(model, x, LinearConstraint(program.costs, upper=program.budget), "the costs")
     for row in program.rows:
         _add_row(model, x, row, f"the coefficients of row '{row.name}'")
-    terms, weights = list(x), [float(v) for v in program.linear]
-    for i, j in zip(*np.nonzero(np.triu(program.pairwise, 1)), strict=True):
-        weight = float(program.pairwise[i, j])
+    linear, pairwise = within_reach(program)
+    terms, weights = list(x), [float(v) for v in linear]
+    for i, j in zip(*np.nonzero(np.triu(pairwise, 1)), strict=True):
+        weight = float(pairwise[i, j])
         both = model.new_bool_var(f"y{i},{j}")
         if weight > 0:
             model.add_bool_or([~x[i], ~x[j], both])

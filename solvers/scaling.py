@@ -9,7 +9,7 @@ to choose; it is cut down to that, so that next to it values are not lost.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram, is_whole
 from mio_rag.solvers.result import absolute_tolerance
 
-__all__ = ["Scaled", "scaled"]
+__all__ = ["Scaled", "scaled", "within_reach", "without_giants"]
 
 FloatArray = NDArray[np.float64]
 
@@ -47,7 +47,7 @@ class Scaled:
 
 def scaled(program: SelectionProgram) -> Scaled:
     """The program on a scale of about 1."""
-    linear, pairwise = _within_reach(program)
+    linear, pairwise = within_reach(program)
     factor = _power_of_two(max(_largest(linear), _largest(pairwise)))
     budget = _row(LinearConstraint(program.costs, upper=program.budget))
     rows = [_row(row) for row in program.rows]
@@ -63,7 +63,7 @@ def scaled(program: SelectionProgram) -> Scaled:
     )
 
 
-def _within_reach(program: SelectionProgram) -> tuple[FloatArray, FloatArray]:
+def within_reach(program: SelectionProgram) -> tuple[FloatArray, FloatArray]:
     """Values and pairs with penalties cut down to a little more than all gains together.
 
     Whoever chooses such a pair is then still below the fixed items alone, where these are feasible.
@@ -81,6 +81,7 @@ def _within_reach(program: SelectionProgram) -> tuple[FloatArray, FloatArray]:
 
 def _row(row: LinearConstraint) -> LinearConstraint | None:
     """The row with half of its tolerance in its bounds; None where it has whole numbers and none fits."""
+    row = without_giants(row)
     if is_whole(row.coefficients):
         lower, upper = _ceil(row.least), _floor(row.most)
         if lower > upper:
@@ -95,6 +96,18 @@ def _row(row: LinearConstraint) -> LinearConstraint | None:
     upper = upper if math.isinf(upper) else min(max(upper, -reach), reach)
     lower = lower if math.isinf(lower) else min(max(lower, -reach), reach)
     return LinearConstraint(row.coefficients / unit, lower / unit, upper / unit, row.name)
+
+
+def without_giants(row: LinearConstraint) -> LinearConstraint:
+    """The row with what alone exceeds its upper bound cut down to what still does.
+
+    Only where all coefficients have one sign, so that nothing cancels it.
+    """
+    a = row.coefficients
+    if math.isinf(row.upper) or not a.size or a.min() < 0 or a.max() <= 0:
+        return row
+    enough = 4 * _power_of_two(max(row.most, float(a[a > 0].min())))
+    return replace(row, coefficients=np.minimum(a, enough)) if a.max() > enough else row
 
 
 def _floor(value: float) -> float:

@@ -97,6 +97,23 @@ def test_a_scaled_program_has_the_same_best_selection(seed: int) -> None:
         assert program.objective(found.x) == pytest.approx(here.objective, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize("solver", EXACT)
+@pytest.mark.parametrize(
+    ("program", "best"),
+    [  # what cannot be chosen must not decide the scale of what can
+        (SelectionProgram([1.0, 1.0], np.zeros((2, 2)), [0.5, 6.2e209], 0.749), (0,)),
+        (SelectionProgram([1.0, 1.0], np.zeros((2, 2)), [1.0, 6.2e209], 0.0), ()),
+        (SelectionProgram([0.5, 1.0], [[0.0, 5e198], [5e198, 0.0]], [0.0, 0.0], 0.0), (1,)),
+        (SelectionProgram([1.0, -5e198], np.zeros((2, 2)), [1.0, 1.0], 2.0), (0,)),
+        (SelectionProgram([5e220], [[0.0]], [6.8e-257], 1.0), (0,)),
+    ],
+)
+def test_giants_hide_nothing(program: SelectionProgram, best: tuple[int, ...], solver: str) -> None:
+    result = solve(program, solver)
+    assert result.selected == best
+    assert result.is_optimal or result.message
+
+
 @pytest.mark.filterwarnings("error")
 def test_numbers_that_would_overflow_are_refused() -> None:
     huge = [1e308] * 3
