@@ -6,7 +6,6 @@ written; 2 bad input; 130 interrupted.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -14,7 +13,7 @@ import typer
 
 from mio_rag.cli_batch import select_batch
 from mio_rag.cli_control import AgentOptions, ControlOptions, ask_agent, show_profile
-from mio_rag.cli_documents import DocumentOptions
+from mio_rag.cli_documents import index
 from mio_rag.cli_frontier import frontier_app
 from mio_rag.cli_mdp import mdp_app
 from mio_rag.cli_options import (
@@ -95,70 +94,7 @@ def demo(
         output.json(_evaluation_json(result))
 
 
-@app.command()
-@spread
-def index(
-    data: Annotated[
-        str,
-        typer.Argument(
-            help="Folder with corpus.jsonl[.gz], folder of .txt/.md/.pdf/.docx/.html, 'demo' or hf:NAME."
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", help="Folder of the index; must not exist.")],
-    embedder: EmbedderName = "minilm",
-    *,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that exists.")] = False,
-    entities: Annotated[
-        str | None,
-        typer.Option(
-            "--entities",
-            help="Link passages by the named entities of a model: spacy:MODEL. [titles, or names]",
-        ),
-    ] = None,
-    documents: DocumentOptions,
-    json_output: Json = False,
-) -> None:
-    """Embed a corpus and write a searchable index."""
-    import time
-
-    from mio_rag.console import collect, print_left_out
-    from mio_rag.datasets import check_source
-    from mio_rag.retrieval.embedders import check_embedder, make_embedder
-    from mio_rag.retrieval.entities import entity_names
-    from mio_rag.retrieval.index import check_target
-
-    output = open_output(json_output)
-    start = time.perf_counter()
-    collect(
-        lambda: check_source(data),
-        documents.checked,
-        lambda: check_embedder(embedder),
-        lambda: check_target(out, overwrite),
-    )
-    dataset, model, name_of = collect(
-        lambda: documents.load(data),
-        lambda: make_embedder(embedder),
-        lambda: None if entities is None else entity_names(entities),
-    )
-    built = build_index(dataset.passages, model, dataset.name, name_of)
-    built.save(out, overwrite=overwrite)
-    seconds = time.perf_counter() - start
-    if json_output:
-        output.json(
-            {
-                "index": str(out),
-                "passages": len(built),
-                "dimensions": built.dimensions,
-                "embedder": embedder,
-                "seconds": seconds,
-                "left_out": [asdict(item) for item in dataset.left_out],
-            }
-        )
-        return
-    output.console.print(
-        f"{len(built)} passages, {built.dimensions} dimensions by {embedder}, {seconds:.1f} s -> {out}",
-    )
-    print_left_out(output.console, dataset.left_out)
+app.command()(index)
 
 
 @app.command()
