@@ -58,6 +58,8 @@ def holds_truth_values(value: Any) -> bool:
     """Whether some of the values are True or False, which pass for 1 and 0 unnoticed."""
     if isinstance(value, np.ndarray) and value.dtype != object:
         return bool(value.dtype.kind == "b")
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return isinstance(value.item(), bool)
     if isinstance(value, (list, tuple, np.ndarray)):
         return bool(set(map(type, value)) & {bool, np.bool_})
     return str(getattr(value, "dtype", "")) in ("bool", "boolean")  # a column of another library

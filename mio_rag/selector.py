@@ -45,6 +45,30 @@ __all__ = ["Selector"]
 
 FloatArray = NDArray[np.float64]
 
+#: Settings that are no numbers: their types, in words.
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "norm": ((str,), "l2, l1 or linf"),
+    "counterpart": ((str,), "termwise or joint"),
+    "prompt_order": ((str,), "the name of an order"),
+    "solver": ((str,), "the name of a solver"),
+    "options": ((SolveOptions,), "SolveOptions"),
+    "relevance_model": ((RelevanceModel, type(None)), "a RelevanceModel or None"),
+    "uncertainty": ((UncertaintySet, type(None)), "an UncertaintySet or None"),
+    "passage_radii": ((Mapping,), "a mapping of id to radius"),
+    "redundancy_by_relevance": ((bool, np.bool_), "True or False"),
+    "side": ((SideConstraints,), "SideConstraints"),
+}
+
+
+def _is_size(value: Any) -> bool:
+    """Whether a value is a finite real number >= 0 that float64 can hold; True is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return False
+    try:
+        return bool(math.isfinite(value) and value >= 0)
+    except OverflowError:  # a whole number beyond float64
+        return False
+
 
 @dataclass(frozen=True)
 class Selector:
@@ -124,12 +148,18 @@ class Selector:
     side: SideConstraints = field(default_factory=SideConstraints)
 
     def __post_init__(self) -> None:
-        problems = []
+        problems = [
+            f"{name}={getattr(self, name)!r} is of type {type(getattr(self, name)).__name__}, expected {what}"
+            for name, (kinds, what) in _KINDS.items()
+            if not isinstance(getattr(self, name), kinds)
+        ]
+        if problems:
+            raise InputError(problems)  # what follows relies on the types
         for name in ("redundancy_weight", "passage_penalty", "token_price", "radius", "link_benefit"):
             value = getattr(self, name)
-            if name == "passage_penalty" and value == "auto":
+            if name == "passage_penalty" and isinstance(value, str) and value == "auto":
                 continue
-            if not (isinstance(value, (int, float, np.number)) and np.isfinite(value) and value >= 0):
+            if not _is_size(value):
                 problems.append(f"{name}={value!r} must be a finite number >= 0")
         if self.norm not in get_args(Norm):
             problems.append(f"norm={self.norm!r} is unknown: choose l2, l1 or linf")
@@ -146,7 +176,7 @@ class Selector:
         problems += [
             f"passage_radii: '{i}' has {value!r}, must be a finite number >= 0"
             for i, value in self.passage_radii.items()
-            if not (isinstance(value, (int, float, np.number)) and np.isfinite(value) and value >= 0)
+            if not _is_size(value)
         ][:3]
         if self.prompt_order not in get_args(PromptOrder):
             known = ", ".join(get_args(PromptOrder))

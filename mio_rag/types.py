@@ -102,6 +102,8 @@ def _vector(name: str, value: Any, n: int, dtype: Any, problems: list[str]) -> N
         problems.append(f"{name} holds truth values: give numbers")
         return None
     try:
+        if np.iscomplexobj(value):
+            raise TypeError("complex numbers")
         array = _frozen_array(value, dtype)
     except (TypeError, ValueError, OverflowError) as error:
         problems.append(f"{name} is not a numeric vector ({error})")

@@ -95,3 +95,36 @@ def test_a_pool_refuses_the_same() -> None:
             Candidates(["x", "y"], texts, [0.5, 0.4], [1, 1])  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"ids\[1\] is \['y'\]"):
         Candidates(["x", ["y"]], ["a", "b"], [0.5, 0.4], [1, 1])  # type: ignore[arg-type, list-item]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"passage_radii": 0.0}, "passage_radii=0.0 is of type float, expected a mapping"),
+        ({"solver": 7}, "solver=7 is of type int, expected the name of a solver"),
+        ({"norm": np.zeros(2)}, "norm=.* expected l2, l1 or linf"),
+        ({"options": {"time_limit_seconds": 1}}, "expected SolveOptions"),
+        ({"side": []}, "expected SideConstraints"),
+        ({"link_benefit": -(2**63) - 1}, "link_benefit=.* must be a finite number >= 0"),
+        ({"token_price": 10**400}, "token_price=.* must be a finite number >= 0"),
+        ({"token_price": 1j}, "token_price=1j must be a finite number >= 0"),
+        ({"radius": True}, "radius=True must be a finite number >= 0"),
+        ({"passage_penalty": np.array(["auto", "auto"])}, "passage_penalty=.* must be a finite number"),
+    ],
+)
+def test_settings_of_wrong_types_are_refused(setting, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        select("q", ["a text"], scores=[0.5], budget_tokens=20, redundancy_weight=0, **setting)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scores", [np.array([1j]), [1j], np.array([], dtype=np.complex128)])
+def test_complex_scores_are_refused(scores) -> None:
+    texts = ["a text"] * len(scores)
+    with pytest.raises(InputError):
+        select("q", texts, scores=scores, budget_tokens=20, redundancy_weight=0)
+
+
+def test_an_array_without_dimensions_is_no_list() -> None:
+    with pytest.raises(InputError):
+        select("q", ["a"], scores=[0.5], tokens=np.array(None, dtype=object), budget_tokens=29)
