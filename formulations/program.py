@@ -14,7 +14,7 @@ Source: the quadratic knapsack problem of Gallo, Hammer and Simeone (1980), with
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -295,7 +295,10 @@ class SelectionProgram:
             array.flags.writeable = False
             if ((array >= -1) & (array <= 1)).all():
                 return array
-        values = [-1] * n if self.fixed is None else [-1 if v is None else v for v in list(self.fixed)]
+        if given is not None and not isinstance(given, Iterable):
+            problems.append(f"fixed is {given!r}, expected a list with an entry for each item")
+            return np.full(n, -1, dtype=np.int8)
+        values = [-1] * n if given is None else [-1 if v is None else v for v in given]
         if len(values) != n:
             problems.append(f"fixed has {len(values)} entries, expected {n}")
         elif any(v not in (-1, 0, 1) for v in values):
@@ -326,10 +329,18 @@ class SelectionProgram:
     def value_scale(self) -> float:
         """The size of what is decided about: the largest value of an item, or benefit of a pair.
 
-        Proofs are measured by it, see `mio_rag.solvers.SolveOptions`. A large penalty does not count: it says
-        what not to choose. Where nothing gains, the smallest loss.
+        Proofs are measured by it, see `mio_rag.solvers.SolveOptions`. What is fixed, or does not fit the
+        budget, does not count, nor does a large penalty: it says what not to choose. Where nothing gains, the
+        smallest loss.
         """
-        gain = max(float(self.linear.max(initial=0.0)), -float(self.pairwise.min(initial=0.0)))
+        assert self.fixed is not None
+        open_items = (self.fixed < 0) & (self.costs <= self.most_cost)
+        gain = float(self.linear[open_items].max(initial=0.0))
+        if float(self.pairwise.min(initial=0.0)) < 0:
+            within = (self.fixed != 0) & (self.costs <= self.most_cost)
+            i, j = np.nonzero(np.triu(self.pairwise < 0) & np.logical_and.outer(within, within))
+            together = self.costs[i] + self.costs[j] <= self.most_cost
+            gain = max(gain, -float(self.pairwise[i[together], j[together]].min(initial=0.0)))
         if gain > 0:
             return gain
         losses = np.concatenate([-self.linear[self.linear < 0], self.pairwise[self.pairwise > 0]])

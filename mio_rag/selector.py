@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -57,6 +57,8 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "passage_radii": ((Mapping,), "a mapping of id to radius"),
     "redundancy_by_relevance": ((bool, np.bool_), "True or False"),
     "side": ((SideConstraints,), "SideConstraints"),
+    "must_include": ((Collection,), "a list of ids"),
+    "must_exclude": ((Collection,), "a list of ids"),
 }
 
 

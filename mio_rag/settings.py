@@ -60,6 +60,8 @@ def make_selector(base: Selector | None, settings: Mapping[str, Any]) -> Selecto
     InputError
         For a setting that does not exist, or that `Selector` refuses.
     """
+    if base is not None and not isinstance(base, Selector):
+        raise InputError(f"selector is {base!r}, expected a Selector")
     check_names("setting", settings, _NAMES)
     changes = {name: value for name, value in settings.items() if value is not None}
     if not changes:

@@ -104,7 +104,8 @@ def _vector(name: str, value: Any, n: int, dtype: Any, problems: list[str]) -> N
     try:
         if np.iscomplexobj(value):
             raise TypeError("complex numbers")
-        array = _frozen_array(value, dtype)
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
+            array = _frozen_array(value, dtype)
     except (TypeError, ValueError, OverflowError) as error:
         problems.append(f"{name} is not a numeric vector ({error})")
         return None

@@ -64,19 +64,27 @@ def scaled(program: SelectionProgram) -> Scaled:
 
 
 def within_reach(program: SelectionProgram) -> tuple[FloatArray, FloatArray]:
-    """Values and pairs with penalties cut down to a little more than all gains together.
+    """Values and pairs without gains that do not fit the budget, and with penalties cut down to a little more
+    than all gains together.
 
     Whoever chooses such a pair is then still below the fixed items alone, where these are feasible.
     """
     assert program.fixed is not None
+    room = program.most_cost
+    linear = np.where((program.linear > 0) & (program.costs > room), 0.0, program.linear)
+    pairwise = program.pairwise
+    if float(pairwise.min(initial=0.0)) < 0:
+        pairwise = np.where(
+            (pairwise < 0) & (np.add.outer(program.costs, program.costs) > room), 0.0, pairwise
+        )
     start = program.fixed == 1
     if program.violations(start):
-        return program.linear, program.pairwise
-    gains = np.maximum(program.linear, 0).sum() + np.maximum(np.triu(-program.pairwise), 0).sum()
+        return linear, pairwise
+    gains = np.maximum(linear, 0).sum() + np.maximum(np.triu(-pairwise), 0).sum()
     reach = _BEYOND * (float(gains) - program.objective(start))
     if reach <= 0:
-        return program.linear, program.pairwise
-    return np.maximum(program.linear, -reach), np.minimum(program.pairwise, reach)
+        return linear, pairwise
+    return np.maximum(linear, -reach), np.minimum(pairwise, reach)
 
 
 def _row(row: LinearConstraint) -> LinearConstraint | None:

@@ -105,6 +105,8 @@ def test_a_scaled_program_has_the_same_best_selection(seed: int) -> None:
         (SelectionProgram([1.0, 1.0], np.zeros((2, 2)), [1.0, 6.2e209], 0.0), ()),
         (SelectionProgram([0.5, 1.0], [[0.0, 5e198], [5e198, 0.0]], [0.0, 0.0], 0.0), (1,)),
         (SelectionProgram([1.0, -5e198], np.zeros((2, 2)), [1.0, 1.0], 2.0), (0,)),
+        (SelectionProgram([1.0, 3e-8, 2e-8, 2e-8], np.zeros((4, 4)), [100, 3, 2, 2], 4), (2, 3)),
+        (SelectionProgram([3e-8, 2e-8, 2e-8], [[0, -1, 0], [-1, 0, 0], [0, 0, 0]], [3, 2, 2], 4), (1, 2)),
         (SelectionProgram([5e220], [[0.0]], [6.8e-257], 1.0), (0,)),
     ],
 )
