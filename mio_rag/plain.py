@@ -103,6 +103,10 @@ def select(
         from mio_rag.retrieval.embedders import make_embedder
 
         model = make_embedder(embedder) if isinstance(embedder, str) else embedder
+        if not (isinstance(getattr(model, "name", None), str) and callable(getattr(model, "encode", None))):
+            raise InputError(
+                f"embedder={embedder!r} is no Embedder: give a name, or an object with encode(texts)"
+            )
         if model.name == "tfidf":
             model.fit(texts)
         vectors: NDArray[np.float32] | None = model.encode(list(texts))

@@ -91,7 +91,8 @@ def _frozen_array(value: ArrayLike, dtype: Any) -> NDArray[Any]:
         flags = value.flags
         if flags.owndata and not flags.writeable:  # nobody else's view, and nobody writes to it
             return value
-    array = np.array(value, dtype=dtype)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as that
+        array = np.array(value, dtype=dtype)
     array.flags.writeable = False
     return array
 
@@ -104,8 +105,7 @@ def _vector(name: str, value: Any, n: int, dtype: Any, problems: list[str]) -> N
     try:
         if np.iscomplexobj(value):
             raise TypeError("complex numbers")
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
-            array = _frozen_array(value, dtype)
+        array = _frozen_array(value, dtype)
     except (TypeError, ValueError, OverflowError) as error:
         problems.append(f"{name} is not a numeric vector ({error})")
         return None

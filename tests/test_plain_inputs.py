@@ -128,3 +128,9 @@ def test_complex_scores_are_refused(scores) -> None:
 def test_an_array_without_dimensions_is_no_list() -> None:
     with pytest.raises(InputError):
         select("q", ["a"], scores=[0.5], tokens=np.array(None, dtype=object), budget_tokens=29)
+
+
+@pytest.mark.parametrize("embedder", [{}, 3, object()])
+def test_what_is_no_embedder_is_refused(embedder) -> None:
+    with pytest.raises(InputError, match="is no Embedder"):
+        select("q", ["a text"], budget_tokens=20, embedder=embedder)
