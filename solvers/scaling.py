@@ -49,17 +49,17 @@ def scaled(program: SelectionProgram) -> Scaled:
     """The program on a scale of about 1."""
     linear, pairwise = within_reach(program)
     factor = _power_of_two(max(_largest(linear), _largest(pairwise)))
-    budget = _row(LinearConstraint(program.costs, upper=program.budget))
+    spend = _row(LinearConstraint(program.costs, upper=program.budget))
     rows = [_row(row) for row in program.rows]
     kept = tuple(row for row in rows if row is not None)
-    assert budget is not None  # one side alone contradicts nothing
+    budget = LinearConstraint(np.zeros(program.n), upper=0.0) if spend is None else spend
     return Scaled(
         SelectionProgram(
             linear / factor, pairwise / factor, budget.coefficients, budget.upper, kept, program.fixed
         ),
         factor,
         absolute_tolerance(program.value_scale) / factor,
-        len(kept) < len(rows),
+        spend is None or len(kept) < len(rows),
     )
 
 
@@ -88,7 +88,10 @@ def within_reach(program: SelectionProgram) -> tuple[FloatArray, FloatArray]:
 
 
 def _row(row: LinearConstraint) -> LinearConstraint | None:
-    """The row with half of its tolerance in its bounds; None where it has whole numbers and none fits."""
+    """The row with half of its tolerance in its bounds; None where no selection can keep it."""
+    smallest, largest = np.minimum(row.coefficients, 0).sum(), np.maximum(row.coefficients, 0).sum()
+    if row.most < smallest or row.least > largest:
+        return None
     row = without_giants(row)
     if is_whole(row.coefficients):
         lower, upper = _ceil(row.least), _floor(row.most)

@@ -116,6 +116,12 @@ def test_giants_hide_nothing(program: SelectionProgram, best: tuple[int, ...], s
     assert result.is_optimal or result.message
 
 
+@pytest.mark.parametrize("solver", EXACT)
+def test_a_budget_below_zero_is_infeasible_whatever_the_costs(solver: str) -> None:
+    program = SelectionProgram([0.0], [[0.0]], [5e59], -1.0)
+    assert solve(program, solver).status is Status.INFEASIBLE
+
+
 @pytest.mark.filterwarnings("error")
 def test_numbers_that_would_overflow_are_refused() -> None:
     huge = [1e308] * 3
