@@ -117,7 +117,7 @@ def without_giants(row: LinearConstraint) -> LinearConstraint:
     a = row.coefficients
     if math.isinf(row.upper) or not a.size or a.min() < 0 or a.max() <= 0:
         return row
-    enough = 4 * _power_of_two(max(row.most, float(a[a > 0].min())))
+    enough = 4 * _power_of_two(row.most) if row.most > 0 else 1.0  # nothing above 0 keeps a bound of 0
     return replace(row, coefficients=np.minimum(a, enough)) if a.max() > enough else row
 
 
