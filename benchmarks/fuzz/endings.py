@@ -202,9 +202,9 @@ def strict(what: str, data: Any) -> None:
         value = todo.pop()
         if isinstance(value, dict):
             todo += [*value, *value.values()]
-        elif isinstance(value, list):
+        elif isinstance(value, (list, tuple)):
             todo += value
-        elif type(value) not in (str, int, float, bool, type(None)):
+        elif value is not None and not isinstance(value, (str, int, float)):
             raise Wrong(f"{what}: {type(value).__name__} is no JSON", repr(value))
         elif isinstance(value, float) and not math.isfinite(value):
             raise Wrong(f"{what}: a number that JSON does not have", value)

@@ -127,7 +127,7 @@ def open_parquet(path: str | Path) -> Any:
     parquet: Any = require("pyarrow.parquet", "batch", "batches")
     try:
         return parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
-    except (OSError, arrow.ArrowInvalid) as error:
+    except (OSError, UnicodeDecodeError, arrow.ArrowException) as error:  # names of columns are text, too
         raise DataError(f"'{path}' cannot be read as Parquet: {error}") from error
 
 

@@ -20,6 +20,7 @@ __all__ = ["Row", "read_rows"]
 Row = tuple[str, Candidates | InputError, int | None]
 
 _COUNTER = RegexCounter()
+_TEXTS = ("texts", "titles", "sources", "clusters")
 
 
 def read_rows(batch: Any, kinds: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Row]:
@@ -40,6 +41,9 @@ def read_rows(batch: Any, kinds: Mapping[str, Any], names: Mapping[str, str]) ->
     for k in range(batch.num_rows):
         row = {name: column[k] for name, column in columns.items()}
         label = row.pop("query_id") or ""
+        if isinstance(label, bytes):
+            yield repr(label), InputError("query_id is no text: it is not encoded in UTF-8"), None
+            continue
         budget = row.pop("budget_tokens", None)
         try:
             yield label, _candidates(label, row), _whole(budget)
@@ -53,11 +57,30 @@ def _column(arrow: Any, column: Any, kind: str) -> Any:
     """Something that gives the value of row k: a string, a number, a list of strings, an array, or None."""
     if kind in ("text", "number"):
         plain = column.dictionary_decode() if arrow.types.is_dictionary(column.type) else column
-        return plain.cast(arrow.string() if kind == "text" else arrow.float64(), safe=False).to_pylist()
+        if kind == "text":
+            return _strings(arrow, plain)
+        return plain.cast(arrow.float64(), safe=False).to_pylist()
     if kind == "texts":
         return _Texts(arrow, column)
     nested = is_list(arrow, column.type.value_type)
     return _Matrices(arrow, column) if nested else _Vectors(arrow, column)
+
+
+def _strings(arrow: Any, column: Any) -> Any:
+    """A column as text. What is not UTF-8, which Parquet does not check, stays bytes: its row is refused."""
+    text = column.cast(arrow.string())
+    try:
+        # Through NumPy at once: turning one slice after the other into Python takes several times as long.
+        return text.to_numpy(zero_copy_only=False)
+    except arrow.ArrowException:
+        return [None if value is None else _decoded(value) for value in text.cast(arrow.binary()).to_pylist()]
+
+
+def _decoded(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
 
 
 class _Lists:
@@ -81,10 +104,9 @@ class _Texts(_Lists):
         super().__init__(arrow, column)
         inner = self._inner
         inner = inner.dictionary_decode() if arrow.types.is_dictionary(inner.type) else inner
-        # Through NumPy at once: turning one slice after the other into Python takes several times as long.
-        self._texts = inner.cast(arrow.string()).to_numpy(zero_copy_only=False)
+        self._texts = _strings(arrow, inner)
 
-    def __getitem__(self, k: int) -> list[str | None] | None:
+    def __getitem__(self, k: int) -> list[str | bytes | None] | None:
         found = self.range(k)
         return None if found is None else list(self._texts[found[0] : found[1]])
 
@@ -148,10 +170,14 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
     if not ids:
         raise InputError([*problems, "ids is null or empty: a question needs at least one passage"])
     n = len(ids)
+    read = {"ids": ids, "question": [row.get("question")], **{name: row.get(name) for name in _TEXTS}}
+    damaged = [name for name, given in read.items() if given and bytes in set(map(type, given))]
+    if damaged:
+        raise InputError([*problems, *(f"{name} is no text: it is not encoded in UTF-8" for name in damaged)])
     blank = [k for k, name in enumerate(ids) if not (name or "").strip()]
     if blank:
         problems.append(f"ids[{blank[0]}] is blank or null")
-    for name in ("texts", "titles", "sources", "clusters"):
+    for name in _TEXTS:
         values = row.get(name)
         if values is not None and None in values:
             problems.append(f"{name}[{values.index(None)}] is null")

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -147,33 +146,6 @@ def test_bad_rows_stand_aside_with_every_reason_and_cost_nobody_else(tmp_path: P
     }.items():
         assert words in reasons[row]
     assert [row["row"] for row in answered(out)] == [0]
-
-
-def test_numbers_that_overflow_are_refused_and_not_taken_for_zero(tmp_path: Path) -> None:
-    data = rows(5)
-    data[0]["embeddings"][3][2] = 1e40
-    budgets = [90.0, float("inf"), 90.5, 1e150, 90.0]
-    data = [{**row, "budget_tokens": b} for row, b in zip(data, budgets, strict=True)]
-    out = tmp_path / "out"
-    with warnings.catch_warnings(action="error"):
-        select_batch(write(tmp_path / "c.parquet", data), out, 90, SELECTOR)
-    reasons = refused(out)
-    assert [row["row"] for row in answered(out)] == [4]
-    assert "budget_tokens=1e+150 must be a whole number, at most 1e+15" in reasons[3][0]
-    assert "embeddings row 3 (passage 'p3') holds NaN or infinity" in reasons[0][0]
-    assert "budget_tokens=inf must be a whole number" in reasons[1][0]
-    assert "budget_tokens=90.5 must be a whole number" in reasons[2][0]
-
-
-@pytest.mark.parametrize("scale", [1e30, 1e-30])
-def test_embeddings_of_any_length_choose_the_same(tmp_path: Path, scale: float) -> None:
-    data = rows(3)
-    scaled = [{**row, "embeddings": (scale * np.array(row["embeddings"])).tolist()} for row in data]
-    for name, given in (("one", data), ("other", scaled)):
-        select_batch(write(tmp_path / f"{name}.parquet", given), tmp_path / name, 90, SELECTOR)
-    one, other = answered(tmp_path / "one"), answered(tmp_path / "other")
-    assert [row["selected_ids"] for row in one] == [row["selected_ids"] for row in other]
-    assert [row["objective"] for row in one] == pytest.approx([row["objective"] for row in other], abs=1e-6)
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
