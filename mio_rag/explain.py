@@ -73,9 +73,14 @@ def decisions(
     return tuple(made)
 
 
-def _signed(value: float) -> str:
+def _nothing(program: SelectionProgram) -> float:
+    """The size below which a value is rounding."""
+    return 1e-9 * min(1.0, program.value_scale)
+
+
+def _signed(value: float, nothing: float) -> str:
     """A value with its sign, never as +0.000."""
-    if abs(value) < 1e-9:
+    if abs(value) < nothing:
         return "nothing"
     return f"{value:+.3f}" if abs(value) >= 0.0005 else f"{value:+.1g}"
 
@@ -103,7 +108,7 @@ def _why_in(
         losses.append(f"{overlap:.3f} for overlap, most with '{candidates.ids[rival]}'")
     if pays > 0.0005:
         losses.append(f"{pays:.3f} for what it breaks or changes")
-    text = f"relevance {relevance:.3f}, adds {_signed(value)}"
+    text = f"relevance {relevance:.3f}, adds {_signed(value, _nothing(program))}"
     if gain > 0.0005:
         partner = candidates.ids[others[int(np.argmax(gains))]]
         text += f" with {gain:.3f} for its links, most with '{partner}'"
@@ -137,7 +142,7 @@ def _why_out(
             Status.NO_SOLUTION: "the solver found no selection",
         }.get(result.status, "there is no selection")
     cost = float(program.costs[i])
-    if cost > program.budget:
+    if cost > program.most_cost:
         return f"its {cost:.10g} tokens exceed the whole budget of {program.budget:.10g}"
     for row in program.rows:
         least = float(np.minimum(row.coefficients, 0.0).sum() + max(row.coefficients[i], 0.0))
@@ -145,28 +150,29 @@ def _why_out(
             return f"cannot be read: {row.name}"
     alone, gain = float(program.linear[i]), float(value[i])
     pays = 0.0 if priced is None else float(priced.marginal[i])
-    if gain <= 1e-9:  # an item worth nothing alone may still gain beside the chosen ones
+    nothing = _nothing(program)
+    if gain <= nothing:  # an item worth nothing alone may still gain beside the chosen ones
         if alone <= 0:
-            left = "nothing is left" if alone > -1e-9 else _signed(alone)
+            left = "nothing is left" if alone > -nothing else _signed(alone, nothing)
             relevance = f"relevance {candidates.relevance[i]:.3f}"
             return f"{relevance} does not pay for penalties and uncertainty ({left})"
         why = [] if pays <= 0.0005 else [f"{pays:.3f} goes to what it would break or change"]
         if rival is not None:
             overlap = f"most with '{candidates.ids[rival]}'{_similarity(candidates, i, rival)}"
             why.append(f"overlaps with what is chosen, {overlap}")
-        return f"would add {_signed(gain)}{': ' if why else ''}{' and '.join(why)}"
-    worth = f"worth {_signed(gain)}"
+        return f"would add {_signed(gain, nothing)}{': ' if why else ''}{' and '.join(why)}"
+    worth = f"worth {_signed(gain, nothing)}"
     blocked = _broken_row(program, result.x, i)
     if blocked is not None:
         full = blocked.name.startswith("at most") and blocked.coefficients.min() >= 0
         return f"{worth}, but '{blocked.name}' is full" if full else f"{worth}, but {blocked.name}"
     left_over = program.budget - program.cost(result.x)
-    if cost > left_over + 1e-9:
+    if cost > program.most_cost - program.cost(result.x):
         swap = _best_swap(candidates, program, i, value, chosen, priced)
         return f"{worth}, but needs {cost:.10g} tokens and {max(left_over, 0):.10g} are left; {swap}"
     if result.status is Status.OPTIMAL:
         return f"would add {gain:+.3g}, within the tolerance of the proof"
-    return f"would add {_signed(gain)} and fits: '{result.solver}' did not take it (it proves no optimum)"
+    return f"would add {_signed(gain, nothing)} and fits: '{result.solver}' did not take it (it proves no optimum)"
 
 
 def _similarity(candidates: Candidates, i: int, j: int) -> str:
@@ -209,7 +215,7 @@ def _best_swap(
         if program.rows and program.violations(swapped[k]):  # the budget has been looked at
             continue
         moves = "not change the objective"
-        if abs(change[k]) >= 1e-9:
-            moves = f"change the objective by {_signed(float(change[k]))}"
+        if abs(change[k]) >= (nothing := _nothing(program)):
+            moves = f"change the objective by {_signed(float(change[k]), nothing)}"
         return f"in place of '{candidates.ids[out[k]]}' it would {moves}"
     return "no single passage could make room"

@@ -236,6 +236,17 @@ def test_reasons_by_hand() -> None:
     )
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-6, 1e-10])
+def test_reasons_at_every_scale_of_values(scale: float) -> None:
+    candidates = simple([3 * scale, 2 * scale, 2 * scale, 0.0], [3, 2, 2, 1])
+    why = reasons(Selector(redundancy_weight=0, passage_penalty=0), candidates, 4)
+    assert "worth +" in why["p0"]
+    assert "needs 3 tokens and 0 are left; no single passage could make room" in why["p0"]
+    assert "adds +" in why["p1"]
+    assert "adds +" in why["p2"]
+    assert "(nothing is left)" in why["p3"]
+
+
 def test_an_item_that_pays_only_in_company_is_not_called_worthless() -> None:
     """p1 is worth -0.02 alone and +0.78 beside p0, for which there is no room."""
     candidates = simple([0.9, 0.0], [5, 5], embeddings=[[1.0, 0.0], [-0.8, 0.6]])

@@ -168,8 +168,13 @@ def test_real_clients_are_served_among_half_open_connections(served: Served) -> 
     async def go() -> None:
         before, files = await _metrics(served.port), served.files()
         flood = asyncio.create_task(_beset(served.port, 500))
-        answers = await asyncio.gather(*(_client(served.port, k) for k in range(50)))
-        assert answers == [[200, 200, 200]] * 50
+        clients = asyncio.gather(*(_client(served.port, k) for k in range(50)))
+        most = files
+        while not (flood.done() and clients.done()):
+            most = max(most, served.files())
+            await asyncio.sleep(0.01)
+        assert most <= files + 200
+        assert await clients == [[200, 200, 200]] * 50
         for stream in await flood:
             assert await _closed(stream) == b""
         after = await _metrics(served.port)
@@ -178,7 +183,6 @@ def test_real_clients_are_served_among_half_open_connections(served: Served) -> 
             for reason in ("headers", "crowded", "refused")
         }
         assert closed["headers"] + closed["crowded"] == 500
-        assert closed["crowded"] >= 300  # at most 200 are open at a time
         assert closed["refused"] == 0
         assert after["mio_rag_connections"] == 1  # the one that asks
         assert served.files() <= files + 1
