@@ -28,9 +28,11 @@ from mio_rag.reading import parse_json
 __all__ = [
     "FEASIBILITY_TOLERANCE",
     "LARGEST_NUMBER",
+    "LARGEST_SETTING",
     "LinearConstraint",
     "SelectionProgram",
     "feasibility_tolerance",
+    "is_setting",
     "is_whole",
     "row_size",
 ]
@@ -39,11 +41,20 @@ FloatArray = NDArray[np.float64]
 
 #: Largest magnitude of any number of a program: a hundred thousand of them still add up within float64.
 LARGEST_NUMBER = 1e303
+#: Largest weight, price or radius: products of several stay within float64, too.
+LARGEST_SETTING = 1e50
 #: Largest violation of a row with fractions that counts as satisfied, relative to the row's size where that
 #: is below 1. Absolute above, so that a hundredth above a budget of a million is still too much.
 FEASIBILITY_TOLERANCE = 1e-6
 #: Relative rounding error of sums in float64, which is all that rows of whole numbers are allowed.
 _ROUNDING = 1e-12
+
+
+def is_setting(value: Any) -> bool:
+    """Whether a value is a number from 0 to `LARGEST_SETTING`; True is none."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return False
+    return bool(0 <= value <= LARGEST_SETTING)
 
 
 def row_size(coefficients: FloatArray, bound: float) -> float:
@@ -92,7 +103,11 @@ def _size(value: Any) -> int:
 def _number(name: str, value: Any, problems: list[str]) -> float:
     """`value` as a float; 0, and the problem noted, where it is not one (`float` would take "1" for one)."""
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            problems.append(f"{name} is a whole number of more than 300 digits")
+            return 0.0
     problems.append(f"{name} is {value!r}, expected a number")
     return 0.0
 
@@ -105,7 +120,7 @@ def _numeric(name: str, value: Any, shape: tuple[int, ...], problems: list[str])
         if given.dtype.kind not in "iuf" and given.size:  # numpy would turn "1", True and None into numbers
             raise TypeError
         given = given.astype(np.float64, copy=False)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         problems.append(f"{name} is not an array of numbers: expected shape {shape}")
     else:
         if given.size == 0 and math.prod(shape) == 0:

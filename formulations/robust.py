@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+from mio_rag.formulations.program import LARGEST_SETTING, LinearConstraint, SelectionProgram, is_setting
 from mio_rag.formulations.uncertainty import UncertaintySet
 
 __all__ = ["nominal_program", "termwise_program", "worst_similarity"]
@@ -34,9 +34,9 @@ FloatArray = NDArray[np.float64]
 
 def _nonnegative(**weights: float) -> None:
     problems = [
-        f"{name}={value!r} must be a finite number >= 0"
+        f"{name}={value!r} must be a number from 0 to {LARGEST_SETTING:g}"
         for name, value in weights.items()
-        if not (np.isfinite(value) and value >= 0)
+        if not is_setting(value)
     ]
     if problems:
         raise InputError(problems)

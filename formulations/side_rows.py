@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+from mio_rag.formulations.program import LARGEST_SETTING, LinearConstraint, SelectionProgram, is_setting
 
 __all__ = [
     "SoftRow",
@@ -145,8 +145,10 @@ class SoftRow:
     price: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.price) and self.price >= 0):
-            raise InputError(f"the price of '{self.row.name}' is {self.price!r}: it must be finite and >= 0")
+        if not is_setting(self.price):
+            raise InputError(
+                f"the price of '{self.row.name}' is {self.price!r}: it must be from 0 to {LARGEST_SETTING:g}"
+            )
         ends = [b for b in (self.row.lower, self.row.upper) if math.isfinite(b)]
         if np.any(self.row.coefficients % 1 != 0) or any(b % 1 != 0 for b in ends):
             raise InputError(f"'{self.row.name}' cannot be soft: its numbers are not whole")

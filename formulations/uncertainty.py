@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError
+from mio_rag.formulations.program import LARGEST_SETTING
 
 __all__ = ["Norm", "NormBall", "ScaledSet", "UncertaintySet"]
 
@@ -141,13 +142,14 @@ class ScaledSet(UncertaintySet):
         problems = self._shape_problems()
         try:
             radius = np.array(self.radius, dtype=np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             radius = np.array(np.nan)
         if radius.ndim > 1:
             problems.append(f"radius has shape {radius.shape}, expected a number or one value per passage")
-        elif not np.all(np.isfinite(radius)) or np.any(radius < 0):
+        elif not np.all((radius >= 0) & (radius <= LARGEST_SETTING)):
             problems.append(
-                f"radius={self.radius!r} must be finite and >= 0: it is the norm of an embedding error"
+                f"radius={self.radius!r} must be from 0 to {LARGEST_SETTING:g}: it is the norm of an "
+                "embedding error"
             )
         if problems:
             raise InputError(problems)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
+from mio_rag.formulations.program import LARGEST_SETTING, is_setting
 from mio_rag.formulations.uncertainty import FloatArray, ScaledSet, UncertaintySet
 
 __all__ = ["DeviationBudget", "Ellipsoid", "OwnSet", "SparseBox"]
@@ -176,8 +177,8 @@ class OwnSet(ScaledSet):
 
     def _shape_problems(self) -> list[str]:
         problems = [] if callable(self.function) else ["function must be callable: it maps a to h(a)"]
-        if not (np.isfinite(self.bilinear_bound) and self.bilinear_bound >= 0):
-            problems.append(f"bilinear_bound={self.bilinear_bound!r} must be finite and >= 0")
+        if not is_setting(self.bilinear_bound):
+            problems.append(f"bilinear_bound={self.bilinear_bound!r} must be from 0 to {LARGEST_SETTING:g}")
         return problems
 
     @property

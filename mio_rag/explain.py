@@ -172,7 +172,8 @@ def _why_out(
         return f"{worth}, but needs {cost:.10g} tokens and {max(left_over, 0):.10g} are left; {swap}"
     if result.status is Status.OPTIMAL:
         return f"would add {gain:+.3g}, within the tolerance of the proof"
-    return f"would add {_signed(gain, nothing)} and fits: '{result.solver}' did not take it (it proves no optimum)"
+    told = f"would add {_signed(gain, nothing)} and fits"
+    return f"{told}: '{result.solver}' did not take it (it proves no optimum)"
 
 
 def _similarity(candidates: Candidates, i: int, j: int) -> str:

@@ -29,9 +29,10 @@ from mio_rag.context import (
     render_context,
 )
 from mio_rag.counterpart import Choice, Counterpart, concluded, program_of, solved
+from mio_rag.entries import listed, no_names
 from mio_rag.errors import InputError, MioRagError, SolverError
 from mio_rag.formulations.constraints import count_problem
-from mio_rag.formulations.program import SelectionProgram
+from mio_rag.formulations.program import LARGEST_SETTING, SelectionProgram, is_setting
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.many import Steps, finish_many
 from mio_rag.relevance.model import RelevanceModel
@@ -60,16 +61,6 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "must_include": ((Collection,), "a list of ids"),
     "must_exclude": ((Collection,), "a list of ids"),
 }
-
-
-def _is_size(value: Any) -> bool:
-    """Whether a value is a finite real number >= 0 that float64 can hold; True is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        return False
-    try:
-        return bool(math.isfinite(value) and value >= 0)
-    except OverflowError:  # a whole number beyond float64
-        return False
 
 
 @dataclass(frozen=True)
@@ -161,8 +152,8 @@ class Selector:
             value = getattr(self, name)
             if name == "passage_penalty" and isinstance(value, str) and value == "auto":
                 continue
-            if not _is_size(value):
-                problems.append(f"{name}={value!r} must be a finite number >= 0")
+            if not is_setting(value):
+                problems.append(f"{name}={value!r} must be a number from 0 to {LARGEST_SETTING:g}")
         if self.norm not in get_args(Norm):
             problems.append(f"norm={self.norm!r} is unknown: choose l2, l1 or linf")
         if self.counterpart not in get_args(Counterpart):
@@ -176,16 +167,18 @@ class Selector:
         if self.passage_radii and self.radius > 0:
             problems.append("passage_radii and radius exclude each other: there is one for each passage")
         problems += [
-            f"passage_radii: '{i}' has {value!r}, must be a finite number >= 0"
+            f"passage_radii: '{i}' has {value!r}, must be a number from 0 to {LARGEST_SETTING:g}"
             for i, value in self.passage_radii.items()
-            if not _is_size(value)
+            if not is_setting(value)
         ][:3]
         if self.prompt_order not in get_args(PromptOrder):
             known = ", ".join(get_args(PromptOrder))
             problems.append(f"prompt_order={self.prompt_order!r} is unknown: choose {known}")
         for name in ("must_include", "must_exclude"):
-            if isinstance(getattr(self, name), str):
-                problems.append(f"{name}={getattr(self, name)!r} is a string: give a list of ids")
+            try:
+                problems += no_names(name, listed(name, getattr(self, name)))
+            except InputError as error:
+                problems += error.problems
         priced = self.side.prices
         if "passages" in priced and self.min_passages is None and self.max_passages is None:
             problems.append(

@@ -10,11 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mio_rag.clusters import check_clustering
 from mio_rag.errors import InputError
 from mio_rag.formulations.constraints import count_problem
+from mio_rag.formulations.program import LARGEST_SETTING, is_setting
 
 if TYPE_CHECKING:
     from mio_rag.selector import Selector
@@ -111,9 +110,8 @@ class SideConstraints:
             f"prices: '{k}' is unknown: choose {', '.join(KINDS)}" for k in self.prices if k not in KINDS
         ]
         for name, price in [("change_price", self.change_price), *self.prices.items()]:
-            number = isinstance(price, (int, float, np.number)) and not isinstance(price, bool)
-            if not (number and np.isfinite(price) and price >= 0):
-                problems.append(f"the price {name}={price!r} must be a finite number >= 0")
+            if not is_setting(price):
+                problems.append(f"the price {name}={price!r} must be a number from 0 to {LARGEST_SETTING:g}")
         if problems:
             raise InputError(problems)
 

@@ -91,8 +91,13 @@ def _frozen_array(value: ArrayLike, dtype: Any) -> NDArray[Any]:
         flags = value.flags
         if flags.owndata and not flags.writeable:  # nobody else's view, and nobody writes to it
             return value
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as that
-        array = np.array(value, dtype=dtype)
+    if np.iscomplexobj(value):
+        raise TypeError("complex numbers")
+    try:
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as that
+            array = np.array(value, dtype=dtype)
+    except OverflowError as error:  # a whole number that no float64 holds
+        raise ValueError(str(error)) from error
     array.flags.writeable = False
     return array
 
@@ -103,10 +108,8 @@ def _vector(name: str, value: Any, n: int, dtype: Any, problems: list[str]) -> N
         problems.append(f"{name} holds truth values: give numbers")
         return None
     try:
-        if np.iscomplexobj(value):
-            raise TypeError("complex numbers")
         array = _frozen_array(value, dtype)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError) as error:
         problems.append(f"{name} is not a numeric vector ({error})")
         return None
     if array.shape != (n,):

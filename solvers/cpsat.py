@@ -78,7 +78,7 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
     _add_row(model, x, LinearConstraint(program.costs, upper=program.budget), "the costs")
     for row in program.rows:
         _add_row(model, x, row, f"the coefficients of row '{row.name}'")
-    linear, pairwise = within_reach(program)
+    linear, pairwise, offset = within_reach(program)
     terms, weights = list(x), [float(v) for v in linear]
     for i, j in zip(*np.nonzero(np.triu(pairwise, 1)), strict=True):
         weight = float(pairwise[i, j])
@@ -111,7 +111,7 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
     decision = np.array([solver.value(v) for v in x], dtype=np.int8) if found else None
     bound: float | None = None
     if found:  # without a solution, a bound of 0 may mean that none was computed
-        bound = float(solver.best_objective_bound) / objective_scale + rounding
+        bound = float(solver.best_objective_bound) / objective_scale + rounding + offset
         if status == cp_model.OPTIMAL:  # rounding may hide what a simple bound shows: that nothing gains
             bound = min(bound, upper_bound(program))
     common: dict[str, Any] = {

@@ -74,8 +74,9 @@ def solve(program: SelectionProgram, options: SolveOptions, form: Linearization 
     kinds = highspy.HighsModelStatus
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     x = arrays.recover(np.asarray(highs.getSolution().col_value)) if found else None
+    bound, fine = given.bound(float(info.mip_dual_bound), options, x)
     common: dict[str, Any] = {
-        "limit": "time" if status == kinds.kTimeLimit else None,
+        "limit": "time" if status == kinds.kTimeLimit else "precision" if fine else None,
         "wall_seconds": time.perf_counter() - start,
         "nodes": max(0, int(info.mip_node_count)),
         "version": version,
@@ -90,7 +91,7 @@ def solve(program: SelectionProgram, options: SolveOptions, form: Linearization 
         options,
         name,
         x=x,
-        bound=None if infeasible else given.factor * float(info.mip_dual_bound),
+        bound=None if infeasible else bound,
         proven_infeasible=infeasible,
         **common,
     )

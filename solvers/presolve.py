@@ -95,7 +95,7 @@ def presolve(program: SelectionProgram) -> Problem | None:
     W = np.ascontiguousarray(W[:, k])
     for r in range(w.size):
         unit = _unit(W[r])
-        if unit != 1.0:  # no sum of entries between -2 and 2 comes near the limits of a limit
+        with np.errstate(over="ignore"):  # no sum of the entries comes near these limits of a limit
             W[r], w[r] = W[r] / unit, np.clip(w[r] / unit, -1e30, 1e30)
     p, A, c = p[k], part_of(A, k), program.costs[free][k].astype(np.float64)
     unit = _unit(c)

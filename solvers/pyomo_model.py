@@ -131,7 +131,8 @@ def solve(program: SelectionProgram, options: SolveOptions, backend: str = "high
         claims = _solve_classic(pyo, model, options, backend)
     x, bound, infeasible, limit, message = claims
     if bound is not None:
-        bound *= given.factor
+        bound, fine = given.bound(bound, options, x)
+        limit = limit or ("precision" if fine else None)
     elif not infeasible:
         bound = upper_bound(program)  # not every interface passes the solver's own bound on
     return conclude(

@@ -8,6 +8,7 @@ by `conclude`, whatever the back end claimed.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -109,7 +110,8 @@ class SolveResult:
     Parameters
     ----------
     limit : str or None
-        The limit that stopped the solver ("time", "nodes"), or None.
+        What stopped the solver: "time", "nodes", "precision" (the numbers of the program lie too far apart
+        to prove more in floating point), or None.
     x : ndarray of int8, shape (n,), or None
         The best selection found.
     objective : float or None
@@ -190,7 +192,8 @@ def relative_gap(objective: float, bound: float, scale: float) -> float:
 
     |objective| counts as no less than 1e-9, times the program's `value_scale` where that is below 1.
     """
-    return max(0.0, bound - objective) / max(abs(objective), 1e-9 * min(1.0, scale))
+    gap = max(0.0, bound - objective) / max(abs(objective), 1e-9 * min(1.0, scale), 1e-300)
+    return min(gap, sys.float_info.max)
 
 
 def conclude(

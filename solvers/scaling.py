@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram, is_whole
-from mio_rag.solvers.result import absolute_tolerance
+from mio_rag.solvers.result import SolveOptions, absolute_tolerance
 
 __all__ = ["Scaled", "scaled", "within_reach", "without_giants"]
 
@@ -31,60 +31,82 @@ class Scaled:
 
     Parameters
     ----------
-    factor : float
-        Times an objective or bound of `program`: that of the program it was made of.
+    given : SelectionProgram
+    program : SelectionProgram
+        What is fixed counts for nothing in its objective.
+    factor, offset : float
+        objective of `given` = factor * objective of `program` + offset.
     absolute_gap : float
         Largest bound - objective of `program` that counts as optimal.
     contradiction : bool
         Whether a row alone excludes every selection: `program` is then without it.
     """
 
+    given: SelectionProgram
     program: SelectionProgram
     factor: float
+    offset: float
     absolute_gap: float
     contradiction: bool
+
+    def bound(self, bound: float, options: SolveOptions, x: NDArray[np.int8] | None) -> tuple[float, bool]:
+        """A bound of `program` as one of `given`, and whether floating point proves no more.
+
+        A general solver does not see what is 1e-12 of the largest number. Where the tolerance is below that,
+        and the bound below what was found, it is raised by 1e-9 of the largest number, so that it holds.
+        """
+        value = self.factor * bound + self.offset
+        objective = value if x is None else self.given.objective(x)
+        tolerance = options.tolerance(objective, self.given.value_scale)
+        if tolerance < 1e-12 * self.factor and value < objective:
+            return value + 1e-9 * self.factor, True
+        return value, value - objective > tolerance
 
 
 def scaled(program: SelectionProgram) -> Scaled:
     """The program on a scale of about 1."""
-    linear, pairwise = within_reach(program)
+    linear, pairwise, offset = within_reach(program)
     factor = _power_of_two(max(_largest(linear), _largest(pairwise)))
     spend = _row(LinearConstraint(program.costs, upper=program.budget))
     rows = [_row(row) for row in program.rows]
     kept = tuple(row for row in rows if row is not None)
     budget = LinearConstraint(np.zeros(program.n), upper=0.0) if spend is None else spend
     return Scaled(
+        program,
         SelectionProgram(
             linear / factor, pairwise / factor, budget.coefficients, budget.upper, kept, program.fixed
         ),
         factor,
+        offset,
         absolute_tolerance(program.value_scale) / factor,
         spend is None or len(kept) < len(rows),
     )
 
 
-def within_reach(program: SelectionProgram) -> tuple[FloatArray, FloatArray]:
-    """Values and pairs without gains that do not fit the budget, and with penalties cut down to a little more
-    than all gains together.
+def within_reach(program: SelectionProgram) -> tuple[FloatArray, FloatArray, float]:
+    """Values and pairs of what is free, and the objective of what is fixed to be in.
 
-    Whoever chooses such a pair is then still below the fixed items alone, where these are feasible.
+    Gains that do not fit the budget are left out, and penalties cut down to a little more than all gains
+    together: whoever pays one is then still below the fixed items alone, where these are feasible.
     """
     assert program.fixed is not None
     room = program.most_cost
-    linear = np.where((program.linear > 0) & (program.costs > room), 0.0, program.linear)
-    pairwise = program.pairwise
+    free, inside = program.fixed < 0, program.fixed == 1
+    linear, pairwise = program.linear, program.pairwise
+    if not free.all():
+        linear = np.where(free, linear - pairwise[:, inside].sum(axis=1), 0.0)
+        pairwise = np.where(np.logical_and.outer(free, free), pairwise, 0.0)
+    linear = np.where((linear > 0) & (program.costs > room), 0.0, linear)
     if float(pairwise.min(initial=0.0)) < 0:
         pairwise = np.where(
             (pairwise < 0) & (np.add.outer(program.costs, program.costs) > room), 0.0, pairwise
         )
-    start = program.fixed == 1
-    if program.violations(start):
-        return linear, pairwise
-    gains = np.maximum(linear, 0).sum() + np.maximum(np.triu(-pairwise), 0).sum()
-    reach = _BEYOND * (float(gains) - program.objective(start))
-    if reach <= 0:
-        return linear, pairwise
-    return np.maximum(linear, -reach), np.minimum(pairwise, reach)
+    offset = program.objective(inside)
+    if program.violations(inside):
+        return linear, pairwise, offset
+    gains = float(np.maximum(linear, 0).sum() + np.maximum(np.triu(-pairwise), 0).sum())
+    reach = _BEYOND * gains if gains > 0 else program.value_scale  # without gains: any loss says it
+    return np.maximum(linear, -reach), np.minimum(pairwise, reach), offset
 
 
 def _row(row: LinearConstraint) -> LinearConstraint | None:

@@ -105,11 +105,11 @@ def test_a_pool_refuses_the_same() -> None:
         ({"norm": np.zeros(2)}, "norm=.* expected l2, l1 or linf"),
         ({"options": {"time_limit_seconds": 1}}, "expected SolveOptions"),
         ({"side": []}, "expected SideConstraints"),
-        ({"link_benefit": -(2**63) - 1}, "link_benefit=.* must be a finite number >= 0"),
-        ({"token_price": 10**400}, "token_price=.* must be a finite number >= 0"),
-        ({"token_price": 1j}, "token_price=1j must be a finite number >= 0"),
-        ({"radius": True}, "radius=True must be a finite number >= 0"),
-        ({"passage_penalty": np.array(["auto", "auto"])}, "passage_penalty=.* must be a finite number"),
+        ({"link_benefit": -(2**63) - 1}, "link_benefit=.* must be a number from 0 to"),
+        ({"token_price": 10**400}, "token_price=.* must be a number from 0 to"),
+        ({"token_price": 1j}, "token_price=1j must be a number from 0 to"),
+        ({"radius": True}, "radius=True must be a number from 0 to"),
+        ({"passage_penalty": np.array(["auto", "auto"])}, "passage_penalty=.* must be a number from 0"),
     ],
 )
 def test_settings_of_wrong_types_are_refused(setting, message: str) -> None:

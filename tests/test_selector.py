@@ -128,11 +128,11 @@ def test_other_budgets_are_refused(budget) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"redundancy_weight": -1}, "redundancy_weight=-1 must be a finite number >= 0"),
+        ({"redundancy_weight": -1}, "redundancy_weight=-1 must be a number from 0 to"),
         ({"radius": float("inf")}, "radius=inf"),
         ({"token_price": "1"}, "token_price='1'"),
         ({"norm": "l3"}, "norm='l3' is unknown"),
-        ({"must_include": "p1"}, "must_include='p1' is a string"),
+        ({"must_include": "p1"}, "must_include is one string"),
         ({"must_include": ["a"], "must_exclude": ["a"]}, "'a' is in both"),
         ({"min_passages": 2.5}, "min_passages=2.5"),
         ({"max_per_source": {"x": -1}}, "max_per_source=-1"),

@@ -7,13 +7,13 @@ guaranteed value, which is its value in one reference program, the termwise coun
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mio_rag.errors import InputError
+from mio_rag.formulations.program import LARGEST_SETTING, is_setting
 from mio_rag.frontier.chain import Chain, dominated
 from mio_rag.selector import Selector
 from mio_rag.solvers.result import Status
@@ -65,9 +65,9 @@ def check_values(name: str, values: Sequence[float]) -> list[str]:
     """What is wrong with a list of weights or radii."""
     problems = [] if values else [f"{name} is empty: give at least one value"]
     problems += [
-        f"{name} holds {v!r}: each must be a finite number >= 0"
+        f"{name} holds {v!r}: each must be a number from 0 to {LARGEST_SETTING:g}"
         for v in values
-        if not (math.isfinite(v) and v >= 0)
+        if not is_setting(v)
     ]
     if len(set(values)) < len(values):
         problems.append(f"{name} lists a value twice")

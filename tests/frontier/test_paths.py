@@ -186,7 +186,7 @@ def test_points_of_a_heuristic_are_not_on_the_frontier(pool: Candidates) -> None
 
 
 def test_grid_refuses_what_it_cannot_use(pool: Candidates) -> None:
-    with pytest.raises(InputError, match="finite number >= 0") as caught:
+    with pytest.raises(InputError, match="number from 0 to") as caught:
         weight_grid(pool, Selector(), 200, (-1.0,), ())
     assert len(caught.value.problems) == 2
     with pytest.raises(InputError, match="their own radii"):

@@ -173,7 +173,7 @@ def test_real_clients_are_served_among_half_open_connections(served: Served) -> 
         while not (flood.done() and clients.done()):
             most = max(most, served.files())
             await asyncio.sleep(0.01)
-        assert most <= files + 200
+        assert most <= files + 300  # 200, and those just accepted that are about to be closed
         assert await clients == [[200, 200, 200]] * 50
         for stream in await flood:
             assert await _closed(stream) == b""
