@@ -57,7 +57,8 @@ def _sentences(text: str, max_words: int) -> Iterator[str]:
     )
     for paragraph in re.split(r"\n\s*\n", text):
         for piece in _pieces(" ".join(paragraph.split())):
-            found = segmenter.segment(piece)
+            # One word longer than a piece is no text, and the splitter would take minutes over it.
+            found = [piece] if len(piece) > _LONG else segmenter.segment(piece)
             if " ".join(found).split() != piece.split():  # pysbd loses or cuts words around some signs
                 found = re.split(r"(?<=[.!?]) ", piece)
             for sentence in found:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ def listed(name: str, value: Any) -> tuple[Any, ...]:
         raise InputError(f"{found}, which has no order that other arguments could share: give a list")
     try:
         len(value)
-        return tuple(value)
+        # An array's own numbers and truth values are no JSON.
+        return tuple(value.tolist() if isinstance(value, np.ndarray) else value)
     except TypeError as error:
         raise InputError(f"{found}: give a list") from error
 
@@ -46,10 +48,10 @@ def no_names(name: str, entries: Sequence[Any]) -> list[str]:
     """The problem of the first entry that cannot tell one passage from another, as no list can."""
     if set(map(type, entries)) <= {str}:
         return []
-    return _first(name, entries, Hashable)
+    return _first(name, entries, (str, int, float, NoneType))
 
 
-def _first(name: str, entries: Sequence[Any], kind: type) -> list[str]:
+def _first(name: str, entries: Sequence[Any], kind: type | tuple[type, ...]) -> list[str]:
     wrong = (k for k, entry in enumerate(entries) if not isinstance(entry, kind))
     return [f"{name}[{k}] is {entries[k]!r}, expected a string" for k in wrong][:1]
 

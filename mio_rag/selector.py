@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -162,9 +162,9 @@ class Selector:
             problems.append(
                 "counterpart='joint' has no redundancy_by_relevance: use termwise, or leave one of them out"
             )
-        if self.uncertainty is not None and self.radius > 0:
+        if self.uncertainty is not None and is_setting(self.radius) and self.radius > 0:
             problems.append("uncertainty and radius exclude each other: the set brings its radii")
-        if self.passage_radii and self.radius > 0:
+        if self.passage_radii and is_setting(self.radius) and self.radius > 0:
             problems.append("passage_radii and radius exclude each other: there is one for each passage")
         problems += [
             f"passage_radii: '{i}' has {value!r}, must be a number from 0 to {LARGEST_SETTING:g}"
@@ -175,8 +175,9 @@ class Selector:
             known = ", ".join(get_args(PromptOrder))
             problems.append(f"prompt_order={self.prompt_order!r} is unknown: choose {known}")
         for name in ("must_include", "must_exclude"):
+            given = getattr(self, name)
             try:
-                problems += no_names(name, listed(name, getattr(self, name)))
+                problems += no_names(name, tuple(given) if isinstance(given, Set) else listed(name, given))
             except InputError as error:
                 problems += error.problems
         priced = self.side.prices

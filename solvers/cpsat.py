@@ -114,8 +114,11 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
         bound = float(solver.best_objective_bound) / objective_scale + rounding + offset
         if status == cp_model.OPTIMAL:  # rounding may hide what a simple bound shows: that nothing gains
             bound = min(bound, upper_bound(program))
+    limit = "time" if status in (cp_model.FEASIBLE, cp_model.UNKNOWN) else None
+    if status == cp_model.OPTIMAL and rounding > absolute_tolerance(program.value_scale):
+        limit = "precision"  # integers that are too coarse for the smaller values
     common: dict[str, Any] = {
-        "limit": "time" if status in (cp_model.FEASIBLE, cp_model.UNKNOWN) else None,
+        "limit": limit,
         "wall_seconds": time.perf_counter() - start,
         "nodes": int(solver.num_branches),
         "version": version,

@@ -105,8 +105,8 @@ def _largest_penalty(state: _State) -> FloatArray:
 
 
 def _density_score(state: _State, power: float, gain: FloatArray) -> FloatArray:
-    tiny = 1e-9 * min(1.0, float(state.program.costs.max(initial=0.0)) or 1.0)
-    with np.errstate(over="ignore"):  # next to no cost comes first
+    tiny = max(1e-9 * min(1.0, float(state.program.costs.max(initial=0.0)) or 1.0), 1e-300)
+    with np.errstate(over="ignore", divide="ignore"):  # next to no cost comes first
         scaled: FloatArray = gain / np.maximum(state.program.costs, tiny) ** power
     return scaled
 

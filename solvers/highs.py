@@ -53,6 +53,8 @@ def solve(program: SelectionProgram, options: SolveOptions, form: Linearization 
     highs.setOptionValue("mip_abs_gap", given.absolute_gap / 2)
     # By default every helper may be off by 1e-6, and thousands of them add up to a wrong objective.
     highs.setOptionValue("mip_feasibility_tolerance", 1e-9)
+    highs.setOptionValue("dual_feasibility_tolerance", 1e-9)
+    highs.setOptionValue("small_matrix_value", 1e-12)  # entries below it would be taken for zero
     highs.setOptionValue("threads", options.threads)
     highs.setOptionValue("random_seed", options.seed)
     if given.contradiction:
@@ -74,9 +76,8 @@ def solve(program: SelectionProgram, options: SolveOptions, form: Linearization 
     kinds = highspy.HighsModelStatus
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     x = arrays.recover(np.asarray(highs.getSolution().col_value)) if found else None
-    bound, fine = given.bound(float(info.mip_dual_bound), options, x)
     common: dict[str, Any] = {
-        "limit": "time" if status == kinds.kTimeLimit else "precision" if fine else None,
+        "limit": "time" if status == kinds.kTimeLimit else None,
         "wall_seconds": time.perf_counter() - start,
         "nodes": max(0, int(info.mip_node_count)),
         "version": version,
@@ -86,12 +87,11 @@ def solve(program: SelectionProgram, options: SolveOptions, form: Linearization 
     if ran == highspy.HighsStatus.kError or not (infeasible or status in (kinds.kOptimal, kinds.kTimeLimit)):
         message = f"HiGHS stopped with {highs.modelStatusToString(status)}"
         return conclude(program, options, name, x=x, bound=None, broken=True, message=message, **common)
-    return conclude(
-        program,
+    return given.concluded(
         options,
         name,
         x=x,
-        bound=None if infeasible else bound,
+        bound=None if infeasible else float(info.mip_dual_bound),
         proven_infeasible=infeasible,
         **common,
     )

@@ -130,13 +130,9 @@ def solve(program: SelectionProgram, options: SolveOptions, backend: str = "high
     else:
         claims = _solve_classic(pyo, model, options, backend)
     x, bound, infeasible, limit, message = claims
-    if bound is not None:
-        bound, fine = given.bound(bound, options, x)
-        limit = limit or ("precision" if fine else None)
-    elif not infeasible:
-        bound = upper_bound(program)  # not every interface passes the solver's own bound on
-    return conclude(
-        program,
+    if bound is None and not infeasible:  # not every interface passes the solver's own bound on
+        bound = (upper_bound(program) - given.offset) / given.factor
+    return given.concluded(
         options,
         name,
         x=x,
@@ -176,6 +172,8 @@ def _solve_highs(model: Any, options: SolveOptions, absolute_gap: float) -> _Cla
             "random_seed": options.seed,
             "mip_abs_gap": absolute_gap / 2,
             "mip_feasibility_tolerance": 1e-8,  # see `mio_rag.solvers.highs`
+            "dual_feasibility_tolerance": 1e-9,
+            "small_matrix_value": 1e-12,
         },
         raise_exception_on_nonoptimal_result=False,
         load_solutions=False,

@@ -1,7 +1,7 @@
 """A program on the scale that general solvers work on: their tolerances are absolute, ours are not.
 
-Values are divided by a power of two, so that the largest coefficient is between 1 and 2: nothing is rounded.
-So are rows of small fractions, and rows of far larger numbers. Rows of whole numbers get whole bounds, since
+Values are divided by a power of two, so that the largest coefficient is about 1,000: nothing is rounded. So
+are rows of small fractions, and rows of far larger numbers. Rows of whole numbers get whole bounds, since
 a solver may overstep a bound by its tolerance. A penalty beyond all that could be gained only says what not
 to choose; it is cut down to that, so that next to it values are not lost.
 """
@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram, is_whole
-from mio_rag.solvers.result import SolveOptions, absolute_tolerance
+from mio_rag.solvers.result import SolveOptions, SolveResult, absolute_tolerance, conclude
 
 __all__ = ["Scaled", "scaled", "within_reach", "without_giants"]
 
 FloatArray = NDArray[np.float64]
 
 _LARGEST = 2.0**24  # coefficient of a row
+_OBJECTIVE = 2.0**10  # largest coefficient of an objective: what solvers take for zero is absolute
+_SEEN = 1e-11  # of the largest number: what solvers in floating point still see
 _BEYOND = 1.01  # times what could be gained
 
 
@@ -36,37 +39,75 @@ class Scaled:
         What is fixed counts for nothing in its objective.
     factor, offset : float
         objective of `given` = factor * objective of `program` + offset.
+    dropped : float
+        But for this much at most, in units of `given`.
     absolute_gap : float
         Largest bound - objective of `program` that counts as optimal.
     contradiction : bool
         Whether a row alone excludes every selection: `program` is then without it.
+    coarse : bool
+        Whether the numbers of `program` lie too far apart for a solver in floating point: it takes the small
+        ones for zero, and what it claims proves nothing.
     """
 
     given: SelectionProgram
     program: SelectionProgram
     factor: float
     offset: float
+    dropped: float
     absolute_gap: float
     contradiction: bool
+    coarse: bool
 
-    def bound(self, bound: float, options: SolveOptions, x: NDArray[np.int8] | None) -> tuple[float, bool]:
-        """A bound of `program` as one of `given`, and whether floating point proves no more.
+    def concluded(
+        self,
+        options: SolveOptions,
+        solver: str,
+        *,
+        x: NDArray[np.int8] | None,
+        bound: float | None,
+        proven_infeasible: bool,
+        limit: str | None,
+        message: str = "",
+        **common: Any,
+    ) -> SolveResult:
+        """What a solver claims of `program` as a result for `given`, see `conclude`.
 
-        A general solver does not see what is 1e-12 of the largest number. Where the tolerance is below that,
-        and the bound below what was found, it is raised by 1e-9 of the largest number, so that it holds.
+        Parameters
+        ----------
+        bound : float or None
+            Of `program`.
         """
-        value = self.factor * bound + self.offset
-        objective = value if x is None else self.given.objective(x)
-        tolerance = options.tolerance(objective, self.given.value_scale)
-        if tolerance < 1e-12 * self.factor and value < objective:
-            return value + 1e-9 * self.factor, True
-        return value, value - objective > tolerance
+        if bound is not None:
+            bound = self.factor * bound + self.offset + self.dropped
+        if self.coarse:
+            bound, limit = None, limit or "precision"
+            if x is None or self.given.violations(x):
+                x, message = None, "the numbers of this program lie too far apart for this solver"
+                proven_infeasible, common["broken"] = False, False
+        elif limit is None and x is not None and bound is not None and not self.given.violations(x):
+            objective = self.given.objective(x)
+            if bound - objective > options.tolerance(objective, self.given.value_scale):
+                limit = "precision"
+        return conclude(
+            self.given,
+            options,
+            solver,
+            x=x,
+            bound=bound,
+            proven_infeasible=proven_infeasible,
+            limit=limit,
+            message=message,
+            **common,
+        )
 
 
 def scaled(program: SelectionProgram) -> Scaled:
     """The program on a scale of about 1."""
     linear, pairwise, offset = within_reach(program)
-    factor = _power_of_two(max(_largest(linear), _largest(pairwise)))
+    tolerance = absolute_tolerance(program.value_scale)
+    linear, pairwise, dropped = _without_dust(linear, pairwise, tolerance / 10)
+    factor = _power_of_two(max(_largest(linear), _largest(pairwise))) / _OBJECTIVE
     spend = _row(LinearConstraint(program.costs, upper=program.budget))
     rows = [_row(row) for row in program.rows]
     kept = tuple(row for row in rows if row is not None)
@@ -78,9 +119,33 @@ def scaled(program: SelectionProgram) -> Scaled:
         ),
         factor,
         offset,
-        absolute_tolerance(program.value_scale) / factor,
+        dropped,
+        tolerance / factor,
         spend is None or len(kept) < len(rows),
+        _far_apart(np.append(pairwise, linear))
+        or any(_far_apart(np.append(row.coefficients, _ends(row))) for row in (budget, *kept)),
     )
+
+
+def _without_dust(
+    linear: FloatArray, pairwise: FloatArray, most: float
+) -> tuple[FloatArray, FloatArray, float]:
+    """The objective without what a solver would not see, and the sum of that, where it is at most `most`."""
+    seen = _SEEN * max(_largest(linear), _largest(pairwise))
+    values, pairs = np.abs(linear) >= seen, np.abs(pairwise) >= seen
+    dropped = float(np.abs(linear[~values]).sum() + np.abs(np.triu(pairwise)[~pairs]).sum())
+    if not 0 < dropped <= most:
+        return linear, pairwise, 0.0
+    return np.where(values, linear, 0.0), np.where(pairs, pairwise, 0.0), dropped
+
+
+def _ends(row: LinearConstraint) -> list[float]:
+    return [end for end in (row.lower, row.upper) if math.isfinite(end)]
+
+
+def _far_apart(values: FloatArray) -> bool:
+    sizes = np.abs(values[values != 0])
+    return bool(sizes.size and float(sizes.min()) < _SEEN * float(sizes.max()))
 
 
 def within_reach(program: SelectionProgram) -> tuple[FloatArray, FloatArray, float]:

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import pysbd
 import pytest
 from typer.testing import CliRunner
 
@@ -298,6 +299,17 @@ def test_one_long_paragraph_is_split_in_time_that_grows_with_its_length() -> Non
     assert all(chunk.endswith(("sea.", "long.")) for chunk in chunks)
     assert max(map(len, _pieces(text))) <= 4000
     assert list(_pieces("x" * 9000 + " end")) == ["x" * 9000, "end"]
+
+
+def test_one_endless_word_is_not_searched_for_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = []
+    segment = pysbd.Segmenter.segment
+    monkeypatch.setattr(
+        pysbd.Segmenter, "segment", lambda self, text: longest.append(len(text)) or segment(self, text)
+    )
+    text = "[" * 100_000 + ". An end."
+    assert " ".join(chunk_text(text)).split() == text.split()
+    assert max(longest) <= 4000
 
 
 @pytest.mark.parametrize("cut", range(40, 700, 60))

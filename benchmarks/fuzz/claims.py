@@ -5,6 +5,7 @@ Sums over the selection are made of fractions, so that no rounding is the checke
 
 from __future__ import annotations
 
+import sys
 from decimal import Decimal
 from fractions import Fraction
 
@@ -96,9 +97,8 @@ def _check_numbers(program: SelectionProgram, claim: SolveResult, options: Solve
     if claim.bound < claim.objective:
         raise Wrong("the bound lies below the objective", f"{claim.bound!r} < {claim.objective!r}")
     with np.errstate(all="ignore"):
-        gap = (claim.bound - claim.objective) / max(
-            abs(claim.objective), 1e-9 * min(1.0, program.value_scale)
-        )
+        size = max(abs(claim.objective), 1e-9 * min(1.0, program.value_scale), 1e-300)
+        gap = min((claim.bound - claim.objective) / size, sys.float_info.max)
     if claim.gap is None or not np.isclose(claim.gap, gap, rtol=1e-6, atol=1e-12):
         raise Wrong("the gap is not that of objective and bound", f"{claim.gap!r}, expected {gap!r}")
     if claim.is_optimal and claim.bound - claim.objective > options.tolerance(

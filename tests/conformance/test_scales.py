@@ -147,3 +147,67 @@ def test_an_unresolvable_mixture_is_not_called_optimal() -> None:
         result = solve(program, name)
         assert result.bound >= program.objective(result.x)
         json.dumps(result.to_dict(), allow_nan=False)
+
+
+def _far_apart() -> dict[str, SelectionProgram]:
+    """Programs next to whose largest number a solver in floating point takes the others for zero."""
+    none, some = np.zeros((3, 3)), np.array([[0, 0.4, 0.3], [0.4, 0, 0], [0.3, 0, 0]])
+    one = LinearConstraint([1, 1, 0], lower=1, name="one of the first two")
+    return {
+        "values beside a huge one": SelectionProgram([0.0, 0.9, 6.4e7], some, [1, 1, 1], 3, [one]),
+        "a huge value that is out": SelectionProgram([1e12, 7e20, 2e11], none, [1, 1, 1], 3, (), [-1, 0, 1]),
+        "a gain of next to nothing": SelectionProgram([-0.6, 2e-47, -1], some / 20, [1, 1, 1], 3, [one]),
+        "nothing gains": SelectionProgram([-3e104, -2e-286, 0], some * 1e27, [0, 0, 0], 0),
+        "a row beyond all": SelectionProgram(
+            [1, 2, 3], none, [1, 1, 1], 3, [LinearConstraint([0, 1e-90, 1], lower=1e-90)]
+        ),
+        "limits beyond all": SelectionProgram(
+            [1, 2, 3],
+            none,
+            [1, 1, 1],
+            3,
+            [LinearConstraint([0, 0, -1e211], upper=1), LinearConstraint([0, 0, 1e-198], lower=1e187)],
+        ),
+        "penalties beyond all": SelectionProgram([1.6, 1.8, 2.3], some * 1e23, [1, 1, 1], 3, [one]),
+    }
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("solver", EXACT)
+@pytest.mark.parametrize(("name", "given"), _far_apart().items())
+def test_numbers_far_apart_are_proven_or_said_to_be_too_far_apart(
+    name: str, given: SelectionProgram, solver: str
+) -> None:
+    truth = solve(given, "exhaustive")
+    if solver == "cpsat" and name in ("a row beyond all", "limits beyond all"):
+        with pytest.raises(InputError, match="use solver='highs'"):
+            solve(given, solver)
+        return
+    result = solve(given, solver)
+    assert result.status is not Status.ERROR, result.message
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    if truth.objective is None:
+        assert result.status in (Status.INFEASIBLE, Status.NO_SOLUTION)
+        return
+    assert result.status is not Status.INFEASIBLE
+    if result.bound is not None:
+        assert result.bound >= truth.objective - 1e-9 * abs(truth.objective)
+    if result.is_optimal:
+        assert result.objective == pytest.approx(truth.objective, rel=1e-8, abs=0)
+    elif result.x is not None:
+        assert result.limit == "precision"
+        assert "stopped by the precision limit" in result.certificate()
+
+
+def test_dust_beside_ordinary_values_leaves_the_proof() -> None:
+    rng = np.random.default_rng(0)
+    pairs = np.triu(rng.random((12, 12)) / 10, 1)
+    pairs[2, 5] = 1e-18
+    given = SelectionProgram(
+        np.append(rng.random(10), [1e-17, -3e-16]), pairs + pairs.T, rng.integers(20, 90, 12), 300
+    )
+    best = solve(given, "exhaustive").objective
+    for solver in EXACT:
+        result = solve(given, solver)
+        assert result.is_optimal
+        assert result.objective == pytest.approx(best, abs=1e-9)
