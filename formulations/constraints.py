@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.formulations.program import LinearConstraint
+from mio_rag.formulations.program import LARGEST_NUMBER, LinearConstraint
 
 __all__ = ["fixed_values", "passage_count", "source_caps"]
 
@@ -21,9 +21,9 @@ __all__ = ["fixed_values", "passage_count", "source_caps"]
 def count_problem(name: str, value: Any) -> str | None:
     """What is wrong with a count, or None."""
     number = isinstance(value, (int, float, np.integer)) and not isinstance(value, bool)
-    return (
-        None if number and value >= 0 and value % 1 == 0 else f"{name}={value!r} must be a whole number >= 0"
-    )
+    if not (number and value >= 0 and value % 1 == 0):
+        return f"{name}={value!r} must be a whole number >= 0"
+    return None if value <= LARGEST_NUMBER else f"{name} must be at most {LARGEST_NUMBER:g}"
 
 
 def passage_count(n: int, minimum: int | None = None, maximum: int | None = None) -> list[LinearConstraint]:

@@ -109,8 +109,8 @@ def select(
             )
         if model.name == "tfidf":
             model.fit(texts)
-        vectors: NDArray[np.float32] | None = model.encode(list(texts))
-        query_vector: NDArray[np.float32] | None = model.encode([query])[0]
+        vectors: NDArray[np.float32] | None = _encoded(model, texts)
+        query_vector: NDArray[np.float32] | None = _encoded(model, (query,))[0]
     else:
         vectors = None if embeddings is None else _unit_rows("embeddings", embeddings)
         query_vector = None if query_embedding is None else _unit_rows("query_embedding", query_embedding)
@@ -145,6 +145,18 @@ def select(
         positions=np.arange(n),
     )
     return make_selector(selector, settings).select(pool, budget_tokens, checked)
+
+
+def _encoded(model: Embedder, texts: Sequence[str]) -> NDArray[np.float32]:
+    """What an embedder gives, one row a text."""
+    given = model.encode(list(texts))
+    shape = given.shape if isinstance(given, np.ndarray) and given.dtype.kind == "f" else None
+    if shape is None or len(shape) != 2 or shape[0] != len(texts):
+        found = type(given).__name__ if shape is None else f"an array of shape {shape}"
+        raise InputError(
+            f"embedder '{model.name}' gives {found} for {len(texts)} texts: one row of floats each"
+        )
+    return given
 
 
 def _unit_rows(name: str, vectors: ArrayLike) -> NDArray[np.float32]:

@@ -141,3 +141,26 @@ def test_an_array_without_dimensions_is_no_list() -> None:
 def test_what_is_no_embedder_is_refused(embedder) -> None:
     with pytest.raises(InputError, match="is no Embedder"):
         select("q", ["a text"], budget_tokens=20, embedder=embedder)
+
+
+class _Says:
+    """An embedder that gives the same for everything."""
+
+    name = "says"
+
+    def __init__(self, given: object) -> None:
+        self.given = given
+
+    def encode(self, texts: list[str]) -> object:
+        return self.given
+
+
+@pytest.mark.parametrize("given", [None, [], ["a"], np.ones((7, 2)), np.ones(2), [[1.0, 0.0]]])
+def test_an_embedder_that_gives_no_rows_is_refused(given: object) -> None:
+    with pytest.raises(InputError, match="embedder 'says' gives"):
+        select("q", ["a", "b"], embedder=_Says(given), budget_tokens=5)
+
+
+def test_a_budget_beyond_floats_is_refused() -> None:
+    with pytest.raises(InputError, match="budget_tokens must be at most"):
+        select("q", ["a"], scores=[1.0], budget_tokens=10**400, redundancy_weight=0)
