@@ -65,7 +65,7 @@ def knapsack_bound(values: FloatArray, costs: FloatArray, budget: float) -> floa
     total = float(value[free].sum())
     value, cost = value[~free], cost[~free]
     with np.errstate(over="ignore"):  # a cost next to nothing comes first
-        order = np.argsort(-value / cost, kind="stable")
+        order = np.argsort(_by_largest(-value) / _by_largest(cost), kind="stable")
     value, cost = value[order], cost[order]
     spent = np.cumsum(cost)
     whole = spent <= budget
@@ -73,8 +73,13 @@ def knapsack_bound(values: FloatArray, costs: FloatArray, budget: float) -> floa
     k = int(whole.sum())
     if k < value.size:
         left = budget - (float(spent[k - 1]) if k else 0.0)
-        total += float(value[k]) * left / float(cost[k])
+        total += float(value[k]) * (left / float(cost[k]))  # the product of two tiny numbers would be 0
     return total
+
+
+def _by_largest(values: FloatArray) -> FloatArray:
+    """In units of the largest, so that ratios of tiny and of huge numbers stay apart."""
+    return values / float(np.abs(values).max(initial=np.finfo(np.float64).tiny))
 
 
 def linearize(program: SelectionProgram, form: Linearization = "mccormick") -> MilpArrays:

@@ -56,9 +56,10 @@ def _add_row(model: Any, x: list[Any], row: LinearConstraint, what: str) -> None
     whole = np.round(row.coefficients * scale)
     expression = cp_model.LinearExpr.weighted_sum(x, [int(v) for v in whole])
     least, most = float(whole[whole < 0].sum()), float(whole[whole > 0].sum())
-    # Half a unit at most: a tolerance is not for what whole numbers tell apart.
-    upper = min(row.most * scale, row.upper * scale + 0.5)
-    lower = max(row.least * scale, row.lower * scale - 0.5)
+    # Half a unit: a tolerance is not for what whole numbers tell apart. More where sums of floats cannot.
+    slack = max(0.5, 2.0**-52 * (row.coefficients.size + 2) * float(np.abs(whole).sum()))
+    upper = min(row.most * scale, row.upper * scale + slack)
+    lower = max(row.least * scale, row.lower * scale - slack)
     if upper < most:
         model.add(expression <= math.floor(max(upper, least - 1)))
     if lower > least:

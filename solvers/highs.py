@@ -53,7 +53,7 @@ def solve(program: SelectionProgram, options: SolveOptions, form: Linearization 
     highs.setOptionValue("mip_abs_gap", given.absolute_gap / 2)
     # By default every helper may be off by 1e-6, and thousands of them add up to a wrong objective.
     highs.setOptionValue("mip_feasibility_tolerance", 1e-9)
-    highs.setOptionValue("dual_feasibility_tolerance", 1e-9)
+    highs.setOptionValue("dual_feasibility_tolerance", given.dual_tolerance)
     highs.setOptionValue("small_matrix_value", 1e-12)  # entries below it would be taken for zero
     highs.setOptionValue("threads", options.threads)
     highs.setOptionValue("random_seed", options.seed)

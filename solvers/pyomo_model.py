@@ -17,7 +17,7 @@ from mio_rag.errors import InputError, SolverError, require
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.solvers.bounds import upper_bound
 from mio_rag.solvers.result import SolveOptions, SolveResult, conclude
-from mio_rag.solvers.scaling import scaled
+from mio_rag.solvers.scaling import Scaled, scaled
 
 __all__ = ["build_model", "solve"]
 
@@ -126,7 +126,7 @@ def solve(program: SelectionProgram, options: SolveOptions, backend: str = "high
         left = max(1e-3, limit_seconds - (time.perf_counter() - start))
         options = replace(options, time_limit_seconds=left)
     if backend == "highs":
-        claims = _solve_highs(model, options, given.absolute_gap)
+        claims = _solve_highs(model, options, given)
     else:
         claims = _solve_classic(pyo, model, options, backend)
     x, bound, infeasible, limit, message = claims
@@ -153,7 +153,7 @@ def _values(model: Any, pyo: Any) -> Any:
     return np.array([pyo.value(model.x[i], exception=False) or 0.0 for i in range(len(model.x))])
 
 
-def _solve_highs(model: Any, options: SolveOptions, absolute_gap: float) -> _Claims:
+def _solve_highs(model: Any, options: SolveOptions, given: Scaled) -> _Claims:
     # The classic appsi_highs interface drops the time limit without a word; this one keeps it.
     factory = require("pyomo.contrib.solver.common.factory", "solvers", "solver='pyomo'").SolverFactory
     results = require("pyomo.contrib.solver.common.results", "solvers", "solver='pyomo'")
@@ -170,9 +170,9 @@ def _solve_highs(model: Any, options: SolveOptions, absolute_gap: float) -> _Cla
         threads=options.threads,
         solver_options={
             "random_seed": options.seed,
-            "mip_abs_gap": absolute_gap / 2,
-            "mip_feasibility_tolerance": 1e-8,  # see `mio_rag.solvers.highs`
-            "dual_feasibility_tolerance": 1e-9,
+            "mip_abs_gap": given.absolute_gap / 2,
+            "mip_feasibility_tolerance": 1e-9,  # see `mio_rag.solvers.highs`
+            "dual_feasibility_tolerance": given.dual_tolerance,
             "small_matrix_value": 1e-12,
         },
         raise_exception_on_nonoptimal_result=False,

@@ -16,15 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram, is_whole
+from mio_rag.solvers.heuristics import solve as local_search
 from mio_rag.solvers.result import SolveOptions, SolveResult, absolute_tolerance, conclude
 
 __all__ = ["Scaled", "scaled", "within_reach", "without_giants"]
 
 FloatArray = NDArray[np.float64]
 
-_LARGEST = 2.0**24  # coefficient of a row
+_LARGEST = 2.0**16  # coefficient of a row; HiGHS presolves wrongly beside numbers of 1e7 and more
 _OBJECTIVE = 2.0**10  # largest coefficient of an objective: what solvers take for zero is absolute
 _SEEN = 1e-11  # of the largest number: what solvers in floating point still see
+_SECONDS = 0.1  # for a selection that keeps the rows
+_SMALL_SHARE = 1e-3  # of the largest number, for values that decide
+_RESOLVED = 1e-9 * _OBJECTIVE  # of each item's value, at the least, by a solver on this scale
 _BEYOND = 1.01  # times what could be gained
 
 
@@ -45,6 +49,11 @@ class Scaled:
         Largest bound - objective of `program` that counts as optimal.
     contradiction : bool
         Whether a row alone excludes every selection: `program` is then without it.
+    dual_tolerance : float
+        What HiGHS may leave of a gain: its default of 1e-7, less where the gap is small.
+    blur : float
+        What the tolerances of a solver may hide even so, to be added to the bound that it proves; 0 unless
+        what decides is a thousand times smaller than the largest penalty.
     coarse : bool
         Whether the numbers of `program` lie too far apart for a solver in floating point: it takes the small
         ones for zero, and what it claims proves nothing.
@@ -57,6 +66,8 @@ class Scaled:
     dropped: float
     absolute_gap: float
     contradiction: bool
+    dual_tolerance: float
+    blur: float
     coarse: bool
 
     def concluded(
@@ -79,7 +90,7 @@ class Scaled:
             Of `program`.
         """
         if bound is not None:
-            bound = self.factor * bound + self.offset + self.dropped
+            bound = self.factor * (bound + self.blur) + self.offset + self.dropped
         if self.coarse:
             bound, limit = None, limit or "precision"
             if x is None or self.given.violations(x):
@@ -122,6 +133,8 @@ def scaled(program: SelectionProgram) -> Scaled:
         dropped,
         tolerance / factor,
         spend is None or len(kept) < len(rows),
+        min(1e-7, max(1e-10, tolerance / factor / 10)),
+        _RESOLVED * max(1, program.n) if program.value_scale < _SMALL_SHARE * _OBJECTIVE * factor else 0.0,
         _far_apart(np.append(pairwise, linear))
         or any(_far_apart(np.append(row.coefficients, _ends(row))) for row in (budget, *kept)),
     )
@@ -152,7 +165,8 @@ def within_reach(program: SelectionProgram) -> tuple[FloatArray, FloatArray, flo
     """Values and pairs of what is free, and the objective of what is fixed to be in.
 
     Gains that do not fit the budget are left out, and penalties cut down to a little more than all gains
-    together: whoever pays one is then still below the fixed items alone, where these are feasible.
+    together: whoever pays one is then still below the fixed items alone or, where these break a row, below
+    what local search finds.
     """
     assert program.fixed is not None
     room = program.most_cost
@@ -167,9 +181,12 @@ def within_reach(program: SelectionProgram) -> tuple[FloatArray, FloatArray, flo
             (pairwise < 0) & (np.add.outer(program.costs, program.costs) > room), 0.0, pairwise
         )
     offset = program.objective(inside)
-    if program.violations(inside):
-        return linear, pairwise, offset
     gains = float(np.maximum(linear, 0).sum() + np.maximum(np.triu(-pairwise), 0).sum())
+    if program.violations(inside):
+        found = local_search(program, SolveOptions(time_limit_seconds=_SECONDS), "local_search").x
+        if found is None:
+            return linear, pairwise, offset
+        gains += offset - program.objective(found)
     reach = _BEYOND * gains if gains > 0 else program.value_scale  # without gains: any loss says it
     return np.maximum(linear, -reach), np.minimum(pairwise, reach), offset
 

@@ -211,3 +211,89 @@ def test_dust_beside_ordinary_values_leaves_the_proof() -> None:
         result = solve(given, solver)
         assert result.is_optimal
         assert result.objective == pytest.approx(best, abs=1e-9)
+
+
+@pytest.mark.parametrize("info", solvers(), ids=lambda info: info.name)
+@pytest.mark.parametrize(
+    ("values", "costs"), [(1e-200, 1e-200), (1e-300, 1e-300), (1e-200, 1e200), (1e200, 1e-200)]
+)
+@pytest.mark.parametrize(
+    ("program", "best"),
+    [
+        (SelectionProgram([3, 2, 2], NOTHING, [3, 2, 2], 4), 4.0),
+        (SelectionProgram([1, 1, 3, 3], np.zeros((4, 4)), [3, 3, 3, 3], 6), 6.0),
+    ],
+)
+def test_bounds_hold_where_products_and_ratios_leave_the_range_of_floats(
+    info, values: float, costs: float, program: SelectionProgram, best: float
+) -> None:
+    given = SelectionProgram(
+        values * program.linear, program.pairwise, costs * program.costs, costs * program.budget
+    )
+    try:
+        result = solve(given, info.name)
+    except InputError:
+        assert info.name == "cpsat"  # refuses what it would round
+        return
+    assert result.status in (Status.OPTIMAL, Status.FEASIBLE)
+    assert result.bound >= best * values * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("solver", EXACT)
+@pytest.mark.parametrize("penalty", [1e3, 1e5, 1e8, 1e11])
+def test_penalties_do_not_hide_values_where_rows_ask_for_something(solver: str, penalty: float) -> None:
+    """Neither in the solver's tolerances, nor where choosing nothing breaks a row."""
+    for seed in range(6):
+        rng = np.random.default_rng([31, seed])
+        pairwise = np.triu(rng.random((6, 6)) * (rng.random((6, 6)) < 0.6), 1)
+        row = LinearConstraint(rng.integers(-1, 2, 6).astype(float), lower=1.0)
+        program = SelectionProgram(
+            1e-6 * rng.uniform(0.1, 1, 6) * 10.0 ** rng.uniform(-3, 0, 6),
+            1e-6 * penalty * (pairwise + pairwise.T),
+            rng.integers(1, 9, 6),
+            15.0,
+            (row,),
+        )
+        truth, claim = solve(program, "exhaustive"), solve(program, solver)
+        assert disagreement(program, truth, claim, exact=penalty < 1e4) is None
+
+
+def _of(linear: list[float], costs: list[float], budget: float) -> SelectionProgram:
+    return SelectionProgram(linear, np.zeros((len(linear), len(linear))), costs, budget)
+
+
+@pytest.mark.parametrize("solver", EXACT)
+@pytest.mark.parametrize(
+    ("program", "best"),
+    [  # costs of many digits, beside values that differ little or a budget that is met exactly
+        (
+            _of(
+                [1.5456e-10, 1.05043e-7, 2.27215e-12, 7.94716e-11, 4.6855357e-6],
+                [
+                    8188402.522009669,
+                    14487173.692786334,
+                    8188402.522009669,
+                    4619098.858569557,
+                    14487173.692786334,
+                ],
+                24565207.566029005,
+            ),
+            (0, 4),
+        ),
+        (
+            _of(
+                [3.2e-4, 3.8e-4, 5.8e-5],
+                [5174913993.137038, 7762370989.705557, 10349827986.274076],
+                23287112969.11667,
+            ),
+            (0, 1, 2),
+        ),
+        # relative to large values too, a gain of a hundred millionth is one
+        (_of([2.8e9, 71.0, 40.0], [1.0, 1.0, 1.0], 2.0), (0, 1)),
+    ],
+)
+def test_many_digits(solver: str, program: SelectionProgram, best: tuple[int, ...]) -> None:
+    try:
+        assert solve(program, solver).selected == best
+    except InputError:
+        assert solver == "cpsat"  # refuses what it would round
