@@ -177,7 +177,10 @@ class Selector:
         for name in ("must_include", "must_exclude"):
             given = getattr(self, name)
             try:
-                problems += no_names(name, tuple(given) if isinstance(given, Set) else listed(name, given))
+                ids = tuple(given) if isinstance(given, Set) else listed(name, given)
+                problems += no_names(name, ids)
+                if isinstance(given, np.ndarray):
+                    object.__setattr__(self, name, ids)
             except InputError as error:
                 problems += error.problems
         priced = self.side.prices
