@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ def no_names(name: str, entries: Sequence[Any]) -> list[str]:
     """The problem of the first entry that cannot tell one passage from another, as no list can."""
     if set(map(type, entries)) <= {str}:
         return []
-    return _first(name, entries, (str, int, float, NoneType))
+    return _first(name, entries, (str, int, float))
 
 
 def _first(name: str, entries: Sequence[Any], kind: type | tuple[type, ...]) -> list[str]:
