@@ -28,15 +28,15 @@ from numpy.typing import NDArray
 from benchmarks.files import replaced, write_json
 from benchmarks.robust_sets import SETS, drawn_set
 from mio_rag import __version__
-from mio_rag.attack import attack
-from mio_rag.console import progress_bar
-from mio_rag.counterpart import joint_problem, program_of
-from mio_rag.datasets import load_dataset
+from mio_rag.cli.show.selection import progress_bar
+from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError, SolverError, require
 from mio_rag.formulations.uncertainty import UncertaintySet
 from mio_rag.relevance import load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.selector import Selector
+from mio_rag.selection.attack import attack
+from mio_rag.selection.program import joint_problem, program_of
+from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Candidates
 

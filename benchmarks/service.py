@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.files import write_json
 from benchmarks.speed.runner import machine
-from mio_rag.datasets import load_dataset
+from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError, SolverError, require
 from mio_rag.evaluation.record import environment
 

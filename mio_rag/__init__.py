@@ -13,9 +13,9 @@ __version__ = "0.1.0"
 _HOME = {
     "Answer": "types",
     "Candidates": "types",
-    "Conversation": "conversation",
+    "Conversation": "selection.conversation",
     "CorpusIndex": "retrieval",
-    "Dataset": "corpus",
+    "Dataset": "corpora.dataset",
     "InputError": "errors",
     "LinearConstraint": "formulations",
     "MioRagError": "errors",
@@ -24,14 +24,14 @@ _HOME = {
     "Retriever": "retrieval",
     "Selection": "types",
     "SelectionProgram": "formulations",
-    "Selector": "selector",
-    "SideConstraints": "side",
+    "Selector": "selection.selector",
+    "SideConstraints": "selection.constraints",
     "SolveOptions": "solvers",
     "SolveResult": "solvers",
     "Status": "solvers",
-    "load_dataset": "datasets",
+    "load_dataset": "corpora.load",
     "make_generator": "generation",
-    "select": "plain",
+    "select": "adapters.plain",
     "solve": "solvers",
 }
 
@@ -61,16 +61,16 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from mio_rag.conversation import Conversation
-    from mio_rag.corpus import Dataset
-    from mio_rag.datasets import load_dataset
+    from mio_rag.adapters.plain import select
+    from mio_rag.corpora.dataset import Dataset
+    from mio_rag.corpora.load import load_dataset
     from mio_rag.errors import InputError, MioRagError
     from mio_rag.formulations import LinearConstraint, SelectionProgram
     from mio_rag.generation import make_generator
-    from mio_rag.plain import select
     from mio_rag.retrieval import CorpusIndex, Retriever
-    from mio_rag.selector import Selector
-    from mio_rag.side import SideConstraints
+    from mio_rag.selection.constraints import SideConstraints
+    from mio_rag.selection.conversation import Conversation
+    from mio_rag.selection.selector import Selector
     from mio_rag.solvers import SolveOptions, SolveResult, Status, solve
     from mio_rag.types import Answer, Candidates, Passage, Question, Selection
 

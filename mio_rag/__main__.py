@@ -1,6 +1,6 @@
 """The command ``mio-rag``, also as ``python -m mio_rag``."""
 
-from mio_rag import interrupt
+from mio_rag.cli import interrupt
 
 __all__ = ["main"]
 
@@ -10,7 +10,7 @@ def main() -> None:
     watched = interrupt.watch_early()
     code: object = 1
     try:
-        from mio_rag.cli import main as run
+        from mio_rag.cli.app import main as run
 
         if watched:
             interrupt.watch()

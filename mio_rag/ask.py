@@ -9,8 +9,8 @@ from mio_rag.generation import Generator, build_prompt
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.rerank import Reranker
 from mio_rag.retrieval.retriever import Mode, Retriever
-from mio_rag.selector import Selector
-from mio_rag.side import check_ids
+from mio_rag.selection.constraints import check_ids
+from mio_rag.selection.selector import Selector
 from mio_rag.types import Answer, Question, Selection
 
 __all__ = ["ask"]

@@ -18,10 +18,10 @@ from mio_rag.entries import holds_truth_values, listed, no_names, no_strings
 from mio_rag.errors import InputError
 
 if TYPE_CHECKING:
-    from mio_rag.attack import Attack
     from mio_rag.formulations.joint import JointProblem
     from mio_rag.formulations.program import SelectionProgram
     from mio_rag.formulations.uncertainty import UncertaintySet
+    from mio_rag.selection.attack import Attack
     from mio_rag.solvers.infeasibility import Conflict
     from mio_rag.solvers.result import SolveResult
 
@@ -450,7 +450,7 @@ class Selection:
         InputError
             If there is no selection, or the candidates have no embeddings.
         """
-        from mio_rag.attack import attack
+        from mio_rag.selection.attack import attack
 
         if self.problem is None or self.result.x is None:
             raise InputError("there is no selection to attack")

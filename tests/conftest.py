@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mio_rag.datasets import Dataset, load_dataset
+from mio_rag.corpora.load import Dataset, load_dataset
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.types import Passage, Question
 from tests.browsing import started_browser

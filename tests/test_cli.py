@@ -18,9 +18,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from mio_rag.ask import ask
-from mio_rag.cli import app
-from mio_rag.datasets import Dataset
-from mio_rag.demo import run_demo
+from mio_rag.cli.app import app
+from mio_rag.cli.commands.demo import run_demo
+from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
 from mio_rag.files import locked
 from mio_rag.generation import ExtractiveGenerator
@@ -302,7 +302,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 
 SLOW = """
 import time
-from mio_rag.cli import main
+from mio_rag.cli.app import main
 from mio_rag.generation import ScriptedGenerator
 lookup = ScriptedGenerator._lookup
 def slow(self, prompt):

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag import Passage, generation
-from mio_rag.cli import app
+from mio_rag.cli.app import app
 from mio_rag.retrieval import CorpusIndex, embedders
 
 ROOT = Path(__file__).parents[1]
@@ -104,14 +104,16 @@ def interrupted(module: str, arguments: list[str], what: str = AT_ONCE) -> subpr
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("module", ["mio_rag.cli", "typer", "mio_rag.console", "mio_rag.retrieval"])
+@pytest.mark.parametrize(
+    "module", ["mio_rag.cli.app", "typer", "mio_rag.cli.show.selection", "mio_rag.retrieval"]
+)
 @pytest.mark.parametrize("what", [AT_ONCE, CONVERTED], ids=["at once", "converted"])
 def test_an_interrupt_is_one_line_however_early_it_comes(module: str, what: str) -> None:
     done = interrupted(module, ["select", "nowhere", "What?"], what)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
-@pytest.mark.parametrize("module", ["typer", "mio_rag.console"])
+@pytest.mark.parametrize("module", ["typer", "mio_rag.cli.show.selection"])
 def test_an_interrupt_is_an_object_too(module: str) -> None:
     done = interrupted(module, ["select", "nowhere", "What?", "--json"])
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
@@ -120,7 +122,7 @@ def test_an_interrupt_is_an_object_too(module: str) -> None:
 
 LOST = """
 import signal, sys, time, weakref
-from mio_rag import interrupt
+from mio_rag.cli import interrupt
 
 class Thing: pass
 
@@ -148,8 +150,8 @@ def test_an_interrupt_within_a_callback_is_not_lost() -> None:
 
 
 def test_what_is_kept_is_said_where_something_is(tmp_path: Path) -> None:
-    from mio_rag.cli_batch import _kept
-    from mio_rag.cli_output import kept_rows
+    from mio_rag.cli.commands.batch import _kept
+    from mio_rag.cli.output import kept_rows
 
     assert kept_rows(tmp_path)() == ""
     (tmp_path / "rows.jsonl").write_text("")
@@ -265,7 +267,7 @@ def test_cheap_options_are_checked_before_anything_is_loaded(
     monkeypatch.setattr(CorpusIndex, "build", loaded)
     monkeypatch.setattr(generation, "make_generator", loaded)
     monkeypatch.setattr(embedders, "make_embedder", loaded)
-    monkeypatch.setattr("mio_rag.datasets._load_layout", loaded)
+    monkeypatch.setattr("mio_rag.corpora.load._load_layout", loaded)
     given = [str(index) if argument == "INDEX" else argument for argument in arguments]
     done = CliRunner().invoke(app, given)
     assert done.exit_code == 2, done.exception

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mio_rag.cli import app
+from mio_rag.cli.app import app
 from mio_rag.retrieval import CorpusIndex
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"

@@ -8,9 +8,9 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
-from mio_rag.cli import app
+from mio_rag.cli.app import app
 from mio_rag.control.trace import read_traces
-from mio_rag.datasets import Dataset
+from mio_rag.corpora.load import Dataset
 from mio_rag.retrieval import CorpusIndex
 
 runner = CliRunner()

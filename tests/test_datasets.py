@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mio_rag.datasets import Dataset, convert_rows, load_dataset, load_named
+from mio_rag.corpora.load import Dataset, convert_rows, load_dataset, load_named
 from mio_rag.errors import DataError
 from mio_rag.types import Passage, Question
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from mio_rag.cli import app
+from mio_rag.cli.app import app
 from mio_rag.retrieval import CorpusIndex
 
 ROOT = Path(__file__).parents[1]

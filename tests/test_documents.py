@@ -12,10 +12,10 @@ import pysbd
 import pytest
 from typer.testing import CliRunner
 
-from mio_rag.cli import app
-from mio_rag.datasets import chunk_text, load_dataset, load_folder
-from mio_rag.document_files import read_document
-from mio_rag.documents import _pieces
+from mio_rag.cli.app import app
+from mio_rag.corpora.documents import _pieces
+from mio_rag.corpora.files import read_document
+from mio_rag.corpora.load import chunk_text, load_dataset, load_folder
 from mio_rag.errors import DataError, InputError
 
 

@@ -129,10 +129,10 @@ def test_only_later_layers_import_earlier_ones() -> None:
     ("unit", "code", "found"),
     [
         ("solvers", "from mio_rag.types import Passage", ["types"]),
-        ("solvers", "def f():\n    import mio_rag.selector", ["selector"]),
+        ("solvers", "def f():\n    import mio_rag.selection.selector", ["selector"]),
         ("formulations", "from mio_rag.solvers import solve", ["solvers"]),
-        ("evaluation", "from mio_rag.console import progress_bar", ["console"]),
-        ("evaluation", "if TYPE_CHECKING:\n    from mio_rag.cli import main", []),
+        ("evaluation", "from mio_rag.cli.show.selection import progress_bar", ["console"]),
+        ("evaluation", "if TYPE_CHECKING:\n    from mio_rag.cli.app import main", []),
         ("cli", "from mio_rag.types import Passage", []),
     ],
 )
@@ -159,7 +159,7 @@ def python(code: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("module", ["mio_rag", "mio_rag.cli", "mio_rag.adapters.core"])
+@pytest.mark.parametrize("module", ["mio_rag", "mio_rag.cli.app", "mio_rag.adapters.core"])
 def test_importing_is_light(module: str) -> None:
     loaded = python(f"import sys, {module}; print([m for m in {HEAVY} if m in sys.modules])")
     assert loaded == "[]"

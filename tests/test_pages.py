@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mio_rag.corpus import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.evaluation.harness import EvaluationSettings
 from mio_rag.evaluation.run import evaluate_and_report
 from mio_rag.frontier.dataset import FrontierSettings

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.control.plan import solve_plan
-from mio_rag.control.plot import plot_plan
+from mio_rag.control.mdp.plan import solve_plan
+from mio_rag.control.mdp.plot import plot_plan
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.frontier.plot import plot_data, plot_query
 from mio_rag.relevance import reliability, reliability_plot

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from mio_rag.config import read_config
-from mio_rag.control.plan import read_model
+from mio_rag.cli.options.config import read_config
+from mio_rag.control.mdp.plan import read_model
 from mio_rag.control.trace import read_traces
-from mio_rag.datasets import load_questions
+from mio_rag.corpora.load import load_questions
 from mio_rag.errors import DataError, InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.generation import ScriptedGenerator

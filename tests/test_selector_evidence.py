@@ -11,7 +11,7 @@ import pytest
 from mio_rag.context import in_prompt_order
 from mio_rag.errors import InputError
 from mio_rag.relevance import RelevanceModel, Stage
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.types import Candidates
 
 PLAIN = Selector(redundancy_weight=0, passage_penalty=0)

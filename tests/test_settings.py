@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from mio_rag import select
+from mio_rag.adapters.keywords import SelectorSettings, from_plain, make_selector, to_plain
 from mio_rag.context import SEPARATOR, RegexCounter, render_passage, text_tokens
 from mio_rag.errors import InputError
 from mio_rag.formulations import DeviationBudget, NormBall
 from mio_rag.relevance import load_model
-from mio_rag.selector import Selector
-from mio_rag.settings import SelectorSettings, from_plain, make_selector, to_plain
-from mio_rag.side import SideConstraints
+from mio_rag.selection.constraints import SideConstraints
+from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Passage
 

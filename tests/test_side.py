@@ -134,7 +134,7 @@ def test_soft_conflicts_and_needs_need_no_extra_items() -> None:
 
 @pytest.mark.parametrize("how", ["kmeans:3", "agglomerative:0.8", "labels"])
 def test_clusters_are_covered(how: str) -> None:
-    from mio_rag.clusters import cluster_labels
+    from mio_rag.selection.clusters import cluster_labels
 
     c = pool(14)
     labels = cluster_labels(c, how)

@@ -11,14 +11,14 @@ import pytest
 
 from mio_rag import Conversation, Selector, SideConstraints
 from mio_rag.errors import InputError
+from mio_rag.evaluation.fit.goal import Goal
+from mio_rag.evaluation.fit.search import TuneSettings
 from mio_rag.evaluation.methods import make_methods
-from mio_rag.evaluation.tune import TuneSettings
-from mio_rag.evaluation.tuning import Goal
 from mio_rag.formulations import NormBall
 from mio_rag.formulations.uncertainty import UncertaintySet
 from mio_rag.frontier.dataset import FrontierSettings
 from mio_rag.frontier.query import query_frontier
-from mio_rag.side import check_ids
+from mio_rag.selection.constraints import check_ids
 from mio_rag.solvers import Status
 from mio_rag.types import Candidates
 from tests.test_side import made, pool

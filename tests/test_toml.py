@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mio_rag.config import config_text, read_config
-from mio_rag.control.plan import model_from_mapping, model_to_dict, model_to_toml, read_model
+from mio_rag.cli.options.config import config_text, read_config
+from mio_rag.control.mdp.plan import model_from_mapping, model_to_dict, model_to_toml, read_model
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 

@@ -12,7 +12,7 @@ from benchmarks.control.picture import draw, table
 from benchmarks.control.study import MODELS, SETS, Set, run_calibrated, run_given
 from benchmarks.control.summary import answered, begun, gather, summarize
 from benchmarks.files import replaced, write_json
-from mio_rag.control.plan import model_to_dict
+from mio_rag.control.mdp.plan import model_to_dict
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.evaluation.record import environment
 from mio_rag.generation import Generator, make_generator

@@ -18,18 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.control.agent import ControlSettings
-from mio_rag.control.calibration import Calibration, calibrate
+from mio_rag.control.mdp.agent import ControlSettings
+from mio_rag.control.mdp.calibration import Calibration, calibrate
+from mio_rag.control.mdp.plan import model_to_dict
 from mio_rag.control.memory import Limits
-from mio_rag.control.plan import model_to_dict
 from mio_rag.control.trace import Trace, read_traces
-from mio_rag.corpus import Dataset
-from mio_rag.datasets import load_dataset
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.corpora.load import load_dataset
+from mio_rag.corpora.questions import closed_book, shuffle_choices
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import Generator
-from mio_rag.question_sets import closed_book, shuffle_choices
 from mio_rag.retrieval.index import CorpusIndex
 
 __all__ = ["MODELS", "SETS", "Set", "run_calibrated", "run_given"]

@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks.fuzz.endings import Wrong
 from benchmarks.fuzz.odd import TEXTS, chance, mutated_bytes, mutated_text, pick, simpler, value
-from mio_rag.corpus import Dataset
-from mio_rag.datasets import load_dataset
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.corpora.load import load_dataset
 
 __all__ = ["Corpora"]
 

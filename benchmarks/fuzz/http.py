@@ -17,7 +17,7 @@ import uvicorn
 
 from benchmarks.fuzz.endings import Wrong, strict
 from benchmarks.fuzz.odd import TEXTS, chance, mutated_bytes, mutated_text, number, pick, simpler, value
-from mio_rag.datasets import load_dataset
+from mio_rag.corpora.load import load_dataset
 from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.service.app import create_app

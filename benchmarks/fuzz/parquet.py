@@ -18,7 +18,7 @@ import pyarrow.parquet as parquet
 from benchmarks.fuzz.endings import Wrong, strict
 from benchmarks.fuzz.odd import TEXTS, chance, mutated_bytes, number, pick, simpler
 from mio_rag.batch import select_batch
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 
 __all__ = ["Parquet"]

@@ -27,13 +27,13 @@ from benchmarks.relevance.methods import FEW_TOKENS, LINK_BENEFIT
 from mio_rag.context import render_context
 from mio_rag.errors import GenerationError, InputError, MioRagError
 from mio_rag.evaluation.ledger import Ledger
-from mio_rag.evaluation.measures import answer_measures, failed_measures, gold_measures
 from mio_rag.evaluation.methods import Method, make_methods
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator, Prompt, build_prompt
+from mio_rag.measures import answer_measures, failed_measures, gold_measures
 from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import Retriever
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Passage, Question
 

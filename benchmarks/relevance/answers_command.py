@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.relevance.answers import CONDITIONS, Readings, answer_all, conditions, open_ledger
 from benchmarks.relevance.answers_picture import draw
 from benchmarks.relevance.models import halves, load
-from mio_rag.datasets import load_dataset
+from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import GenerationError, InputError
 from mio_rag.evaluation.record import environment
 from mio_rag.evaluation.summary import compare_rows, summarize

@@ -16,7 +16,7 @@ from benchmarks.relevance.picture import draw, table
 from benchmarks.relevance.study import Columns, ceilings, pools_of, run_method
 from benchmarks.relevance.summary import calibration, summarize
 from mio_rag import __version__
-from mio_rag.datasets import load_dataset
+from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
 from mio_rag.files import write_atomically
 from mio_rag.relevance import Labelled, RelevanceModel

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mio_rag.evaluation.methods import Method, make_methods
 from mio_rag.relevance import RelevanceModel
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 
 __all__ = ["BASELINES", "LINKED", "OURS", "PLAIN", "RERANKED", "Compared", "compared"]

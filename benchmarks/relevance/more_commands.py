@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.relevance import road, transfer, tuned
 from benchmarks.relevance.models import halves, load
-from mio_rag.datasets import load_dataset
+from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.record import environment
 from mio_rag.files import write_atomically

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-import mio_rag.counterpart
+import mio_rag.selection.program
 import mio_rag.solvers.branch_and_bound
 from benchmarks.relevance.methods import LINK_BENEFIT
 from mio_rag.generation import build_prompt
 from mio_rag.relevance import RelevanceModel, load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.links import LinkIndex
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Question
 
@@ -100,7 +100,7 @@ def measure(
             (Retriever, "_expanded", "links"),
             (LinkIndex, "among", "links"),
             (RelevanceModel, "probabilities", "features"),
-            (mio_rag.counterpart, "decisions", "explain"),
+            (mio_rag.selection.program, "decisions", "explain"),
             (mio_rag.solvers.branch_and_bound, "solve", "solve"),
         ):
             stack.enter_context(_timed(owner, name, stage, lambda: clock))

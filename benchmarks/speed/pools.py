@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from benchmarks.files import replaced
 from mio_rag.context import passage_tokens
-from mio_rag.datasets import load_dataset
+from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError, MissingExtraError
 from mio_rag.generation._counters import HuggingFaceCounter
 from mio_rag.retrieval.cache import cache_folder

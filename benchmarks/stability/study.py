@@ -18,12 +18,12 @@ import numpy as np
 
 from benchmarks.stability.rules import RELEVANCE, Rule, base_selector, rules
 from benchmarks.stability.versions import Versions
-from mio_rag.counterpart import joint_problem, solved
 from mio_rag.errors import SolverError
 from mio_rag.formulations.joint import JointProblem
 from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import Retriever
-from mio_rag.selector import Selector
+from mio_rag.selection.program import joint_problem, solved
+from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveResult
 from mio_rag.solvers.sweep import path_solver
 from mio_rag.types import Candidates, Question

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mio_rag.adapters.plain import select
 from mio_rag.adapters.vectors import Vectors, matrix
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.formulations.constraints import count_problem
-from mio_rag.plain import select
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.types import Decision, Selection
 
 __all__ = [

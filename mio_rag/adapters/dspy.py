@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mio_rag.adapters.core import Choice, Counter, Documents, as_counter, check_budget, choose
+from mio_rag.adapters.keywords import SelectorSettings, make_selector
 from mio_rag.adapters.vectors import Vectors
 from mio_rag.errors import InputError, optional
-from mio_rag.selector import Selector
-from mio_rag.settings import SelectorSettings, make_selector
+from mio_rag.selection.selector import Selector
 
 with optional("dspy", "dspy", "mio_rag.adapters.dspy"):
     import dspy

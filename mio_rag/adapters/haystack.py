@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.adapters.core import NOTES, Counter, Documents, as_counter, check_budget, choose, label
+from mio_rag.adapters.keywords import SelectorSettings, from_plain, make_selector, to_plain
 from mio_rag.adapters.vectors import Vectors
 from mio_rag.errors import InputError, optional
 from mio_rag.retrieval.embedders import Embedder
-from mio_rag.selector import Selector
-from mio_rag.settings import SelectorSettings, from_plain, make_selector, to_plain
+from mio_rag.selection.selector import Selector
 
 with optional("haystack", "haystack", "mio_rag.adapters.haystack"):
     from haystack import Document, component, default_from_dict, default_to_dict
@@ -38,7 +38,7 @@ class SelectionRanker:
     ----------
     budget_tokens : int
         Largest total of what is chosen, >= 1.
-    selector : Selector, or a mapping that `mio_rag.settings.to_plain` wrote
+    selector : Selector, or a mapping that `mio_rag.adapters.keywords.to_plain` wrote
         Settings to start from.
     embedder : mio_rag Embedder or str, optional
         Embeds question and documents where that is needed; saved only where it is a name.

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from mio_rag.batch.schema import columns_read, kinds_of
 from mio_rag.errors import DataError, InputError, require
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 
 __all__ = ["BatchSummary", "Engine", "Group", "Job", "groups_of", "identity", "input_files", "open_parquet"]
 

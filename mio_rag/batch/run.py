@@ -16,7 +16,7 @@ from mio_rag.batch.work import GroupReport, run_group, shard_starts, shard_state
 from mio_rag.errors import DataError, InputError, SolverError
 from mio_rag.files import is_vacant, locked, replaced, sweep, write_atomically
 from mio_rag.formulations.constraints import count_problem
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.solvers.registry import check_name
 
 __all__ = ["select_batch"]

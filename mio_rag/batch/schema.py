@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mio_rag.errors import InputError, require
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 
 __all__ = ["COLUMNS", "MOST_BUDGET", "columns_read", "is_list", "kinds_of"]
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mio_rag.control.agent import Agent, ControlSettings, Failure, Outcome, make_agent
+from mio_rag.control.mdp.agent import Agent, ControlSettings, Failure, Outcome, make_agent
 from mio_rag.control.memory import Replies
 from mio_rag.control.trace import append_traces
 from mio_rag.errors import InputError
-from mio_rag.evaluation.measures import answer_measures, failed_measures
 from mio_rag.generation import Generator
+from mio_rag.measures import answer_measures, failed_measures
 from mio_rag.retrieval.retriever import Retriever
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
 
 __all__ = ["PARTS", "Controlled", "check_controllers", "make_controlled", "outcome_row"]

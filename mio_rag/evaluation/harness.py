@@ -2,7 +2,7 @@
 
     data set -> retriever -> candidates -> method -> prompt -> generator -> scores -> ledger -> report
 
-Only the decision differs between methods; `mio_rag.evaluation.road` goes the way from question to scores.
+Only the decision differs between methods; `mio_rag.evaluation.rows` goes the way from question to scores.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.context import RegexCounter
-from mio_rag.control.agent import ControlSettings
-from mio_rag.corpus import Dataset
+from mio_rag.control.mdp.agent import ControlSettings
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, GenerationError, InputError
 from mio_rag.evaluation.controlled import Controlled, check_controllers, make_controlled
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.matched import matched_rows
 from mio_rag.evaluation.methods import Method, make_methods
 from mio_rag.evaluation.record import environment, now, opened_run
-from mio_rag.evaluation.road import Road, warm_up
+from mio_rag.evaluation.rows import Road, warm_up
 from mio_rag.evaluation.summary import compare_rows, summarize
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Mode, Retriever, pool_problems
-from mio_rag.selector import Selector
-from mio_rag.side import check_ids
+from mio_rag.selection.constraints import check_ids
+from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveOptions
 
 __all__ = [
@@ -70,7 +70,7 @@ class EvaluationSettings:
     seed : int
         Of the bootstrap, the permutation tests and the solvers.
     controllers : sequence of str
-        Agents that are compared as well; see `mio_rag.control.policies`.
+        Agents that are compared as well; see `mio_rag.control.mdp.policies`.
     control : ControlSettings
         Of the agents.
     closed_book : bool

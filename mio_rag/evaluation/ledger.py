@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import DataError, InputError, require
-from mio_rag.evaluation.measures import GENERATION_MEASURES, SELECTION_MEASURES
 from mio_rag.files import replaced, write_atomically
+from mio_rag.measures import GENERATION_MEASURES, SELECTION_MEASURES
 
 __all__ = ["COLUMNS", "Key", "Ledger"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mio_rag.corpus import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings, Progress, evaluate
-from mio_rag.evaluation.report import render_report
+from mio_rag.evaluation.report.page import render_report
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex

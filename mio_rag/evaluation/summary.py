@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mio_rag.evaluation.measures import GENERATION_MEASURES, SELECTION_MEASURES
 from mio_rag.evaluation.methods import RANKING_SOLVERS
 from mio_rag.evaluation.statistics import compare, mean_interval, ratio_interval
+from mio_rag.measures import GENERATION_MEASURES, SELECTION_MEASURES
 
 __all__ = ["SUMMARY_MEASURES", "compare_rows", "summarize"]
 

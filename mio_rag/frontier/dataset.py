@@ -18,13 +18,13 @@ import numpy as np
 
 from mio_rag.context import in_prompt_order
 from mio_rag.errors import InputError, SolverError
-from mio_rag.evaluation.measures import diversity, gold_measures
-from mio_rag.explain import decisions
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.frontier.grid import check_selector, check_values
+from mio_rag.measures import diversity, gold_measures
 from mio_rag.retrieval.retriever import Mode, Retriever, pool_problems
-from mio_rag.selector import Selector
+from mio_rag.selection.explain import decisions
+from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 from mio_rag.solvers.sweep import solve_path
 from mio_rag.types import Candidates, Question, Selection

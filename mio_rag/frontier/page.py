@@ -11,9 +11,9 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from mio_rag.corpus import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import require
-from mio_rag.evaluation._report_text import escape, number, plain, plural, script_json
+from mio_rag.evaluation.report.text import escape, number, plain, plural, script_json
 from mio_rag.frontier.summary import MEASURES
 from mio_rag.types import Question
 
@@ -58,7 +58,7 @@ def render_page(
     plotly = require("plotly", "evaluation", "the frontier page")
     run, points = data["run"], data["points"]
     shown = list(questions)[:: max(1, -(-len(questions) // MOST_QUESTIONS))]
-    evaluation, here = (resources.files(f"mio_rag.{part}") for part in ("evaluation", "frontier"))
+    report, here = (resources.files(f"mio_rag.{part}") for part in ("evaluation.report", "frontier"))
     facts = {
         "Data set": run["dataset"],
         "Questions": number(run["questions"], "count"),
@@ -71,7 +71,7 @@ def render_page(
     return Template(here.joinpath("page_template.html").read_text(encoding="utf-8")).substitute(
         title=escape(f"mio-rag frontier: {run['dataset']}"),
         heading=escape(f"What each setting reads: {run['dataset']}"),
-        style=evaluation.joinpath("report_style.html").read_text(encoding="utf-8"),
+        style=report.joinpath("style.html").read_text(encoding="utf-8"),
         facts="".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items()),
         sentence=escape(_sentence(data.get("operating_point"))),
         plotly=plotly.offline.get_plotlyjs(),

@@ -13,7 +13,7 @@ from mio_rag.frontier.budget import BudgetPath, budget_path
 from mio_rag.frontier.chain import Chain
 from mio_rag.frontier.grid import GridPoint, check_selector, weight_grid
 from mio_rag.frontier.penalty import PenaltyPath, penalty_path
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.types import Candidates
 
 __all__ = ["QueryFrontier", "query_frontier"]

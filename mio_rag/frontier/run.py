@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.context import RegexCounter, render_context
-from mio_rag.corpus import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, GenerationError, MioRagError
 from mio_rag.evaluation.harness import Progress, check_corpus
 from mio_rag.evaluation.ledger import Ledger
-from mio_rag.evaluation.measures import answer_measures, failed_measures
 from mio_rag.evaluation.record import environment, opened_run
-from mio_rag.evaluation.road import choose_option
+from mio_rag.evaluation.rows import choose_option
 from mio_rag.files import write_atomically
 from mio_rag.frontier.dataset import FrontierSettings, question_rows
 from mio_rag.frontier.page import render_page
 from mio_rag.frontier.plot import plot_data
 from mio_rag.frontier.summary import operating_point, summarize_grid
 from mio_rag.generation import Generator, Prompt, build_prompt
+from mio_rag.measures import answer_measures, failed_measures
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.types import Answer, Question, Selection

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.corpus import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.files import replaced_folder
 from mio_rag.reading import parse_json, read_text

@@ -18,10 +18,11 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from mio_rag.context import clean
 from mio_rag.errors import InfeasibleError, InputError, MioRagError
-from mio_rag.evaluation._report_text import plain
+from mio_rag.evaluation.report.text import plain
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
+from mio_rag.service.answering import Asked, Road
 from mio_rag.service.body import StrictRoute, UnusableBody
 from mio_rag.service.door import DOOR, Door, SeldomLogged
 from mio_rag.service.guard import BodyLimit, Full, Gate, HeadAsGet, key_matches, refusal
@@ -29,7 +30,6 @@ from mio_rag.service.limits import ConnectionLimits, Limits
 from mio_rag.service.messages import Answered, Health, Problems, Selected, request_models
 from mio_rag.service.metrics import CONTENT_TYPE_LATEST, Metrics
 from mio_rag.service.reference import render_reference
-from mio_rag.service.road import Asked, Road
 
 __all__ = ["create_app"]
 

@@ -14,8 +14,8 @@ from mio_rag.adapters.core import Choice, Documents, as_counter, choose, number
 from mio_rag.adapters.vectors import REMEMBERED, Vectors, matrix
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.retrieval import TfidfEmbedder
-from mio_rag.selector import Selector
-from mio_rag.side import SideConstraints
+from mio_rag.selection.constraints import SideConstraints
+from mio_rag.selection.selector import Selector
 
 ROOT = Path(__file__).parents[2]
 SCORED = Selector(redundancy_weight=0, passage_penalty=0)

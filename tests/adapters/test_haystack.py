@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from mio_rag.datasets import Dataset
+from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
-from mio_rag.selector import Selector
-from mio_rag.side import SideConstraints
+from mio_rag.selection.constraints import SideConstraints
+from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from tests.adapters.conftest import Counting, check_notes
 

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from mio_rag.datasets import Dataset
+from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InfeasibleError, InputError
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from tests.adapters.conftest import Counting, check_notes
 
 pytest.importorskip("langchain_core")

@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-from mio_rag.datasets import Dataset
+from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from tests.adapters.conftest import Counting, check_notes
 

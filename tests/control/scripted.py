@@ -5,10 +5,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from mio_rag.control.agent import Agent, ControlSettings, make_agent
+from mio_rag.control.mdp.agent import Agent, ControlSettings, make_agent
 from mio_rag.generation import BaseGenerator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.types import Answer, Question
 
 COMPARISON = Question("c", "Which river is longer, the Arno or the Tiber?", ("Tiber",), ("r1", "r3"))

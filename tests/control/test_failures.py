@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.control.agent import Agent, Failure, Outcome
+from mio_rag.control.mdp.agent import Agent, Failure, Outcome
 from mio_rag.control.memory import Limits, Memory, Meter, Reply, totals
-from mio_rag.control.parts import LmSynthesizer
+from mio_rag.control.steps.base import LmSynthesizer
 from mio_rag.control.trace import Trace, read_traces, replay
-from mio_rag.datasets import Dataset
+from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, GenerationError, InfeasibleError, InputError, SolverError
 from mio_rag.evaluation.controlled import Controlled
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
-from mio_rag.evaluation.road import Road
+from mio_rag.evaluation.rows import Road
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.types import Answer, Candidates, Question, Selection
 from tests.control.scripted import CHOICE, COMPARISON, Sure, agent, said
 

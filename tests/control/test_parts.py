@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mio_rag.control.memory import Memory
-from mio_rag.control.parts import merge_pools
+from mio_rag.control.steps.base import merge_pools
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.types import Candidates

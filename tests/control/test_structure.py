@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.control.plan import Plan, model_from_mapping, model_to_dict, read_model, solve_plan
-from mio_rag.control.plot import plot_plan
-from mio_rag.control.structure import Segment, sensitivity, structure, to_json
+from mio_rag.control.mdp.plan import Plan, model_from_mapping, model_to_dict, read_model, solve_plan
+from mio_rag.control.mdp.plot import plot_plan
+from mio_rag.control.mdp.structure import Segment, sensitivity, structure, to_json
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 

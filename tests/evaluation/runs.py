@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.parquet
 
 from mio_rag.context import RegexCounter, render_context
-from mio_rag.datasets import Dataset
+from mio_rag.corpora.load import Dataset
 from mio_rag.errors import GenerationError
 from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings, evaluate
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator

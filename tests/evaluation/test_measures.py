@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from mio_rag.evaluation.measures import (
+from mio_rag.measures import (
     GENERATION_MEASURES,
     SELECTION_MEASURES,
     answer_measures,
@@ -16,7 +16,7 @@ from mio_rag.evaluation.measures import (
     selection_measures,
     token_f1,
 )
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.types import Candidates, Question, Selection
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from mio_rag.context import RegexCounter
-from mio_rag.datasets import Dataset
+from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from tests.evaluation.runs import SCRIPT, check_rows, failing, ledger, run, timeless
 
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mio_rag.cli import app
-from mio_rag.cli_tune import _fit
-from mio_rag.config import config_text, read_config
-from mio_rag.datasets import Dataset
+from mio_rag.cli.app import app
+from mio_rag.cli.commands.tune import _fit
+from mio_rag.cli.options.config import config_text, read_config
+from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
-from mio_rag.evaluation.tune import TuneSettings, tune
-from mio_rag.evaluation.tuning import Goal, Setting, readings, valued_pools
+from mio_rag.evaluation.fit.goal import Goal, Setting, readings, valued_pools
+from mio_rag.evaluation.fit.search import TuneSettings, tune
 from mio_rag.relevance import load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.types import Candidates, Question
 
 optuna = pytest.importorskip("optuna")

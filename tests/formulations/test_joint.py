@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from mio_rag.attack import attack
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations import (
     DeviationBudget,
@@ -20,6 +19,7 @@ from mio_rag.formulations import (
 )
 from mio_rag.formulations.joint import JointProblem
 from mio_rag.formulations.relevance_value import CurveValue, InnerProductValue
+from mio_rag.selection.attack import attack
 from mio_rag.solvers import SolveOptions, Status, solve
 from mio_rag.solvers.cuts import JointResult, joint_steps
 

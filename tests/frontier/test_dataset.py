@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.corpus import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.frontier.chain import dominated

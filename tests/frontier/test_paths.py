@@ -14,7 +14,7 @@ from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.frontier import budget_path, penalty_path, query_frontier, weight_grid
 from mio_rag.frontier.chain import Chain, dominated, supported
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Candidates
 

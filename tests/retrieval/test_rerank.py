@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.datasets import Dataset
+from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.methods import make_methods
 from mio_rag.generation import ScriptedGenerator
@@ -27,7 +27,7 @@ from mio_rag.retrieval.rerank import (
     spec_problems,
 )
 from mio_rag.retrieval.rerankers import CrossEncoderReranker, MaxSim, YesNo
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 
 PAIRS: list[Pair] = [
     ("How long is the Tiber?", "Tiber\nThe Tiber is 406 kilometres long and flows through Rome."),

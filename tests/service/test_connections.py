@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from mio_rag import InputError
-from mio_rag.cli_serve import ConnectionOptions
+from mio_rag.cli.commands.serve import ConnectionOptions
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.door import Door, SeldomLogged, Visit
 from mio_rag.service.limits import ConnectionLimits

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.speed.cells import LINK_WEIGHT, build, calibrated, chosen_cells, grid, links, program_hash
 from benchmarks.speed.pools import Pool, load_pools, mention_pairs
 from mio_rag.errors import InputError
-from mio_rag.selector import Selector
+from mio_rag.selection.selector import Selector
 from mio_rag.types import Candidates, Passage
 
 

@@ -1,0 +1,157 @@
+"""A selector's settings: as keywords with types, and as plain data that YAML and JSON can hold."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+
+from mio_rag.context import PromptOrder
+from mio_rag.errors import InputError
+from mio_rag.formulations.uncertainty import Norm, UncertaintySet
+from mio_rag.formulations.uncertainty_json import uncertainty_from_dict
+from mio_rag.relevance.model import RelevanceModel
+from mio_rag.selection.constraints import SideConstraints
+from mio_rag.selection.program import Counterpart
+from mio_rag.selection.selector import Selector
+from mio_rag.solvers.result import SolveOptions
+
+__all__ = ["SelectorSettings", "check_names", "from_plain", "make_selector", "to_plain"]
+
+
+class SelectorSettings(TypedDict, total=False):
+    """The settings of a `Selector`, as keywords of whatever makes one. None: as in the selector given."""
+
+    redundancy_weight: float | None
+    passage_penalty: float | Literal["auto"] | None
+    token_price: float | None
+    radius: float | None
+    norm: Norm | None
+    min_passages: int | None
+    max_passages: int | None
+    max_per_source: int | Mapping[str, int] | None
+    must_include: Sequence[str] | None
+    must_exclude: Sequence[str] | None
+    solver: str | None
+    options: SolveOptions | None
+    relevance_model: RelevanceModel | None
+    link_benefit: float | None
+    redundancy_by_relevance: bool | None
+    prompt_order: PromptOrder | None
+    uncertainty: UncertaintySet | None
+    counterpart: Counterpart | None
+    side: SideConstraints | None
+    passage_radii: Mapping[str, float] | None
+
+
+_NAMES = tuple(f.name for f in fields(Selector))
+_DEFAULT = Selector()  # checking one takes longer than many a call
+
+
+def make_selector(base: Selector | None, settings: Mapping[str, Any]) -> Selector:
+    """The selector given (the default one where there is none), with the settings that are not None.
+
+    Raises
+    ------
+    InputError
+        For a setting that does not exist, or that `Selector` refuses.
+    """
+    if base is not None and not isinstance(base, Selector):
+        raise InputError(f"selector is {base!r}, expected a Selector")
+    check_names("setting", settings, _NAMES)
+    changes = {name: value for name, value in settings.items() if value is not None}
+    if not changes:
+        return base or _DEFAULT
+    return replace(base or _DEFAULT, **changes)
+
+
+def to_plain(selector: Selector) -> dict[str, Any]:
+    """What differs from the default selector, as numbers, strings, lists and dicts; see `from_plain`.
+
+    Raises
+    ------
+    InputError
+        If an uncertainty set is a function of its own.
+    """
+    return {name: _plain(value) for name, value in _changed(selector).items()}
+
+
+def from_plain(data: Mapping[str, Any]) -> Selector:
+    """The selector of what `to_plain` wrote.
+
+    Raises
+    ------
+    InputError
+        For a setting that does not exist or cannot be read.
+    """
+    if not isinstance(data, Mapping):
+        raise InputError(f"a selector's settings are a mapping of names to values, given {data!r}")
+    settings = dict(data)
+    parts = {
+        "options": lambda value: _nested(SolveOptions, "options", value),
+        "side": lambda value: _nested(SideConstraints, "side", value),
+        "relevance_model": RelevanceModel.from_dict,
+        "uncertainty": uncertainty_from_dict,
+    }
+    for name, read in parts.items():
+        if settings.get(name) is not None:
+            settings[name] = read(settings[name])
+    return make_selector(None, settings)
+
+
+def _nested(kind: type[Any], name: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise InputError(f"'{name}' is a mapping of names to values, given {value!r}")
+    check_names(name, value, [f.name for f in fields(kind)])
+    return kind(**value)
+
+
+def check_names(what: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse names that are not known, with the one that was probably meant.
+
+    Raises
+    ------
+    InputError
+        With every problem found.
+    """
+    problems = []
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, 1)
+            hint = f"did you mean '{near[0]}'?" if near else f"choose {', '.join(known)}"
+            problems.append(f"{what} '{name}' is unknown: {hint}")
+    if problems:
+        raise InputError(problems)
+
+
+def _changed(value: Any) -> dict[str, Any]:
+    """Fields of a dataclass that are not at their defaults."""
+    return {f.name: now for f in fields(value) if not _same(now := getattr(value, f.name), _default(f))}
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def _same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and not isinstance(value, np.ndarray) and bool(value == default)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (RelevanceModel, UncertaintySet)):
+        return value.to_dict()
+    if is_dataclass(value):
+        return {name: _plain(part) for name, part in _changed(value).items()}
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and math.isinf(value):  # a time limit; JSON has no infinity
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(part) for part in value]
+    return value

@@ -1,0 +1,171 @@
+"""The plain-Python door: choose among texts that you already retrieved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mio_rag.adapters.keywords import SelectorSettings, make_selector
+from mio_rag.context import RegexCounter, TokenCounter, text_tokens
+from mio_rag.entries import listed, no_strings
+from mio_rag.errors import InputError
+from mio_rag.selection.selector import Selector
+from mio_rag.types import Candidates, Selection
+from mio_rag.unit import unit_rows
+
+if TYPE_CHECKING:
+    from mio_rag.retrieval.embedders import Embedder
+
+__all__ = ["select"]
+
+
+def select(
+    query: str,
+    texts: Sequence[str],
+    *,
+    budget_tokens: int,
+    embeddings: ArrayLike | None = None,
+    query_embedding: ArrayLike | None = None,
+    scores: ArrayLike | None = None,
+    tokens: ArrayLike | None = None,
+    ids: Sequence[str] | None = None,
+    titles: Sequence[str] | None = None,
+    sources: Sequence[str] | None = None,
+    clusters: Sequence[str] | None = None,
+    links: ArrayLike | None = None,
+    embedder: Embedder | str | None = None,
+    counter: TokenCounter | None = None,
+    selector: Selector | None = None,
+    **settings: Unpack[SelectorSettings],
+) -> Selection:
+    """Choose among texts that you already retrieved: the plain-Python door.
+
+    Parameters
+    ----------
+    query : str
+    texts : sequence of str, length n
+    budget_tokens : int
+        Largest total of `tokens`.
+    embeddings : array_like, shape (n, d), optional
+        One row per text; scaled to unit length here. Or give `embedder`.
+    query_embedding : array_like, shape (d,), optional
+        With `embeddings`, relevance is the cosine with it, unless `scores` are given.
+    scores : array_like, shape (n,), optional
+        Relevance of each text, larger is better: a re-ranker's, a retriever's, a probability.
+    tokens : array_like of int, shape (n,), optional
+        Cost of each text as your model counts it. Otherwise `counter` counts them, by default `RegexCounter`,
+        an approximation.
+    counter : TokenCounter, optional
+        Your model's tokenizer. Where it prices the passages, `tokens_used` is its count of the whole block
+        (titles, texts and a blank line between passages), and that block keeps the budget.
+    titles, sources, clusters : sequence of str, length n, optional
+        Titles are part of what a passage costs; sources and clusters are what caps and coverage go by.
+    links : array_like, shape (n, n), optional
+        Evidence links, as in `Candidates`.
+    embedder : Embedder or str, optional
+        Embeds query and texts where no embeddings are given: "minilm", or a sentence-transformers id or
+        folder. None is chosen for you.
+    selector : Selector, optional
+        Settings to start from.
+    **settings
+        Any parameter of `Selector`, which see: ``redundancy_weight=0.3``, ``max_per_source=2`` and so on.
+        Those that are not None override `selector`. With ``prompt_order="document"`` what is chosen keeps
+        the order of `texts`.
+
+    Returns
+    -------
+    Selection
+        `.texts`, `.ids`, `.tokens_used`, `.result` (the certificate) and `.explain()`.
+
+    Examples
+    --------
+    >>> chosen = select("who?", ["a b c", "d e", "f"], scores=[0.9, 0.8, 0.1], budget_tokens=4,
+    ...                 redundancy_weight=0, passage_penalty=0)
+    >>> chosen.ids, chosen.tokens_used
+    (('0', '2'), 4)
+    """
+    if not isinstance(query, str):
+        raise InputError(f"query is {query!r}, expected a string")
+    texts = listed("texts", texts)
+    n = len(texts)
+    ids, titles, sources, clusters = (
+        None if given is None else listed(name, given)
+        for name, given in (("ids", ids), ("titles", titles), ("sources", sources), ("clusters", clusters))
+    )
+    if problems := no_strings("texts", texts) + no_strings("titles", titles or ()):
+        raise InputError(problems)
+    if counter is not None and not isinstance(counter, TokenCounter):
+        raise InputError(f"counter={counter!r} is no TokenCounter: give an object with name and count(texts)")
+    if embedder is not None and embeddings is None:
+        from mio_rag.retrieval.embedders import make_embedder
+
+        model = make_embedder(embedder) if isinstance(embedder, str) else embedder
+        if not (isinstance(getattr(model, "name", None), str) and callable(getattr(model, "encode", None))):
+            raise InputError(
+                f"embedder={embedder!r} is no Embedder: give a name, or an object with encode(texts)"
+            )
+        if model.name == "tfidf":
+            model.fit(texts)
+        vectors: NDArray[np.float32] | None = _encoded(model, texts)
+        query_vector: NDArray[np.float32] | None = _encoded(model, (query,))[0]
+    else:
+        vectors = None if embeddings is None else _unit_rows("embeddings", embeddings)
+        query_vector = None if query_embedding is None else _unit_rows("query_embedding", query_embedding)
+    if scores is None:
+        if vectors is None or query_vector is None:
+            raise InputError(
+                "relevance is unknown: give scores=, or embeddings= with query_embedding=, or embedder= "
+                '("minilm", or a sentence-transformers id or folder)'
+            )
+        if vectors.ndim == 2 and query_vector.shape == (vectors.shape[1],):
+            scores = vectors @ query_vector
+        else:
+            scores = np.zeros(n)  # Candidates reports the wrong shape
+    # Only a counter that priced the passages can check the block that they make together.
+    checked = counter if tokens is None else None
+    labels = [str(k) for k in range(n)] if ids is None else list(map(str, ids))
+    if tokens is None:
+        heads = titles if titles is not None and len(titles) == n else [""] * n
+        tokens = text_tokens(texts, heads, counter or RegexCounter())
+    pool = Candidates(
+        ids=labels,
+        texts=texts,
+        relevance=scores,  # type: ignore[arg-type]
+        tokens=tokens,  # type: ignore[arg-type]
+        embeddings=vectors,
+        query_embedding=query_vector,
+        titles=titles,
+        sources=sources,
+        clusters=clusters,
+        question=query,
+        links=links,  # type: ignore[arg-type]
+        positions=np.arange(n),
+    )
+    return make_selector(selector, settings).select(pool, budget_tokens, checked)
+
+
+def _encoded(model: Embedder, texts: Sequence[str]) -> NDArray[np.float32]:
+    """What an embedder gives, one row a text."""
+    given = model.encode(list(texts))
+    shape = given.shape if isinstance(given, np.ndarray) and given.dtype.kind == "f" else None
+    if shape is None or len(shape) != 2 or shape[0] != len(texts):
+        found = type(given).__name__ if shape is None else f"an array of shape {shape}"
+        raise InputError(
+            f"embedder '{model.name}' gives {found} for {len(texts)} texts: one row of floats each"
+        )
+    return given
+
+
+def _unit_rows(name: str, vectors: ArrayLike) -> NDArray[np.float32]:
+    if isinstance(vectors, np.ndarray) and vectors.dtype.kind == "c":
+        raise InputError(f"{name} holds complex numbers, expected real ones")
+    try:
+        unit = unit_rows(vectors)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{name} is not an array of numbers ({error})") from error
+    if unit.ndim == 0:
+        raise InputError(f"{name} has shape (), expected one vector or one row per text")
+    return unit

@@ -1,0 +1,130 @@
+"""The main job on the bundled set: choose, answer, compare with top-k, and say where to look."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from mio_rag.cli.show.selection import collect, print_selection, print_summary, progress_bar
+from mio_rag.cli.terminal import Terminal, styled
+from mio_rag.corpora.load import Dataset, load_dataset
+from mio_rag.errors import InputError
+from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings
+from mio_rag.evaluation.methods import make_methods
+from mio_rag.evaluation.run import evaluate_and_report
+from mio_rag.files import is_leftover, is_vacant, locked
+from mio_rag.generation import Generator, check_generator, make_generator
+from mio_rag.reading import read_json
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.retrieval.embedders import check_embedder
+from mio_rag.selection.selector import Selector
+from mio_rag.solvers.result import SolveOptions
+
+__all__ = ["run_demo"]
+
+_SHOWN_QUESTION = "q-08"  # one on which the methods differ; the table of means follows it
+_BUDGETS = (128, 256)
+# All that a demo writes: a folder with anything else is not removed.
+_FILES = {
+    "run.json",
+    "rows.jsonl",
+    "summary.json",
+    "comparisons.json",
+    "matched.json",
+    "ledger.parquet",
+    "report.html",
+}
+
+
+def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -> EvaluationResult:
+    """Run the demo and write its report to `out`.
+
+    Parameters
+    ----------
+    out : Path
+        A new folder, or one of an earlier demo, which is replaced.
+    """
+    if out.exists() and not _is_earlier_demo(out):
+        raise InputError(f"'{out}' exists and holds no earlier demo: choose another folder with --out")
+    collect(lambda: check_embedder(embedder), lambda: check_generator(generator_spec))
+    dataset = load_dataset("demo")
+    selector = Selector(passage_penalty="auto", options=SolveOptions(time_limit_seconds=5.0))
+    settings = EvaluationSettings(
+        methods=("topk", "mmr", "exact"), budgets=_BUDGETS, pool=30, selector=selector, max_tokens=32
+    )
+    with closing(make_generator(generator_spec)) as generator:
+        with progress_bar(f"embedding with {embedder}", len(dataset.passages)) as advance:
+            index = CorpusIndex.build(dataset.passages, embedder, dataset.name, advance)
+        _show_one(console, dataset, index, generator, settings)
+        _clear(out)
+        with progress_bar("evaluating", len(dataset.questions)) as advance:
+            result = evaluate_and_report(dataset, index, generator, settings, out, progress=advance)
+    console.print(
+        styled(
+            (f"\n{len(dataset.questions)} questions over {len(dataset.passages)} passages", "bold"),
+            (
+                f"   embedder {index.embedder.name}, reader {generator.name}, pool {settings.pool}; means, "
+                "intervals are in the report\n",
+                "dim",
+            ),
+        )
+    )
+    print_summary(console, result.summary)
+    console.print(f"\nreport: {result.folder / 'report.html'}", soft_wrap=True)
+    return result
+
+
+def _show_one(
+    console: Terminal,
+    dataset: Dataset,
+    index: CorpusIndex,
+    generator: Generator,
+    settings: EvaluationSettings,
+) -> None:
+    """One question in full: what the program chooses and why, and what top-k would have read."""
+    question = next(q for q in dataset.questions if q.id == _SHOWN_QUESTION)
+    candidates = Retriever(index, pool=settings.pool, counter=generator).retrieve(question.text)
+    topk, _, exact = (
+        method.select(candidates, _BUDGETS[1], generator)
+        for method in make_methods(list(settings.methods), settings.selector)
+    )
+    console.print(
+        styled(
+            (f"\n{question.text}", "bold"),
+            (f"   budget {_BUDGETS[1]} tokens, pool of {len(candidates)}\n", "dim"),
+        )
+    )
+    print_selection(console, exact, show_rest=4)
+    for name, selection in (("chosen above", exact), ("top-k", topk)):
+        held = sum(i in question.gold_ids for i in selection.ids)
+        console.print(
+            styled(
+                f"{name}: {held} of {len(question.gold_ids)} evidence passages in "
+                f"{selection.tokens_used} tokens ",
+                (f"({', '.join(selection.ids)})", "dim"),
+            )
+        )
+
+
+def _is_earlier_demo(folder: Path) -> bool:
+    """Whether a folder holds a demo, which may have been killed at any moment, and nothing else."""
+    try:
+        if is_vacant(folder):
+            return True
+        run = read_json(folder / "run.json")
+        others = {p.name for p in folder.iterdir() if not is_leftover(p.name)} - _FILES
+        return bool(run["dataset"] == "demo") and not others
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _clear(folder: Path) -> None:
+    """Remove an earlier demo, unless it is still at work."""
+    if not folder.exists():
+        return
+    with locked(folder):
+        try:
+            for name in [*sorted(_FILES - {"run.json"}), "run.json"]:  # by the last one a demo is known
+                (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"'{folder}' cannot be written: {error}") from error

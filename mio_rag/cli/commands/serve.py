@@ -1,0 +1,139 @@
+"""``mio-rag serve``: the service over an index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mio_rag.cli.options.shared import GeneratorSpec, spread
+from mio_rag.cli.output import open_output
+
+__all__ = ["serve"]
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """What one request may ask for, and how many may wait."""
+
+    max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", help="Largest body of a request.")] = (
+        16_384
+    )
+    max_pool: Annotated[int, typer.Option("--max-pool", help="Most candidates of a request.")] = 200
+    max_budget_tokens: Annotated[
+        int, typer.Option("--max-budget-tokens", help="Largest budget of a request.")
+    ] = 8_192
+    max_answer_tokens: Annotated[
+        int, typer.Option("--max-answer-tokens", help="Longest answer of a request.")
+    ] = 512
+    max_deadline_seconds: Annotated[
+        float, typer.Option("--max-deadline", help="Longest deadline of a request, in seconds.")
+    ] = 30.0
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", help="Requests that a worker process works on at a time.")
+    ] = 2
+    queue: Annotated[
+        int, typer.Option("--queue", help="Requests that may wait for that; the next one is answered 503.")
+    ] = 64
+    max_wait_seconds: Annotated[
+        float, typer.Option("--max-wait", help="Longest wait in seconds; then 503.")
+    ] = 10.0
+
+
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """How many may be connected, and how slow they may be."""
+
+    max_connections: Annotated[
+        int,
+        typer.Option(
+            "--max-connections",
+            help="Connections of a worker process; one more takes the place of the longest idle one.",
+        ),
+    ] = 512
+    max_connections_per_client: Annotated[
+        int, typer.Option("--max-connections-per-client", help="The same, of one address.")
+    ] = 128
+    trusted_proxies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trusted-proxy",
+            metavar="ADDRESS",
+            help="Address or network of a proxy, through which many clients come. Repeatable.",
+            show_default="this machine",
+        ),
+    ] = None
+    header_seconds: Annotated[
+        float, typer.Option("--header-timeout", help="Seconds in which the headers of a request have to end.")
+    ] = 10.0
+    body_seconds: Annotated[
+        float, typer.Option("--body-timeout", help="Seconds after that in which the body has to end.")
+    ] = 10.0
+    unread_seconds: Annotated[
+        float, typer.Option("--unread-timeout", help="Seconds for which a response may be left unread.")
+    ] = 30.0
+    idle_seconds: Annotated[
+        float, typer.Option("--idle-timeout", help="Seconds between two requests of a connection.")
+    ] = 30.0
+
+
+@spread
+def serve(
+    index: Annotated[Path, typer.Argument(help="Folder of an index.")],
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port to listen on.")] = 8000,
+    workers: Annotated[int, typer.Option("--workers", help="Processes.")] = 1,
+    generator: GeneratorSpec = "extractive",
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", help="File with the key; or set MIO_RAG_API_KEY.")
+    ] = None,
+    without_key: Annotated[
+        bool, typer.Option("--without-key", help="Let other machines in without a key.")
+    ] = False,
+    *,
+    limits: LimitOptions,
+    clients: ConnectionOptions,
+) -> None:
+    """Serve selection and answers over HTTP, with a page to try them on at /."""
+    from mio_rag.cli.show.selection import collect
+    from mio_rag.generation import check_generator
+    from mio_rag.retrieval.index import check_index
+    from mio_rag.service.limits import ConnectionLimits, Limits
+    from mio_rag.service.run import ServiceSettings, check, read_key
+    from mio_rag.service.run import serve as run
+
+    output = open_output(False)
+
+    def checked() -> str | None:
+        key = read_key(api_key_file)
+        check(ServiceSettings(str(index), generator, host, port, workers), key, without_key)
+        return key
+
+    bounds, connections, key, *_ = collect(
+        lambda: Limits(**vars(limits)),
+        lambda: ConnectionLimits(**{k: v for k, v in vars(clients).items() if v is not None}),
+        checked,
+        lambda: check_index(index),
+        lambda: check_generator(generator),
+    )
+    settings = ServiceSettings(str(index), generator, host, port, workers, bounds, connections)
+    shown = f"[{host}]" if ":" in host else host
+
+    answered = False
+
+    def ready() -> None:
+        nonlocal answered
+        answered = True
+        output.console.print(f"mio-rag on http://{shown}:{port}  (page: /, reference: /docs, Ctrl-C ends it)")
+
+    def loading() -> None:
+        output.console.print("loading index and models ...")
+
+    try:
+        run(settings, key, without_key, ready, loading)
+    except KeyboardInterrupt:
+        if not answered:
+            raise
+        return  # requests under way were finished

@@ -1,0 +1,303 @@
+"""`mio-rag tune`, and the option --config that reads what it wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from mio_rag.cli.commands.calibrate import RelevanceOptions, doubt_embedder
+from mio_rag.cli.options.shared import (
+    Json,
+    ModeName,
+    Pool,
+    ProgramOptions,
+    SolverOptions,
+    make_selector,
+    spread,
+)
+from mio_rag.cli.options.side import SideOptions
+from mio_rag.cli.output import open_output
+from mio_rag.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    from mio_rag.evaluation.fit.search import TuneResult
+    from mio_rag.retrieval.retriever import Mode
+
+__all__ = ["ConfigFile", "tune"]
+
+_FIT = "fit"
+
+
+def _known() -> set[str]:
+    """Options that a file may set."""
+    groups = (ProgramOptions, RelevanceOptions, SideOptions, SolverOptions)
+    return {f.name for group in groups for f in dataclasses.fields(group)} | {
+        "budget_tokens",
+        "pool",
+        "retrieval",
+    }
+
+
+def _read(context: typer.Context, path: Path | None) -> Path | None:
+    """Make the options of a file the defaults of a command, before its other options are looked at."""
+    if path is not None:
+        from mio_rag.cli.options.config import read_config
+
+        context.default_map = {**(context.default_map or {}), **read_config(path, _known())}
+    return path
+
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        callback=_read,
+        is_eager=True,
+        help="Take options from this TOML file, as `mio-rag tune` writes it; those given here win.",
+    ),
+]
+
+_VARY = "redundancy_weight,passage_penalty,token_price,link_benefit"
+_MANY = SolverOptions(time_limit=1.0, relative_gap=0.001)
+"""A search solves very many programs."""
+
+
+@spread
+def tune(
+    data: Annotated[str, typer.Argument(help="Folder with corpus and labelled questions, or 'demo'.")],
+    index: Annotated[Path, typer.Option("--index", help="Index of this corpus.")],
+    out: Annotated[Path, typer.Option("--out", help="TOML file of the chosen options; read with --config.")],
+    budget_tokens: Annotated[
+        int, typer.Option("--budget-tokens", help="The budget; with --recall, the largest one.")
+    ] = 256,
+    recall: Annotated[
+        float | None,
+        typer.Option("--recall", help="Reach this mean gold recall with the fewest tokens."),
+    ] = None,
+    vary: Annotated[
+        str,
+        typer.Option(
+            "--vary", help="Comma-separated; also redundancy_by_relevance, max_per_source. The rest stays."
+        ),
+    ] = _VARY,
+    trials: Annotated[int, typer.Option("--trials", help="Most trials of each search.")] = 60,
+    patience: Annotated[
+        int, typer.Option("--patience", help="A search ends after so many trials without a better one.")
+    ] = 25,
+    folds: Annotated[int, typer.Option("--folds", help="Parts of the questions that judge in turn.")] = 4,
+    kind: Annotated[str, typer.Option("--kind", help="With --relevance fit: logistic or isotonic.")] = (
+        "logistic"
+    ),
+    storage: Annotated[
+        Path | None,
+        typer.Option("--storage", help="SQLite file of the searches, to go on with. [OUT, .sqlite]"),
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Only the first so many questions.")] = None,
+    *,
+    program: ProgramOptions,
+    evidence: RelevanceOptions,
+    solving: SolverOptions = _MANY,
+    pool: Pool = 50,
+    retrieval: ModeName = "fused",
+    json_output: Json = False,
+) -> None:
+    """Find weights on labelled questions, at a token budget or for a recall, judged on others.
+
+    --relevance fit fits relevance within the folds and writes it beside the file. A model that was fitted on
+    these questions makes all figures too good. Run again, it goes on where it stopped; with more --trials or
+    --patience, where it ended.
+    """
+    from mio_rag.cli.show.selection import collect, progress_bar
+    from mio_rag.corpora.load import check_source, load_dataset
+    from mio_rag.evaluation.fit.goal import Goal
+    from mio_rag.evaluation.fit.search import TuneSettings
+    from mio_rag.evaluation.fit.search import tune as search
+    from mio_rag.evaluation.harness import check_corpus
+    from mio_rag.files import claimed, write_atomically
+    from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.retrieval.index import check_index
+
+    kept = storage or out.with_suffix(".sqlite")
+    output = open_output(
+        json_output,
+        lambda: f"finished trials are kept in '{kept}': the same command goes on" if kept.exists() else "",
+    )
+    fitting = evidence.relevance == _FIT
+    given = dataclasses.replace(evidence, relevance="cosine") if fitting else evidence
+    selector, goal, *_ = collect(
+        lambda: given.applied(lambda: make_selector(program, solving)),
+        lambda: Goal(budget_tokens, recall),
+        lambda: check_source(data),
+        lambda: check_index(index),
+        lambda: _check(out, storage, limit, pool, retrieval),
+        lambda: _check_norm(program),
+    )
+    settings = TuneSettings(
+        goal,
+        selector,
+        cast("Any", kind) if fitting else selector.relevance_model,
+        [name.strip() for name in vary.split(",") if name.strip()],
+        trials,
+        patience,
+        folds,
+        solving.seed,
+    )
+    dataset, corpus = collect(lambda: load_dataset(data), lambda: CorpusIndex.load(index))
+    check_corpus(dataset, corpus)
+    doubt_embedder(selector, corpus)
+    asked = [q for q in dataset.questions[:limit] if q.gold_ids]
+    asked = asked or [q for q in dataset.questions[:limit] if q.gold_sources]
+    if not asked:
+        raise DataError(f"no question of '{dataset.name}' names its gold passages or documents: label some")
+    retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), **given.retrieval())
+    label = [dataset.content_hash(), corpus.embedder.fingerprint, pool, retrieval, given.retrieval()]
+    with claimed(out):
+        with progress_bar("retrieving", len(asked)) as advance:
+            pools = retriever.retrieve_many([q.text for q in asked], advance)
+        with progress_bar("trials", (folds + 1) * trials) as advance:
+            found = search(
+                asked,
+                pools,
+                settings,
+                kept,
+                label=str(label),
+                progress=advance,
+            )
+        written = None
+        if fitting:
+            written = _fit(asked, pools, settings.relevance, out, solving.seed, corpus, dataset.name)
+        options = _options(found, program, given, written, pool, retrieval)
+        write_atomically(out, _text(found, options, dataset.name, goal.recall))
+    if json_output:
+        output.json({"out": str(out), "options": options, **found.to_dict()})
+        return
+    for line in _lines(found):
+        output.console.print(line, soft_wrap=True)
+    output.console.print(f"{out}", soft_wrap=True)
+
+
+def _check_norm(program: ProgramOptions) -> None:
+    if program.norm is not None:
+        raise InputError(
+            f"--norm={program.norm} is of a radius, and settings are tuned without one: leave it out"
+        )
+
+
+def _check(out: Path, storage: Path | None, limit: int | None, pool: int, retrieval: str) -> None:
+    from mio_rag.files import make_parent
+    from mio_rag.retrieval.retriever import pool_problems
+
+    problems = pool_problems(pool, retrieval)
+    if out.is_dir() or out.suffix != ".toml":
+        problems.append(f"--out={out} must be a file that ends in .toml")
+    if storage is not None and os.path.realpath(storage) == os.path.realpath(out):
+        problems.append(f"--storage={storage} must be another file than --out")
+    if limit is not None and limit < 1:
+        problems.append(f"--limit={limit} must be >= 1")
+    if problems:
+        raise InputError(problems)
+    make_parent(out)
+
+
+def _fit(
+    questions: Sequence[Any],
+    pools: Sequence[Any],
+    kind: Any,
+    out: Path,
+    seed: int,
+    corpus: Any,
+    name: str,
+) -> str:
+    """Fit relevance on all questions, and write it beside the configuration; its file name."""
+    from mio_rag.evaluation.fit.relevance import write_model
+    from mio_rag.relevance import Labelled, fit
+
+    labelled = [Labelled(p, frozenset(q.gold_ids)) for p, q in zip(pools, questions, strict=True)]
+    model = fit(
+        labelled,
+        kind=kind,
+        seed=seed,
+        name=out.stem,
+        embedder=corpus.embedder.fingerprint,
+        provenance=f"{len(labelled)} questions of '{name}', fitted while tuning",
+    )
+    path = out.with_name(f"{out.stem}.relevance.json")
+    write_model(model, path)
+    return path.name
+
+
+def _options(
+    found: TuneResult,
+    program: ProgramOptions,
+    evidence: RelevanceOptions,
+    model: str | None,
+    pool: int,
+    retrieval: str,
+) -> dict[str, Any]:
+    """The options of `select`, `ask` and `evaluate` that the figures were found with."""
+    setting = found.setting
+    relevance = model or evidence.relevance
+    if model is None and relevance not in ("cosine", "default"):
+        relevance = str(Path(relevance).resolve())
+    return {
+        "budget_tokens": setting.budget_tokens,
+        "redundancy": setting.redundancy_weight,
+        "redundancy_by_relevance": setting.redundancy_by_relevance,
+        "passage_penalty": setting.passage_penalty,
+        "token_price": setting.token_price,
+        "link_benefit": setting.link_benefit,
+        "max_per_source": setting.max_per_source,
+        "min_passages": program.min_passages,
+        "max_passages": program.max_passages,
+        "relevance": relevance,
+        "link_hops": evidence.link_hops,
+        "rerank": list(evidence.rerank) if evidence.rerank else None,
+        "prompt_order": evidence.prompt_order,
+        "pool": pool,
+        "retrieval": retrieval,
+    }
+
+
+def _text(found: TuneResult, options: dict[str, Any], name: str, recall: float | None) -> str:
+    """The file: options, and what they are worth."""
+    from mio_rag.cli.options.config import config_text
+
+    measured = {
+        "questions": found.questions,
+        "trials": found.trials,
+        **{
+            f"{part}_{key}": [round(figures[key][end], 4) for end in ("mean", "low", "high")]
+            for part, figures in (("outer", found.outer), ("inner", found.inner), ("start", found.start))
+            for key in ("recall", "tokens")
+        },
+    }
+    goal = "the largest recall" if recall is None else f"the fewest tokens for a mean recall of {recall:g}"
+    comment = (
+        f"Tuned on {found.questions} questions of '{name}' for {goal}; read it with --config.\n"
+        "outer_*: on questions that the search did not see (mean, and its 95 % interval); this is what to\n"
+        "expect. inner_*: on those that it did see. start_*: the setting that it started from."
+    )
+    return config_text(options, measured, comment)
+
+
+def _lines(found: TuneResult) -> list[str]:
+    """The outcome for people: what to expect first."""
+
+    def figures(entry: dict[str, Any]) -> str:
+        r, t = entry["recall"], entry["tokens"]
+        return f"recall {r['mean']:.3f} ({r['low']:.3f} to {r['high']:.3f}) with {t['mean']:.0f} tokens"
+
+    gain, saved = found.outer["gain"], found.outer["saved"]
+    return [
+        f"{found.questions} questions, {found.trials} trials",
+        f"  on questions not seen   {figures(found.outer)}",
+        f"  on questions seen       {figures(found.inner)}  (too good by construction)",
+        f"  the start, on all       {figures(found.start)}",
+        f"  against the start       recall {gain['mean']:+.3f} ({gain['low']:+.3f} to {gain['high']:+.3f}), "
+        f"{saved['mean']:.0f} tokens fewer ({saved['low']:.0f} to {saved['high']:.0f})",
+    ]

@@ -1,0 +1,221 @@
+"""Controllers on the command line: the options of ``ask`` and ``evaluate``, and asking through an agent."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from mio_rag.errors import InputError
+
+if TYPE_CHECKING:
+    from mio_rag.cli.show.selection import Output
+    from mio_rag.control.mdp.agent import ControlSettings, Outcome
+    from mio_rag.corpora.dataset import Dataset
+    from mio_rag.generation import Generator
+    from mio_rag.retrieval import Retriever
+    from mio_rag.selection.selector import Selector
+
+__all__ = ["AgentOptions", "ControlOptions", "ask_agent", "outcome_json", "show_profile"]
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """How a controller knows U, which process it follows, and where it ends."""
+
+    uncertainty: Annotated[
+        str,
+        typer.Option(
+            "--uncertainty",
+            help="How a controller knows U: tracked by the model, or measured by confidence or evidence.",
+        ),
+    ] = "tracked"
+    mdp_config: Annotated[
+        Path | None, typer.Option("--mdp-config", help="TOML file with the process of the controllers.")
+    ] = None
+    max_steps: Annotated[
+        int | None, typer.Option("--max-steps", help="Most actions before the answer. [the horizon]")
+    ] = None
+    max_total_tokens: Annotated[
+        int, typer.Option("--max-total-tokens", help="Most tokens in and out of the model for one question.")
+    ] = 20_000
+    max_seconds: Annotated[
+        float, typer.Option("--max-seconds", help="No action begins after so many seconds.")
+    ] = 120.0
+    stop_at: Annotated[
+        float, typer.Option("--stop-at", help="U at which always-reason, always-retrieve and threshold stop.")
+    ] = 0.05
+
+    def unused(self, trace: Path | None) -> None:
+        """Refuse options that nothing would come of without a controller."""
+        given = [
+            f"--{field.name.replace('_', '-')}"
+            for field in fields(AgentOptions)
+            if getattr(self, field.name) != field.default
+        ]
+        if named := given + (["--trace"] if trace is not None else []):
+            raise InputError(
+                f"{', '.join(named)}: nothing comes of it without a controller, for instance mdp"
+            )
+
+    def of(self, controller: str | None, trace: Path | None) -> ControlSettings | None:
+        """The settings for a controller, once its name and the file of its trace are found good.
+
+        Parameters
+        ----------
+        controller : str or None
+            None: there is none, and options that are for one are refused.
+        """
+        if controller is None:
+            self.unused(trace)
+            return None
+        from mio_rag.cli.show.selection import collect
+        from mio_rag.evaluation.controlled import check_controllers
+
+        settings, _ = collect(self.settings, lambda: _check_trace(trace))
+        check_controllers([controller], settings, closed_book=False)
+        return cast("ControlSettings", settings)
+
+    def settings(self) -> ControlSettings:
+        """The settings that the options describe; the problems of all of them at once."""
+        from mio_rag.cli.commands.mdp import model_of
+        from mio_rag.cli.show.selection import collect
+        from mio_rag.control.mdp.agent import ControlSettings
+        from mio_rag.control.memory import Limits
+
+        model, _ = collect(
+            lambda: model_of(self.mdp_config, {}),
+            lambda: ControlSettings(
+                gauge=self.uncertainty,
+                limits=Limits(self.max_steps or 0, self.max_total_tokens, self.max_seconds),
+                stop_at=self.stop_at,
+            ),
+        )
+        steps = self.max_steps if self.max_steps is not None else model.horizon or Limits().steps
+        limits = Limits(steps, self.max_total_tokens, self.max_seconds)
+        return ControlSettings(model, self.uncertainty, limits, self.stop_at)
+
+
+@dataclass(frozen=True)
+class ControlOptions(AgentOptions):
+    """Which controllers an evaluation compares, and on which questions."""
+
+    controllers: Annotated[
+        str | None,
+        typer.Option(
+            "--controllers",
+            help="Comma-separated: mdp, always-reason, always-retrieve, threshold[:X], random, fixed-N; each "
+            "may end with @tracked, @confidence or @evidence.",
+        ),
+    ] = None
+    corpus: Annotated[
+        str | None,
+        typer.Option("--corpus", help="Take the passages from there, and only the questions from DATA."),
+    ] = None
+    closed_book: Annotated[
+        bool, typer.Option("--closed-book", help="Without a corpus: only what the model knows.")
+    ] = False
+    keep_choices: Annotated[
+        bool, typer.Option("--keep-choices", help="Do not shuffle the options of multiple-choice questions.")
+    ] = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the controllers."""
+        return tuple(name.strip() for name in (self.controllers or "").split(",") if name.strip())
+
+    def check(self, data: str, generator: str) -> None:
+        """Raise `InputError` for what cannot be asked together; nothing is loaded."""
+        from mio_rag.corpora.load import check_source
+
+        problems = []
+        if self.closed_book and self.corpus is not None:
+            problems.append("--closed-book and --corpus exclude each other")
+        if self.names and generator == "none":
+            problems.append("controllers need a model that answers: give --generator")
+        for source in (data, self.corpus):
+            try:
+                check_source("demo" if source is None else source)
+            except InputError as error:
+                problems += error.problems
+        if problems:
+            raise InputError(problems)
+
+    def load(self, data: str, seed: int) -> Dataset:
+        """The questions with what they are asked of, their choices shuffled by the seed."""
+        from mio_rag.corpora.load import load_dataset
+        from mio_rag.corpora.questions import closed_book, shuffle_choices, with_corpus
+
+        if self.closed_book:
+            dataset = closed_book(data)
+        else:
+            dataset = load_dataset(data) if self.corpus is None else with_corpus(data, self.corpus)
+        has_choices = any(question.choices for question in dataset.questions)
+        return shuffle_choices(dataset, seed) if has_choices and not self.keep_choices else dataset
+
+
+def _check_trace(trace: Path | None) -> None:
+    if trace is not None and (trace.is_dir() or not trace.absolute().parent.is_dir()):
+        raise InputError(f"--trace={trace} must be a file, in a folder that exists")
+
+
+def ask_agent(
+    output: Output,
+    controller: str,
+    question: str,
+    generator: Generator,
+    retriever: Retriever,
+    selector: Selector,
+    settings: ControlSettings,
+    *,
+    budget_tokens: int,
+    max_tokens: int,
+    seed: int,
+    trace: Path | None,
+) -> None:
+    """Answer one question through an agent, and show how."""
+    from mio_rag.cli.show.control import print_outcome
+    from mio_rag.control.mdp.agent import Failure, make_agent
+    from mio_rag.control.trace import append_traces
+    from mio_rag.types import Question
+
+    agent = make_agent(controller, settings, retriever, selector, max_tokens=max_tokens, seed=seed)
+    # Luck is drawn by question: each has an id of its own, the same in every run.
+    name = f"question-{hashlib.sha256(question.encode()).hexdigest()[:12]}"
+    outcome = agent.attempt(Question(name, question), generator, budget_tokens)
+    if trace is not None:
+        append_traces(trace, [outcome.trace])
+    if isinstance(outcome, Failure):
+        raise outcome.error
+    if output.as_json:
+        output.json(outcome_json(outcome))
+    else:
+        print_outcome(output.console, outcome.trace)
+
+
+def outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """Plain data of an outcome: the answer, the selection, and the whole trace."""
+    selection = {} if outcome.selection is None else outcome.selection.to_dict()
+    trace = outcome.trace
+    return {
+        "question": trace.question,
+        "answer": trace.answer,
+        "generator": trace.generator,
+        "prompt_tokens": sum(call.prompt_tokens for call in trace.calls),
+        "completion_tokens": sum(call.completion_tokens for call in trace.calls),
+        "lm_calls": sum(call.lm_calls for call in trace.calls),
+        "retrieval_calls": sum(call.retrieval_calls for call in trace.calls),
+        **selection,
+        "trace": trace.to_dict(),
+    }
+
+
+def show_profile(output: Output, rows: list[dict[str, Any]]) -> None:
+    """Where the time of an evaluation went."""
+    from mio_rag.cli.show.control import print_profile
+    from mio_rag.evaluation.profile import profile
+
+    print_profile(output.console, profile(rows))

@@ -1,0 +1,275 @@
+"""Side constraints and robustness on the command line: the options, and `mio-rag radius`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from mio_rag.cli.options.shared import Json, ProgramOptions
+from mio_rag.cli.output import open_output
+from mio_rag.errors import InputError
+
+if TYPE_CHECKING:
+    from mio_rag.evaluation.harness import EvaluationSettings
+    from mio_rag.formulations.uncertainty import UncertaintySet
+    from mio_rag.selection.constraints import SideConstraints
+    from mio_rag.selection.program import Counterpart
+    from mio_rag.selection.selector import Selector
+
+__all__ = ["SideOptions", "radius"]
+
+
+@dataclass(frozen=True)
+class SideOptions:
+    """What a selection must keep beside budget and counts, and what embeddings may do."""
+
+    max_source_share: Annotated[
+        float | None,
+        typer.Option("--max-source-share", help="Largest share of what is chosen from one source."),
+    ] = None
+    cover: Annotated[
+        str | None,
+        typer.Option("--cover", help="A passage from every topic: kmeans:K, agglomerative:SIMILARITY."),
+    ] = None
+    max_similarity: Annotated[
+        float | None, typer.Option("--max-similarity", help="Never both of two passages more similar.")
+    ] = None
+    conflict: Annotated[
+        list[str] | None, typer.Option("--conflict", help="ID,ID: never both. Repeatable.")
+    ] = None
+    needs: Annotated[
+        list[str] | None, typer.Option("--needs", help="ID,ID: the first only with the second. Repeatable.")
+    ] = None
+    previous: Annotated[
+        list[str] | None, typer.Option("--previous", help="Id in the selection before. Repeatable.")
+    ] = None
+    max_changes: Annotated[
+        int | None, typer.Option("--max-changes", help="Most changes against the selection before.")
+    ] = None
+    change_price: Annotated[
+        float | None,
+        typer.Option("--change-price", help="What a change against it costs, in units of relevance. [0]"),
+    ] = None
+    soft: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--soft",
+            help="KIND:PRICE: passages, sources, clusters, conflicts, needs may break. Repeatable.",
+        ),
+    ] = None
+    counterpart: Annotated[
+        str | None,
+        typer.Option(
+            "--counterpart", help="Under a radius: termwise, or joint (tighter, slower). [termwise]"
+        ),
+    ] = None
+    uncertainty_set: Annotated[
+        str | None,
+        typer.Option("--uncertainty-set", help="JSON file of an uncertainty set, instead of --radius."),
+    ] = None
+    radii: Annotated[
+        Path | None,
+        typer.Option("--radii", help="File of `mio-rag radius --out`: a radius for each passage."),
+    ] = None
+    deviations: Annotated[
+        int | None,
+        typer.Option("--deviations", help="Joint: at most so many chosen passages deviate at once."),
+    ] = None
+
+    def applied(
+        self, make: Callable[[], Selector], program: ProgramOptions, pool_radii: bool = False
+    ) -> Selector:
+        """The selector that `make` gives, with these settings; the problems of all of them at once.
+
+        Parameters
+        ----------
+        program : ProgramOptions
+            What else was given.
+        pool_radii : bool
+            Whether pools may bring radii of their own.
+        """
+        import dataclasses
+
+        from mio_rag.cli.show.selection import collect
+        from mio_rag.formulations import DeviationBudget, NormBall
+
+        made, side, given, radii, _ = collect(
+            make, self._side, self._set, self._radii, lambda: self._check(program, pool_radii)
+        )
+        selector = cast("Selector", made)
+        if self.deviations is not None:
+            given = DeviationBudget(given or NormBall(selector.radius, selector.norm), self.deviations)
+            selector = dataclasses.replace(selector, radius=0.0)
+        return dataclasses.replace(
+            selector,
+            side=cast("SideConstraints", side),
+            uncertainty=cast("UncertaintySet | None", given),
+            passage_radii=cast("dict[str, float]", radii),
+            counterpart=cast("Counterpart", self.counterpart or "termwise"),
+        )
+
+    def in_settings(self, settings: EvaluationSettings, program: ProgramOptions) -> EvaluationSettings:
+        """The settings of an evaluation, with these of its selector."""
+        import dataclasses
+
+        return dataclasses.replace(settings, selector=self.applied(lambda: settings.selector, program))
+
+    def _check(self, program: ProgramOptions, pool_radii: bool) -> None:
+        """Raise `InputError` for every option that nothing would come of."""
+        problems = []
+        ball = bool(program.radius) or self.radii is not None or pool_radii
+        if not ball and self.uncertainty_set is None:
+            how = "give --radius, --radii or --uncertainty-set, or leave it out"
+            if self.deviations is not None:
+                problems.append(f"--deviations={self.deviations}: no embedding can deviate; {how}")
+            if self.counterpart is not None:
+                problems.append(f"--counterpart={self.counterpart}: no embedding can deviate; {how}")
+        elif self.deviations is not None and self.counterpart != "joint":
+            problems.append(
+                f"--deviations={self.deviations} needs --counterpart joint: termwise has every one deviate"
+            )
+        if program.norm is not None and self.uncertainty_set is not None:
+            problems.append("--norm and --uncertainty-set exclude each other: the set has its own shape")
+        elif program.norm is not None and not ball:
+            problems.append(f"--norm={program.norm} is the norm of a radius: give --radius or --radii too")
+        if program.radius and self.radii is not None:
+            problems.append("--radius and --radii exclude each other: the file has a radius for each passage")
+        changes = {"--max-changes": self.max_changes, "--change-price": self.change_price}
+        given = [name for name, value in changes.items() if value is not None]
+        if given and not self.previous:
+            problems.append(f"{' and '.join(given)}: changes against what? Give --previous once for each id")
+        if self.previous and not given:
+            problems.append(
+                "--previous does nothing alone: give --max-changes or --change-price, which count against it"
+            )
+        asked = {
+            "passages": (program.min_passages, program.max_passages, "--min-passages or --max-passages"),
+            "sources": (program.max_per_source, None, "--max-per-source"),
+            "conflicts": (self.conflict, self.max_similarity, "--conflict or --max-similarity"),
+            "needs": (self.needs, None, "--needs"),
+        }
+        kinds = [text.rpartition(":")[0] for text in self.soft or ()]
+        problems += [
+            f"--soft {kind} is given twice" for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1
+        ]
+        problems += [
+            f"--soft {kind}: there is nothing of the kind to break; give {asked[kind][2]} too"
+            for kind in dict.fromkeys(kinds)
+            if kind in asked and asked[kind][:2] in ((None, None), ([], None))
+        ]
+        if problems:
+            raise InputError(problems)
+
+    def _side(self) -> SideConstraints:
+        from mio_rag.selection.constraints import SideConstraints
+
+        prices = {}
+        for text in self.soft or ():
+            kind, _, price = text.rpartition(":")
+            try:
+                prices[kind] = float(price)
+            except ValueError as error:
+                raise InputError(f"--soft={text!r} must be KIND:PRICE, for instance clusters:0.05") from error
+        needs: dict[str, list[str]] = {}
+        for child, parent in _pairs("--needs", self.needs):
+            needs.setdefault(child, []).append(parent)
+        return SideConstraints(
+            max_source_share=self.max_source_share,
+            cover=self.cover,
+            previous=None if not self.previous else tuple(self.previous),
+            max_changes=self.max_changes,
+            change_price=0.0 if self.change_price is None else self.change_price,
+            max_similarity=self.max_similarity,
+            conflicts=_pairs("--conflict", self.conflict),
+            needs=needs,
+            prices=prices,
+        )
+
+    def _radii(self) -> dict[str, float]:
+        from mio_rag.retrieval.radius_file import read_radii
+
+        return {} if self.radii is None else read_radii(self.radii)
+
+    def _set(self) -> UncertaintySet | None:
+        from mio_rag.formulations import uncertainty_from_dict
+        from mio_rag.reading import read_json
+
+        return (
+            None if self.uncertainty_set is None else uncertainty_from_dict(read_json(self.uncertainty_set))
+        )
+
+
+def _pairs(option: str, given: list[str] | None) -> list[tuple[str, str]]:
+    """ID,ID as pairs; the last comma counts, since ids may hold some."""
+    pairs = []
+    for text in given or ():
+        first, comma, second = text.rpartition(",")
+        if not (comma and first and second):
+            raise InputError(f"{option}={text!r} must be two ids with a comma between them")
+        pairs.append((first.strip(), second.strip()))
+    return pairs
+
+
+def radius(
+    index: Annotated[Path, typer.Argument(help="Folder of an index.")],
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method",
+            help="sq8, pq:M or pq:MxBITS, as pq:8x4 (what compression would cost), chunks (halves of "
+            "passages), encoder (a second one: --other), paraphrases (of questions: --file).",
+        ),
+    ] = "sq8",
+    other: Annotated[str | None, typer.Option("--other", help="Second embedder of --method encoder.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", help='JSON lines {"texts": ["...", "..."]}: texts that mean the same.'),
+    ] = None,
+    quantile: Annotated[
+        float, typer.Option("--quantile", help="Share of the errors that the radius shall cover.")
+    ] = 0.9,
+    limit: Annotated[int, typer.Option("--limit", help="Passages to embed for chunks and encoder.")] = 1000,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the sample.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="File (.npz) for --radii: passages not measured get the radius."),
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """How far embeddings are off: a radius from data, for --radius."""
+    from mio_rag.cli.show.selection import collect, progress_bar
+    from mio_rag.retrieval import CorpusIndex
+    from mio_rag.retrieval.index import check_index
+    from mio_rag.retrieval.radius import check_method, measure_radius
+    from mio_rag.retrieval.radius_file import write_radii
+
+    output = open_output(json_output)
+    collect(lambda: check_index(index), lambda: check_method(method, other, file, quantile, limit, out))
+    corpus = CorpusIndex.load(index)
+    with progress_bar(f"measuring by {method}", limit) as advance:
+        found = measure_radius(
+            corpus, method, other=other, file=file, limit=limit, seed=seed, progress=advance
+        )
+    summary = {"index": str(index), **found.to_dict(quantile)}
+    rest = 0
+    if out is not None:
+        rest = write_radii(out, found, corpus.ids, summary["radius"])
+        summary["not_measured"] = rest
+    if json_output:
+        output.json(summary)
+        return
+    output.console.print(
+        f"{found.errors.size} errors by {found.method}: median {summary['median']:.4f}, "
+        f"{quantile:.0%} within {summary['radius']:.4f}, largest {summary['largest']:.4f}\n"
+        f"use --radius {summary['radius']:.4f}  ({found.meaning})",
+        soft_wrap=True,
+    )
+    if rest:
+        output.console.print(
+            f"not measured: {rest} of {len(corpus)} passages; {out} gives them {summary['radius']:.4f}",
+            soft_wrap=True,
+        )

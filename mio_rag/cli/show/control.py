@@ -1,0 +1,176 @@
+"""What the commands ``mio-rag mdp`` print for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from mio_rag.cli.terminal import Terminal, styled
+from mio_rag.control.trace import open_actions
+
+if TYPE_CHECKING:
+    from mio_rag.control.mdp.calibration import Calibration, Estimate
+    from mio_rag.control.mdp.plan import Plan
+    from mio_rag.control.mdp.structure import Segment, Sensitivity, Structure
+    from mio_rag.control.trace import Trace
+
+__all__ = ["print_calibration", "print_outcome", "print_plan", "print_profile"]
+
+_SHOWN = 6  # segments of a step, before the rest is counted
+
+
+def _rule(segments: Sequence[Segment]) -> str:
+    shown = [f"{s.actions[0]} {s.start:.4g}\u2013{s.end:.4g}" for s in segments[:_SHOWN]]
+    more = f", and {len(segments) - _SHOWN} more" if len(segments) > _SHOWN else ""
+    return ", ".join(shown) + more
+
+
+def print_plan(console: Terminal, plan: Plan, shape: Structure, changes: Sequence[Sensitivity]) -> None:
+    """The policy step by step, what is odd about it, and what each parameter does to it."""
+    table = _table("step", "over U", left=2)
+    for step, segments in enumerate(shape.segments):
+        table.add_row("every" if plan.model.horizon is None else str(step), _rule(segments))
+    console.print(table)
+    solution = plan.solution
+    console.print(
+        f"{solution.method}: values within {solution.error:.2g} of the grid's optimum, "
+        f"V(1) = {plan.values()[-1]:.4f}"
+        + (f", grid within {plan.grid_error.at_points:.2g}" if plan.grid_error else "")
+    )
+    _print_notes(console, shape.warnings)
+    tied = sum(bool(step) for step in shape.ties)
+    if tied:
+        console.print(
+            f"actions tie somewhere in {tied} of {plan.steps} steps (--json lists where)", style="dim"
+        )
+    moved = _table("parameter", "times", "policy moved", "value")
+    for row in changes:
+        name = "1 - discount" if row.parameter == "discount" else row.parameter
+        moved.add_row(name, f"{row.factor:g}", f"{row.changed:.1%}", f"{row.value_change:.4f}")
+    console.print()
+    console.print(moved)
+
+
+def _print_notes(console: Terminal, notes: Sequence[str]) -> None:
+    for note in notes:
+        console.print(styled(("note:", "yellow"), f" {note}"), soft_wrap=True)
+
+
+def _table(*titles: str, left: int = 1) -> Table:
+    """A plain table; the first columns hold text, the others numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, title in enumerate(titles):
+        table.add_column(
+            title,
+            justify="left" if place < left else "right",
+            overflow="fold",
+            no_wrap=title in ("method", "part"),  # cut in two they are hard to read
+        )
+    return table
+
+
+def print_outcome(console: Terminal, trace: Trace) -> None:
+    """The answer, then every step: U, the worth of the actions, what was done and what it brought."""
+    console.print(trace.answer or "(no answer)", style="bold")
+    parts = trace.parts.values()
+    console.print(
+        f"{trace.generator}: {sum(p.prompt_tokens for p in parts)} prompt and "
+        f"{sum(p.completion_tokens for p in parts)} answer tokens in {sum(p.lm_calls for p in parts)} calls, "
+        f"{sum(p.seconds for p in parts):.2f} s; {trace.controller}, U {trace.gauge}\n",
+        style="dim",
+    )
+    table = _table("step", "action", "what", "new", "U", "then", "Q", "s", left=3)
+    closed_book = bool(trace.settings["closed_book"])
+    for k, step in enumerate(trace.steps):
+        table.add_row(
+            str(step.step),
+            step.action,
+            step.query or step.note or "(nothing new)",
+            str(len(step.new_ids)) if step.action == "retrieve" else "",
+            f"{step.uncertainty:.3f}",
+            f"{step.next_uncertainty:.3f}",
+            _worth(step.q_values, open_actions(trace.steps[:k], closed_book)),
+            f"{sum(call.seconds for call in step.calls):.2f}",
+        )
+    if trace.steps:
+        console.print(table)
+    worth = _worth(trace.last_q_values, open_actions(trace.steps, closed_book))
+    why = f"; {worth}" if worth and trace.ended == "stop" else ""
+    if trace.error is not None:
+        console.print(trace.error, style="red", soft_wrap=True)
+    console.print(f"ended: {trace.ended}, at U = {trace.uncertainty:.3f}{why}")
+    for passage in trace.passages:
+        title = f" {passage['title']} " if passage["title"] else " "
+        console.print(
+            styled(("\u2713", "green"), title, (passage["id"], "dim"), f", {passage['tokens']} tokens")
+        )
+
+
+def _worth(q_values: Mapping[str, float] | None, possible: Sequence[str]) -> str:
+    """The worth of each action; in brackets those that could bring nothing new, and were not to be taken."""
+    shown = [(action, f"{action} {q:.3f}") for action, q in (q_values or {}).items()]
+    return " ".join(text if action in possible else f"({text})" for action, text in shown)
+
+
+def print_profile(console: Terminal, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Where the time went, part by part."""
+    table = _table(
+        "method", "part", "budget", "questions", "seconds", "share", "mean", "median", "p95", left=2
+    )
+    for row in rows:
+        table.add_row(
+            row["method"],
+            row["part"],
+            str(row["budget_tokens"]),
+            str(row["questions"]),
+            f"{row['seconds']:.1f}",
+            f"{row['share']:.0%}",
+            *(f"{row[name]:.3f}" for name in ("mean", "median", "p95")),
+        )
+    console.print()
+    console.print(table)
+
+
+def _interval(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "\u2013"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3f} (too few questions for an interval, n = {estimate.n})"
+    return f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f}, n = {estimate.n})"
+
+
+def print_calibration(console: Terminal, found: Calibration, shapes: Mapping[str, Structure]) -> None:
+    """Estimates with intervals, for all U and by bins; the assumptions; the first decision before and
+    after."""
+    console.print(
+        f"{found.retrievals} retrievals and {found.reasonings} reasoning steps on {found.questions} "
+        f"questions, U by {found.gauge}\n"
+    )
+    table = _table("U", "p_s", "delta_r", "delta_p", left=4)
+    table.add_row(
+        "all", _interval(found.success), _interval(found.retrieve_drop), _interval(found.reason_drop)
+    )
+    for part in found.bins:
+        table.add_row(
+            f"{part.low:.2f}\u2013{part.high:.2f}",
+            _interval(part.success),
+            _interval(part.retrieve_drop),
+            _interval(part.reason_drop),
+        )
+    console.print(table)
+    console.print(
+        f"costs: retrieve {_interval(found.retrieve_cost)}, reason {_interval(found.reason_cost)}\n"
+    )
+    for check in found.checks:
+        said = {None: ("too few data", "dim"), True: ("violated", "red"), False: ("not violated", "")}
+        value = "" if check.value is None else f" ({check.value:.2f}, n = {check.n})"
+        console.print(styled(f"{check.name}: ", said[check.violated], value))
+    _print_notes(console, found.notes)
+    console.print()
+    rules = _table("process", "first decision over U", left=2)
+    for name, shape in shapes.items():
+        rules.add_row(name, _rule(shape.segments[0]))
+    console.print(rules)
+    _print_notes(console, shapes["calibrated"].warnings)

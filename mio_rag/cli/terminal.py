@@ -1,0 +1,72 @@
+"""Text for people: nothing in it is markup, and nothing that a terminal acts on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from mio_rag.cli.streams import OutputError
+
+__all__ = ["Terminal", "printable", "styled"]
+
+#: Escape sequences: with parameters, strings up to their end, and single ones.
+_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\n]*?(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]*[0-~]"
+)
+#: Control characters but tab and newline, and what turns the direction of text around.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """The text without escape sequences, control characters and overrides of its direction."""
+    return _CONTROL.sub("", _SEQUENCE.sub("", text)) if _CONTROL.search(text) else text
+
+
+def styled(*parts: str | tuple[str, str]) -> Text:
+    """One text of parts, each a string or (string, style), all of them printed as they are."""
+    pairs = ((part, "") if isinstance(part, str) else part for part in parts)
+    return Text.assemble(*((printable(text), style) for text, style in pairs))
+
+
+class Terminal(Console):
+    """A console that prints strings as they are: no markup, no emoji codes, nothing a terminal acts on.
+
+    Parameters
+    ----------
+    **options
+        As `rich.console.Console` takes them.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """As a console does; what is left out takes no room in a table either."""
+        return super().render_str(printable(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As a console does, whatever the text came from."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As a console does.
+
+        Raises
+        ------
+        OutputError
+            If the stream takes nothing more; a pipe that was closed ends the program quietly.
+        """
+        try:
+            super().print(*objects, **options)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(error) from error

@@ -1,0 +1,277 @@
+"""What do logged runs say about the process? Its parameters with intervals, its assumptions, and its new
+policy.
+
+Every recorded action is a transition from U to the U measured after it. Retrieving succeeds if U falls by
+more than `min_drop`; p_s is the share of successes, delta_r the mean fall in a success, delta_p the mean fall
+of all reasoning steps. Intervals are 95 % (`estimates`; of fewer than five questions there is none). Where
+some end at U = 0, those that begin too near to it are left out (`above_floor`). What several controllers did
+alike on a question, after the same actions, counts once. Costs are the mean seconds, or tokens, of an
+action times a price; without a price one reasoning step keeps the cost that it had.
+
+`mio_rag.control.mdp.assumptions` tests what the process assumes; a violation is told, not mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from mio_rag.control.mdp.assumptions import Check, Transition, check_assumptions
+from mio_rag.control.mdp.estimates import Estimate, above_floor, mean_of, share_of
+from mio_rag.control.trace import Trace
+from mio_rag.errors import InputError
+from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+
+__all__ = ["BinEstimate", "Calibration", "Estimate", "calibrate", "transitions"]
+
+Unit = Literal["seconds", "tokens"]
+
+_MOST_BINS = 1000
+_BIN_FEWEST = 5  # observations of a bin, below which the value of all stands in
+
+
+@dataclass(frozen=True)
+class BinEstimate:
+    """The parameters in one bin of U; None where it was never acted in."""
+
+    low: float
+    high: float
+    success: Estimate | None
+    retrieve_drop: Estimate | None
+    reason_drop: Estimate | None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Parameters, by U and for all U; what they rest on; the models that follow."""
+
+    gauge: str
+    questions: int
+    retrievals: int
+    reasonings: int
+    success: Estimate | None
+    retrieve_drop: Estimate | None
+    reason_drop: Estimate | None
+    retrieve_cost: Estimate | None
+    reason_cost: Estimate | None
+    bins: tuple[BinEstimate, ...]
+    checks: tuple[Check, ...]
+    notes: tuple[str, ...]
+    model: RetrievalMDP
+    by_bins: RetrievalMDP
+
+
+def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list[Transition], str]:
+    """The actions of traces whose U was measured, and how it was; what was done alike is listed once.
+
+    Raises
+    ------
+    InputError
+        If there are none, or U was measured in several ways and `gauge` does not choose one.
+    """
+    measured = {trace.gauge for trace in traces} - {"tracked"}
+    if gauge is None and len(measured) > 1:
+        raise InputError(f"U was measured by {' and by '.join(sorted(measured))}: choose with --uncertainty")
+    chosen = gauge or next(iter(measured), "tracked")
+    if chosen == "tracked" or chosen not in measured:
+        raise InputError(
+            "nothing was measured here: tracked U follows the model, so it can only give the model back; run "
+            "controllers with @confidence or @evidence"
+        )
+    found = []
+    known: set[tuple[Any, ...]] = set()
+    for trace in traces:
+        if trace.gauge != chosen:
+            continue
+        last: float | None = None
+        path: tuple[Any, ...] = (trace.question_id, trace.budget_tokens, trace.generator)
+        for step in trace.steps:
+            path = (*path, step.action, step.query, step.note, step.new_ids, step.next_uncertainty)
+            before, last = last, step.uncertainty - step.next_uncertainty
+            if path in known:  # another controller came the same way
+                continue
+            known.add(path)
+            tokens = sum(call.prompt_tokens + call.completion_tokens for call in step.calls)
+            seconds = sum(call.seconds for call in step.calls)
+            found.append(
+                Transition(
+                    trace.question_id,
+                    step.action,
+                    step.step,
+                    step.uncertainty,
+                    step.next_uncertainty,
+                    seconds,
+                    tokens,
+                    before,
+                )
+            )
+    if not found:
+        raise InputError(f"the traces measured by {chosen} hold no action: every one stopped at once")
+    return found, chosen
+
+
+def calibrate(
+    traces: Sequence[Trace],
+    given: RetrievalMDP,
+    *,
+    gauge: str | None = None,
+    bins: int = 4,
+    min_drop: float = 0.01,
+    cost_by: Unit = "seconds",
+    price: float | None = None,
+) -> Calibration:
+    """Estimate the parameters of the process from traces.
+
+    Parameters
+    ----------
+    given : RetrievalMDP
+        What is kept: discount, horizon, quality, grid; and parameters of actions that were never taken.
+    bins : int
+        Equal bins of U, 1 to 1000.
+    min_drop : float
+        In [0, 1): what U must fall by for a retrieval to count as a success.
+    cost_by : {"seconds", "tokens"}
+    price : float, optional
+        Quality that one second, or token, is worth; > 0.
+
+    Raises
+    ------
+    InputError
+        For parameters out of range, or traces that say nothing.
+    """
+    problems = [] if 1 <= bins <= _MOST_BINS else [f"bins={bins} must be in 1..{_MOST_BINS}"]
+    if not 0 <= min_drop < 1:
+        problems.append(f"min_drop={min_drop!r} must be in [0, 1)")
+    if cost_by not in ("seconds", "tokens"):
+        problems.append(f"cost_by='{cost_by}' is unknown: choose seconds or tokens")
+    if price is not None and not 0 < price < np.inf:
+        problems.append(f"price={price!r} must be a finite number > 0")
+    if problems:
+        raise InputError(problems)
+    data, used = transitions(traces, gauge)
+    retrieved = [t for t in data if t.action == "retrieve"]
+    reasoned = [t for t in data if t.action == "reason"]
+    notes: list[str] = []
+    costs = _costs(retrieved, reasoned, given, cost_by, price, notes)
+    actions = len(retrieved), len(reasoned)
+    retrieved = _from_above(retrieved, min_drop, "retrieval", notes)
+    reasoned = _from_above(reasoned, 0.0, "reasoning step", notes)
+    whole = _parameters(retrieved, reasoned, min_drop)
+    edges = np.linspace(0, 1, bins + 1)
+    parts = []
+    for low, high in pairwise(edges.tolist()):
+        won, thought = ([t for t in group if _within(t, low, high)] for group in (retrieved, reasoned))
+        parts.append(BinEstimate(low, high, *_parameters(won, thought, min_drop)))
+    model = _model(given, whole, costs, notes)
+    return Calibration(
+        gauge=used,
+        questions=len({t.question_id for t in data}),
+        retrievals=actions[0],
+        reasonings=actions[1],
+        success=whole[0],
+        retrieve_drop=whole[1],
+        reason_drop=whole[2],
+        retrieve_cost=costs[0],
+        reason_cost=costs[1],
+        bins=tuple(parts),
+        checks=tuple(check_assumptions(retrieved, reasoned, edges, min_drop)),
+        notes=tuple(notes),
+        model=model,
+        by_bins=_binned(model, parts),
+    )
+
+
+def _from_above(
+    group: Sequence[Transition], min_drop: float, what: str, notes: list[str]
+) -> list[Transition]:
+    """Those that the floor at U = 0 could not cut short, and a note of how many are left out."""
+    kept, least = above_floor(group, min_drop)
+    if least is not None and len(kept) < len(group):
+        notes.append(
+            f"{len(group) - len(kept)} of {len(group)} {what}s began below U = {least:.3g}, where 0 cuts the "
+            "fall short: they are left out"
+        )
+    return kept
+
+
+def _within(transition: Transition, low: float, high: float) -> bool:
+    return low <= transition.before < high or (high == 1 and transition.before == 1)
+
+
+Parameters = tuple[Estimate | None, Estimate | None, Estimate | None]
+
+
+def _parameters(
+    retrieved: Sequence[Transition], reasoned: Sequence[Transition], min_drop: float
+) -> Parameters:
+    """p_s, delta_r and delta_p, each None without data."""
+    won = [t for t in retrieved if t.drop > min_drop]
+    chance = share_of(retrieved, lambda t: t.drop > min_drop)
+    return chance, mean_of(won, lambda t: t.drop), mean_of(reasoned, lambda t: t.drop)
+
+
+def _costs(
+    retrieved: Sequence[Transition],
+    reasoned: Sequence[Transition],
+    given: RetrievalMDP,
+    cost_by: Unit,
+    price: float | None,
+    notes: list[str],
+) -> tuple[Estimate | None, Estimate | None]:
+    """c_r and c_p in units of quality."""
+
+    def amount(t: Transition) -> float:
+        return t.seconds if cost_by == "seconds" else float(t.tokens)
+
+    one = mean_of(reasoned, amount)
+    kept = float(given.at("reason_cost", 1.0))
+    if price is None and (one is None or one.value <= 0 or kept <= 0):
+        notes.append(f"costs are kept: no price follows from {len(reasoned)} reasoning steps; give --price")
+        return None, None
+    rate = price if price is not None or one is None else kept / one.value
+    assert rate is not None
+    notes.append(
+        f"one of {cost_by} is worth {rate:.3g} of quality"
+        + ("" if price is not None else ", so that a reasoning step keeps its cost")
+    )
+    both = (mean_of(retrieved, amount), one)
+    scaled = [None if e is None else e.scaled(rate) for e in both]
+    return scaled[0], scaled[1]
+
+
+def _model(
+    given: RetrievalMDP,
+    whole: Parameters,
+    costs: tuple[Estimate | None, Estimate | None],
+    notes: list[str],
+) -> RetrievalMDP:
+    """The given model with what was measured in its place."""
+    names = ("success", "retrieve_drop", "reason_drop", "retrieve_cost", "reason_cost")
+    changes: dict[str, Any] = {}
+    for name, estimate in zip(names, (*whole, *costs), strict=True):
+        if estimate is None:
+            if not name.endswith("cost"):
+                notes.append(f"{name} is kept: it was never observed")
+            continue
+        if estimate.value < 0:
+            notes.append(f"{name} is set to 0: it measured {estimate.value:.3g}, U rose on average")
+        changes[name] = max(0.0, estimate.value)
+    return replace(given, **changes)
+
+
+def _binned(model: RetrievalMDP, bins: Sequence[BinEstimate]) -> RetrievalMDP:
+    """The model with parameters by bins; a bin with too few observations has the value of all."""
+    changes: dict[str, Any] = {}
+    for name in ("success", "retrieve_drop", "reason_drop"):
+        common = getattr(model, name)
+        if isinstance(common, tuple):  # kept as given, since nothing was observed
+            continue
+        own: list[Estimate | None] = [getattr(part, name) for part in bins]
+        changes[name] = tuple(
+            float(common) if e is None or e.n < _BIN_FEWEST else min(1.0, max(0.0, e.value)) for e in own
+        )
+    return replace(model, **changes)

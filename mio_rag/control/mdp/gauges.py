@@ -1,0 +1,174 @@
+"""How uncertain is the agent? Tracked by the model's own dynamics, or measured after every action.
+
+tracked      U follows the model: reasoning lowers it by delta_p; retrieving by delta_r with chance p_s
+             (drawn, seeded), and only if something is read that was not read before
+confidence   U = 1 - the geometric mean probability of the tokens of a draft answer. Of n options U is
+             (1 - p) n / (n - 1) with p the probability of the one chosen: 1 where all are equally probable. A
+             draft after every action, whose cost counts
+evidence     U = 1 - the largest relevance among what is read; reasoning does not change it
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from mio_rag.control.memory import LimitReached, Memory, Meter, Reply
+from mio_rag.control.steps.base import AnswerSynthesizer
+from mio_rag.errors import GenerationError, InputError
+from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+
+__all__ = ["GAUGES", "Confidence", "Evidence", "Gauge", "Tracked", "draw", "make_gauge", "tracked_next"]
+
+GAUGES = ("tracked", "confidence", "evidence")
+
+
+class Gauge(Protocol):
+    """Says how uncertain the agent is: 1 knows nothing, 0 is certain."""
+
+    @property
+    def name(self) -> str:
+        """One of `GAUGES`, or a name of its own."""
+        ...
+
+    def start(self, memory: Memory, meter: Meter) -> float:
+        """U before the first action."""
+        ...
+
+    def after(
+        self, action: str, uncertainty: float, new: int, step: int, memory: Memory, meter: Meter
+    ) -> float:
+        """U after an action at `uncertainty` that brought so many `new` passages, or notes."""
+        ...
+
+
+def draw(seed: int, question_id: str, step: int, what: int) -> float:
+    """A number in [0, 1) that depends on these alone, so that a run can be replayed."""
+    return float(np.random.default_rng([seed, zlib.crc32(question_id.encode()), step, what]).random())
+
+
+def tracked_next(model: RetrievalMDP, action: str, uncertainty: float, new: int, luck: float) -> float:
+    """U after an action by the model's dynamics; `luck` in [0, 1) below p_s is a success."""
+    if new == 0 or (action == "retrieve" and luck >= float(model.at("success", uncertainty))):
+        return uncertainty
+    return float(model.lowered(action, uncertainty))
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """U by the model's own dynamics, from 1."""
+
+    model: RetrievalMDP
+    seed: int = 0
+    name: str = "tracked"
+
+    def start(self, memory: Memory, meter: Meter) -> float:
+        """Nothing is known."""
+        return 1.0
+
+    def after(
+        self, action: str, uncertainty: float, new: int, step: int, memory: Memory, meter: Meter
+    ) -> float:
+        """The level that the model says."""
+        luck = draw(self.seed, memory.question.id, step, 1)
+        return tracked_next(self.model, action, uncertainty, new, luck)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """U from the relevance of what is read; for probabilities and cosines alike, cut to [0, 1]."""
+
+    name: str = "evidence"
+
+    def start(self, memory: Memory, meter: Meter) -> float:
+        """Nothing is read."""
+        return self._level(memory)
+
+    def after(
+        self, action: str, uncertainty: float, new: int, step: int, memory: Memory, meter: Meter
+    ) -> float:
+        """1 - the largest relevance."""
+        return self._level(memory)
+
+    @staticmethod
+    def _level(memory: Memory) -> float:
+        chosen = memory.selection
+        if chosen is None or not chosen.chosen:
+            return 1.0
+        strongest = max(float(chosen.candidates.relevance[i]) for i in chosen.chosen)
+        return 1.0 - min(1.0, max(0.0, strongest))
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """U from the probabilities of a draft answer, which is kept: without further actions it is the answer."""
+
+    synthesizer: AnswerSynthesizer
+    max_tokens: int = 32
+    name: str = "confidence"
+
+    def start(self, memory: Memory, meter: Meter) -> float:
+        """What the model knows by itself."""
+        return self._level(memory, meter)
+
+    def after(
+        self, action: str, uncertainty: float, new: int, step: int, memory: Memory, meter: Meter
+    ) -> float:
+        """What it makes of evidence and notes; unchanged where these are, or no draft is affordable."""
+        if not new and memory.draft is not None:  # what is read may change without anything new
+            return uncertainty
+        try:
+            return self._level(memory, meter)
+        except LimitReached:
+            return uncertainty
+
+    def _level(self, memory: Memory, meter: Meter) -> float:
+        prompt = self.synthesizer.prompt(memory)
+        options = len(memory.question.choices)
+        if options:
+            try:
+                chosen = meter.choose("measure", prompt)
+            except GenerationError:
+                return 1.0  # it named no option; a model that is out of order fails at the next call as well
+            if chosen.probability is None or math.isnan(chosen.probability):
+                raise _unmeasured(chosen.answer.generator)
+            memory.draft = chosen
+            return min(1.0, max(0.0, 1.0 - chosen.probability) * options / (options - 1))
+        answer = meter.generate("measure", prompt, self.max_tokens)
+        if answer.logprobs is None or any(map(math.isnan, answer.logprobs)):
+            raise _unmeasured(answer.generator)
+        memory.draft = Reply(answer)
+        if not answer.logprobs:
+            return 1.0  # it said nothing
+        return 1.0 - math.exp(min(0.0, sum(answer.logprobs) / len(answer.logprobs)))
+
+
+def _unmeasured(generator: str) -> InputError:
+    return InputError(
+        f"{generator} gives no probabilities, or some that are no numbers, and confidence is measured by "
+        "them: use another generator (gguf:, hf:, openai: with logprobs=1), or --uncertainty tracked or "
+        "evidence"
+    )
+
+
+def make_gauge(
+    name: str, model: RetrievalMDP, synthesizer: AnswerSynthesizer, seed: int, max_tokens: int
+) -> Gauge:
+    """The gauge of that name.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    if name == "tracked":
+        return Tracked(model, seed)
+    if name == "evidence":
+        return Evidence()
+    if name == "confidence":
+        return Confidence(synthesizer, max_tokens)
+    raise InputError(f"uncertainty '{name}' is unknown: choose {', '.join(GAUGES)}")

@@ -1,0 +1,192 @@
+"""Who decides: the solved decision process, and the baselines that it must beat.
+
+mdp               the policy of the process
+always-reason     reason until U is at most `stop_at`
+always-retrieve   retrieve until then
+threshold[:X]     retrieve at U >= X (default .5), reason below it, until then
+random            stop, reason or retrieve, each with the same chance
+fixed-N           N actions, retrieve and reason in turns; fixed-0 answers at once
+
+The step limit binds all of them. An action that can bring nothing new is no longer open: mdp then takes the
+best of what is open, always-reason and always-retrieve stop, the others take the other action. Any name may
+end with @tracked, @confidence or @evidence: how U is known.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+from mio_rag.control.mdp.gauges import GAUGES, draw
+from mio_rag.control.mdp.plan import TIE, Plan, solve_plan
+from mio_rag.errors import InputError
+from mio_rag.formulations.retrieval_mdp import ACTIONS, RetrievalMDP
+
+__all__ = ["CONTROLLERS", "Controller", "Decision", "State", "make_controller", "split_name"]
+
+CONTROLLERS = ("mdp", "always-reason", "always-retrieve", "threshold", "random", "fixed-N")
+
+
+@dataclass(frozen=True)
+class State:
+    """What a controller sees.
+
+    Parameters
+    ----------
+    step : int
+        Actions so far.
+    uncertainty : float
+        U in [0, 1].
+    open : tuple of str
+        Actions that can bring something new; stop always can.
+    """
+
+    question_id: str
+    step: int
+    uncertainty: float
+    open: tuple[str, ...] = ACTIONS
+
+
+@dataclass(frozen=True)
+class Decision:
+    """An action, and the worth of all actions where the controller knows it."""
+
+    action: str
+    q_values: dict[str, float] | None = None
+
+
+class Controller(Protocol):
+    """Observes a state and chooses stop, reason or retrieve."""
+
+    @property
+    def name(self) -> str:
+        """For ledgers."""
+        ...
+
+    def decide(self, state: State) -> Decision:
+        """The next action."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Optimal:
+    """The policy of the process. In the published reading, which has no stop, it stops at U = 0."""
+
+    model: RetrievalMDP
+    name: str = "mdp"
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The solved process."""
+        return solve_plan(self.model, bounded=False)
+
+    def decide(self, state: State) -> Decision:
+        """The best open action, the cheapest of equal ones."""
+        q = self.plan.q_at(state.step, state.uncertainty)
+        worth = {action: q[action] for action in q if action in state.open}
+        if not worth or (self.model.horizon is None and state.uncertainty <= 0):
+            return Decision("stop", q)
+        best = max(worth.values())
+        return Decision(next(action for action in worth if worth[action] >= best - TIE), q)
+
+
+@dataclass(frozen=True)
+class UntilSure:
+    """Retrieve at U >= `threshold`, reason below; stop at U <= `stop_at`."""
+
+    name: str
+    threshold: float
+    stop_at: float
+
+    def decide(self, state: State) -> Decision:
+        """By the threshold."""
+        if state.uncertainty <= self.stop_at:
+            return Decision("stop")
+        wanted = "retrieve" if state.uncertainty >= self.threshold else "reason"
+        if self.name.startswith("always"):
+            return Decision(wanted if wanted in state.open else "stop")
+        return Decision(_open_one(wanted, state))
+
+
+@dataclass(frozen=True)
+class Random:
+    """Each action with the same chance, the same for the same question, step and seed."""
+
+    seed: int
+    name: str = "random"
+
+    def decide(self, state: State) -> Decision:
+        """By lot."""
+        return Decision(state.open[int(len(state.open) * draw(self.seed, state.question_id, state.step, 2))])
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A number of actions, retrieve first, then in turns."""
+
+    steps: int
+
+    @property
+    def name(self) -> str:
+        """fixed-N."""
+        return f"fixed-{self.steps}"
+
+    def decide(self, state: State) -> Decision:
+        """By the count."""
+        if state.step >= self.steps:
+            return Decision("stop")
+        return Decision(_open_one("reason" if state.step % 2 else "retrieve", state))
+
+
+def _open_one(wanted: str, state: State) -> str:
+    """The action wanted, else the other one, else stop."""
+    other = "reason" if wanted == "retrieve" else "retrieve"
+    return next(action for action in (wanted, other, "stop") if action in state.open)
+
+
+def split_name(name: str, gauge: str) -> tuple[str, str]:
+    """Controller and gauge of a name such as ``mdp@confidence``; without a gauge the one given."""
+    controller, at, own = name.partition("@")
+    if at and own not in GAUGES:
+        raise InputError(f"controller '{name}': '{own}' is no way to know U: choose {', '.join(GAUGES)}")
+    return controller, own if at else gauge
+
+
+def make_controller(
+    name: str, model: RetrievalMDP, *, stop_at: float = 0.05, seed: int = 0, closed_book: bool = False
+) -> Controller:
+    """The controller of that name (without a gauge).
+
+    Parameters
+    ----------
+    stop_at : float
+        U in [0, 1] at which always-reason, always-retrieve and threshold stop.
+    closed_book : bool
+        There is nothing to retrieve from: the process is solved with a retrieval that never succeeds.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, or one that makes no sense.
+    """
+    if not 0 <= stop_at <= 1:
+        raise InputError(f"stop_at={stop_at!r} must be in [0, 1]")
+    if name == "mdp":
+        return Optimal(replace(model, success=0.0) if closed_book else model)
+    if name == "always-retrieve" and closed_book:
+        raise InputError("controller 'always-retrieve' needs a corpus: leave it out, or give one")
+    above = {"always-reason": 2.0, "always-retrieve": 0.0, "threshold": 0.5}
+    if name in above:
+        return UntilSure(name, above[name], stop_at)
+    if found := re.fullmatch(r"threshold:(0?\.\d+|0|1)", name):
+        return UntilSure(name, float(found[1]), stop_at)
+    if name == "random":
+        return Random(seed)
+    if found := re.fullmatch(r"fixed-(\d{1,3})", name):
+        return Fixed(int(found[1]))
+    raise InputError(
+        f"controller '{name}' is unknown: choose {', '.join(CONTROLLERS)} (for instance fixed-3, "
+        "threshold:.4)"
+    )

@@ -1,0 +1,213 @@
+"""Question sets and corpora: one layout on disk, and the ways into it.
+
+Layout: a folder with
+
+    corpus.jsonl[.gz]      one object a line: {"id", "text", "title"?, "source"?}
+    questions.jsonl[.gz]   {"id", "question", "answers"?, "gold_ids"?, "gold_sources"?, "choices"?, "type"?}
+
+`load_dataset` also takes ``"demo"`` (bundled), a folder of documents (.txt, .md, .pdf, .docx, .html; no
+questions), and ``"hf:NAME"`` for the public data sets in `NAMED_DATASETS`, fetched through the `datasets`
+package.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mio_rag.corpora.dataset import Dataset, LeftOut
+from mio_rag.corpora.documents import MAX_BYTES, chunk_text, load_folder
+from mio_rag.corpora.files import KINDS
+from mio_rag.corpora.public import NAMED_DATASETS, check_name, convert_rows, load_named
+from mio_rag.errors import DataError, InputError
+from mio_rag.reading import parse_json
+from mio_rag.types import Passage, Question
+
+__all__ = [
+    "NAMED_DATASETS",
+    "Dataset",
+    "LeftOut",
+    "chunk_text",
+    "convert_rows",
+    "load_dataset",
+    "load_folder",
+    "load_named",
+    "load_questions",
+]
+
+_SHOWN = 10  # problems listed before "and N more"
+
+_Item = TypeVar("_Item", Passage, Question)
+
+
+def load_dataset(
+    source: str | Path, *, follow_links: bool | None = None, max_bytes: int | None = None
+) -> Dataset:
+    """The data set at a path or of a name.
+
+    Parameters
+    ----------
+    source : str or Path
+        "demo", a folder in the layout above, a folder of documents, or "hf:NAME". What of a folder of
+        documents is not in the corpus is in `Dataset.left_out`.
+    follow_links, max_bytes : bool, int, optional
+        As in `load_folder`, for folders of documents alone.
+
+    Raises
+    ------
+    DataError
+        With every malformed line (file and line number), or what was not found; for a folder of documents,
+        if nothing in it can be read.
+    """
+    check_source(source)
+    folder = Path(source)
+    named = str(source) == "demo" or str(source).startswith("hf:")
+    documents = not named and folder.is_dir() and not any(_find(folder, s) for s in ("corpus", "questions"))
+    if documents:
+        return load_folder(
+            folder,
+            follow_links=bool(follow_links),
+            max_bytes=MAX_BYTES if max_bytes is None else max_bytes,
+        )
+    if follow_links is not None or max_bytes is not None:
+        raise InputError(
+            f"'{source}' is not a folder of documents: only there is anything to say about links and the "
+            "largest file (follow_links, max_bytes)"
+        )
+    if str(source) == "demo":
+        return _load_layout(Path(__file__).parents[1] / "data" / "demo", "demo")
+    if str(source).startswith("hf:"):
+        return load_named(str(source)[3:])
+    if _find(folder, "corpus") is not None:
+        return _load_layout(folder, folder.resolve().name)
+    raise DataError(f"'{source}' has questions but no corpus.jsonl[.gz]: retrieval needs passages")
+
+
+def check_source(source: str | Path) -> None:
+    """Raise `DataError` where a source plainly names no data set; nothing is read.
+
+    Parameters
+    ----------
+    source : str or Path
+        As `load_dataset` takes it.
+    """
+    name = str(source)
+    if name.startswith("hf:"):
+        check_name(name[3:])
+    elif name != "demo" and not Path(source).is_dir():
+        raise DataError(
+            f"'{source}' is not a folder: give a folder with corpus.jsonl[.gz], a folder of documents "
+            f"({', '.join(KINDS)}), 'demo', or 'hf:NAME'"
+        )
+
+
+def load_questions(source: str | Path) -> tuple[Question, ...]:
+    """The questions at a path or of a name, whether or not there is a corpus beside them.
+
+    Parameters
+    ----------
+    source : str or Path
+        A folder with questions.jsonl[.gz], or what `load_dataset` takes.
+
+    Raises
+    ------
+    DataError
+        With every malformed line, or if there are no questions.
+    """
+    folder = Path(source)
+    path = _find(folder, "questions") if folder.is_dir() else None
+    if path is None or _find(folder, "corpus") is not None:
+        questions = load_dataset(source).questions
+    else:
+        problems: list[str] = []
+        questions = tuple(_parsed(path, _question, problems))
+        if problems:
+            raise DataError(_shortened(problems))
+    if not questions:
+        raise DataError(f"'{source}' has no questions: it needs questions.jsonl[.gz]")
+    return questions
+
+
+def _shortened(problems: list[str]) -> list[str]:
+    more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+    return [*problems[:_SHOWN], *more]
+
+
+def _find(folder: Path, stem: str) -> Path | None:
+    return next((p for p in (folder / f"{stem}.jsonl", folder / f"{stem}.jsonl.gz") if p.is_file()), None)
+
+
+def _load_layout(folder: Path, name: str) -> Dataset:
+    problems: list[str] = []
+    corpus, questions = _find(folder, "corpus"), _find(folder, "questions")
+    assert corpus is not None
+    passages = tuple(_parsed(corpus, _passage, problems))
+    asked = tuple(_parsed(questions, _question, problems)) if questions is not None else ()
+    if problems:
+        raise DataError(_shortened(problems))
+    return Dataset(name, passages, asked)
+
+
+def _parsed(path: Path, build: Callable[[Mapping[str, Any]], _Item], problems: list[str]) -> Iterator[_Item]:
+    """Objects built from the lines of a JSONL file; malformed lines go to `problems`."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    row = parse_json(line, "the line")
+                    if not isinstance(row, dict):
+                        raise InputError(f"expected a JSON object, found {type(row).__name__}")
+                    yield build(row)
+                except InputError as error:
+                    problems += [f"{path.name}, line {number}: {p}" for p in error.problems]
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        problems.append(f"{path.name} cannot be read: {error}")
+
+
+def _string(row: Mapping[str, Any], key: str, required: bool = False) -> str:
+    value = row.get(key)
+    if value is None and not required:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool) and key == "id":
+        return str(value)
+    if not isinstance(value, str):
+        raise InputError(f"'{key}' is {'missing' if value is None else 'not a string'}")
+    return value
+
+
+def _strings(row: Mapping[str, Any], key: str, numbers: bool = False) -> tuple[str, ...]:
+    value = row.get(key)
+    if value is None:
+        return ()
+    if numbers and isinstance(value, list):  # ids may be whole numbers, here as there
+        value = [str(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in value]
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        raise InputError(f"'{key}' is not a list of strings")
+    return tuple(value)
+
+
+def _passage(row: Mapping[str, Any]) -> Passage:
+    return Passage(
+        _string(row, "id", required=True),
+        _string(row, "text", required=True),
+        _string(row, "title"),
+        _string(row, "source"),
+    )
+
+
+def _question(row: Mapping[str, Any]) -> Question:
+    return Question(
+        id=_string(row, "id", required=True),
+        text=_string(row, "question", required=True),
+        answers=_strings(row, "answers"),
+        gold_ids=_strings(row, "gold_ids", numbers=True),
+        gold_sources=_strings(row, "gold_sources"),
+        choices=_strings(row, "choices"),
+        type=_string(row, "type"),
+    )

@@ -1,0 +1,152 @@
+"""What the report's script reads: the data of the charts, the index of questions, the details of each row."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mio_rag.evaluation.report.model import (
+    MEASURES,
+    Key,
+    Measure,
+    Record,
+    Report,
+    failed,
+    setting,
+    verdict,
+)
+
+__all__ = ["details_and_passages", "page_data"]
+
+#: Fields of a row that the page's index or its passages already hold.
+_SHARED = ("decisions", "question", "question_type", "answers", "gold_ids", "selected_ids", "method")
+
+
+def page_data(report: Report) -> dict[str, Any]:
+    """Data of the charts and an index of the rows, small enough to be read at once."""
+    first: dict[str, Record] = {}
+    for row in report.rows:
+        first.setdefault(row["question_id"], row)
+    numbers = {question: i for i, question in enumerate(first)}
+    context = ("generator", "embedder", "pool", "mode", "seed")
+    quality = [m for m in report.measures if m.better > 0]
+    return {
+        "methods": [_method(report, name) for name in report.methods],
+        "budgets": report.budgets,
+        "baseline": report.baseline,
+        "primary": report.primary.key if report.primary else None,
+        "quality": [m.key for m in quality],
+        "measures": {m.key: {"label": m.label, "kind": m.kind} for m in [*MEASURES, *report.measures]},
+        "points": [_point(report, key, quality) for key in report.points],
+        "comparisons": [
+            _difference(report, c) for c in report.comparisons if c.get("difference") is not None
+        ],
+        "latency": _latency(report),
+        "context": [f"{name}: {report.run[name]}" for name in context if report.run.get(name) is not None],
+        "questions": [_question(row) for row in first.values()],
+        "rows": [
+            [
+                numbers[row["question_id"]],
+                report.place[row["method"]],
+                report.budgets.index(row.get("budget_tokens")),
+                _mark(row),
+                int(failed(row)),
+            ]
+            for row in report.rows
+        ],
+    }
+
+
+def _method(report: Report, name: str) -> dict[str, Any]:
+    tone, symbol = report.tone(name)
+    return {"name": name, "tone": tone, "symbol": symbol}
+
+
+def _question(row: Record) -> dict[str, Any]:
+    """What all rows of one question share."""
+    return {
+        "id": str(row["question_id"]),
+        "text": row.get("question") or "",
+        "type": row.get("question_type") or "",
+        "answers": row.get("answers") or [],
+        "gold": row.get("gold_ids") or [],
+    }
+
+
+def _difference(report: Report, comparison: Record) -> dict[str, Any]:
+    place = report.place[comparison["method"]]
+    return {**comparison, "method": place, "clear": verdict(comparison) in ("above", "below")}
+
+
+def _point(report: Report, key: Key, quality: Sequence[Measure]) -> dict[str, Any]:
+    record, (method, budget) = report.points[key], key
+    return {
+        "method": report.place[method],
+        "budget": budget,
+        "n": record.get("n"),
+        "failed": record.get("failed"),
+        "values": {m.key: record[m.key] for m in report.measures if report.mean(key, m.key) is not None},
+        "front": [m.key for m in quality if _undominated(report, key, m.key)],
+    }
+
+
+def _undominated(report: Report, key: Key, measure: str) -> bool:
+    """Whether no other setting has at least the quality for at most the tokens, and more of one."""
+    quality, tokens = report.mean(key, measure), report.mean(key, "tokens_used")
+    if quality is None or tokens is None:
+        return False
+    for other, q in report.means[measure].items():
+        t = report.mean(other, "tokens_used")
+        if t is not None and q >= quality and t <= tokens and (q, t) != (quality, tokens):
+            return False
+    return True
+
+
+def _latency(report: Report) -> list[dict[str, Any]]:
+    """Median and 95th percentile seconds of every stage, by method and budget."""
+    groups: dict[Key, list[Record]] = defaultdict(list)
+    for row in report.rows:
+        groups[setting(row)].append(row)
+    found = []
+    for (method, budget), rows in groups.items():
+        timed = {}
+        for stage in ("retrieve", "select", "decompose", "reason", "measure", "generate", "total"):
+            seconds = [s for row in rows if (s := row.get(f"{stage}_seconds")) is not None]
+            if seconds:
+                timed[stage] = [float(np.median(seconds)), float(np.percentile(seconds, 95))]
+        if timed:
+            found.append({"method": report.place[method], "budget": budget, "n": len(rows), "stages": timed})
+    return found
+
+
+def _mark(row: Record) -> str:
+    """By its answer r(ight), p(artly), w(rong); else a(ll), s(ome) or n(o) gold selected; "?" unknown."""
+    right = next((row[key] for key in ("accuracy", "exact_match") if row.get(key) is not None), None)
+    overlap, recall = row.get("token_f1"), row.get("gold_recall")
+    score = overlap if right is None else right
+    if score is not None:
+        return "r" if score >= 1 else "p" if (overlap or 0) > 0 else "w"
+    if recall is None:
+        return "?"
+    return "a" if recall >= 1 else "s" if recall > 0 else "n"
+
+
+def details_and_passages(rows: Sequence[Record]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """One record per row for the drill-down, and the passages that they point to, each kept once."""
+    places: dict[tuple[Any, ...], int] = {}
+    details = []
+    for row in rows:
+        shown = []
+        for d in row.get("decisions") or ():
+            texts = (d.get("title") or "", d.get("source") or "", d.get("text") or "")
+            place = places.setdefault((d["id"], d.get("tokens"), *texts), len(places))
+            flags = [int(bool(d.get("selected"))), int(bool(d.get("gold")))]
+            reasons = [d.get("reason") or "", d.get("redundant_with")]
+            shown.append([place, d.get("relevance"), d.get("value"), *flags, *reasons])
+        kept = {key: value for key, value in row.items() if key not in _SHARED and value is not None}
+        details.append({**kept, "passages": shown})
+    names = ("id", "tokens", "title", "source", "text")
+    return details, [dict(zip(names, passage, strict=True)) for passage in places]

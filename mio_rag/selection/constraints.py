@@ -1,0 +1,171 @@
+"""Side constraints of a selection beyond counts: what may be asked for, hard or at a price.
+
+What they are for a pool stands in `mio_rag.selection.pool_constraints`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mio_rag.errors import InputError
+from mio_rag.formulations.constraints import count_problem
+from mio_rag.formulations.program import LARGEST_SETTING, is_setting
+from mio_rag.selection.clusters import check_clustering
+
+if TYPE_CHECKING:
+    from mio_rag.selection.selector import Selector
+
+__all__ = ["KINDS", "SideConstraints", "check_ids"]
+
+#: Kinds of constraints that may be broken at a price.
+KINDS = ("passages", "sources", "clusters", "conflicts", "needs")
+_SHOWN = 5  # unknown ids, of possibly thousands
+
+
+@dataclass(frozen=True)
+class SideConstraints:
+    """What a selection must keep beside budget and counts.
+
+    Parameters
+    ----------
+    max_source_share : float, optional
+        In (0, 1]: largest share of the chosen passages from one source.
+    cover : str, optional
+        At least `per_cluster` passages from every topical cluster: "labels" (`Candidates.clusters`),
+        "kmeans:K" or "agglomerative:S" (made from the embeddings). None: no coverage.
+    per_cluster : int
+        >= 1.
+    previous : sequence of str, optional
+        Ids of an earlier selection, of the question before, for instance. None: not known; `Conversation`
+        gives it turn by turn. Empty: a selection of nothing.
+    max_changes : int, optional
+        Largest number of passages that come in or go against `previous`. Those that are no candidates any
+        more are dropped without being counted, since nothing could keep them.
+    change_price : float
+        >= 0, in units of relevance: what each of these changes costs.
+    max_similarity : float, optional
+        Never both of two passages whose embeddings have a larger inner product (near-duplicates).
+    conflicts : sequence of (str, str)
+        Never both ids of a pair. Where one is no candidate there is nothing to forbid.
+    versions : mapping of str to str
+        Id -> the document that it is a version of: at most one version of each.
+    needs : mapping of str to sequence of str
+        Id -> ids without which it must not be chosen (a chunk -> its header). A passage whose need is no
+        candidate cannot be chosen.
+    prices : mapping of str to float
+        Kind of constraint -> price for every unit by which it is broken, in units of relevance: "passages"
+        (min and max), "sources" (caps by count), "clusters", "conflicts", "needs". Kinds that are not named
+        are hard. What a selection breaks is in `Selection.notes`, with what that costs.
+
+    Raises
+    ------
+    InputError
+        With every problem found.
+    """
+
+    max_source_share: float | None = None
+    cover: str | None = None
+    per_cluster: int = 1
+    previous: Sequence[str] | None = None
+    max_changes: int | None = None
+    change_price: float = 0.0
+    max_similarity: float | None = None
+    conflicts: Sequence[tuple[str, str]] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    needs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    prices: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problems: list[str] = []
+        share = self.max_source_share
+        if share is not None and not 0 < share <= 1:
+            problems.append(f"max_source_share={share!r} must be in (0, 1]: a share of the chosen passages")
+        if self.cover is not None:
+            try:
+                check_clustering(self.cover)
+            except InputError as error:
+                problems += error.problems
+        if self.max_changes is not None and (problem := count_problem("max_changes", self.max_changes)):
+            problems.append(problem)
+        if (problem := count_problem("per_cluster", self.per_cluster)) or self.per_cluster < 1:
+            problems.append(problem or "per_cluster must be >= 1")
+        if self.cover is None and self.per_cluster != 1:
+            problems.append(f"per_cluster={self.per_cluster!r} needs clusters to cover: give cover too")
+        if self.cover is None and "clusters" in self.prices:
+            problems.append("prices: 'clusters' needs clusters to cover: give cover too, or leave it out")
+        if isinstance(self.previous, str):
+            problems.append(f"previous={self.previous!r} is a string: give a list of ids")
+        if self.max_similarity is not None and not -1 <= self.max_similarity <= 1:
+            problems.append(f"max_similarity={self.max_similarity!r} must be between -1 and 1: a cosine")
+        problems += [f"conflicts: {pair!r} is not a pair of ids" for pair in self.conflicts if len(pair) != 2]
+        problems += [
+            f"needs: what '{i}' needs is a string: give a list of ids"
+            for i, ids in self.needs.items()
+            if isinstance(ids, str)
+        ]
+        problems += [
+            f"prices: '{k}' is unknown: choose {', '.join(KINDS)}" for k in self.prices if k not in KINDS
+        ]
+        for name, price in [("change_price", self.change_price), *self.prices.items()]:
+            if not is_setting(price):
+                problems.append(f"the price {name}={price!r} must be a number from 0 to {LARGEST_SETTING:g}")
+        if problems:
+            raise InputError(problems)
+
+    def lacking(self) -> str | None:
+        """What these settings need before anything can be selected, in a sentence; None if nothing."""
+        names = ["max_changes"] if self.max_changes is not None else []
+        names += ["change_price"] if self.change_price > 0 else []
+        if self.previous is not None or not names:
+            return None
+        return (
+            f"{' and '.join(names)} count changes against an earlier selection, and previous names none: "
+            "give previous=[ids], or let Conversation carry it from turn to turn"
+        )
+
+    def named(self) -> list[tuple[str, str]]:
+        """(setting, id) for every id that these name, each once."""
+        given = [("previous", i) for i in self.previous or ()]
+        given += [("conflicts", i) for pair in self.conflicts for i in pair]
+        given += [("versions", i) for i in self.versions]
+        given += [("needs", i) for child, parents in self.needs.items() for i in (child, *parents)]
+        return list(dict.fromkeys(given))
+
+
+def check_ids(selector: Selector, ids: Collection[str]) -> None:
+    """Find what no question could be asked with: ids of no passage, and changes against nothing.
+
+    Parameters
+    ----------
+    ids : collection of str
+        All passages of the index.
+
+    Raises
+    ------
+    InputError
+        With every problem found.
+    """
+    lacking = selector.side.lacking()
+    problems = [lacking] if lacking else []
+    named = [("must_include", i) for i in selector.must_include]
+    named += [("must_exclude", i) for i in selector.must_exclude] + selector.side.named()
+    known = frozenset(ids) if named else frozenset()
+    unknown = [(setting, i) for setting, i in named if i not in known]
+    problems += [_unknown(setting, i, known) for setting, i in unknown[:_SHOWN]]
+    if len(unknown) > _SHOWN:
+        problems.append(f"{len(unknown) - _SHOWN} more ids are no passages of the index")
+    if problems:
+        raise InputError(problems)
+
+
+def _unknown(setting: str, given: str, known: frozenset[str]) -> str:
+    parts = [part.strip() for part in given.split(",")]
+    if len(parts) > 1 and known.issuperset(parts):
+        return f"{setting} names '{given}', which are {len(parts)} ids: give each on its own"
+    near = difflib.get_close_matches(given, sorted(known), 3, 0.4)
+    close = ", ".join(f"'{i}'" for i in near)
+    hint = f"the closest ids are {close}" if near else f"its ids look like '{min(known, default='')}'"
+    return f"{setting} names '{given}', which is no passage of the index: {hint}"

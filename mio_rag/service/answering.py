@@ -1,0 +1,173 @@
+"""One request down the road: pool, selection under a deadline, answer. Runs in worker threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mio_rag.context import TokenCounter
+from mio_rag.corpora.dataset import is_text
+from mio_rag.errors import InfeasibleError, InputError
+from mio_rag.generation import Generator, build_prompt
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.selection.selector import Selector
+from mio_rag.solvers.result import SolveOptions
+from mio_rag.types import Candidates, Question, Selection
+
+__all__ = ["Asked", "Road"]
+
+_POOLS = 64  # kept, so that moving a slider does not retrieve again
+_LEAST_SECONDS = 0.01  # for a program, however late it is: enough for a selection and a bound
+_RESERVED = 0.1  # of what is left, for reasons and the response
+
+
+class _OneAtATime:
+    """A counter for several threads: fast tokenizers refuse to be used by two."""
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self._counter, self._lock = counter, threading.Lock()
+        self.name = counter.name
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """As the counter counts."""
+        with self._lock:
+            return self._counter.count(texts)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A checked request.
+
+    Parameters
+    ----------
+    deadline : float
+        By `time.monotonic`.
+    """
+
+    question: str
+    budget_tokens: int
+    pool: int
+    deadline: float
+    selector: Selector
+    more_tokens: int | None = None
+    max_tokens: int = 64
+
+
+class Road:
+    """An index, a generator, and the pools of the last questions.
+
+    Parameters
+    ----------
+    generator : Generator
+        Reads in /ask; its tokenizer counts in both.
+    """
+
+    def __init__(self, index: CorpusIndex, generator: Generator) -> None:
+        self.index, self.generator = index, generator
+        self.counter: TokenCounter = _OneAtATime(generator)
+        self._pools: OrderedDict[tuple[str, int], Candidates] = OrderedDict()
+        self._lock = threading.Lock()
+        self._embedding, self._reading = threading.Lock(), threading.Lock()
+
+    def pool(self, question: str, size: int) -> Candidates:
+        """The candidates of a question, from memory where it was asked lately."""
+        if not is_text(question):
+            raise InputError("the question holds bytes that are no text: give it in UTF-8")
+        key = (question, size)
+        with self._lock:
+            if key in self._pools:
+                self._pools.move_to_end(key)
+                return self._pools[key]
+        with self._embedding:
+            found = Retriever(self.index, pool=size, counter=self.counter).retrieve(question)
+        with self._lock:
+            self._pools[key] = found
+            while len(self._pools) > _POOLS:
+                self._pools.popitem(last=False)
+        return found
+
+    def select(self, asked: Asked) -> dict[str, Any]:
+        """What POST /select returns.
+
+        Raises
+        ------
+        InputError
+            If the budget is below the shortest passage, or the question is empty.
+        SolverError
+            If the solver broke.
+        """
+        pool = self.pool(asked.question, asked.pool)
+        made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
+        data = _described(asked, made)
+        if asked.more_tokens is not None:
+            data["more"] = self._more(asked, pool, made, asked.more_tokens)
+        return data
+
+    def ask(self, asked: Asked) -> dict[str, Any]:
+        """What POST /ask returns.
+
+        Raises
+        ------
+        InfeasibleError
+            If no selection satisfies the constraints.
+        GenerationError
+            If the generator fails.
+        """
+        question = Question("question", asked.question)
+        window = self.generator.context_allowance(question, max_tokens=asked.max_tokens)
+        allowed = asked.budget_tokens if window is None else min(asked.budget_tokens, window)
+        if allowed < 1:
+            raise InputError("the model's window leaves no tokens beside this question: shorten it")
+        made = _timed(asked).select(self.pool(asked.question, asked.pool), allowed, self.counter)
+        if made.result.x is None:
+            raise InfeasibleError(made.explain())
+        prompt = build_prompt(question, made.passages)
+        with self._reading:
+            answer = self.generator.generate(prompt, max_tokens=asked.max_tokens)
+        return {
+            **_described(asked, made),
+            "answer": answer.text,
+            "generator": answer.generator,
+            "prompt_tokens": answer.prompt_tokens,
+            "completion_tokens": answer.completion_tokens,
+        }
+
+    def _more(self, asked: Asked, pool: Candidates, now: Selection, more_tokens: int) -> dict[str, Any]:
+        """What a larger budget would choose, and between which values its gain is proven to lie."""
+        then = _timed(asked).choose(pool, asked.budget_tokens + more_tokens, self.counter)
+        before, after = now.result, then.result
+        gain = low = high = None
+        if before.objective is not None and after.objective is not None:
+            gain = after.objective - before.objective
+            low = None if before.bound is None else max(0.0, after.objective - before.bound)
+            high = None if after.bound is None else after.bound - before.objective
+        ids = {pool.ids[i] for i in then.chosen}
+        return {
+            "more_tokens": more_tokens,
+            "tokens_used": then.used,
+            "gain": gain,
+            "low": low,
+            "high": high,
+            "added": [pool.ids[i] for i in then.chosen if pool.ids[i] not in now.ids],
+            "removed": [i for i in now.ids if i not in ids],
+            "certified": before.is_optimal and after.is_optimal,
+        }
+
+
+def _timed(asked: Asked) -> Selector:
+    """The selector with what is left of the deadline as its time limit."""
+    left = (asked.deadline - time.monotonic()) * (1 - _RESERVED)
+    return replace(asked.selector, options=SolveOptions(time_limit_seconds=max(_LEAST_SECONDS, left)))
+
+
+def _described(asked: Asked, made: Selection) -> dict[str, Any]:
+    return {
+        "question": asked.question,
+        "passage_penalty": asked.selector.penalty(made.candidates),
+        **made.to_dict(),
+    }
