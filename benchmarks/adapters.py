@@ -32,8 +32,8 @@ import numpy as np
 from benchmarks.adapters_contenders import contenders, frameworks, pools
 from benchmarks.files import write_json
 from mio_rag import __version__
+from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Selection
 
 __all__ = ["TARGET_MILLISECONDS", "add_options", "command", "run", "table"]
 

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from benchmarks.files import replaced, write_json
 from benchmarks.robust_sets import SETS, drawn_set
 from mio_rag import __version__
+from mio_rag.candidates import Candidates
 from mio_rag.cli.show.selection import progress_bar
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError, SolverError, require
@@ -38,7 +39,6 @@ from mio_rag.selection.attack import attack
 from mio_rag.selection.program import joint_problem, program_of
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
-from mio_rag.types import Candidates
 
 __all__ = ["add_options", "attacked", "command", "draw", "table"]
 

@@ -24,6 +24,7 @@ from benchmarks.options import numbers
 from benchmarks.speed.pools import Pool, load_pools
 from benchmarks.speed.runner import machine
 from mio_rag import __version__
+from mio_rag.candidates import Candidates
 from mio_rag.cli.show.selection import progress_bar
 from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
@@ -31,7 +32,6 @@ from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions, solve
 from mio_rag.solvers.branch_and_bound import warmup
-from mio_rag.types import Candidates
 
 __all__ = ["add_options", "command", "measured", "programs_of", "table"]
 

@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Answer": "types",
-    "Candidates": "types",
+    "Candidates": "candidates",
     "Conversation": "selection.conversation",
     "CorpusIndex": "retrieval",
     "Dataset": "corpora.dataset",
@@ -22,7 +22,7 @@ _HOME = {
     "Passage": "types",
     "Question": "types",
     "Retriever": "retrieval",
-    "Selection": "types",
+    "Selection": "selection.result",
     "SelectionProgram": "formulations",
     "Selector": "selection.selector",
     "SideConstraints": "selection.constraints",
@@ -62,6 +62,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from mio_rag.adapters.plain import select
+    from mio_rag.candidates import Candidates
     from mio_rag.corpora.dataset import Dataset
     from mio_rag.corpora.load import load_dataset
     from mio_rag.errors import InputError, MioRagError
@@ -70,9 +71,10 @@ if TYPE_CHECKING:
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.selection.constraints import SideConstraints
     from mio_rag.selection.conversation import Conversation
+    from mio_rag.selection.result import Selection
     from mio_rag.selection.selector import Selector
     from mio_rag.solvers import SolveOptions, SolveResult, Status, solve
-    from mio_rag.types import Answer, Candidates, Passage, Question, Selection
+    from mio_rag.types import Answer, Passage, Question
 
 
 def __getattr__(name: str) -> Any:

@@ -15,8 +15,9 @@ from typing import Literal, Protocol, get_args, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
-from mio_rag.types import Candidates, Passage
+from mio_rag.types import Passage
 
 __all__ = [
     "SEPARATOR",

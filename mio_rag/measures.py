@@ -26,8 +26,10 @@ from typing import Any
 
 import numpy as np
 
+from mio_rag.candidates import Candidates
 from mio_rag.errors import require
-from mio_rag.types import Candidates, Question, Selection
+from mio_rag.selection.result import Selection
+from mio_rag.types import Question
 
 __all__ = [
     "GENERATION_MEASURES",

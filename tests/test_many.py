@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError, SolverError
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions, branch_and_bound
-from mio_rag.types import Candidates
 
 
 class Joins:

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mio_rag.adapters.plain import select
+from mio_rag.candidates import Candidates
 from mio_rag.context import render_context
 from mio_rag.errors import InputError
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import Status
-from mio_rag.types import Candidates
 
 PLAIN = Selector(redundancy_weight=0, passage_penalty=0)
 

@@ -8,11 +8,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from mio_rag.candidates import Candidates
 from mio_rag.context import in_prompt_order
 from mio_rag.errors import InputError
 from mio_rag.relevance import RelevanceModel, Stage
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Candidates
 
 PLAIN = Selector(redundancy_weight=0, passage_penalty=0)
 MODEL = RelevanceModel((Stage(("cosine", "cosine_gap"), (5.0, 1.0), -2.0),))

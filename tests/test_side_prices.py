@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mio_rag import Conversation, Selector, SideConstraints
+from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.evaluation.fit.goal import Goal
 from mio_rag.evaluation.fit.search import TuneSettings
@@ -20,7 +21,6 @@ from mio_rag.frontier.dataset import FrontierSettings
 from mio_rag.frontier.query import query_frontier
 from mio_rag.selection.constraints import check_ids
 from mio_rag.solvers import Status
-from mio_rag.types import Candidates
 from tests.test_side import made, pool
 
 N, BUDGET = 9, 70

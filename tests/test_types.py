@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
-from mio_rag.types import Candidates, Passage, Question
+from mio_rag.types import Passage, Question
 
 GOOD = {"ids": ["a", "b"], "texts": ["first", "second"], "relevance": [0.5, 0.1], "tokens": [3, 4]}
 

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from benchmarks.relevance.methods import BASELINES
 from benchmarks.relevance.study import Columns
+from mio_rag.candidates import Candidates
 from mio_rag.evaluation.matched import matched_tokens
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.relevance import RelevanceModel, calibration_measures
-from mio_rag.types import Candidates, Question
+from mio_rag.types import Question
 
 __all__ = ["calibration", "needed", "summarize"]
 

@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks.relevance.methods import LINK_BENEFIT
 from benchmarks.relevance.models import halves, load
 from benchmarks.relevance.summary import needed
+from mio_rag.candidates import Candidates
 from mio_rag.corpora.load import load_dataset
 from mio_rag.evaluation.fit.goal import Reading, Setting, readings
 from mio_rag.evaluation.methods import make_methods
@@ -20,7 +21,7 @@ from mio_rag.relevance import RelevanceModel, calibration_measures
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
-from mio_rag.types import Candidates, Question
+from mio_rag.types import Question
 
 __all__ = ["OWN", "table", "transfer"]
 

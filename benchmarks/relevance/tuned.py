@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.relevance.methods import BASELINES, LINK_BENEFIT
 from benchmarks.relevance.models import Halves
+from mio_rag.candidates import Candidates
 from mio_rag.evaluation.fit.goal import Goal, Reading, Setting, readings
 from mio_rag.evaluation.fit.search import TuneSettings, tune
 from mio_rag.evaluation.methods import make_methods
@@ -24,7 +25,7 @@ from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
-from mio_rag.types import Candidates, Question
+from mio_rag.types import Question
 
 __all__ = ["table", "tuned"]
 

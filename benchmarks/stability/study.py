@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.stability.rules import RELEVANCE, Rule, base_selector, rules
 from benchmarks.stability.versions import Versions
+from mio_rag.candidates import Candidates
 from mio_rag.errors import SolverError
 from mio_rag.formulations.joint import JointProblem
 from mio_rag.relevance import RelevanceModel
@@ -26,7 +27,7 @@ from mio_rag.selection.program import joint_problem, solved
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveResult
 from mio_rag.solvers.sweep import path_solver
-from mio_rag.types import Candidates, Question
+from mio_rag.types import Question
 
 __all__ = ["Plan", "Row", "question_row", "read_rows", "run_questions"]
 

@@ -14,8 +14,8 @@ from mio_rag.adapters.vectors import Vectors, matrix
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.formulations.constraints import count_problem
+from mio_rag.selection.result import Decision, Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Decision, Selection
 
 __all__ = [
     "NOTES",

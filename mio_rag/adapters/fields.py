@@ -13,8 +13,8 @@ from mio_rag.adapters.core import Choice, Documents, as_counter, check_budget, c
 from mio_rag.adapters.keywords import check_names, from_plain, make_selector, to_plain
 from mio_rag.adapters.vectors import Vectors
 from mio_rag.errors import InputError
+from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Selection
 
 __all__ = ["SelectionFields", "name_only", "named"]
 

@@ -21,9 +21,9 @@ import numpy as np
 
 from mio_rag.batch.job import Group, Job, open_parquet
 from mio_rag.batch.rows import Row, read_rows
+from mio_rag.candidates import Candidates
 from mio_rag.errors import DataError, InputError, MioRagError, MissingExtraError, require
 from mio_rag.files import replaced
-from mio_rag.types import Candidates
 
 __all__ = ["DIED", "GroupReport", "run_group", "shard_starts", "shard_state"]
 

@@ -17,10 +17,11 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
+from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError
+from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Candidates, Selection
 
 __all__ = ["METHODS", "RANKING_SOLVERS", "Method", "make_methods"]
 

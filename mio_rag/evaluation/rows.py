@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.control.mdp.agent import Failure
 from mio_rag.control.memory import Replies
@@ -23,8 +24,9 @@ from mio_rag.formulations.program import SelectionProgram
 from mio_rag.generation import Generator, Prompt, build_prompt
 from mio_rag.measures import answer_measures, failed_measures, selection_measures
 from mio_rag.retrieval.retriever import Retriever
+from mio_rag.selection.result import Selection
 from mio_rag.solvers.registry import solve
-from mio_rag.types import Answer, Candidates, Question, Selection
+from mio_rag.types import Answer, Question
 
 __all__ = ["Road", "choose_option", "warm_up"]
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mio_rag.candidates import Candidates
 from mio_rag.context import in_prompt_order
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.constraints import count_problem
@@ -24,10 +25,11 @@ from mio_rag.frontier.grid import check_selector, check_values
 from mio_rag.measures import diversity, gold_measures
 from mio_rag.retrieval.retriever import Mode, Retriever, pool_problems
 from mio_rag.selection.explain import decisions
+from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 from mio_rag.solvers.sweep import solve_path
-from mio_rag.types import Candidates, Question, Selection
+from mio_rag.types import Question
 
 __all__ = ["FrontierSettings", "Setting", "perturbed", "question_rows"]
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import LARGEST_SETTING, is_setting
 from mio_rag.frontier.chain import Chain, dominated
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import Status
-from mio_rag.types import Candidates
 
 __all__ = ["GridPoint", "check_selector", "check_values", "redundancy", "weight_grid"]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.frontier.budget import BudgetPath, budget_path
@@ -14,7 +15,6 @@ from mio_rag.frontier.chain import Chain
 from mio_rag.frontier.grid import GridPoint, check_selector, weight_grid
 from mio_rag.frontier.penalty import PenaltyPath, penalty_path
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Candidates
 
 __all__ = ["QueryFrontier", "query_frontier"]
 

@@ -26,7 +26,8 @@ from mio_rag.generation import Generator, Prompt, build_prompt
 from mio_rag.measures import answer_measures, failed_measures
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
-from mio_rag.types import Answer, Question, Selection
+from mio_rag.selection.result import Selection
+from mio_rag.types import Answer, Question
 
 __all__ = ["FrontierResult", "data_frontier"]
 

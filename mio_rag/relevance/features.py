@@ -37,9 +37,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.names import leading_name, name_key
-from mio_rag.types import Candidates
 
 __all__ = ["BASE_FEATURES", "LINK_FEATURES", "MONOTONE", "available_features", "feature_matrix"]
 

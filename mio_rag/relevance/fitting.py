@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
+from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError, require
 from mio_rag.relevance.calibration import calibration_measures, reliability
 from mio_rag.relevance.features import LINK_FEATURES, MONOTONE, available_features, feature_matrix
 from mio_rag.relevance.model import Kind, RelevanceModel, Stage
-from mio_rag.types import Candidates
 
 __all__ = ["Labelled", "fit"]
 

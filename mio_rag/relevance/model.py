@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
+from mio_rag.candidates import Candidates
 from mio_rag.errors import DataError, InputError
 from mio_rag.reading import read_json
 from mio_rag.relevance.features import LINK_FEATURES, MONOTONE, feature_matrix
-from mio_rag.types import Candidates
 
 __all__ = ["FORMAT", "VERSION", "Kind", "RelevanceModel", "Stage", "load_model"]
 

@@ -19,10 +19,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.candidates import Candidates
 from mio_rag.context import render_passage
 from mio_rag.errors import InputError
 from mio_rag.retrieval.cache import EmbeddingCache, cache_folder
-from mio_rag.types import Candidates
 
 __all__ = [
     "KINDS",

@@ -8,12 +8,12 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
 from mio_rag.corpora.dataset import is_text
 from mio_rag.errors import InputError
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.rerank import Reranker, make_rerankers, rescored, spec_problems
-from mio_rag.types import Candidates
 
 __all__ = ["Mode", "Retriever", "reciprocal_rank_fusion"]
 

@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 
+from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError, require
-from mio_rag.types import Candidates
 
 __all__ = ["check_clustering", "cluster_labels"]
 

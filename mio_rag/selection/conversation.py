@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
+from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Candidates, Selection
 
 __all__ = ["Conversation"]
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.candidates import Candidates
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+from mio_rag.selection.result import Decision
 from mio_rag.solvers.result import SolveResult, Status
-from mio_rag.types import Candidates, Decision
 
 __all__ = ["Priced", "decisions"]
 

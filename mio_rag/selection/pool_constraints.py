@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.formulations.constraints import passage_count, source_caps
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
@@ -24,7 +25,6 @@ from mio_rag.formulations.side_rows import (
 )
 from mio_rag.selection.clusters import cluster_labels
 from mio_rag.selection.constraints import SideConstraints
-from mio_rag.types import Candidates
 
 if TYPE_CHECKING:
     from mio_rag.selection.selector import Selector

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.formulations.constraints import fixed_values
 from mio_rag.formulations.joint import JointProblem
@@ -20,10 +21,10 @@ from mio_rag.formulations.uncertainty import NormBall, ScaledSet, UncertaintySet
 from mio_rag.formulations.uncertainty_sets import DeviationBudget
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.pool_constraints import Side, side_of
+from mio_rag.selection.result import Selection, WorstCase
 from mio_rag.solvers.cuts import joint_steps
 from mio_rag.solvers.infeasibility import find_conflict
 from mio_rag.solvers.result import SolveResult, Status
-from mio_rag.types import Candidates, Selection, WorstCase
 
 if TYPE_CHECKING:
     from mio_rag.selection.selector import Selector

@@ -5,8 +5,8 @@
 
 with relevance r, similarity s (inner products of the embeddings), token costs c; under embedding uncertainty
 the termwise or the joint robust counterpart of it (`mio_rag.selection.program`). Relevance may be a
-calibrated probability (`mio_rag.relevance`), and passages of which one mentions the other may gain by each other's
-company: `link_benefit * max(r_i, r_j)` for choosing both ends of an evidence link.
+calibrated probability (`mio_rag.relevance`), and passages of which one mentions the other may gain by each
+other's company: `link_benefit * max(r_i, r_j)` for choosing both ends of an evidence link.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.candidates import Candidates
 from mio_rag.context import (
     PromptOrder,
     TokenCounter,
@@ -37,10 +38,10 @@ from mio_rag.relevance.model import RelevanceModel
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.many import Steps, finish_many
 from mio_rag.selection.program import Choice, Counterpart, concluded, program_of, solved
+from mio_rag.selection.result import Selection
 from mio_rag.solvers.batch import Executor
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 from mio_rag.solvers.sweep import path_solver
-from mio_rag.types import Candidates, Selection
 
 __all__ = ["Selector"]
 

@@ -10,7 +10,7 @@ import pytest
 import mio_rag
 from mio_rag.corpora.load import Dataset
 from mio_rag.retrieval import TfidfEmbedder
-from mio_rag.types import Selection
+from mio_rag.selection.result import Selection
 
 # Set before the frameworks are imported: no test may need a network or write to a home folder.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"

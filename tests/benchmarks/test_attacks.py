@@ -11,10 +11,10 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.attacks import attacked, summarize
 from benchmarks.robust_sets import SETS, drawn_set
+from mio_rag.candidates import Candidates
 from mio_rag.corpora.load import Dataset
 from mio_rag.formulations.joint import JointProblem
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.types import Candidates
 
 pytest.importorskip("matplotlib")
 

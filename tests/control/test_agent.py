@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mio_rag.candidates import Candidates
 from mio_rag.control.mdp.agent import Outcome
 from mio_rag.control.mdp.gauges import make_gauge
 from mio_rag.control.mdp.plan import solve_plan
@@ -21,7 +22,7 @@ from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.types import Answer, Candidates, Question
+from mio_rag.types import Answer, Question
 from tests.control.scripted import CHOICE, COMPARISON, Sure, agent, said
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mio_rag.candidates import Candidates
 from mio_rag.control.mdp.agent import Agent, Failure, Outcome
 from mio_rag.control.memory import Limits, Memory, Meter, Reply, totals
 from mio_rag.control.steps.base import LmSynthesizer
@@ -20,8 +21,9 @@ from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.evaluation.rows import Road
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Answer, Candidates, Question, Selection
+from mio_rag.types import Answer, Question
 from tests.control.scripted import CHOICE, COMPARISON, Sure, agent, said
 
 

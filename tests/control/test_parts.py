@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mio_rag.candidates import Candidates
 from mio_rag.control.memory import Memory
 from mio_rag.control.steps.base import merge_pools
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.types import Candidates
 from tests.control.scripted import COMPARISON, agent, said
 
 

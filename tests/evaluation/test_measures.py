@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from mio_rag.candidates import Candidates
 from mio_rag.measures import (
     GENERATION_MEASURES,
     SELECTION_MEASURES,
@@ -16,8 +17,9 @@ from mio_rag.measures import (
     selection_measures,
     token_f1,
 )
+from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Candidates, Question, Selection
+from mio_rag.types import Question
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
 from mio_rag.evaluation.methods import METHODS, make_methods
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Candidates
 
 
 def pool(seed: int, n: int = 14) -> Candidates:

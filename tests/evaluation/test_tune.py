@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from mio_rag.candidates import Candidates
 from mio_rag.cli.app import app
 from mio_rag.cli.commands.tune import _fit
 from mio_rag.cli.options.config import config_text, read_config
@@ -20,7 +21,7 @@ from mio_rag.evaluation.fit.search import TuneSettings, tune
 from mio_rag.relevance import load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Candidates, Question
+from mio_rag.types import Question
 
 optuna = pytest.importorskip("optuna")
 

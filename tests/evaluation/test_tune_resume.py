@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from mio_rag.candidates import Candidates
 from mio_rag.cli.app import app
 from mio_rag.errors import InputError
 from mio_rag.evaluation.fit import search as module
@@ -25,7 +26,7 @@ from mio_rag.evaluation.fit.search import TuneResult, TuneSettings, tune
 from mio_rag.files import claimed
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Candidates, Question
+from mio_rag.types import Question
 
 pytest.importorskip("optuna")
 

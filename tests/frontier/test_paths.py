@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.frontier import budget_path, penalty_path, query_frontier, weight_grid
@@ -16,7 +17,6 @@ from mio_rag.frontier.chain import Chain, dominated, supported
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
-from mio_rag.types import Candidates
 
 
 def program(seed: int, n: int, *, rows: int = 0, links: bool = False) -> SelectionProgram:

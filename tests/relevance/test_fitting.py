@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.relevance import Labelled, calibration_measures, fit, reliability, reliability_plot
 from mio_rag.relevance.model import Kind
-from mio_rag.types import Candidates
 
 
 def pools(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mio_rag.candidates import Candidates
 from mio_rag.errors import DataError, InputError
 from mio_rag.relevance import (
     BASE_FEATURES,
@@ -21,7 +22,6 @@ from mio_rag.relevance import (
     feature_matrix,
     load_model,
 )
-from mio_rag.types import Candidates
 
 FIRST = Stage(("cosine", "cosine_gap", "log_words"), (2.0, 1.0, 0.1), -1.0)
 SECOND = Stage(("cosine", "best_mentioning", "is_mentioned"), (1.0, 3.0, -0.5), -1.5)

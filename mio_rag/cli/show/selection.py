@@ -22,8 +22,9 @@ from mio_rag.errors import InputError
 
 if TYPE_CHECKING:
     from mio_rag.corpora.dataset import LeftOut
+    from mio_rag.selection.result import Selection
     from mio_rag.solvers.result import SolveResult
-    from mio_rag.types import Answer, Selection
+    from mio_rag.types import Answer
 
 __all__ = [
     "Output",

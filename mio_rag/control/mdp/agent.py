@@ -33,8 +33,9 @@ from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import Generator
 from mio_rag.generation.protocol import CHOICE_TOKENS
 from mio_rag.retrieval.retriever import Retriever
+from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Question, Selection
+from mio_rag.types import Question
 
 __all__ = ["Agent", "ControlSettings", "Failure", "Outcome", "make_agent"]
 

@@ -18,13 +18,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError, SolverError
 from mio_rag.relevance import Labelled, RelevanceModel, fit
 from mio_rag.relevance.model import Kind
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import Status
-from mio_rag.types import Candidates, Question
+from mio_rag.types import Question
 
 __all__ = ["VARIED", "Goal", "Reading", "Setting", "readings", "valued_pools"]
 

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from mio_rag import __version__
+from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError, require
 from mio_rag.evaluation.fit.goal import (
     VARIED,
@@ -44,7 +45,7 @@ from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.relevance import RelevanceModel
 from mio_rag.relevance.model import Kind
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Candidates, Question
+from mio_rag.types import Question
 
 __all__ = ["TuneResult", "TuneSettings", "tune"]
 

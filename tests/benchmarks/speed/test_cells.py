@@ -5,9 +5,10 @@ import pytest
 
 from benchmarks.speed.cells import LINK_WEIGHT, build, calibrated, chosen_cells, grid, links, program_hash
 from benchmarks.speed.pools import Pool, load_pools, mention_pairs
+from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Candidates, Passage
+from mio_rag.types import Passage
 
 
 def pool(n: int = 60, mentions=(), name: str = "set/q") -> Pool:

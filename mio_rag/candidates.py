@@ -1,0 +1,254 @@
+"""The pool that retrieval hands to selection, checked as a whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mio_rag.entries import holds_truth_values, listed, no_names, no_strings
+from mio_rag.errors import InputError
+from mio_rag.types import Passage
+
+__all__ = ["Candidates"]
+
+FloatArray = NDArray[np.float64]
+
+#: Of one passage: the sum over a pool then stays far within 64 bits, and exact in float64.
+_MOST_TOKENS = 10**12
+
+
+def _frozen_array(value: ArrayLike, dtype: Any) -> NDArray[Any]:
+    if type(value) is np.ndarray and value.dtype == dtype:
+        flags = value.flags
+        if flags.owndata and not flags.writeable:  # nobody else's view, and nobody writes to it
+            return value
+    if np.iscomplexobj(value):
+        raise TypeError("complex numbers")
+    try:
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as that
+            array = np.array(value, dtype=dtype)
+    except OverflowError as error:  # a whole number that no float64 holds
+        raise ValueError(str(error)) from error
+    array.flags.writeable = False
+    return array
+
+
+def _vector(name: str, value: Any, n: int, dtype: Any, problems: list[str]) -> NDArray[Any] | None:
+    """A read-only vector of length n, or None with the problem noted."""
+    if holds_truth_values(value):
+        problems.append(f"{name} holds truth values: give numbers")
+        return None
+    try:
+        array = _frozen_array(value, dtype)
+    except (TypeError, ValueError) as error:
+        problems.append(f"{name} is not a numeric vector ({error})")
+        return None
+    if array.shape != (n,):
+        problems.append(
+            f"{name} has shape {array.shape}, expected ({n},): one value for each of the {n} passages"
+        )
+        return None
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        bad = int(np.flatnonzero(~np.isfinite(array))[0])
+        problems.append(f"{name}[{bad}] is {array[bad]}: every value must be finite")
+        return None
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The pool that retrieval hands to selection, best first.
+
+    Parameters
+    ----------
+    ids, texts : sequence of str, length n
+        Unique ids and the passages' texts.
+    relevance : array_like, shape (n,)
+        Value of reading each passage; any finite scale on which more is better (cosine, probability, ...).
+    tokens : array_like of int, shape (n,)
+        Token cost of each passage in the prompt, from 1 to 1e12, as the reader's own tokenizer counts it.
+    embeddings : array_like, shape (n, d), optional
+        Passage embeddings; unit rows give cosine similarity. Without them redundancy cannot be priced.
+    query_embedding : array_like, shape (d,), optional
+        Embedding of the question; needed for embedding uncertainty.
+    titles, sources, clusters : sequence of str, length n, optional
+        Labels for the prompt, per-source caps and topical coverage.
+    radius : float or array_like of shape (n,), optional
+        Uncertainty radius of each embedding, >= 0. None: the selector's own setting applies.
+    scores : mapping of str to array_like of shape (n,), optional
+        Scores of single retrievers ("dense", "bm25", "fused") or of a re-ranker, for baselines and features.
+    question : str
+        What was asked, for features that compare it with a passage; blank where unknown.
+    links : array_like, shape (n, n), optional
+        Evidence links: entry (i, j) > 0 where passage i mentions what passage j is about, at most 1. None:
+        not looked for.
+    positions : array_like of int, shape (n,), optional
+        Place of each passage in its corpus, whose passages stand in document order.
+    similarity : array_like, shape (n, n), optional
+        Symmetric; what redundancy is priced by, instead of the embeddings' inner products. The diagonal is
+        ignored. Under embedding uncertainty it cannot stand in for embeddings.
+
+    Raises
+    ------
+    InputError
+        With every problem found, not only the first.
+    """
+
+    ids: Sequence[str]
+    texts: Sequence[str]
+    relevance: FloatArray
+    tokens: NDArray[np.int64]
+    embeddings: NDArray[np.float32] | None = None
+    query_embedding: NDArray[np.float32] | None = None
+    titles: Sequence[str] | None = None
+    sources: Sequence[str] | None = None
+    clusters: Sequence[str] | None = None
+    radius: float | FloatArray | None = None
+    scores: Mapping[str, FloatArray] = field(default_factory=dict)
+    question: str = ""
+    links: NDArray[np.float32] | None = None
+    positions: NDArray[np.int64] | None = None
+    similarity: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        problems: list[str] = []
+        put = object.__setattr__
+        for name in ("ids", "texts", "titles", "sources", "clusters"):
+            if (value := getattr(self, name)) is not None or name in ("ids", "texts"):
+                put(self, name, listed(name, value))
+        n = len(self.ids)
+        for name in ("texts", "titles"):
+            problems += no_strings(name, getattr(self, name) or ())
+        for name in ("ids", "sources", "clusters"):
+            problems += no_names(name, getattr(self, name) or ())
+        if problems:
+            raise InputError(problems)
+        if len(set(self.ids)) < n:
+            repeated = sorted({i for i, count in Counter(self.ids).items() if count > 1})
+            problems.append(
+                f"ids repeat ({', '.join(map(str, repeated[:5]))}): each passage needs its own id"
+            )
+        for name in ("texts", "titles", "sources", "clusters"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if len(value) != n:
+                problems.append(f"{name} has {len(value)} entries, expected {n}")
+        if not all(map(str.strip, self.texts)):
+            blank = [str(i) for i, text in zip(self.ids, self.texts, strict=False) if not text.strip()]
+            problems.append(f"passages without text ({', '.join(blank[:5])}): drop them or fill them")
+        put(self, "relevance", _vector("relevance", self.relevance, n, np.float64, problems))
+        put(self, "tokens", self._whole_tokens(n, problems))
+        self._check_embeddings(n, problems)
+        if self.radius is not None:
+            one = isinstance(self.radius, (int, float, np.number))
+            checked = _vector("radius", [self.radius] * n if one else self.radius, n, np.float64, problems)
+            if checked is not None and np.any(checked < 0):
+                problems.append("radius must be >= 0: it is the norm of the largest embedding error")
+            put(self, "radius", checked)
+        put(
+            self,
+            "scores",
+            {k: _vector(f"scores['{k}']", v, n, np.float64, problems) for k, v in self.scores.items()},
+        )
+        if self.positions is not None:
+            put(self, "positions", _vector("positions", self.positions, n, np.int64, problems))
+        if self.links is not None:
+            try:
+                links = _frozen_array(self.links, np.float32)
+            except (TypeError, ValueError) as error:
+                problems.append(f"links is not an array of numbers ({error})")
+                links = np.zeros((n, n), dtype=np.float32)
+            if links.shape != (n, n):
+                problems.append(f"links has shape {links.shape}, expected ({n}, {n}): one row per passage")
+            elif not np.all((links >= 0) & (links <= 1)) or np.any(np.diagonal(links) != 0):
+                problems.append("links must lie in [0, 1], with a zero diagonal: a passage links to others")
+            put(self, "links", links)
+        if self.similarity is not None:
+            self._check_similarity(self.similarity, n, problems)
+        if problems:
+            raise InputError(problems)
+
+    def _whole_tokens(self, n: int, problems: list[str]) -> NDArray[np.int64] | None:
+        given: Any = self.tokens
+        whole = isinstance(given, np.ndarray) and given.dtype == np.int64
+        tokens = _vector("tokens", given, n, np.int64 if whole else np.float64, problems)
+        if tokens is None:
+            return None
+        if (tokens < 1).any() or not (whole or (tokens == np.floor(tokens)).all()):
+            problems.append(
+                "tokens must be whole numbers >= 1: count each passage with the reader's tokenizer"
+            )
+            return None
+        if (tokens > _MOST_TOKENS).any():
+            problems.append(f"tokens must be at most {_MOST_TOKENS:.0e}, given {float(tokens.max()):.3g}")
+            return None
+        return _frozen_array(tokens, np.int64)
+
+    def _check_similarity(self, given: ArrayLike, n: int, problems: list[str]) -> None:
+        try:
+            matrix = _frozen_array(given, np.float64)
+        except (TypeError, ValueError) as error:
+            problems.append(f"similarity is not an array of numbers ({error})")
+            return
+        object.__setattr__(self, "similarity", matrix)
+        if matrix.shape != (n, n):
+            problems.append(f"similarity has shape {matrix.shape}, expected ({n}, {n}): one row per passage")
+        elif not np.all(np.isfinite(matrix)):
+            i, j = (int(k) for k in np.argwhere(~np.isfinite(matrix))[0])
+            problems.append(f"similarity[{i}, {j}] is {matrix[i, j]}: every value must be finite")
+        elif not np.allclose(matrix, matrix.T, rtol=0, atol=1e-6):
+            problems.append("similarity is not symmetric: how alike two passages are has no direction")
+
+    def _check_embeddings(self, n: int, problems: list[str]) -> None:
+        put = object.__setattr__
+        for name in ("embeddings", "query_embedding"):
+            value = getattr(self, name)
+            try:
+                put(self, name, None if value is None else _frozen_array(value, np.float32))
+            except (TypeError, ValueError) as error:
+                problems.append(f"{name} is not an array of numbers ({error})")
+                put(self, name, None)
+        if self.embeddings is not None:
+            matrix = self.embeddings
+            if matrix.ndim != 2 or matrix.shape[0] != n:
+                problems.append(
+                    f"embeddings has shape {matrix.shape}, expected ({n}, d): one row per passage"
+                )
+            elif not np.isfinite(matrix).all():
+                row = int(np.flatnonzero(~np.isfinite(matrix).all(axis=1))[0])
+                problems.append(
+                    f"embeddings row {row} (passage '{self.ids[row]}') holds NaN or infinity: embed it again"
+                )
+        if self.query_embedding is not None:
+            query = self.query_embedding
+            if query.ndim != 1 or not np.all(np.isfinite(query)):
+                problems.append(
+                    f"query_embedding has shape {query.shape} or is not finite, expected a finite vector (d,)"
+                )
+            elif (
+                self.embeddings is not None
+                and self.embeddings.ndim == 2
+                and query.shape[0] != self.embeddings.shape[1]
+            ):
+                problems.append(
+                    f"query_embedding has {query.shape[0]} dimensions, the passages "
+                    f"{self.embeddings.shape[1]}: embed both with the same model"
+                )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def passage(self, i: int) -> Passage:
+        """The i-th candidate as a `Passage`."""
+        return Passage(
+            id=self.ids[i],
+            text=self.texts[i],
+            title=self.titles[i] if self.titles is not None else "",
+            source=self.sources[i] if self.sources is not None else "",
+        )

@@ -1,0 +1,234 @@
+"""What was chosen: the decision on each passage, the certificate, the worst case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.candidates import Candidates
+from mio_rag.errors import InputError
+from mio_rag.types import Passage
+
+if TYPE_CHECKING:
+    from mio_rag.formulations.joint import JointProblem
+    from mio_rag.formulations.program import SelectionProgram
+    from mio_rag.formulations.uncertainty import UncertaintySet
+    from mio_rag.selection.attack import Attack
+    from mio_rag.solvers.infeasibility import Conflict
+    from mio_rag.solvers.result import SolveResult
+
+__all__ = ["Decision", "Selection", "WorstCase"]
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Why one candidate is in or out.
+
+    Parameters
+    ----------
+    value : float
+        Marginal objective value given the other selected passages: what removing a selected passage loses, or
+        what adding an unselected one would gain (possibly negative).
+    reason : str
+        One sentence for a person.
+    redundant_with : str or None
+        Id of the selected passage that takes most of this one's value away.
+    """
+
+    id: str
+    selected: bool
+    tokens: int
+    relevance: float
+    value: float
+    reason: str
+    redundant_with: str | None = None
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """What a selection is worth when its embeddings are as wrong as the uncertainty set allows.
+
+    Parameters
+    ----------
+    counterpart : str
+        Which counterpart was maximised: "termwise" or "joint".
+    lower : float
+        Certified: no perturbation of the set makes the selection worth less.
+    upper : float or None
+        Reached: some perturbation makes it worth no more; None where none was looked for.
+    programs : int
+        Solved to find the selection.
+    """
+
+    counterpart: str
+    lower: float
+    upper: float | None
+    programs: int = 1
+
+    def explain(self) -> str:
+        """One line for a person."""
+        if self.upper is None:
+            return f"worst case ({self.counterpart}): at least {self.lower:.6g}"
+        return f"worst case ({self.counterpart}): between {self.lower:.6g} and {self.upper:.6g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "counterpart": self.counterpart,
+            "lower": self.lower,
+            "upper": self.upper,
+            "programs": self.programs,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """What the model will read, with the proof.
+
+    Parameters
+    ----------
+    chosen : tuple of int
+        Indices into `candidates`, in prompt order.
+    tokens_used : int
+        Sum of the chosen passages' token costs; never above `budget_tokens`.
+    result : SolveResult
+        Status, objective, certified bound and gap of the program that was solved.
+    decisions : tuple of Decision
+        One per candidate, in candidate order.
+    worst_case : WorstCase or None
+        Under embedding uncertainty.
+    notes : tuple of str
+        Constraints that were broken at their price, and what holds for those that name passages outside the
+        pool.
+    conflict : Conflict or None
+        Where nothing is feasible: requirements that cannot hold together, and the budget that would do.
+    problem : callable or None
+        Uncertainty set (None: the selector's own) -> the robust problem, for `attack`.
+
+    Notes
+    -----
+    Where constraints may be broken at a price, `program` and `result.x` hold an item behind the passages for
+    every size in which that is bought, and one, always in, for the objective's constant.
+    """
+
+    candidates: Candidates
+    chosen: tuple[int, ...]
+    tokens_used: int
+    budget_tokens: int
+    result: SolveResult
+    program: SelectionProgram
+    decisions: tuple[Decision, ...]
+    worst_case: WorstCase | None = None
+    notes: tuple[str, ...] = ()
+    conflict: Conflict | None = None
+    problem: Callable[[UncertaintySet | None], JointProblem] | None = None
+
+    def attack(
+        self,
+        uncertainty: UncertaintySet | None = None,
+        *,
+        restarts: int = 8,
+        random: int = 100,
+        seed: int = 0,
+    ) -> Attack:
+        """Perturb the embeddings to make this selection as bad as possible.
+
+        Parameters
+        ----------
+        uncertainty : UncertaintySet, optional
+            Where the perturbations lie; the set that the selection was made for by default.
+        restarts : int
+            Random starts of the block-coordinate descent, beside the first-order worst case.
+        random : int
+            Random perturbations, for comparison.
+
+        Returns
+        -------
+        Attack
+            `.worst` (reached) never lies below `.certified`.
+
+        Raises
+        ------
+        InputError
+            If there is no selection, or the candidates have no embeddings.
+        """
+        from mio_rag.selection.attack import attack
+
+        if self.problem is None or self.result.x is None:
+            raise InputError("there is no selection to attack")
+        return attack(self.problem(uncertainty), self.result.x, restarts=restarts, random=random, seed=seed)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Ids of the chosen passages, in prompt order."""
+        return tuple(self.candidates.ids[i] for i in self.chosen)
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        """The chosen passages, in prompt order."""
+        return tuple(self.candidates.passage(i) for i in self.chosen)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Texts of the chosen passages, in prompt order."""
+        return tuple(self.candidates.texts[i] for i in self.chosen)
+
+    def explain(self) -> str:
+        """A plain-text account: the certificate first, then one line per candidate, chosen ones first."""
+        result = self.result
+        assert self.program.fixed is not None
+        lines = [
+            f"{len(self.chosen)} of {len(self.candidates)} passages, "
+            f"{self.tokens_used} of {self.budget_tokens} tokens",
+            result.certificate(),
+            *([] if self.worst_case is None else [self.worst_case.explain()]),
+            *self.notes,
+        ]
+        if self.conflict is not None:
+            return "\n".join([*lines, self.conflict.explain()])
+        if result.x is None:  # there is nothing to say about single passages
+            asked = [f"at most {self.program.budget:.10g} tokens", *(row.name for row in self.program.rows)]
+            ids = zip(self.candidates.ids, self.program.fixed, strict=False)  # prices stand behind them
+            asked += [f"'{i}' in" for i, value in ids if value == 1]
+            return "\n".join([*lines, "asked for, together: " + "; ".join(asked)])
+        order = [*self.chosen, *(i for i in range(len(self.candidates)) if i not in set(self.chosen))]
+        for i in order:
+            d = self.decisions[i]
+            lines.append(f"{'+' if d.selected else '-'} {d.id} ({d.tokens} tokens): {d.reason}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: the certificate, then the candidates: chosen ones first, in prompt order."""
+        order = [*self.chosen, *(i for i in range(len(self.candidates)) if i not in set(self.chosen))]
+        return {
+            **self.result.to_dict(),
+            "tokens_used": self.tokens_used,
+            "budget_tokens": self.budget_tokens,
+            "selected_ids": list(self.ids),
+            "worst_case": None if self.worst_case is None else self.worst_case.to_dict(),
+            "notes": list(self.notes),
+            "conflict": None
+            if self.conflict is None
+            else {"parts": list(self.conflict.parts), "smallest_budget": self.conflict.smallest_budget},
+            "passages": [
+                {
+                    "id": d.id,
+                    "title": self.candidates.passage(i).title,
+                    "source": self.candidates.passage(i).source,
+                    "tokens": d.tokens,
+                    "relevance": d.relevance,
+                    "value": d.value,
+                    "selected": d.selected,
+                    "reason": d.reason,
+                    "redundant_with": d.redundant_with,
+                    "text": self.candidates.texts[i],
+                }
+                for i, d in ((i, self.decisions[i]) for i in order)
+            ],
+        }
