@@ -7,7 +7,7 @@
     +-- MissingExtraError (also ImportError) an optional package is missing; its message says how to get it
     +-- InfeasibleError                     no selection satisfies the constraints, and one is needed
     +-- SolverError (also RuntimeError)     a solver cannot take the program, or broke while solving it
-    +-- GenerationError (also RuntimeError) a generator could not answer (endpoint down, window exceeded, ...)
+    +-- GenerationError (also RuntimeError) a generator could not answer: `mio_rag.types`, beside what it answers
 
 Infeasibility is a status of a result, not an exception, until something has to be read or answered.
 """
@@ -18,14 +18,9 @@ import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mio_rag.types import Answer
 
 __all__ = [
     "DataError",
-    "GenerationError",
     "IndexFormatError",
     "InfeasibleError",
     "InputError",
@@ -73,20 +68,6 @@ class InfeasibleError(MioRagError):
 
 class SolverError(MioRagError, RuntimeError):
     """A solver is unknown, unavailable, cannot take this program, or broke."""
-
-
-class GenerationError(MioRagError, RuntimeError):
-    """A generator could not produce an answer.
-
-    Parameters
-    ----------
-    spent : Answer, optional
-        What the model did say where that turned out to be no answer: its tokens and seconds are charged.
-    """
-
-    def __init__(self, message: str = "", spent: Answer | None = None) -> None:
-        super().__init__(message)
-        self.spent = spent
 
 
 @contextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, MioRagError
 
-__all__ = ["Answer", "Passage", "Question"]
+__all__ = ["Answer", "GenerationError", "Passage", "Question"]
 
 
 @dataclass(frozen=True)
@@ -84,3 +84,17 @@ class Answer:
     latency_seconds: float
     generator: str
     logprobs: tuple[float, ...] | None = None
+
+
+class GenerationError(MioRagError, RuntimeError):
+    """A generator could not produce an answer.
+
+    Parameters
+    ----------
+    spent : Answer, optional
+        What the model did say where that turned out to be no answer: its tokens and seconds are charged.
+    """
+
+    def __init__(self, message: str = "", spent: Answer | None = None) -> None:
+        super().__init__(message)
+        self.spent = spent

@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.relevance.methods import FEW_TOKENS, LINK_BENEFIT
 from mio_rag.context import render_context
-from mio_rag.errors import GenerationError, InputError, MioRagError
+from mio_rag.errors import InputError, MioRagError
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.methods import Method, make_methods
 from mio_rag.files import write_atomically
@@ -35,7 +35,7 @@ from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
-from mio_rag.types import Passage, Question
+from mio_rag.types import GenerationError, Passage, Question
 
 __all__ = ["CONDITIONS", "Readings", "answer_all", "conditions", "open_ledger"]
 

@@ -12,12 +12,13 @@ from benchmarks.relevance.answers import CONDITIONS, Readings, answer_all, condi
 from benchmarks.relevance.answers_picture import draw
 from benchmarks.relevance.models import halves, load
 from mio_rag.corpora.load import load_dataset
-from mio_rag.errors import GenerationError, InputError
+from mio_rag.errors import InputError
 from mio_rag.evaluation.record import environment
 from mio_rag.evaluation.summary import compare_rows, summarize
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator, make_generator
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.types import GenerationError
 
 __all__ = ["add_options", "command"]
 

@@ -15,7 +15,8 @@ from typer.core import TyperGroup
 
 from mio_rag.cli import interrupt
 from mio_rag.cli.streams import OutputError, prepare_streams, silence
-from mio_rag.errors import GenerationError, InfeasibleError, InputError, MioRagError, SolverError
+from mio_rag.errors import InfeasibleError, InputError, MioRagError, SolverError
+from mio_rag.types import GenerationError
 
 if TYPE_CHECKING:
     from mio_rag.cli.show.selection import Output

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from mio_rag.candidates import Candidates
-from mio_rag.errors import GenerationError, InputError, MioRagError
+from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation import Generator, Prompt
 from mio_rag.generation.protocol import CHOICE_TOKENS
 from mio_rag.selection.result import Selection
-from mio_rag.types import Answer, Passage, Question
+from mio_rag.types import Answer, GenerationError, Passage, Question
 
 __all__ = ["Call", "LimitReached", "Limits", "Memory", "Meter", "Replies", "Reply"]
 

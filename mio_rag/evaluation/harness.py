@@ -17,7 +17,7 @@ from typing import Any
 from mio_rag.context import RegexCounter
 from mio_rag.control.mdp.agent import ControlSettings
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.errors import DataError, GenerationError, InputError
+from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.controlled import Controlled, check_controllers, make_controlled
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.matched import matched_rows
@@ -32,6 +32,7 @@ from mio_rag.retrieval.retriever import Mode, Retriever, pool_problems
 from mio_rag.selection.constraints import check_ids
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveOptions
+from mio_rag.types import GenerationError
 
 __all__ = [
     "EvaluationResult",

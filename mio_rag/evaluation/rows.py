@@ -17,7 +17,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.control.mdp.agent import Failure
 from mio_rag.control.memory import Replies
-from mio_rag.errors import GenerationError, InfeasibleError, MioRagError
+from mio_rag.errors import InfeasibleError, MioRagError
 from mio_rag.evaluation.controlled import Controlled, outcome_row
 from mio_rag.evaluation.methods import Method
 from mio_rag.formulations.program import SelectionProgram
@@ -26,7 +26,7 @@ from mio_rag.measures import answer_measures, failed_measures, selection_measure
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.solvers.registry import solve
-from mio_rag.types import Answer, Question
+from mio_rag.types import Answer, GenerationError, Question
 
 __all__ = ["Road", "choose_option", "warm_up"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mio_rag.context import RegexCounter, render_context
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.errors import DataError, GenerationError, MioRagError
+from mio_rag.errors import DataError, MioRagError
 from mio_rag.evaluation.harness import Progress, check_corpus
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.record import environment, opened_run
@@ -27,7 +27,7 @@ from mio_rag.measures import answer_measures, failed_measures
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
-from mio_rag.types import Answer, Question
+from mio_rag.types import Answer, GenerationError, Question
 
 __all__ = ["FrontierResult", "data_frontier"]
 

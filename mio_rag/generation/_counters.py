@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from mio_rag.errors import GenerationError, InputError, require
+from mio_rag.errors import InputError, require
 from mio_rag.generation._http import HttpFailure
 from mio_rag.generation._tokenizer import chat_text, load_tokenizer
 from mio_rag.generation.prompts import Prompt
+from mio_rag.types import GenerationError
 
 __all__ = [
     "HuggingFaceCounter",

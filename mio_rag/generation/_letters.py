@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mio_rag.errors import GenerationError
 from mio_rag.generation.prompts import LETTERS
+from mio_rag.types import GenerationError
 
 __all__ = ["option_logprobs", "parse_choice"]
 

@@ -24,12 +24,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mio_rag.errors import GenerationError, InputError, require
+from mio_rag.errors import InputError, require
 from mio_rag.generation._http import HttpFailure, LoopbackClient
 from mio_rag.generation._letters import option_logprobs
 from mio_rag.generation.base import BaseGenerator, Chosen
 from mio_rag.generation.prompts import LETTERS, Prompt
-from mio_rag.types import Answer
+from mio_rag.types import Answer, GenerationError
 
 __all__ = ["GGUFGenerator"]
 

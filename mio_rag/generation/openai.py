@@ -15,12 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from mio_rag.errors import GenerationError, InputError, require
+from mio_rag.errors import InputError, require
 from mio_rag.generation._counters import PromptCounter, find_counter, named_counter
 from mio_rag.generation._http import HttpFailure
 from mio_rag.generation.base import BaseGenerator
 from mio_rag.generation.prompts import Prompt
-from mio_rag.types import Answer
+from mio_rag.types import Answer, GenerationError
 
 __all__ = ["OpenAIGenerator"]
 

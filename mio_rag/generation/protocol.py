@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from mio_rag.errors import GenerationError
 from mio_rag.generation.prompts import Prompt
-from mio_rag.types import Answer, Question
+from mio_rag.types import Answer, GenerationError, Question
 
 __all__ = ["CHOICE_TOKENS", "Choice", "Generator", "OptionWeigher"]
 

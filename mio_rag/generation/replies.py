@@ -22,10 +22,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
-from mio_rag.errors import GenerationError, InputError
+from mio_rag.errors import InputError
 from mio_rag.generation.prompts import Prompt, build_prompt
 from mio_rag.generation.protocol import Choice, Generator, OptionWeigher
-from mio_rag.types import Answer, Question
+from mio_rag.types import Answer, GenerationError, Question
 
 __all__ = ["RememberingGenerator", "ReplyFile"]
 

@@ -15,7 +15,7 @@ from mio_rag.control.memory import Limits, Memory, Meter, Reply, totals
 from mio_rag.control.steps.base import LmSynthesizer
 from mio_rag.control.trace import Trace, read_traces, replay
 from mio_rag.corpora.load import Dataset
-from mio_rag.errors import DataError, GenerationError, InfeasibleError, InputError, SolverError
+from mio_rag.errors import DataError, InfeasibleError, InputError, SolverError
 from mio_rag.evaluation.controlled import Controlled
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.evaluation.rows import Road
@@ -23,7 +23,7 @@ from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Answer, Question
+from mio_rag.types import Answer, GenerationError, Question
 from tests.control.scripted import CHOICE, COMPARISON, Sure, agent, said
 
 

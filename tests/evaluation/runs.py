@@ -8,10 +8,10 @@ import pyarrow.parquet
 
 from mio_rag.context import RegexCounter, render_context
 from mio_rag.corpora.load import Dataset
-from mio_rag.errors import GenerationError
 from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings, evaluate
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.types import GenerationError
 
 SCRIPT = {"a": "Mount Falterona", "b": "406 kilometres", "c": "The Tiber", "d": "sand"}
 #: Enough for one or two of the river passages, or for all of them.

@@ -10,14 +10,14 @@ import pytest
 
 from mio_rag.context import RegexCounter
 from mio_rag.corpora.load import Dataset
-from mio_rag.errors import DataError, GenerationError, InputError
+from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.harness import EvaluationSettings
 from mio_rag.evaluation.summary import SUMMARY_MEASURES, compare_rows, summarize
 from mio_rag.generation import ExtractiveGenerator, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveOptions
-from mio_rag.types import Passage, Question
+from mio_rag.types import GenerationError, Passage, Question
 from tests.evaluation.runs import SCRIPT, check_rows, failing, ledger, run
 
 PROMISED = {

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from mio_rag.context import passage_tokens, render_context
-from mio_rag.errors import GenerationError, InputError
+from mio_rag.errors import InputError
 from mio_rag.generation import GGUFGenerator, build_prompt, make_generator
 from mio_rag.retrieval.rerank import make_reranker
-from mio_rag.types import Passage, Question
+from mio_rag.types import GenerationError, Passage, Question
 
 MODEL = os.environ.get("MIO_RAG_TEST_GGUF", "")
 needs_model = pytest.mark.skipif(not MODEL, reason="MIO_RAG_TEST_GGUF names no GGUF file")

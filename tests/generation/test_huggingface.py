@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from mio_rag.errors import GenerationError, InputError
+from mio_rag.errors import InputError
 from mio_rag.generation import HuggingFaceGenerator, build_prompt, make_generator
 from mio_rag.generation.prompts import LETTERS
-from mio_rag.types import Answer, Passage, Question
+from mio_rag.types import Answer, GenerationError, Passage, Question
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from mio_rag.errors import GenerationError, InputError
+from mio_rag.errors import InputError
 from mio_rag.generation import OpenAIGenerator, build_prompt, make_generator
-from mio_rag.types import Answer, Passage, Question
+from mio_rag.types import Answer, GenerationError, Passage, Question
 
 pytest.importorskip("openai")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.errors import GenerationError, InputError
+from mio_rag.errors import InputError
 from mio_rag.generation import (
     BaseGenerator,
     ExtractiveGenerator,
@@ -26,7 +26,7 @@ from mio_rag.generation.gguf import _among
 from mio_rag.generation.protocol import CHOICE_TOKENS, OptionWeigher
 from mio_rag.generation.replies import RememberingGenerator, _RememberingWeigher
 from mio_rag.retrieval.rerankers import YesNo
-from mio_rag.types import Answer, Question
+from mio_rag.types import Answer, GenerationError, Question
 
 OPEN = build_prompt(Question("q", "Where is the tower?"))
 CHOICE = build_prompt(Question("m", "Which?", choices=("Rome", "Paris")))

@@ -9,7 +9,7 @@ import pytest
 
 import mio_rag.generation as generation
 from mio_rag.context import TokenCounter
-from mio_rag.errors import GenerationError, InputError
+from mio_rag.errors import InputError
 from mio_rag.generation import (
     ExtractiveGenerator,
     Generator,
@@ -19,7 +19,7 @@ from mio_rag.generation import (
     make_generator,
 )
 from mio_rag.generation._letters import parse_choice
-from mio_rag.types import Passage, Question
+from mio_rag.types import GenerationError, Passage, Question
 
 QUESTION = Question("q1", "Where is the tower?")
 PASSAGES = [Passage("p1", "The tower stands in Paris.", "Tower")]

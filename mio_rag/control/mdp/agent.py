@@ -28,14 +28,14 @@ from mio_rag.control.steps.base import (
     SelectingFinder,
 )
 from mio_rag.control.trace import Step, Trace, open_actions
-from mio_rag.errors import GenerationError, InputError, MioRagError
+from mio_rag.errors import InputError, MioRagError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import Generator
 from mio_rag.generation.protocol import CHOICE_TOKENS
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Question
+from mio_rag.types import GenerationError, Question
 
 __all__ = ["Agent", "ControlSettings", "Failure", "Outcome", "make_agent"]
 

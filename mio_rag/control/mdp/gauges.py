@@ -19,8 +19,9 @@ import numpy as np
 
 from mio_rag.control.memory import LimitReached, Memory, Meter, Reply
 from mio_rag.control.steps.base import AnswerSynthesizer
-from mio_rag.errors import GenerationError, InputError
+from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.types import GenerationError
 
 __all__ = ["GAUGES", "Confidence", "Evidence", "Gauge", "Tracked", "draw", "make_gauge", "tracked_next"]
 
