@@ -7,7 +7,7 @@
     +-- MissingExtraError (also ImportError) an optional package is missing; its message says how to get it
     +-- InfeasibleError                     no selection satisfies the constraints, and one is needed
     +-- SolverError (also RuntimeError)     a solver cannot take the program, or broke while solving it
-    +-- GenerationError (also RuntimeError) a generator could not answer: `mio_rag.types`, beside what it answers
+    +-- GenerationError (also RuntimeError) a generator could not answer (`mio_rag.types`)
 
 Infeasibility is a status of a result, not an exception, until something has to be read or answered.
 """
