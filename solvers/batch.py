@@ -7,21 +7,16 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 from typing import Literal, get_args
 
-from mio_rag.errors import InputError, MioRagError
+from mio_rag.errors import InputError
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.solvers.blas import one_blas_thread
-from mio_rag.solvers.registry import check_name, solve
-from mio_rag.solvers.result import SolveOptions, SolveResult, Status
+from mio_rag.solvers.registry import check_name
+from mio_rag.solvers.reported import AHEAD, OptionsOf, solve_reported
+from mio_rag.solvers.result import SolveOptions, SolveResult
 
-__all__ = ["Executor", "batch_problems", "solve_as_completed", "solve_many", "solve_reported"]
+__all__ = ["Executor", "batch_problems", "solve_as_completed", "solve_many"]
 
 Executor = Literal["threads", "processes"]
-#: The options for a program, by its number.
-OptionsOf = Callable[[int], SolveOptions | None]
-
-#: Programs handed out ahead for each worker: enough that none waits, few enough to build them as they are
-#: needed.
-AHEAD = 2
 
 
 def solve_many(
@@ -116,16 +111,6 @@ def batch_problems(workers: int, executor: str) -> list[str]:
     if executor not in get_args(Executor):
         problems.append(f"executor={executor!r} is unknown: choose threads or processes")
     return problems
-
-
-def solve_reported(program: SelectionProgram, solver: str, options: SolveOptions | None) -> SolveResult:
-    """`solve`, with whatever it raises as the message of a result of status ERROR."""
-    try:
-        return solve(program, solver, options)
-    except MioRagError as error:
-        return SolveResult(Status.ERROR, solver, message=str(error))
-    except Exception as error:  # a defect of a back end costs its own program, not the batch
-        return SolveResult(Status.ERROR, solver, message=f"{type(error).__name__}: {error}")
 
 
 def _in_threads(

@@ -16,8 +16,8 @@ from itertools import islice
 
 from mio_rag.errors import SolverError
 from mio_rag.formulations.program import SelectionProgram
-from mio_rag.solvers.batch import AHEAD, OptionsOf, solve_reported
 from mio_rag.solvers.blas import one_blas_thread
+from mio_rag.solvers.reported import AHEAD, OptionsOf, solve_reported
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 
 __all__ = ["solve_in_processes"]

@@ -4,7 +4,8 @@ import ast
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,66 +14,8 @@ import mio_rag
 
 ROOT = Path(__file__).parents[1]
 
-#: A unit may import units of earlier layers, and those of its own.
-LAYERS = (
-    {"types", "errors", "files", "lines", "pictures", "reading", "entries"},
-    {"config", "context", "unit", "corpus", "names", "formulations"},
-    {"solvers", "relevance"},
-    {
-        "selector",
-        "explain",
-        "many",
-        "plain",
-        "side",
-        "side_pool",
-        "clusters",
-        "counterpart",
-        "attack",
-        "conversation",
-        "settings",
-    },
-    {
-        "datasets",
-        "documents",
-        "document_files",
-        "public_datasets",
-        "question_sets",
-        "retrieval",
-        "generation",
-    },
-    {"control"},
-    {"evaluation", "ask"},
-    {"frontier", "batch", "service"},
-    {"adapters"},
-    {
-        "console",
-        "console_frontier",
-        "console_mdp",
-        "cli",
-        "cli_batch",
-        "cli_control",
-        "cli_documents",
-        "cli_frontier",
-        "cli_mdp",
-        "cli_options",
-        "cli_output",
-        "cli_relevance",
-        "cli_serve",
-        "cli_side",
-        "cli_solve",
-        "cli_tune",
-        "demo",
-        "interrupt",
-        "streams",
-        "terminal",
-        "__main__",
-        "benchmarks",
-    },
-)
-#: What the two mathematical packages may import at most.
+#: What the two mathematical packages may import at most, by the first part of the name.
 CONFINED = {"formulations": {"errors", "reading"}, "solvers": {"errors", "formulations"}}
-#: select(embedder=...) is the plain-Python door: it fetches an embedder only if it is asked to.
-EXCEPTIONS = {("plain", "retrieval"), ("types", "attack")}
 
 HEAVY = (
     *("torch", "faiss", "ortools", "numba", "transformers", "sentence_transformers", "pandas", "sklearn"),
@@ -80,74 +23,118 @@ HEAVY = (
 )
 
 
-def sources() -> Iterator[tuple[str, Path]]:
-    """(unit, file) of every source file."""
-    for folder in (ROOT / "mio_rag", ROOT / "formulations", ROOT / "solvers", ROOT / "benchmarks"):
-        for path in sorted(folder.rglob("*.py")):
-            parts = path.relative_to(ROOT).parts
-            if parts[0] == "mio_rag" and parts[1] in ("formulations", "solvers"):
+def modules() -> dict[str, Path]:
+    """Dotted name -> file, of every source file; a folder's name is that of its __init__.py."""
+    found = {}
+    for folder in ("mio_rag", "formulations", "solvers", "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if parts[:2] in (("mio_rag", "formulations"), ("mio_rag", "solvers")):
                 continue  # links to the folders at the root
-            yield (Path(parts[1]).stem if parts[0] == "mio_rag" else parts[0]), path
+            name = ".".join(parts if folder in ("mio_rag", "benchmarks") else ("mio_rag", *parts))
+            found[name.removesuffix(".__init__")] = path
+    return found
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
-    """Dotted names that a file imports, wherever it does; not those for the type checker alone."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            continue
+def imports(tree: ast.AST, known: Collection[str]) -> set[str]:
+    """Modules that a file imports: anywhere in it, for the type checker too."""
+    found = set()
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "relative imports hide who imports whom"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        yield from imports(node)
+            named = (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {name if name in known else str(node.module) for name in named}
+    return found & set(known)
 
 
-def forbidden(unit: str, tree: ast.AST) -> list[str]:
-    """Imports of the package that the layer of a unit does not allow."""
-    layer = next((k for k, units in enumerate(LAYERS) if unit in units), None)
-    assert layer is not None, f"'{unit}' has no layer: add it to LAYERS"
-    allowed = CONFINED.get(unit, set().union(*LAYERS[: layer + 1])) | {unit}
-    named = [name.split(".") for name in imports(tree) if name.split(".")[0] in ("mio_rag", "benchmarks")]
-    targets = [parts[1] if parts[0] == "mio_rag" else parts[0] for parts in named]
-    return [
-        t for t in targets if not t.startswith("__v") and t not in allowed and (unit, t) not in EXCEPTIONS
-    ]
+def circles(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """One circle of a directed graph, if there is one."""
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        return [error.args[1]]
+    return []
 
 
-def test_only_later_layers_import_earlier_ones() -> None:
-    broken = [
-        f"{path.relative_to(ROOT)} imports {target}"
-        for unit, path in sources()
-        if path != ROOT / "mio_rag" / "__init__.py"
-        for target in forbidden(unit, ast.parse(path.read_text(encoding="utf-8")))
-    ]
-    assert broken == []
+def inside(graph: Mapping[str, Collection[str]], folder: str) -> dict[str, set[str]]:
+    """Who imports whom among the parts of a folder: its files, and its folders as wholes."""
+
+    def part(name: str) -> str | None:
+        """What a module is in this folder; None for what lies outside, and for the folder's own __init__."""
+        start = f"{folder}." if folder else ""
+        return name[len(start) :].split(".")[0] if name.startswith(start) and name != folder else None
+
+    parts: dict[str, set[str]] = {}
+    for name, targets in graph.items():
+        if (own := part(name)) is not None:
+            parts.setdefault(own, set()).update(t for t in map(part, targets) if t not in (None, own))
+    return parts
 
 
-@pytest.mark.parametrize(
-    ("unit", "code", "found"),
-    [
-        ("solvers", "from mio_rag.types import Passage", ["types"]),
-        ("solvers", "def f():\n    import mio_rag.selection.selector", ["selector"]),
-        ("formulations", "from mio_rag.solvers import solve", ["solvers"]),
-        ("evaluation", "from mio_rag.cli.show.selection import progress_bar", ["console"]),
-        ("evaluation", "if TYPE_CHECKING:\n    from mio_rag.cli.app import main", []),
-        ("cli", "from mio_rag.types import Passage", []),
-    ],
-)
-def test_the_guard_sees_what_it_should(unit: str, code: str, found: list[str]) -> None:
-    assert forbidden(unit, ast.parse(code)) == found
+def everyone() -> dict[str, set[str]]:
+    """Who imports whom. The package's own __init__ lists the public names, and is not followed."""
+    known = modules()
+    return {
+        name: imports(ast.parse(path.read_text(encoding="utf-8")), known) - {name, "mio_rag"}
+        for name, path in known.items()
+        if name != "mio_rag"
+    }
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    assert circles(everyone()) == []
+
+
+def test_in_every_folder_imports_run_one_way() -> None:
+    """Not only between files: two folders that import from each other cannot be read one after the other."""
+    graph = everyone()
+    folders = {"", *(name.rpartition(".")[0] for name in graph)}
+    assert {folder: found for folder in folders if (found := circles(inside(graph, folder)))} == {}
+
+
+def test_mathematics_knows_nothing_of_retrieval() -> None:
+    for name, targets in everyone().items():
+        unit = name.removeprefix("mio_rag.").split(".")[0]
+        if unit in CONFINED:
+            assert {t.split(".")[1] for t in targets} <= CONFINED[unit] | {unit}, name
+
+
+def test_the_guard_sees_what_it_should() -> None:
+    known = ("mio_rag.a", "mio_rag.b", "mio_rag.b.c", "mio_rag.d")
+    code = """
+import mio_rag.a
+from mio_rag.b import c, something
+if TYPE_CHECKING:
+    from mio_rag.d import D
+def f():
+    import mio_rag.d
+"""
+    assert imports(ast.parse(code), known) == {"mio_rag.a", "mio_rag.b", "mio_rag.b.c", "mio_rag.d"}
+    assert imports(ast.parse("if TYPE_CHECKING:\n    from mio_rag.d import D"), known) == {"mio_rag.d"}
+    graph = {"m.a.x": ["m.b.x"], "m.b.x": [], "m.b.y": ["m.a.y"], "m.a.y": []}
+    assert circles(graph) == []
+    assert circles({"a": ["b"], "b": ["a"]}) != []
+    assert inside(graph, "m") == {"a": {"b"}, "b": {"a"}}
+    assert inside(graph, "m.a") == {"x": set(), "y": set()}
+
+
+def test_every_folder_says_what_lives_there() -> None:
+    for path in modules().values():
+        if path.name == "__init__.py":
+            said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+            assert said, path
+            assert "\n\n\n" not in said
 
 
 def test_packages_listed_are_the_packages_on_disk() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
         "packages"
     ]
-    folders = [ROOT / "mio_rag", *(p for p in (ROOT / "mio_rag").iterdir() if p.is_dir())]
-    with_code = {".".join(f.relative_to(ROOT).parts) for f in folders if any(f.glob("*.py"))}
-    marked = {".".join(p.parent.relative_to(ROOT).parts) for f in folders for p in f.glob("__init__.py")}
-    assert set(listed) == with_code == marked
+    with_code = {name.rpartition(".")[0] for name in modules() if name.startswith("mio_rag.")}
+    marked = {name for name, path in modules().items() if path.name == "__init__.py"}
+    assert set(listed) == with_code == {name for name in marked if name.startswith("mio_rag")}
     for name in ("solvers", "formulations"):
         assert (ROOT / "mio_rag" / name).resolve() == ROOT / name
 
@@ -166,24 +153,8 @@ def test_importing_is_light(module: str) -> None:
 
 
 def test_bare_names_stay_free() -> None:
-    names = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for folder in (
-            "",
-            "formulations",
-            "solvers",
-            "relevance",
-            "retrieval",
-            "evaluation",
-            "generation",
-            "control",
-            "frontier",
-            "batch",
-            "service",
-        )
-        for path in sorted((ROOT / "mio_rag" / folder).glob("*.py"))
-        if path.stem != "__main__"
-    ]
+    names = [name for name in modules() if name.startswith("mio_rag.") and "__main__" not in name]
+    names = [name for name in names if not name.startswith("mio_rag.adapters.")]  # frameworks take seconds
     assert len(names) > 40
     code = f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\n"
     assert python(code + "print([n for n in ('solvers', 'formulations') if n in sys.modules])") == "[]"
@@ -243,7 +214,7 @@ def undocumented(tree: ast.Module) -> Iterator[str]:
 def test_everything_public_is_documented() -> None:
     found = {
         f"{path.relative_to(ROOT)}: {name}"
-        for _, path in sources()
+        for path in modules().values()
         for name in undocumented(ast.parse(path.read_text(encoding="utf-8")))
     }
     assert found == set()
