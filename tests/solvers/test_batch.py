@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_info
 from benchmarks.programs import random_program
 from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
-from mio_rag.solvers import Status, batch, processes, solve, solve_many
+from mio_rag.solvers import Status, processes, reported, solve, solve_many
 from mio_rag.solvers.batch import solve_as_completed
 from mio_rag.solvers.blas import one_blas_thread
 
@@ -53,7 +53,7 @@ def test_a_defect_of_a_back_end_costs_one_program(monkeypatch) -> None:
     def broken(program, solver, options):
         raise ZeroDivisionError("a defect") if program.n == 2 else InputError("refused")
 
-    monkeypatch.setattr(batch, "solve", broken)
+    monkeypatch.setattr(reported, "solve", broken)
     programs = [SelectionProgram(np.ones(n), np.zeros((n, n)), np.ones(n), 1) for n in (2, 3)]
     results = solve_many(programs, workers=2)
     assert [r.message for r in results] == ["ZeroDivisionError: a defect", "refused"]
