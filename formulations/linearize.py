@@ -64,7 +64,7 @@ def knapsack_bound(values: FloatArray, costs: FloatArray, budget: float) -> floa
     free = cost <= 0
     total = float(value[free].sum())
     value, cost = value[~free], cost[~free]
-    with np.errstate(over="ignore"):  # a cost next to nothing comes first
+    with np.errstate(over="ignore", divide="ignore"):  # a cost next to nothing comes first
         order = np.argsort(_by_largest(-value) / _by_largest(cost), kind="stable")
     value, cost = value[order], cost[order]
     spent = np.cumsum(cost)

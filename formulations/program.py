@@ -54,6 +54,8 @@ def is_setting(value: Any) -> bool:
     """Whether a value is a number from 0 to `LARGEST_SETTING`; True is none."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
         return False
+    if isinstance(value, np.floating):  # a half-precision one cannot be compared with what it cannot hold
+        value = float(value)
     return bool(0 <= value <= LARGEST_SETTING)
 
 

@@ -118,7 +118,8 @@ def scaled(program: SelectionProgram) -> Scaled:
     linear, pairwise, offset = within_reach(program)
     tolerance = absolute_tolerance(program.value_scale)
     linear, pairwise, dropped = _without_dust(linear, pairwise, tolerance / 10)
-    factor = _power_of_two(max(_largest(linear), _largest(pairwise))) / _OBJECTIVE
+    largest = max(_largest(linear), _largest(pairwise))
+    factor = max(_power_of_two(largest) / _OBJECTIVE, np.finfo(np.float64).tiny)
     spend = _row(LinearConstraint(program.costs, upper=program.budget))
     rows = [_row(row) for row in program.rows]
     kept = tuple(row for row in rows if row is not None)

@@ -108,6 +108,7 @@ def test_a_pool_refuses_the_same() -> None:
         ({"link_benefit": -(2**63) - 1}, "link_benefit=.* must be a number from 0 to"),
         ({"token_price": 10**400}, "token_price=.* must be a number from 0 to"),
         ({"token_price": 1j}, "token_price=1j must be a number from 0 to"),
+        ({"link_benefit": np.float16(-1)}, "link_benefit=.* must be a number from 0 to"),
         ({"link_benefit": 1e300}, r"link_benefit=1e\+300 must be a number from 0 to"),
         ({"must_include": [np.zeros(1)]}, r"must_include\[0\] is .* expected a string"),
         ({"must_include": np.array("a")}, "must_include is a ndarray"),
