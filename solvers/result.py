@@ -34,6 +34,8 @@ __all__ = [
 ABSOLUTE_TOLERANCE = 1e-6
 #: No relative gap below this one is resolved: floating-point solvers cannot prove 10^9 to within 10^-6.
 SMALLEST_RELATIVE_GAP = 1e-9
+#: Of the largest value: where nothing can be gained beside values of 10^10, a bound of 10^-2 is one of 0.
+_SMALLEST_SHARE = 1e-11
 
 
 class Status(StrEnum):
@@ -56,8 +58,8 @@ class SolveOptions:
         Wall time, > 0; None for no limit. At the limit the best selection comes back with a certified gap.
     relative_gap : float
         Stop once bound - objective <= max(1e-6 * min(1, scale), relative_gap * |objective|), where the scale
-        is the largest value of an item or benefit of a pair (`SelectionProgram.value_scale`). 0 asks for the
-        exact optimum within that, or within 1e-9 of its size where that is more.
+        is the largest value of an item or benefit of a pair (`SelectionProgram.value_scale`); from 1e5 on,
+        1e-11 * scale. 0 asks for the exact optimum within that, or within 1e-9 of its size where that is more.
     threads : int
         >= 1. One by default: many small programs are better solved side by side.
     seed : int
@@ -179,8 +181,8 @@ class SolveResult:
 
 
 def absolute_tolerance(scale: float) -> float:
-    """`ABSOLUTE_TOLERANCE` for a program of this `value_scale`, and never below the rounding of its sums."""
-    return max(ABSOLUTE_TOLERANCE * min(1.0, scale), 1e-15 * scale)
+    """`ABSOLUTE_TOLERANCE` for a program of this `value_scale`, and never below what floating point proves."""
+    return max(ABSOLUTE_TOLERANCE * min(1.0, scale), _SMALLEST_SHARE * scale)
 
 
 def _duration(seconds: float) -> str:
