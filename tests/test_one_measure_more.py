@@ -62,13 +62,20 @@ WORDS = Measure(
 )
 
 
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    """Whatever a test registers is gone after it, even when it fails."""
+    before = measures()
+    yield
+    for measure in measures():
+        if measure not in before:
+            unregister(measure.name)
+
+
 @pytest.fixture
-def registered() -> Iterator[None]:
+def registered() -> None:
     register(GOLD_FIRST)
     register(WORDS)
-    yield
-    unregister("gold_first")
-    unregister("answer_words")
 
 
 def command(*arguments: object) -> str:
@@ -206,7 +213,7 @@ def test_a_measure_that_would_mislead_is_refused(changes: dict[str, Any], said: 
 
 def test_a_measure_that_is_not_judged_needs_no_labels() -> None:
     register(replace(GOLD_FIRST, labelled=None, page=Page(judged=False)))
-    unregister("gold_first")
+    assert "gold_first" in [m.name for m in measures()]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -224,9 +231,7 @@ def test_half_a_whole_number_is_refused() -> None:
 
 def test_the_measures_of_the_package_pass_what_registering_asks() -> None:
     for measure in measures():
-        again = replace(measure, name=f"{measure.name}_again")
-        register(again)
-        unregister(again.name)
+        register(replace(measure, name=f"{measure.name}_again"))
 
 
 def test_names_that_measure_nothing_are_reserved(
@@ -255,6 +260,5 @@ def test_a_measure_without_direction_has_no_front() -> None:
         "tokens_used": 5, "gold_first": 1.0, "gold_recall": 1.0,
     }  # fmt: skip
     (point,) = summarize_grid([row], settings)
-    unregister("gold_first")
     assert point["measures"]["gold_first"]["mean"] == 1.0
     assert point["front"] == ["gold_recall"]
