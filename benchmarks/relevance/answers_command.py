@@ -17,6 +17,7 @@ from mio_rag.evaluation.record import environment
 from mio_rag.evaluation.summary import compare_rows, summarize
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator, make_generator
+from mio_rag.measures import find_measure
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import GenerationError
 
@@ -190,8 +191,10 @@ def _table(results: dict[str, Any]) -> str:
         ours = {(e["method"], e["measure"]): e for e in found["against_ours"]}
         for entry in found["summary"]:
             shown = "  ".join(
-                f"{label} {entry[key]['mean']:.3f} ({entry[key]['low']:.3f}-{entry[key]['high']:.3f})"
-                for key, label in (("token_f1", "F1"), ("exact_match", "EM"))
+                f"{m.title} {entry[m.name]['mean']:.3f} "
+                f"({entry[m.name]['low']:.3f}-{entry[m.name]['high']:.3f})"
+                for m in map(find_measure, ("token_f1", "exact_match"))
+                if m is not None
             )
             variant = entry["method"] in _VARIANTS
             gain = (ours if variant else gains).get((entry["method"], "token_f1"))

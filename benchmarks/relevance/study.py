@@ -16,6 +16,7 @@ import numpy as np
 from benchmarks.relevance.methods import LINKED, PLAIN, RERANKED, Compared
 from mio_rag.candidates import Candidates
 from mio_rag.files import write_atomically
+from mio_rag.measures import coverage
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.rerank import Reranker, rescored
 from mio_rag.selection.selector import Selector
@@ -109,9 +110,7 @@ def _at_budget(
     for question, pool in zip(questions, pools, strict=True):
         result = solve(selector.program(pool, budget), selector.solver, selector.options)
         chosen = list(result.selected)
-        names: Sequence[str] = pool.ids if question.gold_ids else pool.sources or ()
-        gold = set(question.gold_ids or question.gold_sources)
-        found = len(gold & {names[i] for i in chosen}) / len(gold)
+        found = coverage(question, pool, chosen)
         values = (
             found,
             float(found >= 1 - 1e-12),

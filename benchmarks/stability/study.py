@@ -21,6 +21,7 @@ from benchmarks.stability.versions import Versions
 from mio_rag.candidates import Candidates
 from mio_rag.errors import SolverError
 from mio_rag.formulations.joint import JointProblem
+from mio_rag.measures import coverage
 from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import Retriever
 from mio_rag.selection.program import joint_problem, solved
@@ -51,9 +52,7 @@ class _Chooser:
     def __init__(self, question: Question, pools: Mapping[str, Candidates], selector: Selector) -> None:
         self.pools = {name: selector.valued(pool) for name, pool in pools.items()}
         self.selector, self._known = selector, dict[tuple[str, int], SolveResult]()
-        pool = self.pools["own"]
-        self._names = pool.ids if question.gold_ids else pool.sources or ()
-        self._gold = set(question.gold_ids or question.gold_sources)
+        self._question = question
 
     def nominal(self, version: str, budget: int) -> SolveResult:
         """The nominal program of a version."""
@@ -94,7 +93,7 @@ class _Chooser:
         return found
 
     def _recall(self, chosen: Sequence[int]) -> float:
-        return len(self._gold & {self._names[i] for i in chosen}) / len(self._gold)
+        return coverage(self._question, self.pools["own"], chosen)
 
 
 def _solved(selector: Selector, pool: Candidates, budget: int) -> SolveResult:

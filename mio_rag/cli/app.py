@@ -16,6 +16,7 @@ from mio_rag.cli.commands.calibrate import RelevanceOptions, calibrate, doubt_em
 from mio_rag.cli.commands.frontier import frontier_app
 from mio_rag.cli.commands.index import index
 from mio_rag.cli.commands.mdp import mdp_app
+from mio_rag.cli.commands.measures import measures
 from mio_rag.cli.commands.serve import serve
 from mio_rag.cli.commands.solve import solve, warmup
 from mio_rag.cli.commands.tune import ConfigFile, tune
@@ -352,6 +353,7 @@ app.command()(serve)
 app.command()(tune)
 app.command()(radius)
 app.command()(solve)
+app.command()(measures)
 app.command()(warmup)
 
 

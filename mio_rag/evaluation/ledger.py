@@ -14,9 +14,9 @@ from typing import Any
 
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.files import replaced, write_atomically
-from mio_rag.measures import GENERATION_MEASURES, SELECTION_MEASURES
+from mio_rag.measures import measures
 
-__all__ = ["COLUMNS", "Key", "Ledger"]
+__all__ = ["Key", "Ledger", "columns"]
 
 Key = tuple[str, str, int]  # question_id, method, budget_tokens
 
@@ -32,34 +32,31 @@ _TEXT = (
     "error_kind",
     "ended",
 )
-_INTEGER = (
+_INTEGER = ("budget_tokens", "pool_size")  # and every measure that is a whole number
+_LISTS = ("selected_ids", "gold_ids", "answers")
+
+_FIRST = (
+    "question_id",
+    "method",
     "budget_tokens",
-    "passages_selected",
-    "pool_size",
+    "selected_ids",
     "tokens_used",
     "prompt_tokens",
     "completion_tokens",
-    "retrieval_calls",
-    "lm_calls",
-    "steps",
+    "answer",
+    "status",
+    "objective",
+    "bound",
+    "gap",
+    "solver",
+    "solve_seconds",
+    "error",
 )
-_LISTS = ("selected_ids", "gold_ids", "answers")
 
-#: Columns of every ledger, null where a run has no such value.
-COLUMNS = (
-    *(
-        "question_id",
-        "method",
-        "budget_tokens",
-        "selected_ids",
-        "tokens_used",
-        "prompt_tokens",
-        "completion_tokens",
-    ),
-    *("answer", "status", "objective", "bound", "gap", "solver", "solve_seconds", "error"),
-    *SELECTION_MEASURES,
-    *GENERATION_MEASURES,
-)
+
+def columns() -> tuple[str, ...]:
+    """Columns of every ledger, null where a run has no such value; a row may have more."""
+    return (*_FIRST, *(measure.name for measure in measures() if measure.compute is not None))
 
 
 def _writable(text: str | None) -> str | None:
@@ -131,12 +128,13 @@ class Ledger:
         """Write ``ledger.parquet`` with typed columns; undefined measures are null."""
         arrow: Any = require("pyarrow", "evaluation", "the ledger")
         parquet: Any = require("pyarrow.parquet", "evaluation", "the ledger")
-        names = list(dict.fromkeys([*COLUMNS, *(name for row in self.rows for name in row)]))
-        columns = []
+        names = list(dict.fromkeys([*columns(), *(name for row in self.rows for name in row)]))
+        whole = {*_INTEGER, *(measure.name for measure in measures() if measure.whole)}
+        table = []
         for name in names:
             values = [row.get(name) for row in self.rows]
             if name == "decisions":
-                columns.append(
+                table.append(
                     arrow.array([json.dumps(v) if v is not None else None for v in values], arrow.string())
                 )
                 continue
@@ -144,15 +142,15 @@ class Ledger:
                 arrow.string()
                 if name in _TEXT
                 else arrow.int64()
-                if name in _INTEGER
+                if name in whole
                 else arrow.list_(arrow.string())
                 if name in _LISTS
                 else arrow.float64()
             )
-            columns.append(
+            table.append(
                 arrow.array([_writable(v) for v in values] if kind == arrow.string() else values, kind)
             )
         path = self.folder / "ledger.parquet"
         with replaced(path) as partial:
-            parquet.write_table(arrow.table(columns, names=names), partial)
+            parquet.write_table(arrow.table(table, names=names), partial)
         return path

@@ -7,40 +7,9 @@ from typing import Any
 
 from mio_rag.evaluation.methods import RANKING_SOLVERS
 from mio_rag.evaluation.statistics import compare, mean_interval, ratio_interval
-from mio_rag.measures import GENERATION_MEASURES, SELECTION_MEASURES
+from mio_rag.measures import compared_measures, measures, right
 
-__all__ = ["SUMMARY_MEASURES", "compare_rows", "summarize"]
-
-_COSTS = (
-    "tokens_used",
-    "passages_selected",
-    "prompt_tokens",
-    "completion_tokens",
-    "gap",
-    "solve_seconds",
-    "retrieve_seconds",
-    "select_seconds",
-    "generate_seconds",
-    "decompose_seconds",
-    "reason_seconds",
-    "measure_seconds",
-    "total_seconds",
-    "retrieval_calls",
-    "lm_calls",
-    "steps",
-    "uncertainty",
-)
-SUMMARY_MEASURES = SELECTION_MEASURES + GENERATION_MEASURES + _COSTS
-_COMPARED = (
-    "gold_recall",
-    "all_gold",
-    "exact_match",
-    "token_f1",
-    "rouge_l",
-    "accuracy",
-    "tokens_used",
-    "diversity",
-)
+__all__ = ["compare_rows", "summarize"]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -76,39 +45,29 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
             if ranked or not any(row.get("status") for row in group)
             else len(proven) / len(selected),
         }
-        for measure in SUMMARY_MEASURES:
-            values = [float(row[measure]) for row in group if row.get(measure) is not None]
+        for name in (measure.name for measure in measures() if measure.of != "run"):
+            values = [float(row[name]) for row in group if row.get(name) is not None]
             if values:
-                entry[measure] = mean_interval(values, seed)
-        asked = [row for row in group if _right(row) is not None]
+                entry[name] = mean_interval(values, seed)
+        asked = [row for row in group if right(row) is not None]
         if asked and any(row.get("prompt_tokens") for row in asked):
             tokens = [
                 float((row.get("prompt_tokens") or 0) + (row.get("completion_tokens") or 0)) for row in asked
             ]
             entry["tokens_per_correct"] = ratio_interval(
-                tokens, [float(_right(row) or 0.0) for row in asked], seed
+                tokens, [float(right(row) or 0.0) for row in asked], seed
             )
         entries.append(entry)
     return entries
-
-
-def _right(row: Mapping[str, Any]) -> float | None:
-    """Whether the answer is right: of a choice its accuracy, otherwise its exact match."""
-    value: float | None = row.get("exact_match") if row.get("accuracy") is None else row["accuracy"]
-    return value
 
 
 def compare_rows(rows: Rows, baseline: str, seed: int = 0) -> list[dict[str, Any]]:
     """Paired comparisons of every method with the baseline; see `statistics.compare`."""
     values = {
         key: {
-            measure: found
-            for measure in _COMPARED
-            if (
-                found := {
-                    row["question_id"]: float(row[measure]) for row in group if row.get(measure) is not None
-                }
-            )
+            name: found
+            for name in (measure.name for measure in compared_measures())
+            if (found := {row["question_id"]: float(row[name]) for row in group if row.get(name) is not None})
         }
         for key, group in _groups(rows).items()
     }

@@ -14,7 +14,7 @@ from typing import Any
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import require
 from mio_rag.evaluation.report.text import escape, number, plain, plural, script_json
-from mio_rag.frontier.summary import MEASURES
+from mio_rag.measures import Use, frontier_measures
 from mio_rag.types import Question
 
 __all__ = ["MOST_QUESTIONS", "render_page"]
@@ -22,17 +22,6 @@ __all__ = ["MOST_QUESTIONS", "render_page"]
 #: Questions whose selections the page holds, spread evenly over the set.
 MOST_QUESTIONS = 60
 _EXCERPT = 400
-
-_LABELS = {
-    "gold_recall": "Gold recall",
-    "all_gold": "All gold passages",
-    "source_recall": "Gold documents",
-    "diversity": "Diversity (1 − mean cosine, of two or more)",
-    "stability": "Stability (Jaccard under random error)",
-    "guaranteed": "Guaranteed value at the reference radius",
-    "token_f1": "Answer F1",
-    "exact_match": "Exact match",
-}
 
 
 def render_page(
@@ -99,7 +88,7 @@ def _page_data(
     data: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], dataset: Dataset, shown: Sequence[Question]
 ) -> dict[str, Any]:
     """Points, questions, what each reads where, and each passage once."""
-    points = data["points"]
+    points, known = data["points"], frontier_measures(Use.POINT)
     place = {(p["name"], p["budget_tokens"]): k for k, p in enumerate(points)}
     texts = {p.id: p for p in dataset.passages}
     order: dict[str, int] = {}
@@ -115,13 +104,15 @@ def _page_data(
             "gap": row["gap"],
             "answer": row.get("answer"),
             "error": row.get("error"),
-            "values": {m: row[m] for m in MEASURES if row.get(m) is not None},
+            "values": {m.name: row[m.name] for m in known if row.get(m.name) is not None},
         }
     chosen = data.get("operating_point")
     return {
         "points": points,
         "chosen": None if chosen is None else place[chosen["name"], chosen["budget_tokens"]],
-        "measures": {m: _LABELS[m] for m in MEASURES if any(m in p["measures"] for p in points)},
+        "measures": {
+            m.name: m.frontier.label or m.label for m in known if any(m.name in p["measures"] for p in points)
+        },
         "questions": [
             {"id": q.id, "text": q.text, "answers": q.answers, "gold": q.gold_ids, "picks": picks[q.id]}
             for q in shown

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import require
+from mio_rag.measures import Use, frontier_measures
 from mio_rag.pictures import label_points, save_figure, set_title
 
 __all__ = ["plot_data", "plot_query"]
@@ -100,7 +101,7 @@ def plot_data(data: Mapping[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     points = data["points"]
-    wanted = ("gold_recall", "source_recall", "diversity", "stability", "guaranteed", "token_f1")
+    wanted = [measure.name for measure in frontier_measures(Use.PLOT)]
     names = [name for name in wanted if any(name in p["measures"] for p in points)]
     figure = Figure(figsize=(9, 3 * max(1, len(names))), layout="constrained")
     axes = figure.subplots(max(1, len(names)), 1, squeeze=False, sharex=True)[:, 0]

@@ -11,29 +11,18 @@ from numpy.typing import NDArray
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.frontier.chain import dominated
 from mio_rag.frontier.dataset import FrontierSettings
+from mio_rag.measures import Use, frontier_measures, measures
 
-__all__ = ["MEASURES", "coverage_measure", "operating_point", "summarize_grid"]
+__all__ = ["coverage_measure", "operating_point", "summarize_grid"]
 
 Row = Mapping[str, Any]
 
-#: Measures of a point, larger is better; tokens are what each is held against.
-MEASURES = (
-    "gold_recall",
-    "all_gold",
-    "source_recall",
-    "diversity",
-    "stability",
-    "guaranteed",
-    "token_f1",
-    "exact_match",
-)
-_COUNTED = ("tokens_used", "passages_selected", "solve_seconds")
 _FOLDS = 5
 
 
 def coverage_measure(points: Sequence[Row]) -> str | None:
     """Recall of the gold passages, else of the gold documents; None without labels."""
-    known = ("gold_recall", "source_recall")
+    known = [measure.name for measure in frontier_measures(Use.COVERAGE)]
     return next((m for m in known if any(m in p["measures"] for p in points)), None)
 
 
@@ -50,15 +39,17 @@ def summarize_grid(rows: Sequence[Row], settings: FrontierSettings) -> list[dict
         in one; None where the point is not certified.
     """
     groups = _groups(rows)
+    costs = [m for m in measures("cost") if m.frontier.use >= Use.POINT]
+    names = [measure.name for measure in (*frontier_measures(Use.POINT), *costs)]
     points = []
     for setting in settings.grid:
         group = groups[setting.name, setting.budget_tokens]
         proven = [row["status"] in ("optimal", "infeasible") for row in group]
-        measures = {}
-        for name in (*MEASURES, *_COUNTED):
+        found = {}
+        for name in names:
             values = [float(row[name]) for row in group if row.get(name) is not None]
             if values:
-                measures[name] = mean_interval(values, settings.seed) | {"n": len(values)}
+                found[name] = mean_interval(values, settings.seed) | {"n": len(values)}
         points.append(
             {
                 "name": setting.name,
@@ -72,7 +63,7 @@ def summarize_grid(rows: Sequence[Row], settings: FrontierSettings) -> list[dict
                 "infeasible": sum(row["status"] == "infeasible" for row in group),
                 "proven": float(np.mean(proven)),
                 "certified": all(proven),
-                "measures": measures,
+                "measures": found,
             }
         )
     _mark(points)
@@ -96,18 +87,23 @@ def _mark(points: list[dict[str, Any]]) -> None:
     tokens = -values("tokens_used")
     for point in points:
         point["front"], point["dominated"] = [], None
-    for name in MEASURES:
-        column = values(name)
-        if np.isnan(column).all():
+    for measure in frontier_measures(Use.POINT):
+        name, column = measure.name, measure.sign * values(measure.name)
+        if not measure.sign or np.isnan(column).all():
             continue
         beaten = dominated(np.column_stack([tokens, column]))
         for point, out, value in zip(proven, beaten, column, strict=True):
             if not out and not np.isnan(value):
                 point["front"].append(name)
     coverage = coverage_measure(points)
-    names = [name for name in (coverage, "diversity", "stability") if name is not None]
+    deciding = [
+        measure
+        for measure in frontier_measures(Use.DOMINANCE)
+        if measure.name == coverage or measure.frontier.use < Use.COVERAGE
+    ]
     if proven:
-        for point, out in zip(proven, dominated(np.column_stack([tokens, *map(values, names)])), strict=True):
+        columns = [measure.sign * values(measure.name) for measure in deciding]
+        for point, out in zip(proven, dominated(np.column_stack([tokens, *columns])), strict=True):
             point["dominated"] = bool(out)
 
 

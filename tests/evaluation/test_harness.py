@@ -12,8 +12,9 @@ from mio_rag.context import RegexCounter
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.harness import EvaluationSettings
-from mio_rag.evaluation.summary import SUMMARY_MEASURES, compare_rows, summarize
+from mio_rag.evaluation.summary import compare_rows, summarize
 from mio_rag.generation import ExtractiveGenerator, ScriptedGenerator
+from mio_rag.measures import measures
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveOptions
@@ -65,7 +66,7 @@ def test_files_agree_with_each_other(rivers: Dataset, river_index: CorpusIndex, 
             r for r in rows if (r["method"], r["budget_tokens"]) == (entry["method"], entry["budget_tokens"])
         ]
         assert entry["n"] == len(group) == 4
-        for measure in SUMMARY_MEASURES:
+        for measure in (m.name for m in measures() if m.of != "run"):
             values = [row[measure] for row in group if row.get(measure) is not None]
             assert (measure in entry) == bool(values)
             if values:

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from mio_rag.cli.terminal import Terminal
 from mio_rag.frontier.summary import coverage_measure
+from mio_rag.measures import Use, frontier_measures
 
 __all__ = ["print_points", "print_query"]
 
@@ -70,8 +71,12 @@ def print_points(
 ) -> None:
     """Points that no other one beats, by tokens; the operating point last."""
     coverage = coverage_measure(points)
-    names = [name for name in (coverage, "diversity", "stability", "token_f1") if name is not None]
-    names = [name for name in names if any(name in p["measures"] for p in points)]
+    names = [
+        measure.name
+        for measure in frontier_measures(Use.CONSOLE)
+        if (measure.name == coverage or measure.frontier.use < Use.COVERAGE)
+        and any(measure.name in p["measures"] for p in points)
+    ]
     table = Table("l_1", "rho", "l_2", "budget", "tokens", box=None)
     for name in names:
         table.add_column(name.replace("_", " "), no_wrap=True)

@@ -271,25 +271,6 @@ def print_left_out(console: Terminal, left_out: Sequence[LeftOut]) -> None:
         console.print(f"  and {len(reasons) - 20} other reasons; --json lists everything")
 
 
-# name, title, format, whether the interval is shown, whether a narrow terminal can do without
-_COLUMNS = (
-    ("gold_recall", "gold recall", "{:.3f}", True, False),
-    ("all_gold", "all gold", "{:.3f}", True, True),
-    ("pool_recall", "ceiling", "{:.3f}", False, False),
-    ("exact_match", "EM", "{:.3f}", True, False),
-    ("token_f1", "F1", "{:.3f}", True, False),
-    ("accuracy", "accuracy", "{:.3f}", True, False),
-    ("tokens_used", "tokens", "{:.0f}", False, False),
-    ("steps", "steps", "{:.1f}", False, False),
-    ("retrieval_calls", "retrievals", "{:.1f}", False, True),
-    ("lm_calls", "LM calls", "{:.1f}", False, True),
-    ("prompt_tokens", "prompt tokens", "{:.0f}", False, True),
-    ("total_seconds", "seconds", "{:.2f}", False, True),
-    ("tokens_per_correct", "tokens / correct", "{:.0f}", False, True),
-    ("diversity", "diversity", "{:.2f}", False, True),
-    ("select_seconds", "select s", "{:.3f}", False, True),
-    ("generate_seconds", "generate s", "{:.3f}", False, True),
-)
 _WIDE = 170  # columns of a terminal that holds everything
 
 
@@ -299,23 +280,31 @@ def _share(share: float | None) -> str:
 
 def print_summary(console: Terminal, summary: Sequence[Mapping[str, Any]]) -> None:
     """One line per method and budget: means, with 95 % intervals where the terminal is wide enough."""
+    from mio_rag.measures import console_measures
+
     wide = console.width >= _WIDE
-    shown = [c for c in _COLUMNS if any(entry.get(c[0]) for entry in summary) and (wide or not c[4])]
+    shown = [
+        (measure, column)
+        for measure in console_measures()
+        if (column := measure.console) is not None
+        and (wide or column.always)
+        and any(entry.get(measure.name) for entry in summary)
+    ]
     table = Table(header_style="bold", box=None, pad_edge=False)
     table.add_column("method", no_wrap=True)
     table.add_column("budget", justify="right", no_wrap=True)
-    for _, title, *_ in shown:
-        table.add_column(title, justify="right", no_wrap=True)
+    for measure, _ in shown:
+        table.add_column(measure.title, justify="right", no_wrap=True)
     table.add_column("proven", justify="right", no_wrap=True)
     if any(entry["failed"] for entry in summary):
         table.add_column("failed", justify="right", no_wrap=True)
     for entry in sorted(summary, key=lambda e: e["budget_tokens"]):
         cells: list[Text] = []
-        for name, _, form, interval, _ in shown:
-            value = entry.get(name)
-            cells.append(Text("\u2013" if value is None else form.format(value["mean"])))
-            if value is not None and interval and wide:
-                cells[-1].append(f" {form.format(value['low'])}\u2013{form.format(value['high'])}", "dim")
+        for measure, column in shown:
+            value, form = entry.get(measure.name), measure.form.format
+            cells.append(Text("\u2013" if value is None else form(value["mean"])))
+            if value is not None and column.interval and wide:
+                cells[-1].append(f" {form(value['low'])}\u2013{form(value['high'])}", "dim")
         failed = [str(entry["failed"])] if any(e["failed"] for e in summary) else []
         table.add_row(
             entry["method"],

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 
 from mio_rag.evaluation.report.model import (
-    MEASURES,
     Key,
-    Measure,
     Record,
     Report,
     failed,
     setting,
     verdict,
 )
+from mio_rag.measures import Measure, page_measures, right
 
 __all__ = ["details_and_passages", "page_data"]
 
@@ -32,14 +31,16 @@ def page_data(report: Report) -> dict[str, Any]:
         first.setdefault(row["question_id"], row)
     numbers = {question: i for i, question in enumerate(first)}
     context = ("generator", "embedder", "pool", "mode", "seed")
-    quality = [m for m in report.measures if m.better > 0]
+    quality = [m for m in report.measures if m.judged > 0]
+    explained = page_measures()
     return {
         "methods": [_method(report, name) for name in report.methods],
         "budgets": report.budgets,
         "baseline": report.baseline,
-        "primary": report.primary.key if report.primary else None,
-        "quality": [m.key for m in quality],
-        "measures": {m.key: {"label": m.label, "kind": m.kind} for m in [*MEASURES, *report.measures]},
+        "primary": report.primary.name if report.primary else None,
+        "quality": [m.name for m in quality],
+        "measures": {m.name: {"label": m.label, "kind": m.kind} for m in [*explained, *report.measures]},
+        "card": [m.name for m in explained if m.page is not None and m.page.card],
         "points": [_point(report, key, quality) for key in report.points],
         "comparisons": [
             _difference(report, c) for c in report.comparisons if c.get("difference") is not None
@@ -88,8 +89,8 @@ def _point(report: Report, key: Key, quality: Sequence[Measure]) -> dict[str, An
         "budget": budget,
         "n": record.get("n"),
         "failed": record.get("failed"),
-        "values": {m.key: record[m.key] for m in report.measures if report.mean(key, m.key) is not None},
-        "front": [m.key for m in quality if _undominated(report, key, m.key)],
+        "values": {m.name: record[m.name] for m in report.measures if report.mean(key, m.name) is not None},
+        "front": [m.name for m in quality if _undominated(report, key, m.name)],
     }
 
 
@@ -124,9 +125,8 @@ def _latency(report: Report) -> list[dict[str, Any]]:
 
 def _mark(row: Record) -> str:
     """By its answer r(ight), p(artly), w(rong); else a(ll), s(ome) or n(o) gold selected; "?" unknown."""
-    right = next((row[key] for key in ("accuracy", "exact_match") if row.get(key) is not None), None)
     overlap, recall = row.get("token_f1"), row.get("gold_recall")
-    score = overlap if right is None else right
+    score = overlap if right(row) is None else right(row)
     if score is not None:
         return "r" if score >= 1 else "p" if (overlap or 0) > 0 else "w"
     if recall is None:

@@ -7,8 +7,9 @@ from collections import Counter
 import numpy as np
 
 from mio_rag.evaluation.methods import RANKING_SOLVERS
-from mio_rag.evaluation.report.model import Key, Measure, Report, failed, status, verdict
+from mio_rag.evaluation.report.model import Key, Report, failed, status, verdict
 from mio_rag.evaluation.report.text import at_budget, between, number, p_value, percent, plural
+from mio_rag.measures import Measure
 
 __all__ = ["headlines"]
 
@@ -26,9 +27,9 @@ def _best(report: Report) -> str:
     measure = report.primary
     if measure is None:
         return "No quality measure is defined for this run, so methods are not ranked."
-    means = report.means[measure.key]
+    means = report.means[measure.name]
     best = max(means, key=lambda key: (means[key], -(report.mean(key, "tokens_used") or 0)))
-    spread = between(report.points[best][measure.key])
+    spread = between(report.points[best][measure.name])
     label = measure.label[0].lower() + measure.label[1:]
     shared = sum(value == means[best] for value in means.values()) - 1
     tie = f" ({plural(shared, 'other setting')} reached the same mean)" if shared else ""
@@ -45,7 +46,7 @@ def _against_baseline(report: Report, best: Key, measure: Measure) -> str:
         return "Only one method was run, so there is nothing to compare it with."
     if best[0] == report.baseline:
         return "That is the baseline itself."
-    comparison = report.paired.get((best, measure.key))
+    comparison = report.paired.get((best, measure.name))
     if comparison is None:
         return "Its difference from a baseline was not tested."
     name, found, q = report.baseline_name(), verdict(comparison), comparison.get("q_value")
@@ -65,7 +66,7 @@ def _against_baseline(report: Report, best: Key, measure: Measure) -> str:
 def _tally(report: Report) -> str:
     """All comparisons on the primary measure, since the best of many settings is a flattering choice."""
     measure = report.primary
-    tested = [c for c in report.comparisons if measure is not None and c["measure"] == measure.key]
+    tested = [c for c in report.comparisons if measure is not None and c["measure"] == measure.name]
     if measure is None or len(tested) < 2:
         return ""
     verdicts = Counter(map(verdict, tested))

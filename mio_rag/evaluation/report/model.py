@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mio_rag.evaluation.report.text import plural
+from mio_rag.measures import Measure, find_measure, page_measures
 
 __all__ = [
-    "MEASURES", "STATUSES", "Key", "Measure", "Record", "Report", "failed", "measure_of", "setting", "status",
-    "verdict",
+    "STATUSES", "Key", "Record", "Report", "failed", "measure_of", "setting", "status", "verdict",
 ]  # fmt: skip
 
 Record = Mapping[str, Any]
@@ -31,62 +30,11 @@ STATUSES = {
 }
 
 
-@dataclass(frozen=True)
-class Measure:
-    """How a measure is named, printed and read.
-
-    Parameters
-    ----------
-    kind : str
-        "rate" (0 to 1, three decimals), "count", "number" or "seconds".
-    better : int
-        1 if higher is better, -1 if lower is, 0 if it only describes.
-    """
-
-    key: str
-    label: str
-    kind: str
-    better: int
-    note: str
-
-
-#: In the order of the page.
-MEASURES = (
-    Measure("token_f1", "Token F1", "rate", 1, "word overlap of the answer with the best gold answer"),
-    Measure("exact_match", "Exact match", "rate", 1, "the answer equals a gold answer after normalisation"),
-    Measure("accuracy", "Accuracy", "rate", 1, "the right option was chosen"),
-    Measure("gold_recall", "Gold recall", "rate", 1, "share of the gold passages that were selected"),
-    Measure("all_gold", "All gold", "rate", 1, "every gold passage was selected"),
-    Measure("answer_in_context", "Answer in context", "rate", 1, "a gold answer occurs in the selected text"),
-    Measure("tokens_used", "Tokens used", "count", 0, "tokens of the selected context"),
-    Measure("tokens_per_correct", "Tokens per correct", "count", -1, "tokens in and out per right answer"),
-    Measure("rouge_l", "ROUGE-L", "rate", 1, "longest common subsequence with the best gold answer"),
-    Measure("source_recall", "Source recall", "rate", 1, "share of the gold documents selected from"),
-    Measure("gold_precision", "Gold precision", "rate", 1, "share of the selected passages that are gold"),
-    Measure("reciprocal_rank", "Reciprocal rank", "rate", 1, "one over the place of the first gold passage"),
-    Measure("ndcg", "nDCG", "rate", 1, "ranking quality of the selected passages in prompt order"),
-    Measure("pool_recall", "Pool recall", "rate", 0, "share of the gold passages in the pool: the ceiling"),
-    Measure("diversity", "Diversity", "rate", 0, "1 minus the mean pairwise cosine of the selected passages"),
-    Measure("source_entropy", "Source entropy", "number", 0, "entropy of the selected sources, in bits"),
-    Measure("passages_selected", "Passages", "number", 0, "passages selected"),
-    Measure("prompt_tokens", "Prompt tokens", "count", 0, "tokens of the whole prompt"),
-    Measure("completion_tokens", "Completion tokens", "count", 0, "tokens of the answer"),
-    Measure("gap", "Certified gap", "rate", 0, "distance from the proven bound, relative to the objective"),
-    Measure("steps", "Steps", "number", 0, "actions that a controller took before the answer"),
-    Measure("lm_calls", "Model calls", "number", 0, "calls of the language model"),
-    Measure("retrieval_calls", "Retrievals", "number", 0, "calls of the retriever"),
-    Measure("uncertainty", "Uncertainty", "rate", 0, "of a controller when it stopped: 0 is certain"),
-    Measure("total_seconds", "Total time", "seconds", 0, "wall time of the question, all stages"),
-)
-_KNOWN = {measure.key: measure for measure in MEASURES}
-#: What the headlines speak about: the first of these that was measured.
-_PRIMARY = ("token_f1", "accuracy", "exact_match", "gold_recall", "all_gold")
-
-
-def measure_of(key: str) -> Measure:
+def measure_of(name: str) -> Measure:
     """The measure of that name; one that is not known is shown, but not judged."""
-    kind = "seconds" if key.endswith("_seconds") else "count" if key.endswith("_tokens") else "number"
-    return _KNOWN.get(key) or Measure(key, key.replace("_", " ").capitalize(), kind, 0, "")
+    unit = "seconds" if name.endswith("_seconds") else "tokens" if name.endswith("_tokens") else "number"
+    label = name.replace("_", " ").capitalize()
+    return find_measure(name) or Measure(name, label, "", "cost", "none", unit, "", page=None)
 
 
 def setting(record: Record) -> Key:
@@ -117,9 +65,12 @@ class Report:
             for name, value in record.items():
                 if isinstance(value, dict) and value.get("mean") is not None:
                     self.means.setdefault(name, {})[key] = value["mean"]
-        self.measures = [_KNOWN[name] for name in _KNOWN if name in self.means]
-        self.measures += [measure_of(name) for name in self.means if name not in _KNOWN]
-        self.primary = next((_KNOWN[name] for name in _PRIMARY if name in self.means), None)
+        #: First those that the page explains, then what else the summary holds.
+        self.measures = [measure for measure in page_measures() if measure.name in self.means]
+        self.measures += [m for m in map(measure_of, self.means) if m.page is None]
+        spoken = [(m.page.headline, m) for m in self.measures if m.page and m.page.headline is not None]
+        #: What the headlines speak about.
+        self.primary: Measure | None = min(spoken, key=lambda pair: pair[0])[1] if spoken else None
 
     def mean(self, key: Key, measure: str) -> float | None:
         """Mean of a measure, None where it is undefined."""

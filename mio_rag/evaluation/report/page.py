@@ -65,7 +65,9 @@ def render_report(
         comparisons=comparison_table(report),
         certificates=certificate_table(report),
         measures="".join(
-            f"<dt>{escape(m.label)}</dt><dd>{escape(m.note)}</dd>" for m in report.measures if m.note
+            f"<dt>{escape(m.label)}</dt><dd>{escape(m.meaning)}</dd>"
+            for m in report.measures
+            if m.page is not None
         ),
         reproduce=_reproduce(report.run),
         data=script_json(page_data(report)),

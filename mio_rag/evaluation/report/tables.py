@@ -10,7 +10,6 @@ import numpy as np
 from mio_rag.evaluation.report.model import (
     STATUSES,
     Key,
-    Measure,
     Record,
     Report,
     measure_of,
@@ -18,19 +17,10 @@ from mio_rag.evaluation.report.model import (
     verdict,
 )
 from mio_rag.evaluation.report.text import between, escape, number, p_value, percent
+from mio_rag.measures import Measure
 
 __all__ = ["certificate_table", "comparison_table", "summary_table", "swatch"]
 
-#: Columns that are shown before "all measures" is asked for.
-_CORE = (
-    "token_f1",
-    "exact_match",
-    "accuracy",
-    "gold_recall",
-    "all_gold",
-    "tokens_used",
-    "tokens_per_correct",
-)
 _READINGS = {
     "above": "above",
     "below": "below",
@@ -82,7 +72,7 @@ def summary_table(report: Report) -> str:
     """Method by budget; a mean is emphasised only where it is clearly the best of its budget."""
     if not report.summary:
         return '<p class="empty">No summary was given.</p>'
-    best = {(key, measure.key) for measure in report.measures for key in _clear_best(report, measure)}
+    best = {(key, measure.name) for measure in report.measures for key in _clear_best(report, measure)}
     columns = [("Budget", "num"), ("Method", "name"), ("n", "num"), ("Failed", "num")]
     columns += [(measure.label, _measure_class(measure)) for measure in report.measures]
     ordered = sorted(report.points, key=lambda key: (report.budgets.index(key[1]), report.place[key[0]]))
@@ -91,7 +81,7 @@ def summary_table(report: Report) -> str:
 
 
 def _measure_class(measure: Measure) -> str:
-    return "num" if measure.key in _CORE else "num more"
+    return "num" if measure.page is not None and measure.page.core else "num more"
 
 
 def _summary_line(report: Report, key: Key, best: set[tuple[Key, str]]) -> str:
@@ -104,23 +94,23 @@ def _summary_line(report: Report, key: Key, best: set[tuple[Key, str]]) -> str:
         _cell(number(failed, "count"), failed, "num warn" if failed else "num"),
     ]
     for measure in report.measures:
-        mean = report.mean(key, measure.key)
+        mean = report.mean(key, measure.name)
         shown = number(mean, measure.kind)
-        if (key, measure.key) in best:
+        if (key, measure.name) in best:
             shown = f'<strong title="clearly the best at this budget">{shown}</strong>'
         if mean is not None:
-            shown += f"<small>{between(record[measure.key], measure.kind)}</small>"
+            shown += f"<small>{between(record[measure.name], measure.kind)}</small>"
         cells.append(_cell(shown, mean, _measure_class(measure)))
     return "".join(cells)
 
 
 def _clear_best(report: Report, measure: Measure) -> list[Key]:
     """Per budget, the setting that beats every other one clearly, if there is one."""
-    if measure.better == 0:
+    if measure.judged == 0:
         return []
     found = []
     for budget in report.budgets:
-        means = {key: measure.better * m for key, m in report.means[measure.key].items() if key[1] == budget}
+        means = {key: measure.judged * m for key, m in report.means[measure.name].items() if key[1] == budget}
         if len(means) > 1:
             best = max(means, key=lambda key: means[key])
             if all(_clearly_better(report, measure, best, key) for key in means if key != best):
@@ -130,13 +120,13 @@ def _clear_best(report: Report, measure: Measure) -> list[Key]:
 
 def _clearly_better(report: Report, measure: Measure, one: Key, other: Key) -> bool:
     """By the paired comparison where one of the two is the baseline, else by intervals that do not touch."""
-    up, down = ("above", "below") if measure.better > 0 else ("below", "above")
+    up, down = ("above", "below") if measure.judged > 0 else ("below", "above")
     for key, against, wanted in ((one, other, up), (other, one, down)):
-        comparison = report.paired.get((key, measure.key))
+        comparison = report.paired.get((key, measure.name))
         if comparison is not None and against[0] == report.baseline:
             return verdict(comparison) == wanted
-    first, second = report.points[one][measure.key], report.points[other][measure.key]
-    upper, lower = (first, second) if measure.better > 0 else (second, first)
+    first, second = report.points[one][measure.name], report.points[other][measure.name]
+    upper, lower = (first, second) if measure.judged > 0 else (second, first)
     low, high = upper.get("low"), lower.get("high")
     return low is not None and high is not None and low > high
 

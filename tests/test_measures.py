@@ -1,18 +1,20 @@
 """Measures against values worked out by hand, or by a plain loop."""
 
 import math
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
 
 from mio_rag.candidates import Candidates
+from mio_rag.errors import InputError
 from mio_rag.measures import (
-    GENERATION_MEASURES,
-    SELECTION_MEASURES,
     answer_measures,
+    coverage,
     exact_match,
     failed_measures,
+    measures,
     normalize_answer,
     selection_measures,
     token_f1,
@@ -20,6 +22,18 @@ from mio_rag.measures import (
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
+
+#: In the order of the ledger.
+OF_SELECTIONS = [
+    "gold_recall", "all_gold", "gold_precision", "reciprocal_rank", "ndcg", "pool_recall", "source_recall",
+    "answer_in_context", "diversity", "source_entropy",
+]  # fmt: skip
+OF_ANSWERS = ["exact_match", "token_f1", "rouge_l", "accuracy"]
+
+
+def test_every_measure_that_is_computed_is_measured_here() -> None:
+    computed = [m.name for m in measures() if m.compute is not None]
+    assert computed == OF_SELECTIONS + OF_ANSWERS
 
 
 @pytest.mark.parametrize(
@@ -66,7 +80,7 @@ def test_rouge_l_by_hand() -> None:
 
 
 def test_answers_without_a_key_are_not_scored() -> None:
-    assert answer_measures(Question("q", "?"), "anything") == dict.fromkeys(GENERATION_MEASURES)
+    assert answer_measures(Question("q", "?"), "anything") == dict.fromkeys(OF_ANSWERS)
     unanswerable = Question("q", "?", type="unanswerable")
     assert answer_measures(unanswerable, "") == {
         "exact_match": 1.0, "token_f1": 1.0, "rouge_l": None, "accuracy": None,
@@ -117,7 +131,7 @@ def test_selection_measures_by_hand() -> None:
         "q", "?", ("mount falterona!", "elsewhere"), ("p0", "p1", "p3", "absent"), gold_sources=("x", "z")
     )
     measured = selection_measures(question, chosen)
-    assert set(measured) == set(SELECTION_MEASURES)
+    assert set(measured) == set(OF_SELECTIONS)
     ideal = 1 + 1 / math.log2(3) + 1 / math.log2(4) + 1 / math.log2(5)
     assert measured == {
         "gold_recall": 2 / 4,
@@ -132,6 +146,19 @@ def test_selection_measures_by_hand() -> None:
         "diversity": pytest.approx(1 - 0.6 / 3),
         "source_entropy": pytest.approx(-(1 / 3) * math.log2(1 / 3) - (2 / 3) * math.log2(2 / 3)),
     }
+
+
+def test_coverage_is_of_passages_or_else_of_documents() -> None:
+    pool = selection(["p0"], [0.5, 0.4, 0.9, 0.8, 0.1], ["x", "x", "y", "z", ""], VECTORS).candidates
+    by_passage = Question("q", "?", gold_ids=("p0", "p3", "absent"), gold_sources=("x",))
+    assert coverage(by_passage, pool, [0, 1, 2]) == 1 / 3
+    by_document = Question("q", "?", gold_sources=("x", "z"))
+    assert coverage(by_document, pool, [0, 1, 2]) == 1 / 2
+    assert coverage(by_document, pool, []) == 0
+    with pytest.raises(InputError, match="no gold passages and no gold documents"):
+        coverage(Question("q", "?"), pool, [0])
+    with pytest.raises(InputError, match="names no sources"):
+        coverage(by_document, replace(pool, sources=None), [0])
 
 
 def test_all_gold_and_a_perfect_ranking() -> None:
@@ -187,6 +214,6 @@ def test_a_failure_scores_zero_wherever_a_success_scores(question: Question) -> 
     defined = {name for name, value in scored.items() if value is not None} - {"diversity", "source_entropy"}
     assert failed_measures(question, selection=True, answer=True) == dict.fromkeys(defined, 0.0)
     only_answer = failed_measures(question, selection=False, answer=True)
-    assert set(only_answer) == defined & set(GENERATION_MEASURES)
+    assert set(only_answer) == defined & set(OF_ANSWERS)
     only_selection = failed_measures(question, selection=True, answer=False)
-    assert set(only_selection) == defined & set(SELECTION_MEASURES)
+    assert set(only_selection) == defined & set(OF_SELECTIONS)

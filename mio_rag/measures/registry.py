@@ -1,0 +1,132 @@
+"""All measures, by name; and in the order of each place that shows them."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from mio_rag.errors import InputError
+from mio_rag.measures.answers import ANSWERS
+from mio_rag.measures.costs import COSTS
+from mio_rag.measures.measure import Measure, Use
+from mio_rag.measures.selections import SELECTIONS
+
+__all__ = [
+    "RESERVED",
+    "compared_measures",
+    "console_measures",
+    "find_measure",
+    "frontier_measures",
+    "measures",
+    "page_measures",
+    "register",
+    "unregister",
+]
+
+_KNOWN: dict[str, Measure] = {measure.name: measure for measure in (*SELECTIONS, *ANSWERS, *COSTS)}
+
+#: Names of a row, a summary or a point that measure nothing: a measure of that name would overwrite them.
+RESERVED = frozenset(
+    {
+        *("question_id", "question", "question_type", "method", "budget_tokens", "answers", "gold_ids"),
+        *("selected_ids", "answer", "status", "objective", "bound", "solver", "error", "error_kind", "ended"),
+        *("pool_size", "decisions", "relevance", "over_budget", "note"),
+        *("n", "failed", "optimal_share"),
+    }
+)
+
+
+def measures(of: Literal["selection", "answer", "choice", "cost", "run"] | None = None) -> list[Measure]:
+    """All measures, or those of one kind, in the order of ledger and summary."""
+    return [measure for measure in _KNOWN.values() if of is None or measure.of == of]
+
+
+def find_measure(name: str) -> Measure | None:
+    """The measure of that name, None where there is none."""
+    return _KNOWN.get(name)
+
+
+def register(measure: Measure) -> Measure:
+    """Add a measure: ledger, summary, comparisons, console, report and frontier show it from now on.
+
+    A run keeps the values that were computed when its rows were made: register before `evaluate`, in the same
+    way before it is resumed.
+
+    Returns
+    -------
+    Measure
+        As it was given.
+
+    Raises
+    ------
+    InputError
+        With everything that is wrong with it: its name is taken or cannot be a column, something is not said,
+        or failing would pay.
+    """
+    name = measure.name
+    problems = []
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        problems.append(f"the name '{name}' must be lower-case letters, digits and underscores")
+    if name in _KNOWN:
+        problems.append(f"there is a measure '{name}' already ({_KNOWN[name].meaning}): choose another name")
+    if name in RESERVED:
+        problems.append(f"'{name}' is a column that measures nothing: choose another name")
+    problems += [
+        f"the measure '{name}' does not say its {field}"
+        for field in ("label", "meaning", "unit", "source")
+        if not getattr(measure, field).strip()
+    ]
+    if measure.compute is not None and measure.of in ("cost", "run"):
+        problems.append(
+            f"the measure '{name}' of a {measure.of} is recorded where it arises: leave out compute, or let "
+            "it be of a selection, an answer or a choice"
+        )
+    if measure.compute is not None and measure.judged and measure.labelled is None:
+        problems.append(
+            f"failing would pay: a row that failed has no '{name}', and would be left out of its mean. Say "
+            "by `labelled` which questions define it, or that it is not judged (page=Page(judged=False))"
+        )
+    if measure.labelled is not None and measure.better == "lower" and measure.failed <= 0:
+        problems.append(
+            f"failing would pay: lower is better, and a row that failed has '{name}'={measure.failed:g}. "
+            "Say by `failed` what it is worth"
+        )
+    if problems:
+        raise InputError(problems)
+    _KNOWN[name] = measure
+    return measure
+
+
+def unregister(name: str) -> None:
+    """Take back a measure that was registered.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name, or it came with the package.
+    """
+    if name not in _KNOWN or any(_KNOWN[name] is one for one in (*SELECTIONS, *ANSWERS, *COSTS)):
+        raise InputError(f"'{name}' is not a measure that was registered")
+    del _KNOWN[name]
+
+
+def compared_measures() -> list[Measure]:
+    """Those that methods are compared with the baseline by."""
+    return sorted((m for m in measures() if m.compared), key=lambda m: m.place)
+
+
+def console_measures() -> list[Measure]:
+    """Columns of the summary on the console."""
+    return sorted((m for m in measures() if m.console is not None), key=lambda m: m.place)
+
+
+def page_measures() -> list[Measure]:
+    """Those that the report explains."""
+    placed = [(m.page.place, m) for m in measures() if m.page is not None]
+    return [m for _, m in sorted(placed, key=lambda pair: pair[0])]
+
+
+def frontier_measures(use: Use) -> list[Measure]:
+    """Those that a frontier uses as far as that, what they cost apart."""
+    found = [m for m in measures() if m.frontier.use >= use and m.of not in ("cost", "run")]
+    return sorted(found, key=lambda m: m.frontier.place)

@@ -1,0 +1,307 @@
+"""Measures of a selection: against the labels of the question, and of its variety."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from mio_rag.candidates import Candidates
+from mio_rag.errors import InputError, require
+from mio_rag.measures.answers import normalize_answer
+from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use
+from mio_rag.selection.result import Selection
+from mio_rag.types import Question
+
+__all__ = ["SELECTIONS", "coverage", "diversity"]
+
+
+def coverage(question: Question, pool: Candidates, chosen: Sequence[int]) -> float:
+    """Recall of the gold passages; of the gold documents where only these are known.
+
+    Parameters
+    ----------
+    chosen : sequence of int
+        Positions in the pool.
+
+    Returns
+    -------
+    float
+        In [0, 1].
+
+    Raises
+    ------
+    InputError
+        Without gold labels, or with gold documents only and a pool that names no sources.
+    """
+    gold = set(question.gold_ids or question.gold_sources)
+    names = pool.ids if question.gold_ids else pool.sources
+    if not gold or names is None:
+        missing = "only gold documents are known, and the pool names no sources"
+        if not gold:
+            missing = "the question has no gold passages and no gold documents"
+        raise InputError(f"recall of question '{question.id}' is undefined: {missing}")
+    return len(gold & {names[i] for i in chosen}) / len(gold)
+
+
+def _found(question: Question, selection: Selection) -> set[str]:
+    return set(question.gold_ids) & set(selection.ids)
+
+
+def _gold_recall(question: Question, selection: Selection) -> float:
+    return coverage(question, selection.candidates, selection.chosen)
+
+
+def _all_gold(question: Question, selection: Selection) -> float:
+    return float(_found(question, selection) == set(question.gold_ids))
+
+
+def _gold_precision(question: Question, selection: Selection) -> float:
+    return len(_found(question, selection)) / len(selection.ids) if selection.ids else 0.0
+
+
+def _pool_recall(question: Question, selection: Selection) -> float:
+    gold = set(question.gold_ids)
+    return len(gold & set(selection.candidates.ids)) / len(gold)
+
+
+def _source_recall(question: Question, selection: Selection) -> float | None:
+    sources = selection.candidates.sources
+    if sources is None:
+        return None
+    gold = set(question.gold_sources)
+    return len({sources[i] for i in selection.chosen} & gold) / len(gold)
+
+
+@lru_cache(maxsize=1)  # the two measures of one ranking are computed together
+def _ranked(ids: tuple[str, ...], gold: frozenset[str]) -> tuple[float, float]:
+    """Reciprocal rank and nDCG."""
+    library: Any = require("ir_measures", "evaluation", "the measures reciprocal_rank and ndcg")
+    if not ids:
+        return 0.0, 0.0
+    qrels = [library.Qrel("q", g, 1) for g in gold]
+    run = [library.ScoredDoc("q", i, float(len(ids) - k)) for k, i in enumerate(ids)]
+    values = library.calc_aggregate([library.RR, library.nDCG], qrels, run)
+    return float(values[library.RR]), float(values[library.nDCG])
+
+
+def _answer_in_context(question: Question, selection: Selection) -> float:
+    context = f" {normalize_answer(' '.join(f'{p.title} {p.text}' for p in selection.passages))} "
+    return float(any(f" {a} " in context for a in map(normalize_answer, question.answers) if a))
+
+
+def diversity(pool: Candidates, chosen: Sequence[int]) -> float | None:
+    """1 - mean pairwise cosine of the chosen passages; None for fewer than two, or without embeddings."""
+    if pool.embeddings is None or len(chosen) < 2:
+        return None
+    vectors = pool.embeddings[list(chosen)].astype(np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = vectors / np.maximum(norms, 1e-12)
+    k = len(chosen)
+    return float(1 - (np.square(unit.sum(axis=0)).sum() - np.square(unit).sum()) / (k * (k - 1)))
+
+
+def _source_entropy(question: Question, selection: Selection) -> float | None:
+    sources = selection.candidates.sources
+    if sources is None or not selection.chosen:
+        return None
+    counts = np.array(list(Counter(sources[i] for i in selection.chosen).values()), dtype=float)
+    share = counts / counts.sum()
+    return float(abs(-(share * np.log2(share)).sum()))
+
+
+def _has_gold(question: Question) -> bool:
+    return bool(question.gold_ids)
+
+
+def _to_be_found(question: Question) -> bool:
+    """Whether occurrence of an answer in a text would mean something."""
+    return any(normalize_answer(a) not in {"yes", "no", "maybe"} for a in question.answers)
+
+
+_RETRIEVAL = "Manning, Raghavan and Schütze, Introduction to Information Retrieval, 2008, chapter 8"
+_NOT_AT_POINTS = Frontier(Use.ROW)
+_NOT_IN_GRID = Frontier(Use.NONE)
+
+#: In the order of the ledger.
+SELECTIONS = (
+    Measure(
+        "gold_recall",
+        "Gold recall",
+        "share of the gold passages that were selected",
+        of="selection",
+        better="higher",
+        unit="0 to 1",
+        source=_RETRIEVAL,
+        compute=_gold_recall,
+        labelled=_has_gold,
+        place=10,
+        console=Column(interval=True, always=True),
+        page=Page(40, core=True, headline=4),
+        frontier=Frontier(Use.COVERAGE, place=10),
+    ),
+    Measure(
+        "all_gold",
+        "All gold",
+        "every gold passage was selected",
+        of="selection",
+        better="higher",
+        unit="0 to 1",
+        source="gold recall of 1; for questions that need all of their evidence",
+        compute=_all_gold,
+        labelled=_has_gold,
+        place=20,
+        console=Column(interval=True),
+        page=Page(50, core=True, headline=5, card=False),
+        frontier=Frontier(Use.POINT, "All gold passages", place=20),
+    ),
+    Measure(
+        "gold_precision",
+        "Gold precision",
+        "share of the selected passages that are gold",
+        of="selection",
+        better="higher",
+        unit="0 to 1",
+        source=_RETRIEVAL,
+        compute=_gold_precision,
+        labelled=_has_gold,
+        compared=False,
+        console=None,
+        page=Page(110, card=False),
+        frontier=_NOT_AT_POINTS,
+    ),
+    Measure(
+        "reciprocal_rank",
+        "Reciprocal rank",
+        "one over the place of the first gold passage",
+        of="selection",
+        better="higher",
+        unit="0 to 1",
+        source="Voorhees, TREC-8 Question Answering Track, 1999 (in prompt order, by ir-measures)",
+        compute=lambda question, selection: _ranked(selection.ids, frozenset(question.gold_ids))[0],
+        labelled=_has_gold,
+        compared=False,
+        console=None,
+        page=Page(120, card=False),
+        frontier=_NOT_IN_GRID,
+    ),
+    Measure(
+        "ndcg",
+        "nDCG",
+        "ranking quality of the selected passages in prompt order",
+        of="selection",
+        better="higher",
+        unit="0 to 1",
+        source="Järvelin and Kekäläinen, ACM TOIS 20(4), 2002 (binary gains, by ir-measures)",
+        compute=lambda question, selection: _ranked(selection.ids, frozenset(question.gold_ids))[1],
+        labelled=_has_gold,
+        compared=False,
+        console=None,
+        page=Page(130, card=False),
+        frontier=_NOT_IN_GRID,
+    ),
+    Measure(
+        "pool_recall",
+        "Pool recall",
+        "share of the gold passages in the pool: the ceiling",
+        of="selection",
+        better="higher",
+        unit="0 to 1",
+        source="recall of the retriever at the size of the pool",
+        compute=_pool_recall,
+        labelled=_has_gold,
+        place=30,
+        compared=False,
+        console=Column("ceiling", always=True),
+        page=Page(140, judged=False, card=False),
+        frontier=_NOT_AT_POINTS,
+    ),
+    Measure(
+        "source_recall",
+        "Source recall",
+        "share of the gold documents selected from",
+        of="selection",
+        better="higher",
+        unit="0 to 1",
+        source=f"{_RETRIEVAL}; for data labelled by document",
+        compute=_source_recall,
+        labelled=lambda question: bool(question.gold_sources),
+        compared=False,
+        console=None,
+        page=Page(100, card=False),
+        frontier=Frontier(Use.COVERAGE, "Gold documents", place=30),
+    ),
+    Measure(
+        "answer_in_context",
+        "Answer in context",
+        "a gold answer occurs in the selected text",
+        of="selection",
+        better="higher",
+        unit="0 to 1",
+        source="Karpukhin et al., EMNLP 2020 (retrieval accuracy); by whole normalised words",
+        compute=_answer_in_context,
+        labelled=_to_be_found,
+        compared=False,
+        console=None,
+        page=Page(60, card=False),
+        frontier=_NOT_IN_GRID,
+    ),
+    Measure(
+        "diversity",
+        "Diversity",
+        "1 minus the mean pairwise cosine of the selected passages",
+        of="selection",
+        better="higher",
+        unit="0 to 2",
+        source="Smyth and McClave, ICCBR 2001 (mean pairwise dissimilarity)",
+        compute=lambda question, selection: diversity(selection.candidates, selection.chosen),
+        place=140,
+        console=Column(form="{:.2f}"),
+        page=Page(150, judged=False, card=False),
+        frontier=Frontier(Use.DOMINANCE, "Diversity (1 − mean cosine, of two or more)", place=40),
+    ),
+    Measure(
+        "source_entropy",
+        "Source entropy",
+        "entropy of the selected sources, in bits",
+        of="selection",
+        better="none",
+        unit="bits",
+        source="Shannon, Bell System Technical Journal 27, 1948",
+        compute=_source_entropy,
+        compared=False,
+        console=None,
+        page=Page(160, card=False),
+        frontier=_NOT_IN_GRID,
+    ),
+    Measure(
+        "stability",
+        "Stability",
+        "share of the selection that stays when the embeddings are off by the reference radius",
+        of="selection",
+        better="higher",
+        unit="0 to 1",
+        source="Jaccard, 1901 (mean index over random errors); recorded by `mio-rag frontier data`",
+        compared=False,
+        console=None,
+        page=None,
+        frontier=Frontier(Use.DOMINANCE, "Stability (Jaccard under random error)", place=50),
+    ),
+    Measure(
+        "guaranteed",
+        "Guaranteed value",
+        "smallest value of the selection while the embeddings are off by the reference radius at most",
+        of="selection",
+        better="higher",
+        unit="relevance",
+        source="Ben-Tal, El Ghaoui and Nemirovski, Robust Optimization, 2009; recorded by "
+        "`mio-rag frontier data`",
+        compared=False,
+        console=None,
+        page=None,
+        frontier=Frontier(Use.PLOT, "Guaranteed value at the reference radius", place=60),
+    ),
+)

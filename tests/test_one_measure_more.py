@@ -1,0 +1,264 @@
+"""One entry is enough: a measure that is registered here shows up wherever measures are shown."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner
+
+from mio_rag.cli.app import app
+from mio_rag.corpora.load import Dataset
+from mio_rag.errors import InputError
+from mio_rag.evaluation.harness import EvaluationSettings, evaluate
+from mio_rag.evaluation.ledger import Ledger, columns
+from mio_rag.evaluation.summary import compare_rows, summarize
+from mio_rag.frontier.dataset import FrontierSettings
+from mio_rag.frontier.summary import summarize_grid
+from mio_rag.measures import (
+    RESERVED,
+    Measure,
+    Page,
+    failed_measures,
+    measures,
+    register,
+    unregister,
+)
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.selection.result import Selection
+from mio_rag.types import Question
+
+
+def first_is_gold(question: Question, selection: Selection) -> float:
+    return float(bool(selection.ids) and selection.ids[0] in question.gold_ids)
+
+
+GOLD_FIRST = Measure(
+    "gold_first",
+    "Gold at once",
+    "the prompt begins with a gold passage",
+    of="selection",
+    better="higher",
+    unit="0 to 1",
+    source="this test",
+    compute=first_is_gold,
+    labelled=lambda question: bool(question.gold_ids),
+)
+WORDS = Measure(
+    "answer_words",
+    "Words",
+    "words of the answer",
+    of="answer",
+    better="lower",
+    unit="words",
+    source="this test",
+    compute=lambda question, text: len(text.split()),
+    labelled=lambda question: bool(question.answers),
+    failed=100.0,
+    whole=True,
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    """Whatever a test registers is gone after it, even when it fails."""
+    before = measures()
+    yield
+    for measure in measures():
+        if measure not in before:
+            unregister(measure.name)
+
+
+@pytest.fixture
+def registered() -> None:
+    register(GOLD_FIRST)
+    register(WORDS)
+
+
+def command(*arguments: object) -> str:
+    done = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def page_data(page: str, name: str) -> Any:
+    start = page.index(">", page.index(f'id="{name}"')) + 1
+    return json.loads(page[start : page.index("</script>", start)])
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_new_measure_is_in_ledger_summary_console_and_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    out = tmp_path / "run"
+    common = ("--embedder", "tfidf", "--limit", 6, "--out", out)
+    shown = command("evaluate", "demo", "--methods", "topk,exact", *common)
+
+    table = pyarrow.parquet.read_table(out / "ledger.parquet")
+    rows = table.to_pylist()
+    assert len(rows) == 12
+    for row in rows:
+        assert row["gold_first"] == float(row["selected_ids"][0] in row["gold_ids"])
+        assert row["answer_words"] == len(row["answer"].split())
+    assert str(table.schema.field("answer_words").type) == "int64"
+
+    for entry in json.loads((out / "summary.json").read_text()):
+        own = [row["gold_first"] for row in rows if row["method"] == entry["method"]]
+        assert entry["gold_first"]["mean"] == pytest.approx(sum(own) / 6)
+    compared = {c["measure"] for c in json.loads((out / "comparisons.json").read_text())}
+    assert {"gold_first", "answer_words"} <= compared
+
+    assert "gold at once" in shown
+    assert "words" in shown
+
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "<dt>Gold at once</dt><dd>the prompt begins with a gold passage</dd>" in page
+    data = page_data(page, "report-data")
+    assert data["measures"]["gold_first"] == {"label": "Gold at once", "kind": "rate"}
+    assert "gold_first" in data["quality"]  # a chart of its own
+    assert "answer_words" not in data["quality"]  # lower is better
+    assert {"gold_first", "answer_words"} <= set(data["card"])
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_new_measure_is_in_the_frontier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    out = tmp_path / "run"
+    shown = command(
+        "frontier", "data", "demo", "--embedder", "tfidf", "--limit", 6, "--budget-tokens", "60,120",
+        "--weights", "0,0.1", "--radii", 0, "--draws", 0, "--generator", "extractive", "--out", out,
+    )  # fmt: skip
+    rows = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    points = json.loads((out / "frontier.json").read_text())["points"]
+    for point in points:
+        key = point["name"], point["budget_tokens"]
+        own = [r for r in rows if (r["method"], r["budget_tokens"]) == key]
+        for name in ("gold_first", "answer_words"):
+            assert point["measures"][name]["mean"] == pytest.approx(sum(r[name] for r in own) / 6)
+    # On a front, nobody is worse than the best for as many tokens or more, whichever direction is better.
+    for name, sign in (("gold_first", 1), ("answer_words", -1)):
+        best = max(points, key=lambda p: (sign * p["measures"][name]["mean"], -tokens(p)))
+        assert name in best["front"]
+        for p in points:
+            beaten = sign * p["measures"][name]["mean"] < sign * best["measures"][name]["mean"]
+            assert not (beaten and tokens(p) >= tokens(best) and name in p["front"])
+    assert "gold first" in shown
+    data = page_data((out / "frontier.html").read_text(encoding="utf-8"), "frontier-data")
+    assert data["measures"]["gold_first"] == "Gold at once"
+    assert any("gold_first" in pick["values"] for pick in data["questions"][0]["picks"])
+
+
+def tokens(point: dict[str, Any]) -> float:
+    mean: float = point["measures"]["tokens_used"]["mean"]
+    return mean
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_new_measure_is_listed() -> None:
+    listed = {m["name"]: m for m in json.loads(command("measures", "--json"))["measures"]}
+    assert listed["gold_first"] == {
+        "name": "gold_first", "label": "Gold at once", "meaning": "the prompt begins with a gold passage",
+        "of": "selection", "better": "higher", "unit": "0 to 1", "source": "this test",
+    }  # fmt: skip
+    text = command("measures")
+    for name, measure in listed.items():
+        assert name in text
+        assert all(measure[field] for field in measure), name
+
+
+@pytest.mark.usefixtures("registered")
+def test_failing_scores_the_worst_of_a_new_measure() -> None:
+    found = failed_measures(Question("q", "?", ("a",), ("p0",)), selection=True, answer=True)
+    assert (found["gold_first"], found["answer_words"]) == (0.0, 100.0)
+    assert "gold_first" not in failed_measures(Question("q", "?", ("a",)), selection=True, answer=True)
+    assert "answer_words" not in failed_measures(Question("q", "?", ("a",)), selection=True, answer=False)
+
+
+def test_what_is_taken_back_is_gone(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
+    register(GOLD_FIRST)
+    unregister("gold_first")
+    run = evaluate(
+        rivers, river_index, None, EvaluationSettings(methods=("topk",), budgets=(30,)), tmp_path / "r"
+    )
+    assert all("gold_first" not in row for row in run.rows)
+    with pytest.raises(InputError, match="not a measure that was registered"):
+        unregister("gold_first")
+    with pytest.raises(InputError, match="not a measure that was registered"):
+        unregister("gold_recall")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": "gold_recall"}, "there is a measure 'gold_recall' already"),
+        ({"name": "status"}, "measures nothing"),
+        ({"name": "Gold first"}, "lower-case"),
+        ({"meaning": " "}, "does not say its meaning"),
+        ({"source": ""}, "does not say its source"),
+        ({"labelled": None}, "failing would pay"),
+        ({"better": "lower"}, "failing would pay"),
+        ({"of": "cost"}, "recorded where it arises"),
+    ],
+)
+def test_a_measure_that_would_mislead_is_refused(changes: dict[str, Any], said: str) -> None:
+    before = measures()
+    with pytest.raises(InputError, match=said):
+        register(replace(GOLD_FIRST, **changes))
+    assert measures() == before
+
+
+def test_a_measure_that_is_not_judged_needs_no_labels() -> None:
+    register(replace(GOLD_FIRST, labelled=None, page=Page(judged=False)))
+    assert "gold_first" in [m.name for m in measures()]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_no_file_can_hold_is_refused(value: float) -> None:
+    broken = replace(GOLD_FIRST, compute=lambda question, selection: value)
+    with pytest.raises(InputError, match=r"'gold_first' is (nan|inf) for question 'q'"):
+        broken.value(Question("q", "?", gold_ids=("p0",)), None)
+
+
+def test_half_a_whole_number_is_refused() -> None:
+    broken = replace(WORDS, compute=lambda question, text: 2.5)
+    with pytest.raises(InputError, match="must be a whole number"):
+        broken.value(Question("q", "?", ("a",)), "a b")
+
+
+def test_the_measures_of_the_package_pass_what_registering_asks() -> None:
+    for measure in measures():
+        register(replace(measure, name=f"{measure.name}_again"))
+
+
+def test_names_that_measure_nothing_are_reserved(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    """What a row, an entry of the summary or a point of a frontier has beside its measures."""
+    run = evaluate(
+        rivers,
+        river_index,
+        None,
+        EvaluationSettings(methods=("topk", "exact"), budgets=(30,)),
+        tmp_path / "r",
+    )
+    keys = {*columns(), *(key for row in Ledger(tmp_path / "r").read().values() for key in row)}
+    keys |= {key for entry in summarize(run.rows) for key in entry}
+    assert keys - {m.name for m in measures()} <= RESERVED
+    assert compare_rows(run.rows, "topk")
+
+
+def test_a_measure_without_direction_has_no_front() -> None:
+    register(replace(GOLD_FIRST, better="none"))
+    settings = FrontierSettings(budgets=(10,), weights=(0.0,), radii=(0.0,))
+    (setting,) = settings.grid
+    row = {
+        "question_id": "q", "method": setting.name, "budget_tokens": 10, "status": "optimal", "error": None,
+        "tokens_used": 5, "gold_first": 1.0, "gold_recall": 1.0,
+    }  # fmt: skip
+    (point,) = summarize_grid([row], settings)
+    assert point["measures"]["gold_first"]["mean"] == 1.0
+    assert point["front"] == ["gold_recall"]
