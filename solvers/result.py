@@ -59,7 +59,7 @@ class SolveOptions:
     relative_gap : float
         Stop once bound - objective <= max(1e-6 * min(1, scale), relative_gap * |objective|), where the scale
         is the largest value of an item or benefit of a pair (`SelectionProgram.value_scale`); from 1e5 on,
-        1e-11 * scale. 0 asks for the exact optimum within that, or within 1e-9 of its size where that is more.
+        1e-11 * scale. 0 asks for the exact optimum within that, or within 1e-9 of its size if that is more.
     threads : int
         >= 1. One by default: many small programs are better solved side by side.
     seed : int
@@ -181,7 +181,7 @@ class SolveResult:
 
 
 def absolute_tolerance(scale: float) -> float:
-    """`ABSOLUTE_TOLERANCE` for a program of this `value_scale`, and never below what floating point proves."""
+    """`ABSOLUTE_TOLERANCE` for a program of this `value_scale`, never below what floating point proves."""
     return max(ABSOLUTE_TOLERANCE * min(1.0, scale), _SMALLEST_SHARE * scale)
 
 
