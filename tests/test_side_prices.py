@@ -19,7 +19,7 @@ from mio_rag.formulations import NormBall
 from mio_rag.formulations.uncertainty import UncertaintySet
 from mio_rag.frontier.dataset import FrontierSettings
 from mio_rag.frontier.query import query_frontier
-from mio_rag.selection.constraints import check_ids
+from mio_rag.selection.ids import check_ids
 from mio_rag.solvers import Status
 from tests.test_side import made, pool
 

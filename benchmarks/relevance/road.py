@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-import mio_rag.selection.program
+import mio_rag.selection.solving
 import mio_rag.solvers.branch_and_bound
 from benchmarks.relevance.methods import LINK_BENEFIT
 from mio_rag.generation import build_prompt
@@ -100,7 +100,7 @@ def measure(
             (Retriever, "_expanded", "links"),
             (LinkIndex, "among", "links"),
             (RelevanceModel, "probabilities", "features"),
-            (mio_rag.selection.program, "decisions", "explain"),
+            (mio_rag.selection.solving, "decisions", "explain"),
             (mio_rag.solvers.branch_and_bound, "solve", "solve"),
         ):
             stack.enter_context(_timed(owner, name, stage, lambda: clock))

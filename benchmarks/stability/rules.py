@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from mio_rag.formulations.uncertainty import Norm, NormBall
 from mio_rag.relevance import RelevanceModel
-from mio_rag.selection.program import Counterpart
 from mio_rag.selection.selector import Selector
+from mio_rag.selection.settings import Counterpart
 from mio_rag.solvers import SolveOptions
 
 __all__ = ["RELEVANCE", "Rule", "base_selector", "rules"]

@@ -24,8 +24,9 @@ from mio_rag.formulations.joint import JointProblem
 from mio_rag.measures import coverage
 from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import Retriever
-from mio_rag.selection.program import joint_problem, solved
+from mio_rag.selection.program import joint_problem
 from mio_rag.selection.selector import Selector
+from mio_rag.selection.solving import solved
 from mio_rag.solvers.result import SolveResult
 from mio_rag.solvers.sweep import path_solver
 from mio_rag.types import Question

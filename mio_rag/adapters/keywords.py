@@ -16,8 +16,8 @@ from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.formulations.uncertainty_json import uncertainty_from_dict
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.selection.constraints import SideConstraints
-from mio_rag.selection.program import Counterpart
 from mio_rag.selection.selector import Selector
+from mio_rag.selection.settings import Counterpart
 from mio_rag.solvers.result import SolveOptions
 
 __all__ = ["SelectorSettings", "check_names", "from_plain", "make_selector", "to_plain"]

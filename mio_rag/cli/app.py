@@ -124,7 +124,7 @@ def select(
     from mio_rag.cli.show.selection import collect, print_selection
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.retrieval.index import check_index
-    from mio_rag.selection.constraints import check_ids
+    from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
     selector, *_ = collect(
@@ -182,7 +182,7 @@ def ask(
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.retrieval.index import check_index
-    from mio_rag.selection.constraints import check_ids
+    from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
     selector, control, *_ = collect(

@@ -29,7 +29,7 @@ from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Mode, Retriever, pool_problems
-from mio_rag.selection.constraints import check_ids
+from mio_rag.selection.ids import check_ids
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.types import GenerationError

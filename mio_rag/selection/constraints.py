@@ -5,24 +5,18 @@ What they are for a pool stands in `mio_rag.selection.pool_constraints`.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.program import LARGEST_SETTING, is_setting
 from mio_rag.selection.clusters import check_clustering
 
-if TYPE_CHECKING:
-    from mio_rag.selection.selector import Selector
-
-__all__ = ["KINDS", "SideConstraints", "check_ids"]
+__all__ = ["KINDS", "SideConstraints"]
 
 #: Kinds of constraints that may be broken at a price.
 KINDS = ("passages", "sources", "clusters", "conflicts", "needs")
-_SHOWN = 5  # unknown ids, of possibly thousands
 
 
 @dataclass(frozen=True)
@@ -133,39 +127,3 @@ class SideConstraints:
         given += [("versions", i) for i in self.versions]
         given += [("needs", i) for child, parents in self.needs.items() for i in (child, *parents)]
         return list(dict.fromkeys(given))
-
-
-def check_ids(selector: Selector, ids: Collection[str]) -> None:
-    """Find what no question could be asked with: ids of no passage, and changes against nothing.
-
-    Parameters
-    ----------
-    ids : collection of str
-        All passages of the index.
-
-    Raises
-    ------
-    InputError
-        With every problem found.
-    """
-    lacking = selector.side.lacking()
-    problems = [lacking] if lacking else []
-    named = [("must_include", i) for i in selector.must_include]
-    named += [("must_exclude", i) for i in selector.must_exclude] + selector.side.named()
-    known = frozenset(ids) if named else frozenset()
-    unknown = [(setting, i) for setting, i in named if i not in known]
-    problems += [_unknown(setting, i, known) for setting, i in unknown[:_SHOWN]]
-    if len(unknown) > _SHOWN:
-        problems.append(f"{len(unknown) - _SHOWN} more ids are no passages of the index")
-    if problems:
-        raise InputError(problems)
-
-
-def _unknown(setting: str, given: str, known: frozenset[str]) -> str:
-    parts = [part.strip() for part in given.split(",")]
-    if len(parts) > 1 and known.issuperset(parts):
-        return f"{setting} names '{given}', which are {len(parts)} ids: give each on its own"
-    near = difflib.get_close_matches(given, sorted(known), 3, 0.4)
-    close = ", ".join(f"'{i}'" for i in near)
-    hint = f"the closest ids are {close}" if near else f"its ids look like '{min(known, default='')}'"
-    return f"{setting} names '{given}', which is no passage of the index: {hint}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,7 @@ from mio_rag.formulations.side_rows import (
 )
 from mio_rag.selection.clusters import cluster_labels
 from mio_rag.selection.constraints import SideConstraints
-
-if TYPE_CHECKING:
-    from mio_rag.selection.selector import Selector
+from mio_rag.selection.settings import Settings
 
 __all__ = ["Side", "side_of"]
 
@@ -159,25 +157,25 @@ class Side:
         return [*said, *self.remarks]
 
 
-def side_of(selector: Selector, candidates: Candidates) -> Side:
-    """What a selector's counts, caps and side constraints are for a pool.
+def side_of(settings: Settings, candidates: Candidates) -> Side:
+    """What the counts, caps and side constraints of settings are for a pool.
 
     Raises
     ------
     InputError
         If the candidates lack what a constraint needs, or changes are counted against nothing.
     """
-    given, n = selector.side, len(candidates)
+    given, n = settings.side, len(candidates)
     if problem := given.lacking():
         raise InputError(problem)
     ids, prices = candidates.ids, given.prices
     kinds: dict[str, list[LinearConstraint]] = {
-        "passages": passage_count(n, selector.min_passages, selector.max_passages)
+        "passages": passage_count(n, settings.min_passages, settings.max_passages)
     }
-    if selector.max_per_source is not None:
-        kinds["sources"] = source_caps(_sources(candidates, "max_per_source"), selector.max_per_source)
+    if settings.max_per_source is not None:
+        kinds["sources"] = source_caps(_sources(candidates, "max_per_source"), settings.max_per_source)
     if given.cover is not None:
-        labels = cluster_labels(candidates, given.cover, selector.options.seed)
+        labels = cluster_labels(candidates, given.cover, settings.options.seed)
         kinds["clusters"] = coverage_rows(labels, given.per_cluster)
     hard = [row for kind, rows in kinds.items() if kind not in prices for row in rows]
     soft = [SoftRow(row, prices[kind]) for kind, rows in kinds.items() if kind in prices for row in rows]

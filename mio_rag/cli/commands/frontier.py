@@ -105,7 +105,7 @@ def query(
     from mio_rag.pictures import check_figure
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.retrieval.index import check_index
-    from mio_rag.selection.constraints import check_ids
+    from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
     selector, lambdas, radius_list, *_ = collect(

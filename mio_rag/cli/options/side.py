@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from mio_rag.evaluation.harness import EvaluationSettings
     from mio_rag.formulations.uncertainty import UncertaintySet
     from mio_rag.selection.constraints import SideConstraints
-    from mio_rag.selection.program import Counterpart
     from mio_rag.selection.selector import Selector
+    from mio_rag.selection.settings import Counterpart
 
 __all__ = ["SideOptions", "radius"]
 

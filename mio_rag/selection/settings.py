@@ -1,0 +1,217 @@
+"""The settings of a selection, checked: what relevance, tokens and overlap are worth, and what must hold."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from mio_rag.candidates import Candidates
+from mio_rag.context import PromptOrder
+from mio_rag.entries import listed, no_names
+from mio_rag.errors import InputError
+from mio_rag.formulations.constraints import count_problem
+from mio_rag.formulations.program import LARGEST_SETTING, is_setting
+from mio_rag.formulations.uncertainty import Norm, UncertaintySet
+from mio_rag.relevance.model import RelevanceModel
+from mio_rag.selection.constraints import SideConstraints
+from mio_rag.solvers.result import SolveOptions
+
+__all__ = ["Counterpart", "Settings"]
+
+#: termwise: each term at its own worst (closed, conservative). joint: one perturbation for all, by cuts.
+Counterpart = Literal["termwise", "joint"]
+
+#: Settings that are no numbers: their types, in words.
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "norm": ((str,), "l2, l1 or linf"),
+    "counterpart": ((str,), "termwise or joint"),
+    "prompt_order": ((str,), "the name of an order"),
+    "solver": ((str,), "the name of a solver"),
+    "options": ((SolveOptions,), "SolveOptions"),
+    "relevance_model": ((RelevanceModel, type(None)), "a RelevanceModel or None"),
+    "uncertainty": ((UncertaintySet, type(None)), "an UncertaintySet or None"),
+    "passage_radii": ((Mapping,), "a mapping of id to radius"),
+    "redundancy_by_relevance": ((bool, np.bool_), "True or False"),
+    "side": ((SideConstraints,), "SideConstraints"),
+    "must_include": ((Collection,), "a list of ids"),
+    "must_exclude": ((Collection,), "a list of ids"),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How passages are chosen; `mio_rag.Selector` chooses by it.
+
+    Parameters
+    ----------
+    redundancy_weight : float
+        lambda_1 >= 0, per unit of similarity: what two overlapping passages lose together. 0: they do not
+        compete. Above 0 the candidates need embeddings, or similarities.
+    passage_penalty : float or "auto"
+        lambda_2 >= 0, in units of relevance: what one more passage must be worth. 0: fill the budget with
+        whatever is relevant at all; large: few passages. "auto" takes the median relevance of the pool, so
+        that the typical candidate is worth nothing: right for a deep pool of raw scores (some 20 or more),
+        whose middle is background; wrong for a short list in which everything matters.
+    token_price : float
+        lambda_3 >= 0, in units of relevance per token.
+    radius : float
+        rho >= 0: how far each embedding may be off, in `norm`. 0: trust the embeddings. `Candidates.radius`,
+        where given, takes precedence. Relevance must then be the inner product of question and passage (or
+        fall no faster), or come from a `relevance_model`, which is then evaluated at the lowered cosines.
+    norm : {"l2", "l1", "linf"}
+    min_passages, max_passages : int, optional
+    max_per_source : int or mapping of source to int, optional
+    must_include, must_exclude : sequence of str
+        Ids of candidates.
+    solver : str
+        See `mio_rag.solvers.solve`.
+    options : SolveOptions
+    relevance_model : RelevanceModel, optional
+        Replaces the candidates' relevance by the probability that each passage is needed.
+    link_benefit : float
+        w >= 0: choosing two passages of which one mentions the other gains w * max(r_i, r_j). 0: links count
+        for nothing in the program. Above 0 the candidates need evidence links.
+    redundancy_by_relevance : bool
+        Weigh the similarity of two passages by sqrt(r_i r_j), so that only relevant passages compete.
+    prompt_order : {"best_first", "best_at_ends", "document"}
+        How the chosen passages are laid out.
+    uncertainty : UncertaintySet, optional
+        Instead of `radius` and `norm`: any set of `mio_rag.formulations`. `Candidates.radius`, where given,
+        replaces its radii.
+    passage_radii : mapping of str to float
+        Id -> radius of that passage's embedding, >= 0: instead of `radius`, or of the radii of `uncertainty`.
+        `Candidates.radius`, where given, takes precedence. Empty: not known.
+    counterpart : {"termwise", "joint"}
+        termwise: each term is charged its own worst perturbation; one program, conservative. joint: one
+        perturbation of each embedding serves all terms; a few programs, `relative_gap` bounds how far they
+        are driven, and the selection's worst case is certified from both sides. Needs a radius or a set.
+    side : SideConstraints
+        Shares, coverage, smoothness, conflicts, needs, and prices for what may be broken.
+
+    Raises
+    ------
+    InputError
+        With every problem found.
+    """
+
+    redundancy_weight: float = 0.1
+    passage_penalty: float | Literal["auto"] = 0.02
+    token_price: float = 0.0
+    radius: float = 0.0
+    norm: Norm = "l2"
+    min_passages: int | None = None
+    max_passages: int | None = None
+    max_per_source: int | Mapping[str, int] | None = None
+    must_include: Sequence[str] = ()
+    must_exclude: Sequence[str] = ()
+    solver: str = "auto"
+    options: SolveOptions = field(default_factory=SolveOptions)
+    relevance_model: RelevanceModel | None = None
+    link_benefit: float = 0.0
+    redundancy_by_relevance: bool = False
+    prompt_order: PromptOrder = "best_first"
+    uncertainty: UncertaintySet | None = None
+    passage_radii: Mapping[str, float] = field(default_factory=dict)
+    counterpart: Counterpart = "termwise"
+    side: SideConstraints = field(default_factory=SideConstraints)
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name}={getattr(self, name)!r} is of type {type(getattr(self, name)).__name__}, expected {what}"
+            for name, (kinds, what) in _KINDS.items()
+            if not isinstance(getattr(self, name), kinds)
+        ]
+        if problems:
+            raise InputError(problems)  # what follows relies on the types
+        for name in ("redundancy_weight", "passage_penalty", "token_price", "radius", "link_benefit"):
+            value = getattr(self, name)
+            if name == "passage_penalty" and isinstance(value, str) and value == "auto":
+                continue
+            if not is_setting(value):
+                problems.append(f"{name}={value!r} must be a number from 0 to {LARGEST_SETTING:g}")
+        if self.norm not in get_args(Norm):
+            problems.append(f"norm={self.norm!r} is unknown: choose l2, l1 or linf")
+        if self.counterpart not in get_args(Counterpart):
+            problems.append(f"counterpart={self.counterpart!r} is unknown: choose termwise or joint")
+        if self.counterpart == "joint" and self.redundancy_by_relevance:
+            problems.append(
+                "counterpart='joint' has no redundancy_by_relevance: use termwise, or leave one of them out"
+            )
+        if self.uncertainty is not None and is_setting(self.radius) and self.radius > 0:
+            problems.append("uncertainty and radius exclude each other: the set brings its radii")
+        if self.passage_radii and is_setting(self.radius) and self.radius > 0:
+            problems.append("passage_radii and radius exclude each other: there is one for each passage")
+        problems += [
+            f"passage_radii: '{i}' has {value!r}, must be a number from 0 to {LARGEST_SETTING:g}"
+            for i, value in self.passage_radii.items()
+            if not is_setting(value)
+        ][:3]
+        if self.prompt_order not in get_args(PromptOrder):
+            known = ", ".join(get_args(PromptOrder))
+            problems.append(f"prompt_order={self.prompt_order!r} is unknown: choose {known}")
+        for name in ("must_include", "must_exclude"):
+            given = getattr(self, name)
+            try:
+                ids = tuple(given) if isinstance(given, Set) else listed(name, given)
+                problems += no_names(name, ids)
+                if isinstance(given, np.ndarray):
+                    object.__setattr__(self, name, ids)
+            except InputError as error:
+                problems += error.problems
+        priced = self.side.prices
+        if "passages" in priced and self.min_passages is None and self.max_passages is None:
+            problems.append(
+                "prices: 'passages' needs min_passages or max_passages: give one, or leave it out"
+            )
+        if "sources" in priced and self.max_per_source is None:
+            problems.append("prices: 'sources' needs max_per_source: give it, or leave the price out")
+        both = {} if problems else set(self.must_include) & set(self.must_exclude)
+        problems += [f"'{i}' is in both must_include and must_exclude: keep one" for i in sorted(both)]
+        caps = (
+            self.max_per_source.values()
+            if isinstance(self.max_per_source, Mapping)
+            else [self.max_per_source]
+        )
+        for name, count in [
+            ("min_passages", self.min_passages),
+            ("max_passages", self.max_passages),
+            *(("max_per_source", cap) for cap in caps),
+        ]:
+            if count is not None and (problem := count_problem(name, count)):
+                problems.append(problem)
+        low, high = self.min_passages, self.max_passages
+        if not problems and low is not None and high is not None and low > high:
+            problems.append(f"min_passages={low} is above max_passages={high}: no selection can satisfy both")
+        if problems:
+            raise InputError(problems)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain data for JSON."""
+        settings = asdict(replace(self, uncertainty=None, passage_radii={}))
+        if self.passage_radii:  # one for every passage of a corpus: their digest tells runs apart
+            listed = json.dumps(sorted(self.passage_radii.items()))
+            settings["passage_radii"] = hashlib.sha256(listed.encode()).hexdigest()[:16]
+        if self.uncertainty is not None:
+            settings["uncertainty"] = self.uncertainty.to_dict()
+        if settings["options"]["time_limit_seconds"] == math.inf:  # JSON has no infinity
+            settings["options"]["time_limit_seconds"] = None
+        return settings
+
+    def penalty(self, candidates: Candidates) -> float:
+        """lambda_2 for a pool: the number that was set, or for "auto" the median relevance (at least 0)."""
+        if self.passage_penalty == "auto":
+            ranked = np.sort(candidates.relevance)  # np.median takes ten times as long on so few
+            return max(0.0, float((ranked[(ranked.size - 1) // 2] + ranked[ranked.size // 2]) / 2))
+        return float(self.passage_penalty)
+
+    def valued(self, candidates: Candidates) -> Candidates:
+        """The candidates with the relevance that these settings give them: the model's, or their own."""
+        if self.relevance_model is None:
+            return candidates
+        return replace(candidates, relevance=self.relevance_model.probabilities(candidates))
