@@ -21,7 +21,8 @@ from mio_rag.errors import InputError
 from mio_rag.files import write_atomically
 from mio_rag.relevance import Labelled, RelevanceModel
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.retrieval.rerank import Reranker, make_reranker
+from mio_rag.retrieval.rerank import make_reranker
+from mio_rag.retrieval.reranker import Reranker
 
 __all__ = ["add_options", "command"]
 

@@ -20,7 +20,8 @@ from mio_rag.evaluation.fit.relevance import labelled_pools
 from mio_rag.files import write_atomically
 from mio_rag.relevance import Labelled, RelevanceModel, fit
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.retrieval.rerank import Reranker, rescored
+from mio_rag.retrieval.rerank import rescored
+from mio_rag.retrieval.reranker import Reranker
 from mio_rag.types import Question
 
 __all__ = ["Halves", "default_model", "fit_pools", "halves", "load", "models_of", "store"]

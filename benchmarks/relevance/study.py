@@ -18,7 +18,8 @@ from mio_rag.candidates import Candidates
 from mio_rag.files import write_atomically
 from mio_rag.measures import coverage
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.retrieval.rerank import Reranker, rescored
+from mio_rag.retrieval.rerank import rescored
+from mio_rag.retrieval.reranker import Reranker
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import solve
 from mio_rag.types import Question

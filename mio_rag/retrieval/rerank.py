@@ -12,22 +12,18 @@ a relevance model sees them as the features score:NAME and gap:NAME, and ranking
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
 from mio_rag.context import render_passage
 from mio_rag.errors import InputError
 from mio_rag.retrieval.cache import EmbeddingCache, cache_folder
+from mio_rag.retrieval.reranker import KINDS, FloatArray, Pair, Progress, Reranker
 
 __all__ = [
-    "KINDS",
-    "Pair",
-    "Reranker",
     "make_reranker",
     "make_rerankers",
     "rescored",
@@ -35,32 +31,7 @@ __all__ = [
     "spec_problems",
 ]
 
-FloatArray = NDArray[np.float64]
-Pair = tuple[str, str]  # question, passage
-Progress = Callable[[int], None]  # called with the number of pairs just finished
-
-#: What a specification may begin with, and the name of the scores.
-KINDS = ("maxsim", "cross-encoder", "yes-no")
 _SLICE = 256  # pairs between two writes to the cache: what an interrupt can lose
-
-
-@runtime_checkable
-class Reranker(Protocol):
-    """Scores pairs of question and passage; larger is better, on any scale."""
-
-    @property
-    def name(self) -> str:
-        """Key of `Candidates.scores`, one of `KINDS` or one's own."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes whenever scores could: model, weights, prompt."""
-        ...
-
-    def score(self, pairs: Sequence[Pair], progress: Progress | None = None) -> FloatArray:
-        """One finite score a pair, shape (len(pairs),)."""
-        ...
 
 
 def scored_pairs(

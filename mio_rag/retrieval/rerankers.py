@@ -15,7 +15,7 @@ from mio_rag.errors import InputError, require
 from mio_rag.generation.prompts import relevance_prompt
 from mio_rag.generation.protocol import Generator, OptionWeigher
 from mio_rag.retrieval.embedders import packaged_minilm, sampled_digest
-from mio_rag.retrieval.rerank import FloatArray, Pair, Progress
+from mio_rag.retrieval.reranker import FloatArray, Pair, Progress
 
 __all__ = ["CrossEncoderReranker", "MaxSim", "YesNo"]
 

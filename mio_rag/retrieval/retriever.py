@@ -13,7 +13,8 @@ from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
 from mio_rag.corpora.dataset import is_text
 from mio_rag.errors import InputError
 from mio_rag.retrieval.index import CorpusIndex
-from mio_rag.retrieval.rerank import Reranker, make_rerankers, rescored, spec_problems
+from mio_rag.retrieval.rerank import make_rerankers, rescored, spec_problems
+from mio_rag.retrieval.reranker import Reranker
 
 __all__ = ["Mode", "Retriever", "reciprocal_rank_fusion"]
 

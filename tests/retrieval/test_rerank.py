@@ -17,15 +17,13 @@ from mio_rag.generation._letters import option_logprobs
 from mio_rag.relevance import available_features, feature_matrix
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.rerank import (
-    FloatArray,
-    Pair,
-    Progress,
     make_reranker,
     make_rerankers,
     rescored,
     scored_pairs,
     spec_problems,
 )
+from mio_rag.retrieval.reranker import FloatArray, Pair, Progress
 from mio_rag.retrieval.rerankers import CrossEncoderReranker, MaxSim, YesNo
 from mio_rag.selection.selector import Selector
 
