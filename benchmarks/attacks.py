@@ -36,7 +36,7 @@ from mio_rag.formulations.uncertainty import UncertaintySet
 from mio_rag.relevance import load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.attack import attack
-from mio_rag.selection.program import joint_problem, program_of
+from mio_rag.selection.program import joint_problem
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 
@@ -171,7 +171,7 @@ class _Attacker:
         self._base, self._pool, self._kind, self._label = base, pool, kind, label
         robust, valued = replace(base, uncertainty=uncertainty), base.valued(pool)
         self._problem = joint_problem(robust, valued, _BUDGET)
-        self._termwise = program_of(robust, valued, _BUDGET)
+        self._termwise = robust.program(valued, _BUDGET)
 
     def attacked(self, x: NDArray[np.int8], seed: int) -> Attacked:
         """What became of a decision."""
@@ -205,7 +205,7 @@ class _Attacker:
         if self._base.relevance_model is not None:
             value = self._base.relevance_model.probabilities(pool, pool.embeddings @ query - value)
         moved_pool = replace(pool, embeddings=moved.astype(np.float32), relevance=value)
-        return program_of(self._base, moved_pool, _BUDGET).objective(x)
+        return self._base.program(moved_pool, _BUDGET).objective(x)
 
 
 def summarize(found: Mapping[str, Sequence[Attacked]]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ count.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -103,6 +104,13 @@ class JointProblem:
         put(self, "_lowest", self.value.at(reach))
         put(self, "_bare", self.assemble(np.zeros(n), np.zeros((n, n))))
         put(self, "similarity", self.embeddings @ self.embeddings.T)
+
+    def reassembled(self, assemble: Callable[[FloatArray, FloatArray], SelectionProgram]) -> JointProblem:
+        """The same problem with another budget or other rows; what does not depend on them is kept."""
+        other = copy.copy(self)
+        object.__setattr__(other, "assemble", assemble)
+        object.__setattr__(other, "_bare", assemble(np.zeros(self.n), np.zeros((self.n, self.n))))
+        return other
 
     @property
     def n(self) -> int:

@@ -24,7 +24,7 @@ from mio_rag.formulations.joint import JointProblem
 from mio_rag.measures import coverage
 from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import Retriever
-from mio_rag.selection.program import joint_problem
+from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.selector import Selector
 from mio_rag.selection.solving import solved
 from mio_rag.solvers.result import SolveResult
@@ -100,7 +100,7 @@ class _Chooser:
 def _solved(selector: Selector, pool: Candidates, budget: int) -> SolveResult:
     """What `Selector.select` solves, without explanations. An empty selection where nothing fits."""
     run, spent = path_solver(selector.solver, selector.options), 0.0
-    steps = solved(selector, pool, budget)
+    steps = solved(Formulation(selector, pool), budget)
     program = next(steps)
     while True:
         answer = run(program, spent)

@@ -1,8 +1,15 @@
-"""What settings make of a pool: terms, programs, and the robust counterpart that is solved."""
+"""What settings make of a pool: terms, programs, and the robust counterpart that is solved.
+
+A selection asks for several programs of one pool: for a smaller budget where the assembled block came out too
+large, for the scenarios of the joint counterpart, for the worst case of what was chosen. `Formulation` builds
+what they share once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +26,164 @@ from mio_rag.formulations.uncertainty_sets import DeviationBudget
 from mio_rag.selection.pool_constraints import Side, side_of
 from mio_rag.selection.settings import Settings
 
-__all__ = ["can_deviate", "joint_problem", "program_of", "uncertainty_of"]
+__all__ = ["Formulation", "joint_problem"]
 
 FloatArray = NDArray[np.float64]
 
 
-def uncertainty_of(settings: Settings, candidates: Candidates) -> UncertaintySet | None:
+class Formulation:
+    """What settings make of one pool; every part is built when it is first asked for, and kept.
+
+    Parameters
+    ----------
+    settings : Settings
+    candidates : Candidates
+        Taken as they are: with a `relevance_model`, what `Settings.valued` made of them.
+    """
+
+    def __init__(self, settings: Settings, candidates: Candidates) -> None:
+        self.settings, self.candidates = settings, candidates
+        self._program: SelectionProgram | None = None
+        self._joint: tuple[int, JointProblem] | None = None
+
+    @cached_property
+    def side(self) -> Side:
+        """Counts, caps and side constraints."""
+        return side_of(self.settings, self.candidates)
+
+    @cached_property
+    def uncertainty(self) -> UncertaintySet | None:
+        """Where the embeddings may really lie; None where nothing can deviate."""
+        return _uncertainty(self.settings, self.candidates)
+
+    @property
+    def can_deviate(self) -> bool:
+        """Whether anything says how far embeddings may be off, be it 0."""
+        return _can_deviate(self.settings, self.candidates)
+
+    @cached_property
+    def _penalty(self) -> float:
+        return self.settings.penalty(self.candidates)
+
+    @cached_property
+    def _weights(self) -> FloatArray | None:
+        return _benefit_weights(self.settings, self.candidates)
+
+    @cached_property
+    def _fixed(self) -> NDArray[np.int8]:
+        settings = self.settings
+        return fixed_values(self.candidates.ids, settings.must_include, settings.must_exclude)
+
+    def program(self, budget_tokens: int) -> SelectionProgram:
+        """The program for a budget: nominal, or the termwise counterpart where embeddings may be off.
+
+        Raises
+        ------
+        InputError
+            If the candidates lack what the settings need.
+        """
+        if self._program is None:
+            self._program = self._built(budget_tokens)
+        elif self._program.budget != budget_tokens:
+            self._program = replace(self._program, budget=budget_tokens)
+        return self._program
+
+    def _built(self, budget_tokens: int) -> SelectionProgram:
+        side = self.side
+        value, similarity = _terms(self.settings, self.candidates, self.uncertainty)
+        weights = self._weights
+        worth = np.maximum(value, 0.0)
+        program = nominal_program(
+            value,
+            similarity,
+            self.candidates.tokens,
+            budget_tokens,
+            redundancy_weight=self.settings.redundancy_weight,
+            passage_penalty=self._penalty,
+            token_price=self.settings.token_price,
+            benefit=None if weights is None else weights * np.maximum.outer(worth, worth),
+            fixed=self._fixed,
+        )
+        return side.applied(program)
+
+    def joint(self, budget_tokens: int, uncertainty: UncertaintySet | None = None) -> JointProblem:
+        """The robust problem for a budget, in which one perturbation serves all terms.
+
+        Parameters
+        ----------
+        uncertainty : UncertaintySet, optional
+            Instead of the one that the settings give.
+
+        Raises
+        ------
+        InputError
+            Without embeddings, or where redundancy is weighed by relevance.
+        """
+        if uncertainty is not None:
+            return self._joint_problem(budget_tokens, uncertainty)
+        if self._joint is None:
+            problem = self._joint_problem(budget_tokens, None)
+        elif self._joint[0] != budget_tokens:
+            problem = self._joint[1].reassembled(self._assembler(budget_tokens))
+        else:
+            return self._joint[1]
+        self._joint = budget_tokens, problem
+        return problem
+
+    def _joint_problem(self, budget_tokens: int, uncertainty: UncertaintySet | None) -> JointProblem:
+        settings, candidates = self.settings, self.candidates
+        vectors, query = candidates.embeddings, candidates.query_embedding
+        if vectors is None or query is None:
+            raise InputError("a worst case needs candidates with embeddings and query_embedding: pass them")
+        if settings.redundancy_by_relevance:
+            raise InputError(
+                "redundancy weighed by relevance has no joint worst case here: use counterpart='termwise', "
+                "or redundancy_by_relevance=False"
+            )
+        assemble = self._assembler(budget_tokens)
+        given = uncertainty or self.uncertainty or NormBall(0.0)
+        model = settings.relevance_model
+        value: ItemValue = InnerProductValue(candidates.relevance)
+        if model is not None:
+            value = CurveValue(
+                lambda loss: model.probabilities(candidates, loss),
+                model.alone(candidates, given.support(query, len(candidates))),
+            )
+        return JointProblem(
+            value=value,
+            rest=-self._penalty - settings.token_price * candidates.tokens.astype(np.float64),
+            embeddings=vectors.astype(np.float64),
+            query=query.astype(np.float64),
+            uncertainty=given,
+            redundancy_weight=settings.redundancy_weight,
+            benefit=self._weights,
+            assemble=assemble,
+        )
+
+    def _assembler(self, budget_tokens: int) -> Callable[[FloatArray, FloatArray], SelectionProgram]:
+        """Terms -> the program with this budget and the side constraints."""
+        side, fixed = self.side, self._fixed
+        costs = self.candidates.tokens.astype(np.float64)
+        return lambda linear, pairwise: side.applied(
+            SelectionProgram(linear, pairwise, costs, budget_tokens, fixed=fixed)
+        )
+
+
+def joint_problem(
+    settings: Settings,
+    candidates: Candidates,
+    budget_tokens: int,
+    uncertainty: UncertaintySet | None = None,
+) -> JointProblem:
+    """`Formulation.joint` of a pool, where nothing else of it is needed."""
+    return Formulation(settings, candidates).joint(budget_tokens, uncertainty)
+
+
+def _uncertainty(settings: Settings, candidates: Candidates) -> UncertaintySet | None:
     """The set that settings and a pool's radii make; None where nothing can deviate."""
     given = settings.uncertainty
     if given is None:
-        if not can_deviate(settings, candidates):
+        if not _can_deviate(settings, candidates):
             return None
         given = NormBall(settings.radius, settings.norm)
     radius = candidates.radius
@@ -47,7 +202,7 @@ def uncertainty_of(settings: Settings, candidates: Candidates) -> UncertaintySet
     return None if given.is_exact else given
 
 
-def can_deviate(settings: Settings, candidates: Candidates) -> bool:
+def _can_deviate(settings: Settings, candidates: Candidates) -> bool:
     """Whether anything says how far embeddings may be off, be it 0."""
     given = settings.uncertainty is not None or settings.radius > 0 or bool(settings.passage_radii)
     return given or candidates.radius is not None
@@ -110,77 +265,3 @@ def _weighed(settings: Settings, similarity: FloatArray, low: FloatArray, high: 
         return similarity
     least, most = (np.sqrt(np.maximum(r, 0.0)) for r in (low, high))
     return np.where(similarity >= 0, np.outer(most, most), np.outer(least, least)) * similarity
-
-
-def program_of(
-    settings: Settings, candidates: Candidates, budget_tokens: int, side: Side | None = None
-) -> SelectionProgram:
-    """See `Selector.program`."""
-    side = side or side_of(settings, candidates)
-    value, similarity = _terms(settings, candidates, uncertainty_of(settings, candidates))
-    weights = _benefit_weights(settings, candidates)
-    worth = np.maximum(value, 0.0)
-    program = nominal_program(
-        value,
-        similarity,
-        candidates.tokens,
-        budget_tokens,
-        redundancy_weight=settings.redundancy_weight,
-        passage_penalty=settings.penalty(candidates),
-        token_price=settings.token_price,
-        benefit=None if weights is None else weights * np.maximum.outer(worth, worth),
-        fixed=fixed_values(candidates.ids, settings.must_include, settings.must_exclude),
-    )
-    return side.applied(program)
-
-
-def joint_problem(
-    settings: Settings,
-    candidates: Candidates,
-    budget_tokens: int,
-    uncertainty: UncertaintySet | None = None,
-    side: Side | None = None,
-) -> JointProblem:
-    """The robust problem of a pool, in which one perturbation serves all terms.
-
-    Parameters
-    ----------
-    uncertainty : UncertaintySet, optional
-        Instead of the one that the settings give.
-
-    Raises
-    ------
-    InputError
-        Without embeddings, or where redundancy is weighed by relevance.
-    """
-    vectors, query = candidates.embeddings, candidates.query_embedding
-    if vectors is None or query is None:
-        raise InputError("a worst case needs candidates with embeddings and query_embedding: pass them")
-    if settings.redundancy_by_relevance:
-        raise InputError(
-            "redundancy weighed by relevance has no joint worst case here: use counterpart='termwise', or "
-            "redundancy_by_relevance=False"
-        )
-    parts = side or side_of(settings, candidates)
-    given = uncertainty or uncertainty_of(settings, candidates) or NormBall(0.0)
-    model, n = settings.relevance_model, len(candidates)
-    value: ItemValue = InnerProductValue(candidates.relevance)
-    if model is not None:
-        value = CurveValue(
-            lambda loss: model.probabilities(candidates, loss),
-            model.alone(candidates, given.support(query, n)),
-        )
-    fixed = fixed_values(candidates.ids, settings.must_include, settings.must_exclude)
-    costs = candidates.tokens.astype(np.float64)
-    return JointProblem(
-        value=value,
-        rest=-settings.penalty(candidates) - settings.token_price * costs,
-        embeddings=vectors.astype(np.float64),
-        query=query.astype(np.float64),
-        uncertainty=given,
-        redundancy_weight=settings.redundancy_weight,
-        benefit=_benefit_weights(settings, candidates),
-        assemble=lambda linear, pairwise: parts.applied(
-            SelectionProgram(linear, pairwise, costs, budget_tokens, fixed=fixed)
-        ),
-    )

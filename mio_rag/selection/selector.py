@@ -22,7 +22,7 @@ from mio_rag.errors import InputError, MioRagError, SolverError
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.selection.many import Steps, finish_many
-from mio_rag.selection.program import program_of
+from mio_rag.selection.program import Formulation
 from mio_rag.selection.result import Selection
 from mio_rag.selection.settings import Settings
 from mio_rag.selection.solving import Choice, concluded, solved
@@ -51,7 +51,7 @@ class Selector(Settings):
         InputError
             If the candidates lack what the settings need.
         """
-        return program_of(self, candidates, budget_tokens)
+        return Formulation(self, candidates).program(budget_tokens)
 
     def select(
         self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
@@ -83,7 +83,7 @@ class Selector(Settings):
         SolverError
             If the solver broke.
         """
-        return concluded(self, self.choose(candidates, budget_tokens, counter))
+        return concluded(self.choose(candidates, budget_tokens, counter))
 
     def choose(
         self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
@@ -153,7 +153,7 @@ class Selector(Settings):
 
     def _steps(self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None) -> Steps:
         """What `select` does, handing out each program that is to be solved and waiting for its result."""
-        return concluded(self, (yield from self._choices(candidates, budget_tokens, counter)))
+        return concluded((yield from self._choices(candidates, budget_tokens, counter)))
 
     def _choices(
         self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None
@@ -169,9 +169,9 @@ class Selector(Settings):
                 "raise the budget or split passages"
             )
         candidates = self.valued(candidates)
-        allowed = int(budget_tokens)
+        formulation, allowed = Formulation(self, candidates), int(budget_tokens)
         while True:
-            found = yield from solved(self, candidates, allowed)
+            found = yield from solved(formulation, allowed)
             program, result = found.program, found.result
             if result.status is Status.ERROR:
                 raise SolverError(result.message)
@@ -192,4 +192,4 @@ class Selector(Settings):
                 message=f"no selection satisfies the constraints within {allowed} tokens, all that is left "
                 f"of {int(budget_tokens)} where the assembled block counts more than its passages",
             )
-        return Choice(candidates, found, result, chosen, used, int(budget_tokens), allowed)
+        return Choice(formulation, found, result, chosen, used, int(budget_tokens), allowed)

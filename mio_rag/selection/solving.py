@@ -6,14 +6,11 @@ import functools
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.selection.explain import Priced, decisions
-from mio_rag.selection.pool_constraints import Side, side_of
-from mio_rag.selection.program import can_deviate, joint_problem, program_of, uncertainty_of
+from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Selection, WorstCase
-from mio_rag.selection.settings import Settings
 from mio_rag.solvers.cuts import joint_steps
 from mio_rag.solvers.infeasibility import find_conflict
 from mio_rag.solvers.result import SolveResult, Status
@@ -23,11 +20,10 @@ __all__ = ["Choice", "Solved", "concluded", "solved"]
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """The program whose result stands, that result, and what is known of its worst case."""
+    """The program whose result stands, that result, and its worst case where that was what was maximised."""
 
     program: SelectionProgram
     result: SolveResult
-    side: Side
     worst_case: WorstCase | None = None
 
 
@@ -37,15 +33,18 @@ class Choice:
 
     Parameters
     ----------
-    candidates : Candidates
-        With the relevance that the settings gave them.
+    formulation : Formulation
+        Of the candidates, with the relevance that the settings gave them.
+    found : Solved
+    result : SolveResult
+        That of `found`, in words for people.
     chosen : tuple of int
-        Indices into them, in prompt order.
+        Indices into the candidates, in prompt order.
     used, budget_tokens, allowed : int
         Tokens used; the budget; what of it the program was given, where the assembled block counts more.
     """
 
-    candidates: Candidates
+    formulation: Formulation
     found: Solved
     result: SolveResult
     chosen: tuple[int, ...]
@@ -54,46 +53,47 @@ class Choice:
     allowed: int
 
 
-def solved(
-    settings: Settings, candidates: Candidates, budget_tokens: int
-) -> Generator[SelectionProgram, SolveResult, Solved]:
+def solved(formulation: Formulation, budget_tokens: int) -> Generator[SelectionProgram, SolveResult, Solved]:
     """Hands out what is to be solved, is sent the results, and returns what stands."""
-    side = side_of(settings, candidates)
-    uncertainty = uncertainty_of(settings, candidates)
-    program = program_of(settings, candidates, budget_tokens, side)
-    if uncertainty is None:
-        if settings.counterpart == "joint" and not can_deviate(settings, candidates):
+    settings = formulation.settings
+    program = formulation.program(budget_tokens)
+    if settings.counterpart == "termwise":
+        return Solved(program, (yield program))
+    if formulation.uncertainty is None:
+        if not formulation.can_deviate:
             raise InputError(
                 "counterpart='joint' is about embeddings that may be off, and none may: give radius > 0, "
                 "uncertainty or passage_radii, or leave it at 'termwise'"
             )
-        return Solved(program, (yield program), side)
-    if settings.counterpart == "termwise":
-        result = yield program
-        if result.x is None or result.objective is None:
-            return Solved(program, result, side)
-        worst = WorstCase("termwise", result.objective, None)
-        if not settings.redundancy_by_relevance and uncertainty.has_points:
-            problem = joint_problem(settings, candidates, budget_tokens, side=side)
-            ends = problem.interval(result.x)
-            worst = WorstCase("termwise", max(result.objective, ends[0]), ends[1])
-        return Solved(program, result, side, worst)
-    problem = joint_problem(settings, candidates, budget_tokens, side=side)
+        return Solved(program, (yield program))
+    problem = formulation.joint(budget_tokens)
     outcome = yield from joint_steps(problem, settings.options, (program, problem.scenario()))
     known = None
     if outcome.result.objective is not None and outcome.result.x is not None:
         known = WorstCase("joint", outcome.result.objective, outcome.upper, outcome.cuts)
-    return Solved(outcome.program, outcome.result, side, known)
+    return Solved(outcome.program, outcome.result, known)
 
 
-def concluded(settings: Settings, choice: Choice) -> Selection:
+def _worst_case(choice: Choice) -> WorstCase | None:
+    """What is known of the worst case: what the cuts proved, or both ends for a termwise selection."""
+    formulation, result = choice.formulation, choice.found.result
+    settings, uncertainty = formulation.settings, formulation.uncertainty
+    if settings.counterpart == "joint" or uncertainty is None or result.x is None or result.objective is None:
+        return choice.found.worst_case
+    if settings.redundancy_by_relevance or not uncertainty.has_points:
+        return WorstCase("termwise", result.objective, None)
+    lower, upper = formulation.joint(choice.allowed).interval(result.x)
+    return WorstCase("termwise", max(result.objective, lower), upper)
+
+
+def concluded(choice: Choice) -> Selection:
     """The selection that people see: without the items that buy broken rows, with what is known about it."""
-    candidates, found, result = choice.candidates, choice.found, choice.result
-    n, program, side = len(candidates), found.program, found.side
+    formulation, program, result = choice.formulation, choice.found.program, choice.result
+    settings, candidates, side = formulation.settings, formulation.candidates, formulation.side
     bare, visible, priced = side.without(program), result, None
     conflict = find_conflict(bare, candidates.ids) if result.status is Status.INFEASIBLE else None
     if result.x is not None and side.is_priced:
-        visible = replace(result, x=result.x[:n])
+        visible = replace(result, x=result.x[: len(candidates)])
         priced = Priced(side.marginal(result.x), side.paid)
     return Selection(
         candidates,
@@ -103,8 +103,9 @@ def concluded(settings: Settings, choice: Choice) -> Selection:
         result,
         program,
         decisions(candidates, bare, visible, priced),
-        worst_case=found.worst_case,
+        worst_case=_worst_case(choice),
         notes=tuple(side.notes(result.x)),
         conflict=conflict,
+        # From the settings, not from the formulation: a selection that is kept holds no matrices.
         problem=functools.partial(joint_problem, settings, candidates, choice.allowed),
     )
