@@ -42,6 +42,7 @@ from mio_rag.cli.options.shared import (
 )
 from mio_rag.cli.options.side import SideOptions, radius
 from mio_rag.cli.output import ReportingGroup, kept_rows, open_output
+from mio_rag.errors import collect
 
 if TYPE_CHECKING:
     from mio_rag.evaluation.harness import EvaluationResult
@@ -121,7 +122,7 @@ def select(
     Tokens are counted by an approximation here, since no model reads the passages; `ask` counts as its model
     does.
     """
-    from mio_rag.cli.show.selection import collect, print_selection
+    from mio_rag.cli.show.selection import print_selection
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.retrieval.index import check_index
     from mio_rag.selection.ids import check_ids
@@ -178,7 +179,7 @@ def ask(
 ) -> None:
     """Choose passages, let a model answer from them, and show what it read."""
     from mio_rag.ask import ask as answer_question
-    from mio_rag.cli.show.selection import collect, print_answer, print_selection
+    from mio_rag.cli.show.selection import print_answer, print_selection
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.retrieval.index import check_index
@@ -276,14 +277,9 @@ def evaluate(
     json_output: Json = False,
 ) -> None:
     """Compare methods on a question set: same pool, prompt, budget and reader for all."""
-    from mio_rag.cli.show.selection import (
-        collect,
-        print_failures,
-        print_left_out,
-        print_run,
-        print_summary,
-        progress_bar,
-    )
+    from mio_rag.cli.progress import progress_bar
+    from mio_rag.cli.show.evaluation import print_failures, print_run, print_summary
+    from mio_rag.cli.show.selection import print_left_out
     from mio_rag.evaluation.record import check_folder
     from mio_rag.evaluation.run import evaluate_and_report
     from mio_rag.generation import check_generator, make_generator

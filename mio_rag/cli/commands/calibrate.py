@@ -11,7 +11,7 @@ import typer
 
 from mio_rag.cli.options.shared import Json, ModeName, Pool
 from mio_rag.cli.output import open_output
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.context import PromptOrder
@@ -73,7 +73,6 @@ class RelevanceOptions:
         """The selector that `make` gives, with these settings; the problems of both at once."""
         import dataclasses
 
-        from mio_rag.cli.show.selection import collect
         from mio_rag.relevance.model import load_model
 
         selector, model, *_ = collect(make, lambda: load_model(self.relevance), self.check)
@@ -100,7 +99,7 @@ def doubt_embedder(selector: Selector, index: CorpusIndex) -> None:
     model = selector.relevance_model
     doubt = model and model.doubt(index.embedder.name, index.embedder.fingerprint)
     if doubt:
-        from mio_rag.cli.show.selection import errors
+        from mio_rag.cli.terminal import errors
 
         errors.print(f"note: {doubt}", soft_wrap=True)
 
@@ -126,7 +125,7 @@ def calibrate(
     json_output: Json = False,
 ) -> None:
     """Fit what relevance means on labelled questions: the probability that a passage is needed."""
-    from mio_rag.cli.show.selection import collect, progress_bar
+    from mio_rag.cli.progress import progress_bar
     from mio_rag.corpora.load import check_source, load_dataset
     from mio_rag.evaluation.fit.relevance import calibrate as fit_model
     from mio_rag.evaluation.fit.relevance import write_model

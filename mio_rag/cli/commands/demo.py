@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from mio_rag.cli.show.selection import collect, print_selection, print_summary, progress_bar
+from mio_rag.cli.progress import progress_bar
+from mio_rag.cli.show.evaluation import print_summary
+from mio_rag.cli.show.selection import print_selection
 from mio_rag.cli.terminal import Terminal, styled
 from mio_rag.corpora.load import Dataset, load_dataset
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, collect
 from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings
 from mio_rag.evaluation.methods import make_methods
 from mio_rag.evaluation.run import evaluate_and_report

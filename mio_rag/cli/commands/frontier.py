@@ -25,7 +25,7 @@ from mio_rag.cli.options.shared import (
     spread,
 )
 from mio_rag.cli.output import kept_rows, open_output
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.retrieval.retriever import Mode
@@ -98,8 +98,8 @@ def query(
 
     Tokens are counted by an approximation, as in `select`.
     """
+    from mio_rag.cli.progress import progress_bar
     from mio_rag.cli.show.frontier import print_query
-    from mio_rag.cli.show.selection import collect, progress_bar
     from mio_rag.frontier.plot import plot_query
     from mio_rag.frontier.query import query_frontier
     from mio_rag.pictures import check_figure
@@ -214,8 +214,8 @@ def data(
     --redundancy, --passage-penalty and --reference-radius make the program in which the guaranteed value of
     every selection is measured; the grid sets its own.
     """
+    from mio_rag.cli.progress import progress_bar
     from mio_rag.cli.show.frontier import print_points
-    from mio_rag.cli.show.selection import collect, progress_bar
     from mio_rag.corpora.load import check_source, load_dataset
     from mio_rag.evaluation.record import check_folder
     from mio_rag.frontier.dataset import FrontierSettings

@@ -22,7 +22,7 @@ from mio_rag.cli.options.shared import (
 )
 from mio_rag.cli.options.side import SideOptions
 from mio_rag.cli.output import open_output
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import DataError, InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.evaluation.fit.search import TuneResult
@@ -112,7 +112,7 @@ def tune(
     these questions makes all figures too good. Run again, it goes on where it stopped; with more --trials or
     --patience, where it ended.
     """
-    from mio_rag.cli.show.selection import collect, progress_bar
+    from mio_rag.cli.progress import progress_bar
     from mio_rag.corpora.load import check_source, load_dataset
     from mio_rag.evaluation.fit.goal import Goal
     from mio_rag.evaluation.fit.search import TuneSettings

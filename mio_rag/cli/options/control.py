@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.cli.show.selection import Output
+    from mio_rag.cli.output import Output
     from mio_rag.control.mdp.agent import ControlSettings, Outcome
     from mio_rag.corpora.dataset import Dataset
     from mio_rag.generation import Generator
@@ -72,7 +72,6 @@ class AgentOptions:
         if controller is None:
             self.unused(trace)
             return None
-        from mio_rag.cli.show.selection import collect
         from mio_rag.evaluation.controlled import check_controllers
 
         settings, _ = collect(self.settings, lambda: _check_trace(trace))
@@ -82,7 +81,6 @@ class AgentOptions:
     def settings(self) -> ControlSettings:
         """The settings that the options describe; the problems of all of them at once."""
         from mio_rag.cli.commands.mdp import model_of
-        from mio_rag.cli.show.selection import collect
         from mio_rag.control.mdp.agent import ControlSettings
         from mio_rag.control.memory import Limits
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
 import typer
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.cli.commands.calibrate import RelevanceOptions
@@ -127,7 +127,6 @@ class SolverOptions:
 
     def checked(self) -> SolveOptions:
         """The options as solvers take them, once these and the solver's name are found good."""
-        from mio_rag.cli.show.selection import collect
         from mio_rag.solvers.registry import check_name
         from mio_rag.solvers.result import SolveOptions
 
@@ -230,7 +229,6 @@ def make_selector(
     program: ProgramOptions, solving: SolverOptions, include: Sequence[str] = (), exclude: Sequence[str] = ()
 ) -> Selector:
     """The selector that the options describe; the problems of all of them at once."""
-    from mio_rag.cli.show.selection import collect
     from mio_rag.selection.selector import Selector
 
     selector, options = collect(
@@ -263,7 +261,6 @@ def evaluation_settings(
     control: ControlOptions,
 ) -> EvaluationSettings:
     """What the options ask an evaluation to do; the problems of all of them at once."""
-    from mio_rag.cli.show.selection import collect
     from mio_rag.evaluation.harness import EvaluationSettings
     from mio_rag.evaluation.methods import make_methods
     from mio_rag.selection.selector import Selector
@@ -322,7 +319,7 @@ def build_index(
     name_of: Callable[[Passage], str] | None = None,
 ) -> CorpusIndex:
     """A new index, with a progress bar while it is built."""
-    from mio_rag.cli.show.selection import progress_bar
+    from mio_rag.cli.progress import progress_bar
     from mio_rag.retrieval import CorpusIndex
 
     with progress_bar(f"embedding with {embedder.name}", len(passages)) as advance:

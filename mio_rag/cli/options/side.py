@@ -11,7 +11,7 @@ import typer
 
 from mio_rag.cli.options.shared import Json, ProgramOptions
 from mio_rag.cli.output import open_output
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.evaluation.harness import EvaluationSettings
@@ -94,7 +94,6 @@ class SideOptions:
         """
         import dataclasses
 
-        from mio_rag.cli.show.selection import collect
         from mio_rag.formulations import DeviationBudget, NormBall
 
         made, side, given, radii, _ = collect(
@@ -241,7 +240,7 @@ def radius(
     json_output: Json = False,
 ) -> None:
     """How far embeddings are off: a radius from data, for --radius."""
-    from mio_rag.cli.show.selection import collect, progress_bar
+    from mio_rag.cli.progress import progress_bar
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.index import check_index
     from mio_rag.retrieval.radius import check_method, measure_radius
