@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
-from mio_rag.corpora.dataset import is_text
 from mio_rag.errors import InputError
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.rerank import make_rerankers, rescored, spec_problems
 from mio_rag.retrieval.reranker import Reranker
+from mio_rag.text import is_text
 
 __all__ = ["Mode", "Retriever", "reciprocal_rank_fusion"]
 

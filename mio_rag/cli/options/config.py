@@ -10,14 +10,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import tomli_w
-
-from mio_rag.corpora.dataset import is_text
 from mio_rag.errors import InputError
 from mio_rag.reading import read_toml
+from mio_rag.toml import toml_text
 
-__all__ = ["config_text", "read_config", "toml_text"]
+__all__ = ["config_text", "read_config"]
 
 _NAMED_RELEVANCE = ("cosine", "default")
 
@@ -34,33 +31,11 @@ def config_text(options: Mapping[str, Any], measured: Mapping[str, Any], comment
     Raises
     ------
     InputError
-        As `toml_text`.
+        As `mio_rag.toml.toml_text`.
     """
     body = toml_text({**options, "measured": measured})
     lines = ["".join(c if c.isprintable() else " " for c in line) for line in comment.splitlines()]
     return "".join(f"# {line}\n" for line in lines) + body
-
-
-def toml_text(data: Mapping[str, Any]) -> str:
-    """Plain data as TOML; numpy scalars and arrays are written as what they hold, None is left out.
-
-    Raises
-    ------
-    InputError
-        For a text that holds half of a surrogate pair: no TOML file can.
-    """
-    text = tomli_w.dumps(_plain(data))
-    if not is_text(text):
-        raise InputError(f"{text[:200]!r} holds characters that are no text, and cannot be written as TOML")
-    return text
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items() if one is not None}
-    if isinstance(value, (np.generic, np.ndarray)):
-        return value.tolist()
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:

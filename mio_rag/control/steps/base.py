@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
-from mio_rag.context import SEPARATOR, clean, render_context
+from mio_rag.context import SEPARATOR, render_context
 from mio_rag.control.memory import Memory, Meter, Reply
 from mio_rag.errors import InfeasibleError
 from mio_rag.generation import Prompt, build_prompt
 from mio_rag.generation.prompts import LETTERS
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.text import clean
 
 __all__ = [
     "AnswerSynthesizer",
