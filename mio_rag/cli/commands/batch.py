@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from mio_rag.cli.commands.calibrate import RelevanceOptions
+from mio_rag.cli.options.relevance import RelevanceOptions
 from mio_rag.cli.options.shared import (
     Budget,
     Exclude,

@@ -1,28 +1,25 @@
-"""The main job on the bundled set: choose, answer, compare with top-k, and say where to look."""
+"""``mio-rag demo``: choose, answer, compare with top-k on the bundled set, and say where to look."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from mio_rag.cli.progress import progress_bar
-from mio_rag.cli.show.evaluation import print_summary
-from mio_rag.cli.show.selection import print_selection
-from mio_rag.cli.terminal import Terminal, styled
-from mio_rag.corpora.load import Dataset, load_dataset
+import typer
+
+from mio_rag.cli.options.shared import EmbedderName, GeneratorSpec, Json
+from mio_rag.cli.output import open_output
 from mio_rag.errors import InputError, collect
-from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings
-from mio_rag.evaluation.methods import make_methods
-from mio_rag.evaluation.run import evaluate_and_report
-from mio_rag.files import is_leftover, is_vacant, locked
-from mio_rag.generation import Generator, check_generator, make_generator
-from mio_rag.reading import read_json
-from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.retrieval.embedders import check_embedder
-from mio_rag.selection.selector import Selector
-from mio_rag.solvers.result import SolveOptions
 
-__all__ = ["run_demo"]
+if TYPE_CHECKING:
+    from mio_rag.cli.terminal import Terminal
+    from mio_rag.corpora.dataset import Dataset
+    from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings
+    from mio_rag.generation import Generator
+    from mio_rag.retrieval import CorpusIndex
+
+__all__ = ["demo", "run_demo"]
 
 _SHOWN_QUESTION = "q-08"  # one on which the methods differ; the table of means follows it
 _BUDGETS = (128, 256)
@@ -38,6 +35,21 @@ _FILES = {
 }
 
 
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder of the report.")] = Path("mio-rag-demo"),
+    embedder: EmbedderName = "minilm",
+    generator: GeneratorSpec = "extractive",
+    json_output: Json = False,
+) -> None:
+    """Choose, answer and compare with top-k on the bundled questions; under a minute."""
+    from mio_rag.cli.show.evaluation import evaluation_json
+
+    output = open_output(json_output)
+    result = run_demo(output.console, out, embedder, generator)
+    if json_output:
+        output.json(evaluation_json(result))
+
+
 def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -> EvaluationResult:
     """Run the demo and write its report to `out`.
 
@@ -46,6 +58,18 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
     out : Path
         A new folder, or one of an earlier demo, which is replaced.
     """
+    from mio_rag.cli.progress import progress_bar
+    from mio_rag.cli.show.evaluation import print_summary
+    from mio_rag.cli.terminal import styled
+    from mio_rag.corpora.load import load_dataset
+    from mio_rag.evaluation.harness import EvaluationSettings
+    from mio_rag.evaluation.run import evaluate_and_report
+    from mio_rag.generation import check_generator, make_generator
+    from mio_rag.retrieval import CorpusIndex
+    from mio_rag.retrieval.embedders import check_embedder
+    from mio_rag.selection.selector import Selector
+    from mio_rag.solvers.result import SolveOptions
+
     if out.exists() and not _is_earlier_demo(out):
         raise InputError(f"'{out}' exists and holds no earlier demo: choose another folder with --out")
     collect(lambda: check_embedder(embedder), lambda: check_generator(generator_spec))
@@ -84,6 +108,11 @@ def _show_one(
     settings: EvaluationSettings,
 ) -> None:
     """One question in full: what the program chooses and why, and what top-k would have read."""
+    from mio_rag.cli.show.selection import print_selection
+    from mio_rag.cli.terminal import styled
+    from mio_rag.evaluation.methods import make_methods
+    from mio_rag.retrieval import Retriever
+
     question = next(q for q in dataset.questions if q.id == _SHOWN_QUESTION)
     candidates = Retriever(index, pool=settings.pool, counter=generator).retrieve(question.text)
     topk, _, exact = (
@@ -110,6 +139,9 @@ def _show_one(
 
 def _is_earlier_demo(folder: Path) -> bool:
     """Whether a folder holds a demo, which may have been killed at any moment, and nothing else."""
+    from mio_rag.files import is_leftover, is_vacant
+    from mio_rag.reading import read_json
+
     try:
         if is_vacant(folder):
             return True
@@ -122,6 +154,8 @@ def _is_earlier_demo(folder: Path) -> bool:
 
 def _clear(folder: Path) -> None:
     """Remove an earlier demo, unless it is still at work."""
+    from mio_rag.files import locked
+
     if not folder.exists():
         return
     with locked(folder):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from mio_rag.cli.commands.calibrate import RelevanceOptions, doubt_embedder
+from mio_rag.cli.options.relevance import RelevanceOptions, doubt_embedder
 from mio_rag.cli.options.shared import (
     Budget,
     Exclude,
@@ -21,8 +21,10 @@ from mio_rag.cli.options.shared import (
     build_index,
     check_request,
     make_selector,
+    numbers,
     penalty,
     spread,
+    whole_numbers,
 )
 from mio_rag.cli.output import kept_rows, open_output
 from mio_rag.errors import InputError, collect
@@ -40,24 +42,6 @@ frontier_app = typer.Typer(
 
 Weights = Annotated[str, typer.Option("--weights", help="Comma-separated redundancy weights (lambda_1).")]
 Radii = Annotated[str, typer.Option("--radii", help="Comma-separated radii (rho) of the grid.")]
-
-
-def numbers(name: str, text: str) -> tuple[float, ...]:
-    """The numbers of a comma-separated option."""
-    try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError as error:
-        raise InputError(
-            f"{name}={text!r} must be numbers separated by commas, for instance 0,0.1"
-        ) from error
-
-
-def whole_numbers(name: str, text: str) -> tuple[int, ...]:
-    """The whole numbers of a comma-separated option."""
-    found = numbers(name, text)
-    if any(value % 1 != 0 for value in found):
-        raise InputError(f"{name}={text!r} must be whole numbers separated by commas, for instance 128,256")
-    return tuple(int(value) for value in found)
 
 
 def grid(name: str, text: str) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""`mio-rag tune`, and the option --config that reads what it wrote."""
+"""``mio-rag tune``: weights found on labelled questions, as a file of options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from mio_rag.cli.commands.calibrate import RelevanceOptions, doubt_embedder
+from mio_rag.cli.options.config import config_text
+from mio_rag.cli.options.relevance import RelevanceOptions, doubt_embedder
 from mio_rag.cli.options.shared import (
     Json,
     ModeName,
@@ -20,7 +21,6 @@ from mio_rag.cli.options.shared import (
     make_selector,
     spread,
 )
-from mio_rag.cli.options.side import SideOptions
 from mio_rag.cli.output import open_output
 from mio_rag.errors import DataError, InputError, collect
 
@@ -28,39 +28,10 @@ if TYPE_CHECKING:
     from mio_rag.evaluation.fit.search import TuneResult
     from mio_rag.retrieval.retriever import Mode
 
-__all__ = ["ConfigFile", "tune"]
+__all__ = ["tune"]
 
 _FIT = "fit"
 
-
-def _known() -> set[str]:
-    """Options that a file may set."""
-    groups = (ProgramOptions, RelevanceOptions, SideOptions, SolverOptions)
-    return {f.name for group in groups for f in dataclasses.fields(group)} | {
-        "budget_tokens",
-        "pool",
-        "retrieval",
-    }
-
-
-def _read(context: typer.Context, path: Path | None) -> Path | None:
-    """Make the options of a file the defaults of a command, before its other options are looked at."""
-    if path is not None:
-        from mio_rag.cli.options.config import read_config
-
-        context.default_map = {**(context.default_map or {}), **read_config(path, _known())}
-    return path
-
-
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        callback=_read,
-        is_eager=True,
-        help="Take options from this TOML file, as `mio-rag tune` writes it; those given here win.",
-    ),
-]
 
 _VARY = "redundancy_weight,passage_penalty,token_price,link_benefit"
 _MANY = SolverOptions(time_limit=1.0, relative_gap=0.001)
@@ -265,8 +236,6 @@ def _options(
 
 def _text(found: TuneResult, options: dict[str, Any], name: str, recall: float | None) -> str:
     """The file: options, and what they are worth."""
-    from mio_rag.cli.options.config import config_text
-
     measured = {
         "questions": found.questions,
         "trials": found.trials,

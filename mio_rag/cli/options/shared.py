@@ -7,7 +7,6 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
 import typer
@@ -15,20 +14,15 @@ import typer
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.cli.commands.calibrate import RelevanceOptions
-    from mio_rag.cli.options.control import ControlOptions
-    from mio_rag.evaluation.harness import EvaluationSettings
     from mio_rag.formulations.uncertainty import Norm
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.embedders import Embedder
-    from mio_rag.retrieval.retriever import Mode
     from mio_rag.selection.selector import Selector
     from mio_rag.solvers.result import SolveOptions
     from mio_rag.types import Passage
 
 __all__ = [
     "Budget",
-    "ComparisonOptions",
     "EmbedderName",
     "Exclude",
     "GeneratorSpec",
@@ -41,10 +35,11 @@ __all__ = [
     "SolverOptions",
     "build_index",
     "check_request",
-    "evaluation_settings",
     "make_selector",
+    "numbers",
     "penalty",
     "spread",
+    "whole_numbers",
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
@@ -137,53 +132,6 @@ class SolverOptions:
         return cast("SolveOptions", options)
 
 
-@dataclass(frozen=True)
-class ComparisonOptions:
-    """What an evaluation compares, on which index, and who reads."""
-
-    methods: Annotated[
-        str,
-        typer.Option(
-            "--methods",
-            help="Comma-separated: topk, topk:K, bm25, fused, mmr, density, greedy, local_search, exact; "
-            "with a relevance model also calibrated, with --rerank also maxsim, cross-encoder, yes-no; none: "
-            "controllers alone.",
-        ),
-    ] = "topk,mmr,exact"
-    budget_tokens: Annotated[str, typer.Option("--budget-tokens", help="Comma-separated token budgets.")] = (
-        "256"
-    )
-    generator: Annotated[
-        str, typer.Option("--generator", help="As in ask, or none: evaluate the selection alone.")
-    ] = "extractive"
-    index: Annotated[
-        Path | None, typer.Option("--index", help="Index of this corpus; otherwise one is built.")
-    ] = None
-    embedder: Annotated[
-        str | None, typer.Option("--embedder", help="Embedder of the index that is built. [minilm]")
-    ] = None
-    limit: Annotated[int | None, typer.Option("--limit", help="Only the first so many questions.")] = None
-    baseline: Annotated[str | None, typer.Option("--baseline", help="Method to compare with. [topk]")] = None
-    mmr_lambda: Annotated[
-        float, typer.Option("--mmr-lambda", help="Weight of relevance in mmr, in (0, 1].")
-    ] = 0.7
-
-    def budgets(self) -> tuple[int, ...]:
-        """The token budgets."""
-        try:
-            return tuple(int(part) for part in self.budget_tokens.split(",") if part.strip())
-        except ValueError as error:
-            raise InputError(
-                f"--budget-tokens={self.budget_tokens!r} must be whole numbers separated by commas, "
-                "for instance 128,256"
-            ) from error
-
-    def check_index(self) -> None:
-        """Raise `InputError` where index and embedder contradict each other."""
-        if self.index is not None and self.embedder is not None:
-            raise InputError("--index and --embedder exclude each other: the index brings its embedder")
-
-
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """Make every parameter that is a dataclass the options that its fields are annotated as.
 
@@ -213,6 +161,24 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
     with_groups.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     return with_groups
+
+
+def numbers(name: str, text: str) -> tuple[float, ...]:
+    """The numbers of a comma-separated option."""
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise InputError(
+            f"{name}={text!r} must be numbers separated by commas, for instance 0,0.1"
+        ) from error
+
+
+def whole_numbers(name: str, text: str) -> tuple[int, ...]:
+    """The whole numbers of a comma-separated option."""
+    found = numbers(name, text)
+    if any(value % 1 != 0 for value in found):
+        raise InputError(f"{name}={text!r} must be whole numbers separated by commas, for instance 128,256")
+    return tuple(int(value) for value in found)
 
 
 def penalty(text: str) -> float | Literal["auto"]:
@@ -248,56 +214,6 @@ def make_selector(
         solving.checked,
     )
     return cast("Selector", dataclasses.replace(selector, options=options))
-
-
-def evaluation_settings(
-    comparison: ComparisonOptions,
-    program: ProgramOptions,
-    evidence: RelevanceOptions,
-    solving: SolverOptions,
-    pool: int,
-    retrieval: str,
-    max_tokens: int,
-    control: ControlOptions,
-) -> EvaluationSettings:
-    """What the options ask an evaluation to do; the problems of all of them at once."""
-    from mio_rag.evaluation.harness import EvaluationSettings
-    from mio_rag.evaluation.methods import make_methods
-    from mio_rag.selection.selector import Selector
-
-    methods = tuple(name.strip() for name in comparison.methods.split(",") if name.strip())
-    if methods == ("none",) and control.names:
-        methods = ()
-    selector, budgets, agents, *_ = collect(
-        lambda: evidence.applied(lambda: make_selector(program, solving)),
-        comparison.budgets,
-        control.settings,
-        lambda: EvaluationSettings(
-            limit=comparison.limit, max_tokens=max_tokens, pool=pool, seed=solving.seed
-        ),
-        # "calibrated" is checked with the model, further down.
-        lambda: make_methods(
-            [name for name in methods if not name.startswith("calibrated")] or ["exact"],
-            Selector(),
-            comparison.mmr_lambda,
-        ),
-    )
-    return EvaluationSettings(
-        methods=methods,
-        budgets=budgets,
-        baseline=comparison.baseline,
-        selector=selector,
-        mmr_lambda=comparison.mmr_lambda,
-        pool=pool,
-        mode=cast("Mode", retrieval),
-        **evidence.retrieval(),
-        limit=comparison.limit,
-        max_tokens=max_tokens,
-        seed=solving.seed,
-        controllers=control.names,
-        control=agents,
-        closed_book=control.closed_book,
-    )
 
 
 def check_request(question: str, budget_tokens: int, pool: int, retrieval: str, max_tokens: int = 1) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ __all__ = [
     "GridError",
     "Plan",
     "model_from_mapping",
+    "model_of",
     "model_to_dict",
     "model_to_toml",
     "read_model",
@@ -141,6 +143,18 @@ def model_from_mapping(given: dict[str, Any], where: str) -> RetrievalMDP:
     if settings.get("horizon") == "inf":
         settings["horizon"] = None
     return RetrievalMDP(**settings)
+
+
+def model_of(config: Path | None, given: Mapping[str, Any]) -> RetrievalMDP:
+    """The model of a TOML file, with what was given on the command line in its place.
+
+    Raises
+    ------
+    InputError
+        As `read_model` and `model_from_mapping`.
+    """
+    settings = {} if config is None else read_model(config)
+    return model_from_mapping({**settings, **given}, f"'{config}'" if config else "the command line")
 
 
 def model_to_dict(model: RetrievalMDP) -> dict[str, Any]:
