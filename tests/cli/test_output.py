@@ -15,7 +15,7 @@ from mio_rag import Passage, generation
 from mio_rag.cli.app import app
 from mio_rag.retrieval import CorpusIndex, embedders
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROGRAM = json.dumps({"linear": [1.0], "costs": [1], "budget": 1})
 SOLVE = f"{sys.executable} -m mio_rag solve - --solver topk"
 

@@ -26,7 +26,7 @@ from mio_rag.files import locked
 from mio_rag.generation import ExtractiveGenerator
 from mio_rag.retrieval import CorpusIndex
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 Done = subprocess.CompletedProcess[str]
 
 
