@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from mio_rag.control.mdp.agent import ControlSettings, Outcome
     from mio_rag.generation import Generator
     from mio_rag.retrieval import Retriever
-    from mio_rag.retrieval.retriever import Mode
     from mio_rag.selection.selector import Selector
 
 __all__ = ["ask"]
@@ -76,7 +75,7 @@ def ask(
     from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
-    selector, control, *_ = collect(
+    selector, control, _, _, _, found = collect(
         lambda: side.applied(
             lambda: evidence.applied(
                 lambda: make_selector(program, solving, must_include or (), must_exclude or ())
@@ -86,7 +85,8 @@ def ask(
         lambda: agent.of(controller, trace),
         lambda: check_index(index),
         lambda: check_generator(generator),
-        lambda: check_request(question, budget_tokens, pool, retrieval, max_tokens),
+        lambda: check_request(question, budget_tokens, max_tokens),
+        lambda: evidence.retrieval(pool, retrieval),
     )
     corpus, reader = collect(lambda: CorpusIndex.load(index), lambda: make_generator(generator))
     try:
@@ -98,13 +98,7 @@ def ask(
                 controller,
                 question,
                 reader,
-                Retriever(
-                    corpus,
-                    pool=pool,
-                    mode=cast("Mode", retrieval),
-                    counter=reader,
-                    **evidence.retrieval(),
-                ),
+                Retriever.of(corpus, found, reader),
                 selector,
                 control,
                 budget_tokens=budget_tokens,
@@ -119,10 +113,11 @@ def ask(
             reader,
             selector,
             budget_tokens=budget_tokens,
-            pool=pool,
-            mode=cast("Mode", retrieval),
+            pool=found.pool,
+            mode=found.mode,
             max_tokens=max_tokens,
-            **evidence.retrieval(),
+            link_hops=found.link_hops,
+            rerankers=found.rerankers,
         )
     finally:
         reader.close()

@@ -14,7 +14,6 @@ from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.relevance.model import Kind
-    from mio_rag.retrieval.retriever import Mode
 
 __all__ = ["calibrate"]
 
@@ -46,19 +45,17 @@ def calibrate(
     from mio_rag.evaluation.fit.relevance import write_model
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.retrieval.index import check_index
-    from mio_rag.retrieval.retriever import pool_problems
+    from mio_rag.retrieval.settings import Mode, RetrievalSettings
 
     output = open_output(json_output)
-    asked = pool_problems(pool, retrieval, link_hops, tuple(rerank or ()))
-    collect(
+    *_, found, _ = collect(
         lambda: check_source(data),
         lambda: check_index(index),
-        lambda: _check(kind, link_stages, limit, seed, out, asked),
+        lambda: RetrievalSettings(pool, cast("Mode", retrieval), link_hops, tuple(rerank or ())),
+        lambda: _check(kind, link_stages, limit, seed, out),
     )
     dataset, corpus = collect(lambda: load_dataset(data), lambda: CorpusIndex.load(index))
-    retriever = Retriever(
-        corpus, pool=pool, mode=cast("Mode", retrieval), link_hops=link_hops, rerankers=rerank or ()
-    )
+    retriever = Retriever.of(corpus, found)
     with progress_bar("retrieving", len(dataset.questions[:limit])) as advance:
         model = fit_model(
             dataset,
@@ -88,7 +85,8 @@ def calibrate(
     output.console.print(f"{out}, {picture}", soft_wrap=True)
 
 
-def _check(kind: str, link_stages: int, limit: int | None, seed: int, out: Path, problems: list[str]) -> None:
+def _check(kind: str, link_stages: int, limit: int | None, seed: int, out: Path) -> None:
+    problems = []
     if limit is not None and limit < 1:
         problems.append(f"--limit={limit} must be >= 1")
     if not 0 <= seed < 2**31:

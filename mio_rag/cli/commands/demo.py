@@ -65,7 +65,7 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
     from mio_rag.evaluation.harness import EvaluationSettings
     from mio_rag.evaluation.run import evaluate_and_report
     from mio_rag.generation import check_generator, make_generator
-    from mio_rag.retrieval import CorpusIndex
+    from mio_rag.retrieval import CorpusIndex, RetrievalSettings
     from mio_rag.retrieval.embedders import check_embedder
     from mio_rag.selection.selector import Selector
     from mio_rag.solvers.result import SolveOptions
@@ -76,7 +76,11 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
     dataset = load_dataset("demo")
     selector = Selector(passage_penalty="auto", options=SolveOptions(time_limit_seconds=5.0))
     settings = EvaluationSettings(
-        methods=("topk", "mmr", "exact"), budgets=_BUDGETS, pool=30, selector=selector, max_tokens=32
+        methods=("topk", "mmr", "exact"),
+        budgets=_BUDGETS,
+        retrieval=RetrievalSettings(pool=30),
+        selector=selector,
+        max_tokens=32,
     )
     with closing(make_generator(generator_spec)) as generator:
         with progress_bar(f"embedding with {embedder}", len(dataset.passages)) as advance:
@@ -89,8 +93,8 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
         styled(
             (f"\n{len(dataset.questions)} questions over {len(dataset.passages)} passages", "bold"),
             (
-                f"   embedder {index.embedder.name}, reader {generator.name}, pool {settings.pool}; means, "
-                "intervals are in the report\n",
+                f"   embedder {index.embedder.name}, reader {generator.name}, "
+                f"pool {settings.retrieval.pool}; means, intervals are in the report\n",
                 "dim",
             ),
         )
@@ -114,7 +118,7 @@ def _show_one(
     from mio_rag.retrieval import Retriever
 
     question = next(q for q in dataset.questions if q.id == _SHOWN_QUESTION)
-    candidates = Retriever(index, pool=settings.pool, counter=generator).retrieve(question.text)
+    candidates = Retriever.of(index, settings.retrieval, generator).retrieve(question.text)
     topk, _, exact = (
         method.select(candidates, _BUDGETS[1], generator)
         for method in make_methods(list(settings.methods), settings.selector)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,7 +28,6 @@ from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.evaluation.harness import EvaluationSettings
-    from mio_rag.retrieval.retriever import Mode
 
 __all__ = ["evaluate"]
 
@@ -178,13 +177,12 @@ def _settings(
     methods = tuple(name.strip() for name in comparison.methods.split(",") if name.strip())
     if methods == ("none",) and control.names:
         methods = ()
-    selector, budgets, agents, *_ = collect(
+    selector, budgets, agents, _, found, _ = collect(
         lambda: evidence.applied(lambda: make_selector(program, solving)),
         comparison.budgets,
         control.settings,
-        lambda: EvaluationSettings(
-            limit=comparison.limit, max_tokens=max_tokens, pool=pool, seed=solving.seed
-        ),
+        lambda: EvaluationSettings(limit=comparison.limit, max_tokens=max_tokens, seed=solving.seed),
+        lambda: evidence.retrieval(pool, retrieval),
         # "calibrated" is checked with the model, further down.
         lambda: make_methods(
             [name for name in methods if not name.startswith("calibrated")] or ["exact"],
@@ -198,9 +196,7 @@ def _settings(
         baseline=comparison.baseline,
         selector=selector,
         mmr_lambda=comparison.mmr_lambda,
-        pool=pool,
-        mode=cast("Mode", retrieval),
-        **evidence.retrieval(),
+        retrieval=found,
         limit=comparison.limit,
         max_tokens=max_tokens,
         seed=solving.seed,

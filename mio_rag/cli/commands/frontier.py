@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -28,9 +29,6 @@ from mio_rag.cli.options.shared import (
 )
 from mio_rag.cli.output import kept_rows, open_output
 from mio_rag.errors import InputError, collect
-
-if TYPE_CHECKING:
-    from mio_rag.retrieval.retriever import Mode
 
 __all__ = ["frontier_app"]
 
@@ -92,21 +90,22 @@ def query(
     from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
-    selector, lambdas, radius_list, *_ = collect(
+    selector, lambdas, radius_list, _, _, pools, *_ = collect(
         lambda: evidence.applied(
             lambda: make_selector(program, solving, must_include or (), must_exclude or ())
         ),
         lambda: grid("--weights", weights),
         lambda: grid("--radii", radii),
         lambda: check_index(index),
-        lambda: check_request(question, budget_tokens, pool, retrieval),
+        lambda: check_request(question, budget_tokens),
+        lambda: evidence.retrieval(pool, retrieval),
         lambda: _check_reach(up_to, budget_tokens),
         lambda: None if plot is None else check_figure(plot),
     )
     corpus = CorpusIndex.load(index)
     check_ids(selector, corpus.ids)
     doubt_embedder(selector, corpus)
-    retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), **evidence.retrieval())
+    retriever = Retriever.of(corpus, pools)
     candidates = retriever.retrieve(question)
     with progress_bar("tokens settled", up_to or max(2 * budget_tokens, budget_tokens + 200)) as advance:
         found = query_frontier(
@@ -210,7 +209,7 @@ def data(
     from mio_rag.retrieval.index import check_index
 
     output = open_output(json_output, kept_rows(out))
-    settings, *_ = collect(
+    settings, pools, *_ = collect(
         lambda: FrontierSettings(
             budgets=whole_numbers("--budget-tokens", budget_tokens),
             weights=numbers("--weights", weights),
@@ -219,13 +218,11 @@ def data(
             selector=evidence.applied(lambda: make_selector(program, solving)),
             reference_radius=reference_radius,
             draws=draws,
-            pool=pool,
-            mode=cast("Mode", retrieval),
-            **evidence.retrieval(),
             limit=limit,
             max_tokens=max_tokens,
             seed=solving.seed,
         ),
+        lambda: evidence.retrieval(pool, retrieval),
         lambda: check_source(data),
         lambda: None if generator == "none" else check_generator(generator),
         lambda: check_embedder(embedder or "minilm") if index is None else check_index(index),
@@ -233,6 +230,7 @@ def data(
         lambda: check_folder(out, resume),
         lambda: _check_radius(program),
     )
+    settings = dataclasses.replace(settings, retrieval=pools)
     dataset, reader, corpus, model = collect(
         lambda: load_dataset(data),
         lambda: None if generator == "none" else make_generator(generator),

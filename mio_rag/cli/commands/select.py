@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -25,9 +25,6 @@ from mio_rag.cli.options.shared import (
 from mio_rag.cli.options.side import SideOptions
 from mio_rag.cli.output import open_output
 from mio_rag.errors import collect
-
-if TYPE_CHECKING:
-    from mio_rag.retrieval.retriever import Mode
 
 __all__ = ["select"]
 
@@ -60,7 +57,7 @@ def select(
     from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
-    selector, *_ = collect(
+    selector, _, _, found = collect(
         lambda: side.applied(
             lambda: evidence.applied(
                 lambda: make_selector(program, solving, must_include or (), must_exclude or ())
@@ -68,12 +65,13 @@ def select(
             program,
         ),
         lambda: check_index(index),
-        lambda: check_request(question, budget_tokens, pool, retrieval),
+        lambda: check_request(question, budget_tokens),
+        lambda: evidence.retrieval(pool, retrieval),
     )
     corpus = CorpusIndex.load(index)
     check_ids(selector, corpus.ids)
     doubt_embedder(selector, corpus)
-    retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), **evidence.retrieval())
+    retriever = Retriever.of(corpus, found)
     selection = selector.select(retriever.retrieve(question), budget_tokens, retriever.counter)
     if json_output:
         output.json({"question": question, **selection.to_dict()})

@@ -26,7 +26,6 @@ from mio_rag.errors import DataError, InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.evaluation.fit.search import TuneResult
-    from mio_rag.retrieval.retriever import Mode
 
 __all__ = ["tune"]
 
@@ -100,12 +99,13 @@ def tune(
     )
     fitting = evidence.relevance == _FIT
     given = dataclasses.replace(evidence, relevance="cosine") if fitting else evidence
-    selector, goal, *_ = collect(
+    selector, goal, _, _, pooling, *_ = collect(
         lambda: given.applied(lambda: make_selector(program, solving)),
         lambda: Goal(budget_tokens, recall),
         lambda: check_source(data),
         lambda: check_index(index),
-        lambda: _check(out, storage, limit, pool, retrieval),
+        lambda: given.retrieval(pool, retrieval),
+        lambda: _check(out, storage, limit),
         lambda: _check_norm(program),
     )
     settings = TuneSettings(
@@ -125,8 +125,9 @@ def tune(
     asked = asked or [q for q in dataset.questions[:limit] if q.gold_sources]
     if not asked:
         raise DataError(f"no question of '{dataset.name}' names its gold passages or documents: label some")
-    retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), **given.retrieval())
-    label = [dataset.content_hash(), corpus.embedder.fingerprint, pool, retrieval, given.retrieval()]
+    retriever = Retriever.of(corpus, pooling)
+    added = {"link_hops": pooling.link_hops, "rerankers": pooling.rerankers}
+    label = [dataset.content_hash(), corpus.embedder.fingerprint, pool, retrieval, added]
     with claimed(out):
         with progress_bar("retrieving", len(asked)) as advance:
             pools = retriever.retrieve_many([q.text for q in asked], advance)
@@ -159,11 +160,10 @@ def _check_norm(program: ProgramOptions) -> None:
         )
 
 
-def _check(out: Path, storage: Path | None, limit: int | None, pool: int, retrieval: str) -> None:
+def _check(out: Path, storage: Path | None, limit: int | None) -> None:
     from mio_rag.files import make_parent
-    from mio_rag.retrieval.retriever import pool_problems
 
-    problems = pool_problems(pool, retrieval)
+    problems = []
     if out.is_dir() or out.suffix != ".toml":
         problems.append(f"--out={out} must be a file that ends in .toml")
     if storage is not None and os.path.realpath(storage) == os.path.realpath(out):

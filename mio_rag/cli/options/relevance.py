@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from mio_rag.errors import InputError, collect
+from mio_rag.errors import collect
 
 if TYPE_CHECKING:
     from mio_rag.context import PromptOrder
     from mio_rag.retrieval import CorpusIndex
+    from mio_rag.retrieval.settings import Mode, RetrievalSettings
     from mio_rag.selection.selector import Selector
 
 __all__ = ["RelevanceOptions", "Rerank", "doubt_embedder"]
@@ -60,9 +61,17 @@ class RelevanceOptions:
     ] = "best_first"
     rerank: Rerank = None
 
-    def retrieval(self) -> dict[str, Any]:
-        """What a `Retriever` takes of these."""
-        return {"link_hops": self.link_hops, "rerankers": tuple(self.rerank or ())}
+    def retrieval(self, pool: int, mode: str) -> RetrievalSettings:
+        """How pools are found: by these, and by what the options --pool and --retrieval say.
+
+        Raises
+        ------
+        InputError
+            With what is out of range.
+        """
+        from mio_rag.retrieval.settings import RetrievalSettings
+
+        return RetrievalSettings(pool, cast("Mode", mode), self.link_hops, tuple(self.rerank or ()))
 
     def applied(self, make: Callable[[], Selector]) -> Selector:
         """The selector that `make` gives, with these settings; the problems of both at once."""
@@ -81,11 +90,10 @@ class RelevanceOptions:
 
     def check(self) -> None:
         """Raise `InputError` with what is out of range."""
-        from mio_rag.retrieval.retriever import pool_problems
+        from mio_rag.retrieval.settings import RetrievalSettings
         from mio_rag.selection.selector import Selector
 
-        if problems := pool_problems(1, "fused", self.link_hops, tuple(self.rerank or ())):
-            raise InputError(problems)
+        RetrievalSettings(link_hops=self.link_hops, rerankers=tuple(self.rerank or ()))
         Selector(link_benefit=self.link_benefit, prompt_order=cast("PromptOrder", self.prompt_order))
 
 

@@ -216,14 +216,11 @@ def make_selector(
     return cast("Selector", dataclasses.replace(selector, options=options))
 
 
-def check_request(question: str, budget_tokens: int, pool: int, retrieval: str, max_tokens: int = 1) -> None:
+def check_request(question: str, budget_tokens: int, max_tokens: int = 1) -> None:
     """Raise `InputError` with everything that is wrong with what a command was asked."""
-    from mio_rag.retrieval.retriever import pool_problems
-
     problems = ["the question is empty"] if not question.strip() else []
     least = {"--budget-tokens": budget_tokens, "--max-tokens": max_tokens}
     problems += [f"{name}={value} must be >= 1" for name, value in least.items() if value < 1]
-    problems += pool_problems(pool, retrieval)
     if problems:
         raise InputError(problems)
 

@@ -76,6 +76,16 @@ def test_evaluate_lists_its_problems_too(index: Path, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+def test_everything_about_pools_is_listed_at_once(index: Path, tmp_path: Path) -> None:
+    evaluated = ["evaluate", "demo", "--index", index, "--out", tmp_path / "run"]
+    said = refused(
+        here(*evaluated, "--pool", 0, "--retrieval", "sparse", "--link-hops", 9, "--rerank", "oracle")
+    )
+    for part in ("pool=0", "'sparse'", "link_hops=9", "'oracle'"):
+        assert sum(part in problem for problem in said) == 1, part
+    assert len(said) == 4
+
+
 def test_an_interrupted_evaluation_goes_on_with_resume(demo: Dataset, index: Path, tmp_path: Path) -> None:
     generator = script(tmp_path, demo)
     whole = here(*evaluation(index, tmp_path / "whole", generator))
