@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -153,6 +152,8 @@ def _ask_agent(
     trace: Path | None,
 ) -> None:
     """Answer one question through an agent, and show how."""
+    import hashlib
+
     from mio_rag.cli.show.control import print_outcome
     from mio_rag.control.mdp.agent import Failure, make_agent
     from mio_rag.control.trace import append_traces
