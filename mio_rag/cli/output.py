@@ -20,7 +20,6 @@ from typer.core import TyperGroup
 from mio_rag.cli import interrupt
 from mio_rag.cli.streams import OutputError, prepare_streams, silence
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, SolverError
-from mio_rag.types import GenerationError
 
 __all__ = ["Output", "ReportingGroup", "kept_rows", "open_output"]
 
@@ -223,6 +222,8 @@ class _Interrupted(Exception):
 
 def _report(error: Exception, as_json: bool) -> int:
     """Tell an error where the command's result would go; its exit code."""
+    from mio_rag.types import GenerationError
+
     problems, kind, code = [str(error)], type(error).__name__, 2
     if isinstance(error, InputError):
         problems = list(error.problems)
