@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mio_rag.control.costs import Call, totals
 from mio_rag.control.mdp.gauges import draw, tracked_next
 from mio_rag.control.mdp.plan import model_from_mapping
 from mio_rag.control.mdp.policies import State, make_controller
-from mio_rag.control.memory import Call, totals
 from mio_rag.errors import DataError, InputError
 from mio_rag.formulations.retrieval_mdp import ACTIONS
 from mio_rag.lines import append_lines

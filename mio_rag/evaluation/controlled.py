@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mio_rag.control.costs import Replies
 from mio_rag.control.mdp.agent import Agent, ControlSettings, Failure, Outcome, make_agent
-from mio_rag.control.memory import Replies
 from mio_rag.control.trace import append_traces
 from mio_rag.errors import InputError
 from mio_rag.generation import Generator

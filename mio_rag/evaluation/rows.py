@@ -15,8 +15,8 @@ import numpy as np
 
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
+from mio_rag.control.costs import Replies
 from mio_rag.control.mdp.agent import Failure
-from mio_rag.control.memory import Replies
 from mio_rag.errors import InfeasibleError, MioRagError
 from mio_rag.evaluation.controlled import Controlled, outcome_row
 from mio_rag.evaluation.methods import Method

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mio_rag.control.costs import Call
 from mio_rag.control.mdp.calibration import calibrate, transitions
 from mio_rag.control.mdp.plan import model_from_mapping, model_to_toml, read_model
-from mio_rag.control.memory import Call
 from mio_rag.control.trace import Step, Trace
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP

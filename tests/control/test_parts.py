@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mio_rag.candidates import Candidates
-from mio_rag.control.memory import Memory
-from mio_rag.control.steps.base import merge_pools
+from mio_rag.control.costs import Memory
+from mio_rag.control.steps.write import merge_pools
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
 from tests.control.scripted import COMPARISON, agent, said

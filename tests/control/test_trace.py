@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mio_rag.control.memory import Limits
+from mio_rag.control.costs import Limits
 from mio_rag.control.trace import append_traces, read_traces, replay
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ScriptedGenerator

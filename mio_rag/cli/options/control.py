@@ -83,8 +83,8 @@ class AgentOptions:
         """The settings that the options describe; the problems of all of them at once."""
         from mio_rag.cli.commands.mdp import model_of
         from mio_rag.cli.show.selection import collect
+        from mio_rag.control.costs import Limits
         from mio_rag.control.mdp.agent import ControlSettings
-        from mio_rag.control.memory import Limits
 
         model, _ = collect(
             lambda: model_of(self.mdp_config, {}),

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mio_rag.control.mdp.gauges import Gauge, make_gauge
-from mio_rag.control.mdp.plan import model_to_dict
-from mio_rag.control.mdp.policies import Controller, State, make_controller, split_name
-from mio_rag.control.memory import (
+from mio_rag.control.costs import (
     Call,
     LimitReached,
     Limits,
@@ -19,7 +16,10 @@ from mio_rag.control.memory import (
     require_answerable,
     totals,
 )
-from mio_rag.control.steps.base import (
+from mio_rag.control.mdp.gauges import Gauge, make_gauge
+from mio_rag.control.mdp.plan import model_to_dict
+from mio_rag.control.mdp.policies import Controller, State, make_controller, split_name
+from mio_rag.control.steps.write import (
     EvidenceFinder,
     LmDecomposer,
     LmReasoner,

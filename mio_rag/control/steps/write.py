@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
 from mio_rag.context import SEPARATOR, clean, render_context
-from mio_rag.control.memory import Memory, Meter, Reply
+from mio_rag.control.costs import Memory, Meter, Reply
 from mio_rag.errors import InfeasibleError
 from mio_rag.generation import Prompt, build_prompt
 from mio_rag.generation.prompts import LETTERS
