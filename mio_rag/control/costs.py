@@ -1,22 +1,18 @@
-"""What an agent knows about one question, what it has spent on it, and what it may still spend."""
+"""What a controller has spent on one question, and what it may still spend."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation import Generator, Prompt
 from mio_rag.generation.protocol import CHOICE_TOKENS
-from mio_rag.selection.result import Selection
-from mio_rag.types import Answer, GenerationError, Passage, Question
+from mio_rag.types import Answer, GenerationError
 
-__all__ = ["Call", "LimitReached", "Limits", "Memory", "Meter", "Replies", "Reply"]
-
-NOTES_ID = "notes"
+__all__ = ["Call", "LimitReached", "Limits", "Meter", "Replies", "Reply", "totals"]
 
 
 @dataclass(frozen=True)
@@ -84,41 +80,6 @@ class Reply:
 
 #: What was said before, by prompt and longest answer: models decode greedily, so it would be said again.
 Replies = dict[tuple[str, str, int], Reply]
-
-
-@dataclass
-class Memory:
-    """The state of one question: what was read, asked and noted.
-
-    Parameters
-    ----------
-    pool : Candidates or None
-        What all queries so far have found.
-    selection : Selection or None
-        What is read of it.
-    queries, notes : list of str
-        What was searched for, and what was thought.
-    draft : Reply or None
-        An answer from exactly this state, if one was made to measure the uncertainty.
-    """
-
-    question: Question
-    budget_tokens: int
-    pool: Candidates | None = None
-    selection: Selection | None = None
-    queries: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    draft: Reply | None = None
-
-    def last_notes(self, kept: int) -> list[str]:
-        """The last so many notes; of 0 there are none."""
-        return self.notes[max(0, len(self.notes) - kept) :]
-
-    def passages(self, kept_notes: int) -> tuple[Passage, ...]:
-        """The evidence, then the last notes as one more passage."""
-        read = () if self.selection is None else self.selection.passages
-        kept = self.last_notes(kept_notes)
-        return (*read, Passage(NOTES_ID, "\n".join(kept), "Notes")) if kept else read
 
 
 class LimitReached(Exception):
@@ -238,19 +199,3 @@ def totals(calls: Sequence[Call]) -> dict[str, Call]:
             before.completion_tokens + call.completion_tokens,
         )
     return sums
-
-
-def require_answerable(generator: Generator, question: Question, max_tokens: int) -> int | None:
-    """Tokens that the window leaves for passages and notes; None: unbounded.
-
-    Raises
-    ------
-    GenerationError
-        If there is no room at all.
-    """
-    window = generator.context_allowance(question, max_tokens=max_tokens)
-    if window is not None and window < 1:
-        raise GenerationError(
-            f"question '{question.id}' leaves no room for context in the window of {generator.name}"
-        )
-    return window

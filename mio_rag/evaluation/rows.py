@@ -22,6 +22,7 @@ from mio_rag.evaluation.controlled import Controlled, outcome_row
 from mio_rag.evaluation.methods import Method
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.generation import Generator, Prompt, build_prompt
+from mio_rag.generation.window import context_budget
 from mio_rag.measures import answer_measures, failed_measures, selection_measures
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
@@ -159,12 +160,7 @@ class Road:
         """The budget, or what the model's window leaves for the context where that is less."""
         if self.generator is None:
             return budget
-        window = self.generator.context_allowance(question, max_tokens=self.max_tokens)
-        if window is not None and window < 1:
-            raise GenerationError(
-                f"question '{question.id}' leaves no room for context in the window of {self.generator.name}"
-            )
-        return budget if window is None else min(budget, window)
+        return context_budget(self.generator, question, budget, max_tokens=self.max_tokens)
 
     def _generate(self, generator: Generator, works: Sequence[_Work]) -> None:
         """Answer each distinct prompt once; a question with choices by choosing, any other by writing."""

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.candidates import Candidates
-from mio_rag.control.costs import LimitReached, Limits, Memory, Meter, totals
+from mio_rag.candidates import Candidates, merge_pools
+from mio_rag.control.costs import LimitReached, Limits, Meter, totals
 from mio_rag.control.mdp.agent import Outcome
 from mio_rag.control.mdp.gauges import make_gauge
 from mio_rag.control.mdp.plan import solve_plan
 from mio_rag.control.mdp.policies import State, make_controller
-from mio_rag.control.steps.write import LmSynthesizer, Parts, merge_pools
+from mio_rag.control.memory import Memory
+from mio_rag.control.steps.base import Parts
+from mio_rag.control.steps.write import LmSynthesizer
 from mio_rag.control.trace import Trace, open_actions, replay
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from mio_rag.candidates import Candidates
-from mio_rag.control.costs import Limits, Memory, Meter, Reply, totals
+from mio_rag.control.costs import Limits, Meter, Reply, totals
 from mio_rag.control.mdp.agent import Agent, Failure, Outcome
+from mio_rag.control.memory import Memory
 from mio_rag.control.steps.write import LmSynthesizer
 from mio_rag.control.trace import Trace, read_traces, replay
 from mio_rag.corpora.load import Dataset

@@ -5,33 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mio_rag.control.costs import (
-    Call,
-    LimitReached,
-    Limits,
-    Memory,
-    Meter,
-    Replies,
-    Reply,
-    require_answerable,
-    totals,
-)
+from mio_rag.control.costs import Call, LimitReached, Limits, Meter, Replies, Reply, totals
 from mio_rag.control.mdp.gauges import Gauge, make_gauge
 from mio_rag.control.mdp.plan import model_to_dict
 from mio_rag.control.mdp.policies import Controller, State, make_controller, split_name
-from mio_rag.control.steps.write import (
-    EvidenceFinder,
-    LmDecomposer,
-    LmReasoner,
-    LmSynthesizer,
-    Parts,
-    SelectingFinder,
-)
+from mio_rag.control.memory import Memory
+from mio_rag.control.steps.base import EvidenceFinder, Parts
+from mio_rag.control.steps.find import SelectingFinder
+from mio_rag.control.steps.write import LmDecomposer, LmReasoner, LmSynthesizer
 from mio_rag.control.trace import Step, Trace, open_actions
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import Generator
 from mio_rag.generation.protocol import CHOICE_TOKENS
+from mio_rag.generation.window import window_room
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
@@ -185,7 +172,7 @@ class _Run:
         """The window shared out between evidence, notes and answer, and the answer's tokens set aside."""
         agent, settings, memory = self.agent, self.agent.settings, self.memory
         notes = settings.kept_notes * (settings.note_tokens + 4)
-        window = require_answerable(self.generator, self.question, agent.max_tokens)
+        window = window_room(self.generator, self.question, max_tokens=agent.max_tokens)
         if window is not None:
             notes = min(notes, window // 2)
             memory.budget_tokens = min(memory.budget_tokens, window - notes)

@@ -17,8 +17,9 @@ from typing import Protocol
 
 import numpy as np
 
-from mio_rag.control.costs import LimitReached, Memory, Meter, Reply
-from mio_rag.control.steps.write import AnswerSynthesizer
+from mio_rag.control.costs import LimitReached, Meter, Reply
+from mio_rag.control.memory import Memory
+from mio_rag.control.steps.base import AnswerSynthesizer
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.types import GenerationError
