@@ -22,7 +22,8 @@ from mio_rag.control.costs import Limits
 from mio_rag.control.mdp.agent import ControlSettings
 from mio_rag.control.mdp.calibration import Calibration, calibrate
 from mio_rag.control.mdp.plan import model_to_dict
-from mio_rag.control.trace import Trace, read_traces
+from mio_rag.control.mdp.trace import ProcessTrace
+from mio_rag.control.trace import read_traces
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.corpora.questions import closed_book, shuffle_choices
@@ -137,7 +138,7 @@ def run_calibrated(
     """
     dataset = chosen.load(data)
     asked = dataset.questions[:upto]
-    traces = read_traces(work / chosen.name / "given")
+    traces = read_traces(work / chosen.name / "given", ProcessTrace)
     told = []
     for fold in (0, 1):
         learned = {q.id for k, q in enumerate(asked) if k % 2 == fold}
@@ -168,6 +169,6 @@ def run_calibrated(
     return plain
 
 
-def _estimated(traces: Sequence[Trace], chosen: Set) -> Calibration:
+def _estimated(traces: Sequence[ProcessTrace], chosen: Set) -> Calibration:
     """What measured runs say; costs by tokens, since seconds here are those of a busy machine."""
     return calibrate(traces, MODELS["given"], gauge="confidence", cost_by="tokens")

@@ -8,12 +8,13 @@ from typing import Any
 from mio_rag.control.costs import Call, LimitReached, Limits, Meter, Replies, Reply, totals
 from mio_rag.control.mdp.gauges import Gauge, make_gauge
 from mio_rag.control.mdp.plan import model_to_dict
-from mio_rag.control.mdp.policies import Controller, State, make_controller, split_name
+from mio_rag.control.mdp.policies import Policy, State, make_policy, open_actions, split_name
+from mio_rag.control.mdp.trace import ProcessStep, ProcessTrace
 from mio_rag.control.memory import Memory
 from mio_rag.control.steps.base import EvidenceFinder, Parts
 from mio_rag.control.steps.find import SelectingFinder
 from mio_rag.control.steps.write import LmDecomposer, LmReasoner, LmSynthesizer
-from mio_rag.control.trace import Step, Trace, open_actions
+from mio_rag.control.trace import read_passages
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import Generator
@@ -73,7 +74,7 @@ class Outcome:
 
     reply: Reply
     selection: Selection | None
-    trace: Trace
+    trace: ProcessTrace
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +83,7 @@ class Failure:
 
     error: MioRagError
     selection: Selection | None
-    trace: Trace
+    trace: ProcessTrace
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +99,7 @@ class Agent:
     """
 
     name: str
-    controller: Controller
+    policy: Policy
     gauge: Gauge
     parts: Parts
     settings: ControlSettings
@@ -150,7 +151,7 @@ class _Run:
     generator: Generator
     memory: Memory
     meter: Meter | None = None
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ProcessStep] = field(default_factory=list)
     opening: tuple[Call, ...] = ()
     ended: str = "stop"
     level: float = 1.0
@@ -187,7 +188,7 @@ class _Run:
         while True:
             step = len(self.steps)
             possible = open_actions(self.steps, agent.parts.finder is None)
-            decision = agent.controller.decide(State(self.question.id, step, self.level, possible))
+            decision = agent.policy.decide(State(self.question.id, step, self.level, possible))
             self.q = decision.q_values
             if decision.action == "stop":
                 return
@@ -199,7 +200,7 @@ class _Run:
 
     def _act(
         self, action: str, q: dict[str, float] | None, level: float, step: int, memory: Memory, meter: Meter
-    ) -> Step:
+    ) -> ProcessStep:
         """Carry an action out, and see what it did to U."""
         query = note = ""
         new: tuple[str, ...] = ()
@@ -217,7 +218,7 @@ class _Run:
                 memory.draft = None
                 memory.notes.append(note)
         after = self.agent.gauge.after(action, level, len(new) + bool(note), step, memory, meter)
-        return Step(
+        return ProcessStep(
             step=step,
             uncertainty=level,
             action=action,
@@ -230,11 +231,11 @@ class _Run:
             calls=meter.take(),
         )
 
-    def trace(self, reply: Reply | None, error: MioRagError | None = None) -> Trace:
+    def trace(self, reply: Reply | None, error: MioRagError | None = None) -> ProcessTrace:
         """All that was done; what an action took that a limit or an error cut off counts with the answer."""
         closing = () if self.meter is None else self.meter.take()
         calls = (*self.opening, *(call for step in self.steps for call in step.calls), *closing)
-        return Trace(
+        return ProcessTrace(
             question_id=self.question.id,
             question=self.question.text,
             choices=self.question.choices,
@@ -246,7 +247,7 @@ class _Run:
             ended=self.ended if error is None else "error",
             uncertainty=self.level,
             last_q_values=self.q,
-            passages=_read(self.memory.selection),
+            passages=read_passages(self.memory.selection),
             answer="" if reply is None else reply.answer.text,
             choice=None if reply is None else reply.choice,
             generator=self.generator.name,
@@ -268,16 +269,6 @@ class _Run:
 
 def _ids(memory: Memory) -> tuple[str, ...]:
     return () if memory.selection is None else memory.selection.ids
-
-
-def _read(selection: Selection | None) -> tuple[dict[str, Any], ...]:
-    if selection is None:
-        return ()
-    tokens = selection.candidates.tokens
-    return tuple(
-        {"id": p.id, "title": p.title, "text": p.text, "tokens": int(tokens[i])}
-        for i, p in zip(selection.chosen, selection.passages, strict=True)
-    )
 
 
 def make_agent(
@@ -314,7 +305,7 @@ def make_agent(
     )
     return Agent(
         name,
-        make_controller(
+        make_policy(
             controller, settings.model, stop_at=settings.stop_at, seed=seed, closed_book=retriever is None
         ),
         make_gauge(gauge, settings.model, synthesizer, seed, max_tokens),
