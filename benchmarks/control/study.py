@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.control.costs import Limits
-from mio_rag.control.mdp.agent import ControlSettings
 from mio_rag.control.mdp.calibration import Calibration, calibrate
 from mio_rag.control.mdp.plan import model_to_dict
 from mio_rag.control.mdp.trace import ProcessTrace
+from mio_rag.control.meter import Limits
+from mio_rag.control.settings import ControlSettings
 from mio_rag.control.trace import read_traces
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset

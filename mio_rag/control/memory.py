@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mio_rag.candidates import Candidates
-from mio_rag.control.costs import Reply
+from mio_rag.control.meter import Reply
 from mio_rag.selection.result import Selection
 from mio_rag.types import Passage, Question
 

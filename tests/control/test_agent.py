@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from mio_rag.candidates import Candidates, merge_pools
-from mio_rag.control.costs import LimitReached, Limits, Meter, totals
-from mio_rag.control.mdp.agent import Outcome
+from mio_rag.control.controller import Outcome
+from mio_rag.control.costs import totals
 from mio_rag.control.mdp.gauges import make_gauge
 from mio_rag.control.mdp.plan import solve_plan
 from mio_rag.control.mdp.policies import State, make_policy, open_actions
 from mio_rag.control.mdp.replay import replay
 from mio_rag.control.mdp.trace import ProcessTrace
 from mio_rag.control.memory import Memory
+from mio_rag.control.meter import LimitReached, Limits, Meter
 from mio_rag.control.steps.base import Parts
 from mio_rag.control.steps.write import LmSynthesizer
 from mio_rag.errors import InputError

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from mio_rag.candidates import Candidates
-from mio_rag.control.costs import Limits, Meter, Reply, totals
-from mio_rag.control.mdp.agent import Agent, Failure, Outcome
+from mio_rag.control.controller import Failure, Outcome
+from mio_rag.control.costs import totals
+from mio_rag.control.mdp.agent import Agent
 from mio_rag.control.mdp.replay import replay
 from mio_rag.control.mdp.trace import ProcessTrace
 from mio_rag.control.memory import Memory
+from mio_rag.control.meter import Limits, Meter, Reply
 from mio_rag.control.steps.write import LmSynthesizer
 from mio_rag.control.trace import read_traces
 from mio_rag.corpora.load import Dataset
@@ -248,7 +250,7 @@ def test_failed_rows_hold_their_costs_and_traces(
 def test_a_trace_that_cannot_be_written_is_no_wrong_answer(
     rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    method = Controlled(agent("fixed-0", river_index), Selector(), tmp_path / "nowhere" / "traces.jsonl")
+    method = Controlled(agent("fixed-0", river_index), "exact", tmp_path / "nowhere" / "traces.jsonl")
     road = Road(None, ScriptedGenerator(said), 32)
     with pytest.raises(InputError, match=r"traces.jsonl' could not be written"):
         list(road.rows([rivers.questions[0]], {"a": [(method, 60)]}))

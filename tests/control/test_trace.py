@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mio_rag.control.costs import Limits
 from mio_rag.control.mdp.replay import replay
 from mio_rag.control.mdp.trace import ProcessTrace
+from mio_rag.control.meter import Limits
 from mio_rag.control.trace import append_traces, read_traces
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ScriptedGenerator

@@ -13,7 +13,8 @@ from mio_rag.errors import InputError
 
 if TYPE_CHECKING:
     from mio_rag.cli.show.selection import Output
-    from mio_rag.control.mdp.agent import ControlSettings, Outcome
+    from mio_rag.control.controller import Outcome
+    from mio_rag.control.settings import ControlSettings
     from mio_rag.corpora.dataset import Dataset
     from mio_rag.generation import Generator
     from mio_rag.retrieval import Retriever
@@ -73,7 +74,7 @@ class AgentOptions:
             self.unused(trace)
             return None
         from mio_rag.cli.show.selection import collect
-        from mio_rag.evaluation.controlled import check_controllers
+        from mio_rag.control.make import check_controllers
 
         settings, _ = collect(self.settings, lambda: _check_trace(trace))
         check_controllers([controller], settings, closed_book=False)
@@ -83,8 +84,8 @@ class AgentOptions:
         """The settings that the options describe; the problems of all of them at once."""
         from mio_rag.cli.commands.mdp import model_of
         from mio_rag.cli.show.selection import collect
-        from mio_rag.control.costs import Limits
-        from mio_rag.control.mdp.agent import ControlSettings
+        from mio_rag.control.meter import Limits
+        from mio_rag.control.settings import ControlSettings
 
         model, _ = collect(
             lambda: model_of(self.mdp_config, {}),
@@ -178,18 +179,18 @@ def ask_agent(
 ) -> None:
     """Answer one question through an agent, and show how."""
     from mio_rag.cli.show.control import print_outcome
-    from mio_rag.control.mdp.agent import Failure, make_agent
+    from mio_rag.control.controller import Setup, answered
+    from mio_rag.control.make import make_controller
     from mio_rag.control.trace import append_traces
     from mio_rag.types import Question
 
-    agent = make_agent(controller, settings, retriever, selector, max_tokens=max_tokens, seed=seed)
+    agent = make_controller(controller, Setup(settings, retriever, selector, max_tokens, seed))
     # Luck is drawn by question: each has an id of its own, the same in every run.
     name = f"question-{hashlib.sha256(question.encode()).hexdigest()[:12]}"
-    outcome = agent.attempt(Question(name, question), generator, budget_tokens)
+    found = agent.attempt(Question(name, question), generator, budget_tokens)
     if trace is not None:
-        append_traces(trace, [outcome.trace])
-    if isinstance(outcome, Failure):
-        raise outcome.error
+        append_traces(trace, [found.trace])
+    outcome = answered(found)
     if output.as_json:
         output.json(outcome_json(outcome))
     else:

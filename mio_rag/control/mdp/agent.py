@@ -2,93 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from mio_rag.control.costs import Call, LimitReached, Limits, Meter, Replies, Reply, totals
+from mio_rag.control.controller import Failure, Outcome, Setup, answered
+from mio_rag.control.costs import Call, Costs, totals
 from mio_rag.control.mdp.gauges import Gauge, make_gauge
-from mio_rag.control.mdp.plan import model_to_dict
 from mio_rag.control.mdp.policies import Policy, State, make_policy, open_actions, split_name
 from mio_rag.control.mdp.trace import ProcessStep, ProcessTrace
 from mio_rag.control.memory import Memory
+from mio_rag.control.meter import LimitReached, Meter, Replies, Reply
+from mio_rag.control.settings import ControlSettings
 from mio_rag.control.steps.base import EvidenceFinder, Parts
 from mio_rag.control.steps.find import SelectingFinder
 from mio_rag.control.steps.write import LmDecomposer, LmReasoner, LmSynthesizer
 from mio_rag.control.trace import read_passages
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import Generator
 from mio_rag.generation.protocol import CHOICE_TOKENS
 from mio_rag.generation.window import window_room
-from mio_rag.retrieval.retriever import Retriever
-from mio_rag.selection.result import Selection
-from mio_rag.selection.selector import Selector
 from mio_rag.types import GenerationError, Question
 
-__all__ = ["Agent", "ControlSettings", "Failure", "Outcome", "make_agent"]
-
-
-@dataclass(frozen=True)
-class ControlSettings:
-    """How agents decide and where they end.
-
-    Parameters
-    ----------
-    gauge : str
-        How U is known where a controller's name does not say: tracked, confidence or evidence.
-    stop_at : float
-        U at which always-reason, always-retrieve and threshold stop.
-    note_tokens : int
-        Longest note, >= 1.
-    kept_notes : int
-        How many of the last notes the model sees, >= 0.
-    """
-
-    model: RetrievalMDP = field(default_factory=RetrievalMDP)
-    gauge: str = "tracked"
-    limits: Limits = field(default_factory=Limits)
-    stop_at: float = 0.05
-    note_tokens: int = 48
-    kept_notes: int = 4
-
-    def __post_init__(self) -> None:
-        problems = []
-        if self.note_tokens < 1:
-            problems.append(f"note_tokens={self.note_tokens} must be >= 1")
-        if self.kept_notes < 0:
-            problems.append(f"kept_notes={self.kept_notes} must be >= 0")
-        if not 0 <= self.stop_at <= 1:
-            problems.append(f"stop_at={self.stop_at!r} must be in [0, 1]")
-        if problems:
-            raise InputError(problems)
-        split_name(f"mdp@{self.gauge}", self.gauge)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for run records and traces."""
-        return asdict(self) | {"model": model_to_dict(self.model)}
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """The answer, what was read for it, and how it came about."""
-
-    reply: Reply
-    selection: Selection | None
-    trace: ProcessTrace
-
-
-@dataclass(frozen=True, eq=False)
-class Failure:
-    """Why there is no answer; what was read, done and spent until then."""
-
-    error: MioRagError
-    selection: Selection | None
-    trace: ProcessTrace
+__all__ = ["Agent", "check_agent", "make_agent"]
 
 
 @dataclass(frozen=True, eq=False)
 class Agent:
-    """One controller with its parts.
+    """A controller: a policy, with the steps that it decides about.
 
     Parameters
     ----------
@@ -123,10 +63,7 @@ class Agent:
         MioRagError
             As retrieval, selection and generation do; `attempt` also tells what was done and spent by then.
         """
-        found = self.attempt(question, generator, budget_tokens, replies)
-        if isinstance(found, Failure):
-            raise found.error
-        return found
+        return answered(self.attempt(question, generator, budget_tokens, replies))
 
     def attempt(
         self, question: Question, generator: Generator, budget_tokens: int, replies: Replies | None = None
@@ -138,8 +75,8 @@ class Agent:
         try:
             reply = run.answer(replies)
         except MioRagError as error:
-            return Failure(error, run.memory.selection, run.trace(None, error))
-        return Outcome(reply, run.memory.selection, run.trace(reply))
+            return Failure(error, run.memory.selection, run.trace(None, error), run.costs)
+        return Outcome(reply, run.memory.selection, run.trace(reply), run.costs)
 
 
 @dataclass(eq=False)
@@ -150,6 +87,7 @@ class _Run:
     question: Question
     generator: Generator
     memory: Memory
+    costs: Costs = field(default_factory=Costs)
     meter: Meter | None = None
     steps: list[ProcessStep] = field(default_factory=list)
     opening: tuple[Call, ...] = ()
@@ -179,7 +117,8 @@ class _Run:
             memory.budget_tokens = min(memory.budget_tokens, window - notes)
         longest = max(agent.max_tokens, CHOICE_TOKENS) if self.question.choices else agent.max_tokens
         asked = self.generator.prompt_tokens(agent.parts.synthesizer.prompt(memory))
-        return Meter(self.generator, settings.limits, asked + memory.budget_tokens + notes + longest, replies)
+        reserve = asked + memory.budget_tokens + notes + longest
+        return Meter(self.generator, settings.limits, reserve, replies, self.costs)
 
     def _act_until_stop(self, meter: Meter) -> None:
         agent, limits = self.agent, self.agent.settings.limits
@@ -271,32 +210,29 @@ def _ids(memory: Memory) -> tuple[str, ...]:
     return () if memory.selection is None else memory.selection.ids
 
 
-def make_agent(
-    name: str,
-    settings: ControlSettings,
-    retriever: Retriever | None,
-    selector: Selector,
-    *,
-    max_tokens: int = 32,
-    seed: int = 0,
-) -> Agent:
+def check_agent(name: str, settings: ControlSettings, closed_book: bool) -> None:
+    """Raise `InputError` for a name that `make_agent` does not know, or that makes no sense here."""
+    policy, _ = split_name(name, settings.gauge)
+    make_policy(policy, settings.model, stop_at=settings.stop_at, closed_book=closed_book)
+
+
+def make_agent(name: str, setup: Setup) -> Agent:
     """The agent with the built-in parts.
 
     Parameters
     ----------
     name : str
-        A controller, with @tracked, @confidence or @evidence or without; see `mio_rag.control.mdp.policies`.
-    retriever : Retriever or None
-        None: closed book, nothing is retrieved.
+        A policy, with @tracked, @confidence or @evidence or without; see `mio_rag.control.mdp.policies`.
 
     Raises
     ------
     InputError
         For a name that is not known.
     """
-    controller, gauge = split_name(name, settings.gauge)
-    finder: EvidenceFinder | None = None if retriever is None else SelectingFinder(retriever, selector)
-    synthesizer = LmSynthesizer(max_tokens, settings.kept_notes)
+    settings, seed, retriever = setup.settings, setup.seed, setup.retriever
+    policy, gauge = split_name(name, settings.gauge)
+    finder: EvidenceFinder | None = None if retriever is None else SelectingFinder(retriever, setup.selector)
+    synthesizer = LmSynthesizer(setup.max_tokens, settings.kept_notes)
     parts = Parts(
         LmDecomposer(settings.kept_notes),
         finder,
@@ -306,11 +242,11 @@ def make_agent(
     return Agent(
         name,
         make_policy(
-            controller, settings.model, stop_at=settings.stop_at, seed=seed, closed_book=retriever is None
+            policy, settings.model, stop_at=settings.stop_at, seed=seed, closed_book=retriever is None
         ),
-        make_gauge(gauge, settings.model, synthesizer, seed, max_tokens),
+        make_gauge(gauge, settings.model, synthesizer, seed, setup.max_tokens),
         parts,
         settings,
-        max_tokens,
+        setup.max_tokens,
         seed,
     )

@@ -17,8 +17,8 @@ from typing import Protocol
 
 import numpy as np
 
-from mio_rag.control.costs import LimitReached, Meter, Reply
 from mio_rag.control.memory import Memory
+from mio_rag.control.meter import LimitReached, Meter, Reply
 from mio_rag.control.steps.base import AnswerSynthesizer
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP

@@ -26,9 +26,9 @@ from mio_rag.control.trace import Step
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import ACTIONS, RetrievalMDP
 
-__all__ = ["CONTROLLERS", "Decision", "Policy", "State", "make_policy", "open_actions", "split_name"]
+__all__ = ["POLICIES", "Decision", "Policy", "State", "make_policy", "open_actions", "split_name"]
 
-CONTROLLERS = ("mdp", "always-reason", "always-retrieve", "threshold", "random", "fixed-N")
+POLICIES = ("mdp", "always-reason", "always-retrieve", "threshold", "random", "fixed-N")
 
 
 @dataclass(frozen=True)
@@ -214,6 +214,5 @@ def make_policy(
     if found := re.fullmatch(r"fixed-(\d{1,3})", name):
         return Fixed(int(found[1]))
     raise InputError(
-        f"controller '{name}' is unknown: choose {', '.join(CONTROLLERS)} (for instance fixed-3, "
-        "threshold:.4)"
+        f"controller '{name}' is unknown: choose {', '.join(POLICIES)} (for instance fixed-3, threshold:.4)"
     )

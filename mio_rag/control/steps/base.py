@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from mio_rag.control.costs import Meter, Reply
 from mio_rag.control.memory import Memory
+from mio_rag.control.meter import Meter, Reply
 from mio_rag.generation import Prompt
 
 __all__ = ["AnswerSynthesizer", "EvidenceFinder", "Parts", "QueryDecomposer", "Reasoner"]

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from mio_rag.context import SEPARATOR, clean, render_context
-from mio_rag.control.costs import Meter, Reply
 from mio_rag.control.memory import Memory
+from mio_rag.control.meter import Meter, Reply
 from mio_rag.generation import Prompt, build_prompt
 from mio_rag.generation.prompts import LETTERS
 
