@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from mio_rag.control.mdp.calibration import Calibration, calibrate
-from mio_rag.control.mdp.plan import model_to_dict
 from mio_rag.control.mdp.trace import ProcessTrace
 from mio_rag.control.meter import Limits
 from mio_rag.control.settings import ControlSettings
@@ -161,8 +160,8 @@ def run_calibrated(
                     for key, value in dataclasses.asdict(found).items()
                     if key not in ("model", "by_bins")
                 },
-                "model": model_to_dict(found.model),
-                "by_bins": model_to_dict(found.by_bins),
+                "model": found.model.to_dict(),
+                "by_bins": found.by_bins.to_dict(),
             }
         )
     plain: list[dict[str, Any]] = json.loads(json.dumps(told))

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mio_rag.control.mdp.plan import model_to_dict
-from mio_rag.control.mdp.policies import split_name
 from mio_rag.control.meter import Limits
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 
-__all__ = ["ControlSettings"]
+__all__ = ["GAUGES", "ControlSettings"]
+
+#: How an agent may know its uncertainty U; see `mio_rag.control.mdp.gauges`.
+GAUGES = ("tracked", "confidence", "evidence")
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,14 @@ class ControlSettings:
             problems.append(f"kept_notes={self.kept_notes} must be >= 0")
         if not 0 <= self.stop_at <= 1:
             problems.append(f"stop_at={self.stop_at!r} must be in [0, 1]")
+        if self.gauge not in GAUGES:
+            problems.append(f"'{self.gauge}' is no way to know U: choose {', '.join(GAUGES)}")
         if problems:
             raise InputError(problems)
-        split_name(f"mdp@{self.gauge}", self.gauge)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for run records and traces."""
-        data = asdict(self) | {"model": model_to_dict(self.model)}
+        data = asdict(self) | {"model": self.model.to_dict()}
         if not self.kinds:  # records of runs are compared: those without have always been written without
             del data["kinds"]
         return data

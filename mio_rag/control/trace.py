@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar, overload
+from typing import Any, ClassVar, Self, TypeVar
 
 from mio_rag.control.costs import Call, totals
 from mio_rag.errors import DataError, InputError
@@ -223,16 +223,12 @@ def append_traces(path: Path, traces: Iterable[Trace]) -> None:
     append_lines(path, (json.dumps(trace.to_dict()) for trace in traces))
 
 
-@overload
-def read_traces(source: Path) -> list[Trace]: ...
-@overload
-def read_traces(source: Path, form: type[T]) -> list[T]: ...
-def read_traces(source: Path, form: type[Trace] = Trace) -> list[Any]:
+def read_traces(source: Path, form: type[T]) -> list[T]:
     """The traces of a file, or of ``traces.jsonl`` in a folder; of runs that were repeated alike the last.
 
     Parameters
     ----------
-    form : type, optional
+    form : type
         A kind of traces, and others are passed over; `Trace`: all, with what they have in common.
 
     Raises
@@ -247,7 +243,7 @@ def read_traces(source: Path, form: type[Trace] = Trace) -> list[Any]:
         text = read_text(path)
     except InputError as error:
         raise InputError(f"{error}: give traces.jsonl, or its folder") from error
-    found: dict[tuple[object, ...], Trace] = {}
+    found: dict[tuple[object, ...], T] = {}
     others: set[str] = set()
     for number, line in enumerate(text.splitlines(), start=1):
         try:

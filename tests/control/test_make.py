@@ -106,7 +106,7 @@ def test_a_new_kind_runs_through_the_harness_by_its_name(
     result = evaluate(rivers, river_index, ScriptedGenerator(said), settings, tmp_path)
     rows = {(row["question_id"], row["method"]): row for row in result.rows}
     assert len(rows) == 4 * 3
-    traces = {t.question_id: t for t in read_traces(tmp_path) if t.controller == "twice"}
+    traces = {t.question_id: t for t in read_traces(tmp_path, Trace) if t.controller == "twice"}
     for question in rivers.questions:
         row, trace = rows[question.id, "twice"], traces[question.id]
         assert (row["error"], row["answer"], row["steps"], row["ended"]) == (None, "the Tiber", 2, "stop")
@@ -180,7 +180,7 @@ def test_a_new_kind_is_checked_and_asked_like_any_other(river_index: CorpusIndex
     assert shown.exit_code == 0, shown.output
     assert "the Tiber" in shown.output
     assert "ended: stop" in shown.output
-    assert len(read_traces(tmp_path / "traces.jsonl")) == 1
+    assert len(read_traces(tmp_path / "traces.jsonl", Trace)) == 1
     with pytest.raises(InputError, match="holds no traces of mdp, only of steps"):
         read_traces(tmp_path / "traces.jsonl", ProcessTrace)
 

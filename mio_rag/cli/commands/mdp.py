@@ -159,7 +159,7 @@ def calibrate_command(
 
     from mio_rag.cli.show.control import print_calibration
     from mio_rag.control.mdp.calibration import Unit, calibrate
-    from mio_rag.control.mdp.plan import model_to_dict, model_to_toml, solve_plan
+    from mio_rag.control.mdp.plan import model_to_toml, solve_plan
     from mio_rag.control.mdp.structure import structure, to_json
     from mio_rag.control.mdp.trace import ProcessTrace
     from mio_rag.control.trace import read_traces
@@ -187,7 +187,7 @@ def calibrate_command(
     shapes = {name: structure(plan) for name, plan in plans.items()}
     if json_output:
         data = dataclasses.asdict(found)
-        data |= {"model": model_to_dict(found.model), "by_bins": model_to_dict(found.by_bins)}
+        data |= {"model": found.model.to_dict(), "by_bins": found.by_bins.to_dict()}
         solved = {name: to_json(plan, shapes[name]) for name, plan in plans.items()}
         output.json({**data, "solved": solved, "out": None if out is None else str(out)})
         return

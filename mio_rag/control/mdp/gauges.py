@@ -19,14 +19,13 @@ import numpy as np
 
 from mio_rag.control.memory import Memory
 from mio_rag.control.meter import LimitReached, Meter, Reply
+from mio_rag.control.settings import GAUGES
 from mio_rag.control.steps.base import AnswerSynthesizer
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.types import GenerationError
 
-__all__ = ["GAUGES", "Confidence", "Evidence", "Gauge", "Tracked", "draw", "make_gauge", "tracked_next"]
-
-GAUGES = ("tracked", "confidence", "evidence")
+__all__ = ["Confidence", "Evidence", "Gauge", "Tracked", "draw", "make_gauge", "tracked_next"]
 
 
 class Gauge(Protocol):

@@ -21,7 +21,6 @@ __all__ = [
     "GridError",
     "Plan",
     "model_from_mapping",
-    "model_to_dict",
     "model_to_toml",
     "read_model",
     "solve_plan",
@@ -143,15 +142,9 @@ def model_from_mapping(given: dict[str, Any], where: str) -> RetrievalMDP:
     return RetrievalMDP(**settings)
 
 
-def model_to_dict(model: RetrievalMDP) -> dict[str, Any]:
-    """Plain data that `model_from_mapping` reads back."""
-    data = dataclasses.asdict(model)
-    return data | {"horizon": "inf" if model.horizon is None else model.horizon}
-
-
 def model_to_toml(model: RetrievalMDP) -> str:
     """The model as TOML that `read_model` reads back."""
-    return toml_text({"mdp": model_to_dict(model)})
+    return toml_text({"mdp": model.to_dict()})
 
 
 def read_model(path: Path) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from mio_rag.control.mdp.gauges import GAUGES, draw
+from mio_rag.control.mdp.gauges import draw
 from mio_rag.control.mdp.plan import TIE, Plan, solve_plan
+from mio_rag.control.settings import GAUGES
 from mio_rag.control.trace import Step
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import ACTIONS, RetrievalMDP
