@@ -40,7 +40,7 @@ class State:
     ----------
     step : int
         Actions so far.
-    uncertainty : float
+    doubt : float
         U in [0, 1].
     open : tuple of str
         Actions that can bring something new; stop always can.
@@ -48,7 +48,7 @@ class State:
 
     question_id: str
     step: int
-    uncertainty: float
+    doubt: float
     open: tuple[str, ...] = ACTIONS
 
 
@@ -87,9 +87,9 @@ class Optimal:
 
     def decide(self, state: State) -> Decision:
         """The best open action, the cheapest of equal ones."""
-        q = self.plan.q_at(state.step, state.uncertainty)
+        q = self.plan.q_at(state.step, state.doubt)
         worth = {action: q[action] for action in q if action in state.open}
-        if not worth or (self.model.horizon is None and state.uncertainty <= 0):
+        if not worth or (self.model.horizon is None and state.doubt <= 0):
             return Decision("stop", q)
         best = max(worth.values())
         return Decision(next(action for action in worth if worth[action] >= best - TIE), q)
@@ -105,9 +105,9 @@ class UntilSure:
 
     def decide(self, state: State) -> Decision:
         """By the threshold."""
-        if state.uncertainty <= self.stop_at:
+        if state.doubt <= self.stop_at:
             return Decision("stop")
-        wanted = "retrieve" if state.uncertainty >= self.threshold else "reason"
+        wanted = "retrieve" if state.doubt >= self.threshold else "reason"
         if self.name.startswith("always"):
             return Decision(wanted if wanted in state.open else "stop")
         return Decision(_open_one(wanted, state))

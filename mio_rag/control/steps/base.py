@@ -18,7 +18,7 @@ __all__ = ["AnswerSynthesizer", "EvidenceFinder", "Parts", "QueryDecomposer", "R
 class QueryDecomposer(Protocol):
     """Says what to search for next."""
 
-    def next_query(self, memory: Memory, uncertainty: float, meter: Meter) -> str:
+    def next_query(self, memory: Memory, doubt: float, meter: Meter) -> str:
         """A query from the question, the history and U."""
         ...
 

@@ -29,7 +29,7 @@ def _template(name: str) -> str:
     return (Path(__file__).parent / "prompts" / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n")
 
 
-def _prompt(memory: Memory, name: str, kept_notes: int, history: str, uncertainty: float = 1.0) -> Prompt:
+def _prompt(memory: Memory, name: str, kept_notes: int, history: str, doubt: float = 1.0) -> Prompt:
     """A prompt from the files; one pass over the template, so that braces in texts are never looked at."""
     read = memory.passages(0)
     question = memory.question
@@ -38,7 +38,7 @@ def _prompt(memory: Memory, name: str, kept_notes: int, history: str, uncertaint
         "context": f"Passages:\n\n{render_context(read)}{SEPARATOR}" if read else "",
         "question": "\n".join([clean(question.text).strip(), *options]),
         "history": history,
-        "uncertainty": f"{uncertainty:.2f}",
+        "uncertainty": f"{doubt:.2f}",
     }
     user = _FIELD.sub(lambda match: fields[match.group(1)], _template(f"{name}_user"))
     # Without the options: a generator that is given them would choose one instead of writing.
@@ -61,13 +61,13 @@ class LmDecomposer:
 
     kept_notes: int = 4
 
-    def next_query(self, memory: Memory, uncertainty: float, meter: Meter) -> str:
+    def next_query(self, memory: Memory, doubt: float, meter: Meter) -> str:
         """A query from the question, the history and U."""
         if not memory.queries:
             return memory.question.text
         history = _listed("Earlier queries", memory.queries)
         history += _listed("Notes", memory.last_notes(self.kept_notes))
-        prompt = _prompt(memory, "decompose", self.kept_notes, history, uncertainty)
+        prompt = _prompt(memory, "decompose", self.kept_notes, history, doubt)
         said = meter.generate("decompose", prompt, _QUERY_TOKENS).text
         query = said.strip().split("\n", 1)[0].strip(" \"'`-*")[:_LONGEST_QUERY]
         if not re.search(r"\w", query) or query.lower() in {q.lower() for q in memory.queries}:
