@@ -20,7 +20,7 @@ an upper and a lower bound of the continuous process: `rounded` builds these two
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -234,6 +234,10 @@ class RetrievalMDP:
         elif rounding == "up":
             share = np.ceil(share)
         return low, share
+
+    def to_dict(self) -> dict[str, Any]:
+        """The parameters as plain data, the infinite horizon as "inf"."""
+        return asdict(self) | {"horizon": "inf" if self.horizon is None else self.horizon}
 
     def changed(self, name: str, factor: float) -> RetrievalMDP:
         """The model with one parameter multiplied: of the discount 1 - gamma; shares and drops stay <= 1."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
+from mio_rag.generation.window import context_budget
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.reranker import Reranker
 from mio_rag.retrieval.retriever import Retriever
@@ -58,15 +59,7 @@ def ask(
     asked = question if isinstance(question, Question) else Question("question", question)
     if budget_tokens < 1:
         raise InputError(f"budget_tokens={budget_tokens} must be >= 1")
-    window = generator.context_allowance(asked, max_tokens=max_tokens)
-    allowed = budget_tokens if window is None else min(budget_tokens, window)
-    if allowed < 1:
-        raise InputError(
-            f"the window of {generator.name} leaves {window} tokens for context beside this question and "
-            "an answer of "
-            f"{max_tokens} tokens: shorten the question, lower max_tokens, or use a model with a larger "
-            "window"
-        )
+    allowed = context_budget(generator, asked, budget_tokens, max_tokens=max_tokens, error=InputError)
     chooser = selector or Selector(passage_penalty="auto")
     check_ids(chooser, index.ids)
     retriever = Retriever(

@@ -14,7 +14,7 @@ from mio_rag.entries import holds_truth_values, listed, no_names, no_strings
 from mio_rag.errors import InputError
 from mio_rag.types import Passage
 
-__all__ = ["Candidates"]
+__all__ = ["Candidates", "merge_pools"]
 
 FloatArray = NDArray[np.float64]
 
@@ -252,3 +252,59 @@ class Candidates:
             title=self.titles[i] if self.titles is not None else "",
             source=self.sources[i] if self.sources is not None else "",
         )
+
+
+def merge_pools(one: Candidates, other: Candidates, size: int, keep: set[str]) -> Candidates:
+    """Two pools of one index as one, best first: the `size` most relevant passages, and those to keep.
+
+    Relevance and scores are the larger of the two, on their own scale (a logit may well be below 0); scores
+    that only one pool has are left out, since 0 would be a score like any other. Question and query embedding
+    are those of the first pool. Links are known within each pool, and 0 between passages that were never in
+    one pool.
+    """
+    rows: dict[str, tuple[Candidates, int]] = {}
+    relevance: dict[str, float] = {}
+    scores: dict[str, dict[str, float]] = {name: {} for name in one.scores if name in other.scores}
+    for pool in (one, other):
+        for i, passage in enumerate(pool.ids):
+            rows.setdefault(passage, (pool, i))
+            relevance[passage] = max(float(pool.relevance[i]), relevance.get(passage, -np.inf))
+            for name, column in scores.items():
+                column[passage] = max(float(pool.scores[name][i]), column.get(passage, -np.inf))
+    best = sorted(rows, key=lambda passage: -relevance[passage])
+    ids = [p for place, p in enumerate(best) if place < size or p in keep]
+    taken = [rows[p] for p in ids]
+    embedded = one.embeddings is not None and other.embeddings is not None
+    return Candidates(
+        ids=ids,
+        texts=[pool.texts[i] for pool, i in taken],
+        relevance=np.array([relevance[p] for p in ids]),
+        tokens=np.array([pool.tokens[i] for pool, i in taken]),
+        embeddings=np.array([pool.embeddings[i] for pool, i in taken if pool.embeddings is not None])
+        if embedded
+        else None,
+        query_embedding=one.query_embedding,
+        titles=[pool.passage(i).title for pool, i in taken],
+        sources=None
+        if one.sources is None or other.sources is None
+        else [pool.passage(i).source for pool, i in taken],
+        scores={name: np.array([column[p] for p in ids]) for name, column in scores.items()},
+        question=one.question,
+        links=_merged_links((one, other), ids),
+        positions=None
+        if one.positions is None or other.positions is None
+        else np.array([pool.positions[i] for pool, i in taken if pool.positions is not None]),
+    )
+
+
+def _merged_links(pools: tuple[Candidates, Candidates], ids: list[str]) -> NDArray[np.float32] | None:
+    """Links among these passages, as far as a pool holds both; None where a pool has none."""
+    place = {passage: k for k, passage in enumerate(ids)}
+    links = np.zeros((len(ids), len(ids)), dtype=np.float32)
+    for pool in pools:
+        if pool.links is None:
+            return None
+        rows = [i for i, passage in enumerate(pool.ids) if passage in place]
+        at = [place[pool.ids[i]] for i in rows]
+        links[np.ix_(at, at)] = np.maximum(links[np.ix_(at, at)], pool.links[np.ix_(rows, rows)])
+    return links

@@ -13,7 +13,7 @@ import pytest
 
 from mio_rag.cli.options.config import read_config
 from mio_rag.control.mdp.plan import read_model
-from mio_rag.control.trace import read_traces
+from mio_rag.control.trace import Trace, read_traces
 from mio_rag.corpora.load import load_questions
 from mio_rag.errors import DataError, InputError
 from mio_rag.formulations import SelectionProgram
@@ -104,7 +104,7 @@ def _dataset(path: Path) -> Any:
         lambda path: SelectionProgram.from_json(path.read_text()),
         ScriptedGenerator.from_file,
         load_model,
-        read_traces,
+        lambda path: read_traces(path, Trace),
         _dataset,
     ],
     ids=["program", "script", "relevance", "traces", "questions"],

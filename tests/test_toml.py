@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mio_rag.cli.options.config import config_text, read_config
-from mio_rag.control.mdp.plan import model_from_mapping, model_to_dict, model_to_toml, read_model
+from mio_rag.control.mdp.plan import model_from_mapping, model_to_toml, read_model
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 
@@ -87,7 +87,7 @@ def test_processes_are_read_as_they_were(settings: dict[str, Any], file: Path) -
     assert "np." not in file.read_text()
     again = model_from_mapping(read_model(file), "file")
     assert again == model
-    assert repr(model_to_dict(again)) == repr(model_to_dict(model))
+    assert repr(again.to_dict()) == repr(model.to_dict())
 
 
 @pytest.mark.parametrize("kind", AS_NUMPY)

@@ -12,7 +12,6 @@ from benchmarks.control.picture import draw, table
 from benchmarks.control.study import MODELS, SETS, Set, run_calibrated, run_given
 from benchmarks.control.summary import answered, begun, gather, summarize
 from benchmarks.files import replaced, write_json
-from mio_rag.control.mdp.plan import model_to_dict
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.evaluation.record import environment
 from mio_rag.generation import Generator, make_generator
@@ -60,7 +59,7 @@ def command(given: argparse.Namespace) -> int:
         "benchmark": "control",
         "generator": generator.name,
         "identity": generator.identity,
-        "given": model_to_dict(MODELS["given"]),
+        "given": MODELS["given"].to_dict(),
         "results": results,
         **environment(),
     }

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.control.mdp.agent import ControlSettings
 from mio_rag.control.mdp.calibration import Calibration, calibrate
-from mio_rag.control.mdp.plan import model_to_dict
-from mio_rag.control.memory import Limits
-from mio_rag.control.trace import Trace, read_traces
+from mio_rag.control.mdp.trace import ProcessTrace
+from mio_rag.control.meter import Limits
+from mio_rag.control.settings import ControlSettings
+from mio_rag.control.trace import read_traces
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.corpora.questions import closed_book, shuffle_choices
@@ -137,7 +137,7 @@ def run_calibrated(
     """
     dataset = chosen.load(data)
     asked = dataset.questions[:upto]
-    traces = read_traces(work / chosen.name / "given")
+    traces = read_traces(work / chosen.name / "given", ProcessTrace)
     told = []
     for fold in (0, 1):
         learned = {q.id for k, q in enumerate(asked) if k % 2 == fold}
@@ -160,14 +160,14 @@ def run_calibrated(
                     for key, value in dataclasses.asdict(found).items()
                     if key not in ("model", "by_bins")
                 },
-                "model": model_to_dict(found.model),
-                "by_bins": model_to_dict(found.by_bins),
+                "model": found.model.to_dict(),
+                "by_bins": found.by_bins.to_dict(),
             }
         )
     plain: list[dict[str, Any]] = json.loads(json.dumps(told))
     return plain
 
 
-def _estimated(traces: Sequence[Trace], chosen: Set) -> Calibration:
+def _estimated(traces: Sequence[ProcessTrace], chosen: Set) -> Calibration:
     """What measured runs say; costs by tokens, since seconds here are those of a busy machine."""
     return calibrate(traces, MODELS["given"], gauge="confidence", cost_by="tokens")

@@ -10,7 +10,7 @@ from typing import Any
 from scipy import stats
 
 from benchmarks.control.study import Set
-from mio_rag.evaluation.controlled import PARTS
+from mio_rag.evaluation.expenses import PARTS, seconds_column
 from mio_rag.evaluation.statistics import compare, mean_interval
 
 __all__ = ["answered", "begun", "gather", "summarize"]
@@ -99,8 +99,8 @@ def summarize(found: Mapping[str, Mapping[str, Row]], measure: str, seed: int = 
         }
         rows = found[name].values()
         entry["seconds_by_part"] = {
-            part: sum(float(row.get(f"{label}_seconds") or 0) for row in rows) / len(every)
-            for part, label in PARTS.items()
+            part: sum(float(row.get(seconds_column(part)) or 0) for row in rows) / len(every)
+            for part in PARTS
         }
         controllers[name] = entry
     return {

@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.context import RegexCounter
-from mio_rag.control.mdp.agent import ControlSettings
+from mio_rag.control.controller import Setup
+from mio_rag.control.costs import Prices
+from mio_rag.control.make import check_controllers
+from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
-from mio_rag.evaluation.controlled import Controlled, check_controllers, make_controlled
 from mio_rag.evaluation.ledger import Ledger
+from mio_rag.evaluation.make import default_baseline, make_contenders
 from mio_rag.evaluation.matched import matched_rows
-from mio_rag.evaluation.methods import Method, make_methods
+from mio_rag.evaluation.methods import make_methods
 from mio_rag.evaluation.record import environment, now, opened_run
 from mio_rag.evaluation.rows import Road, warm_up
 from mio_rag.evaluation.summary import compare_rows, summarize
@@ -43,7 +46,6 @@ __all__ = [
     "evaluate",
 ]
 
-_CHUNK = 4  # questions whose answers are generated together
 _ABORT_AFTER = 5  # consecutive questions that fail entirely: the cause is not the question
 
 Progress = Callable[[int, str], None]  # (questions just finished, what happens)
@@ -72,11 +74,13 @@ class EvaluationSettings:
     seed : int
         Of the bootstrap, the permutation tests and the solvers.
     controllers : sequence of str
-        Agents that are compared as well; see `mio_rag.control.mdp.policies`.
+        Controllers that are compared as well; see `mio_rag.control.make`.
     control : ControlSettings
-        Of the agents.
+        Of the controllers.
     closed_book : bool
         There is no corpus: controllers only.
+    prices : Prices or None
+        What tokens cost: rows then tell dollars.
     """
 
     methods: Sequence[str] = ("topk", "mmr", "exact")
@@ -93,6 +97,7 @@ class EvaluationSettings:
     controllers: Sequence[str] = ()
     control: ControlSettings = field(default_factory=ControlSettings)
     closed_book: bool = False
+    prices: Prices | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -132,9 +137,8 @@ class EvaluationSettings:
 
     @property
     def reference(self) -> str:
-        """The baseline that applies: topk, else the first method, else the first controller but the mdp."""
-        rivals = [*self.methods, *(c for c in self.controllers if not c.startswith("mdp"))]
-        return self.baseline or ("topk" if "topk" in self.methods else [*rivals, *self.names][0])
+        """The baseline that applies: the one that is set, else that of `default_baseline`."""
+        return self.baseline or default_baseline(self.names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,13 +208,16 @@ def evaluate(
     ]
     with opened_run(folder, run, asked, resume) as ledger:
         done = {Ledger.key(row) for row in ledger.rows}
-        methods = _compared(settings, retriever, folder)
-        pairs = [(method, int(budget)) for method in methods for budget in settings.budgets]
-        road = Road(retriever, generator, settings.max_tokens)
-        warm_up(methods)
+        setup = Setup(settings.control, retriever, settings.selector, settings.max_tokens, settings.seed)
+        contenders = make_contenders(
+            settings.names, setup, mmr_lambda=settings.mmr_lambda, traces=folder / "traces.jsonl"
+        )
+        pairs = [(contender, int(budget)) for contender in contenders for budget in settings.budgets]
+        road = Road(retriever, generator, settings.max_tokens, settings.prices)
+        warm_up(contenders)
         started = time.perf_counter()
         failing = 0
-        size = 1 if settings.controllers else _CHUNK  # agents generate step by step, and take their time
+        size = min(contender.questions_at_once for contender in contenders)
         for first in range(0, len(questions), size):
             chunk = questions[first : first + size]
             open_pairs = {q.id: [p for p in pairs if (q.id, p[0].name, p[1]) not in done] for q in chunk}
@@ -254,24 +261,6 @@ def check_corpus(dataset: Dataset, index: CorpusIndex | None) -> None:
         )
 
 
-def _compared(
-    settings: EvaluationSettings, retriever: Retriever | None, folder: Path
-) -> list[Method | Controlled]:
-    """Methods and controllers, in the order of the ledger."""
-    methods: list[Method | Controlled] = []
-    if settings.methods:
-        methods += make_methods(list(settings.methods), settings.selector, settings.mmr_lambda)
-    return methods + make_controlled(
-        settings.controllers,
-        settings.control,
-        retriever,
-        settings.selector,
-        max_tokens=settings.max_tokens,
-        seed=settings.seed,
-        traces=folder / "traces.jsonl",
-    )
-
-
 def _stuck(rows: Sequence[dict[str, Any]], pairs: int) -> bool:
     """Whether a question failed altogether, for a cause that may befall the next one.
 
@@ -310,6 +299,7 @@ def _run_record(
             "max_tokens": settings.max_tokens,
             "mmr_lambda": settings.mmr_lambda,
             "rerankers": list(settings.retrieval.rerankers) or None,
+            "prices": None if settings.prices is None else dict(settings.prices.dollars),
             **settings.selector.to_dict(),
             **({"control": settings.control.to_dict()} if settings.controllers else {}),
         },

@@ -14,7 +14,7 @@ from typing import Any
 
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.files import replaced, write_atomically
-from mio_rag.measures import measures
+from mio_rag.measures import find_measure, measures
 
 __all__ = ["Key", "Ledger", "columns"]
 
@@ -62,6 +62,19 @@ def columns() -> tuple[str, ...]:
 def _writable(text: str | None) -> str | None:
     """With "?" for halves of surrogate pairs, which a generator may say and no file can hold."""
     return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _form(name: str, values: Sequence[Any]) -> str:
+    """How a column is kept: one that is known in one way, another one by what it holds."""
+    for form, names in (("text", _TEXT), ("integer", _INTEGER), ("list", _LISTS), ("json", ("decisions",))):
+        if name in names:
+            return form
+    if (measure := find_measure(name)) is not None:
+        return "integer" if measure.whole else "number"
+    held = [value for value in values if value is not None]
+    if all(isinstance(value, (int, float)) for value in held):
+        return "number"
+    return "text" if all(isinstance(value, str) for value in held) else "json"
 
 
 class Ledger:
@@ -129,27 +142,22 @@ class Ledger:
         arrow: Any = require("pyarrow", "evaluation", "the ledger")
         parquet: Any = require("pyarrow.parquet", "evaluation", "the ledger")
         names = list(dict.fromkeys([*columns(), *(name for row in self.rows for name in row)]))
-        whole = {*_INTEGER, *(measure.name for measure in measures() if measure.whole)}
+        kinds = {
+            "text": arrow.string(),
+            "json": arrow.string(),
+            "integer": arrow.int64(),
+            "list": arrow.list_(arrow.string()),
+            "number": arrow.float64(),
+        }
         table = []
         for name in names:
             values = [row.get(name) for row in self.rows]
-            if name == "decisions":
-                table.append(
-                    arrow.array([json.dumps(v) if v is not None else None for v in values], arrow.string())
-                )
-                continue
-            kind = (
-                arrow.string()
-                if name in _TEXT
-                else arrow.int64()
-                if name in whole
-                else arrow.list_(arrow.string())
-                if name in _LISTS
-                else arrow.float64()
-            )
-            table.append(
-                arrow.array([_writable(v) for v in values] if kind == arrow.string() else values, kind)
-            )
+            form = _form(name, values)
+            if form == "json":
+                values = [None if v is None else json.dumps(v) for v in values]
+            elif form == "text":
+                values = [_writable(v) for v in values]
+            table.append(arrow.array(values, kinds[form]))
         path = self.folder / "ledger.parquet"
         with replaced(path) as partial:
             parquet.write_table(arrow.table(table, names=names), partial)

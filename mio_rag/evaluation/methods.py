@@ -19,7 +19,10 @@ from dataclasses import dataclass
 
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
-from mio_rag.errors import InputError
+from mio_rag.control.costs import Costs
+from mio_rag.errors import InfeasibleError, InputError, MioRagError
+from mio_rag.evaluation.contender import Desk, Taken
+from mio_rag.generation import build_prompt
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 
@@ -50,6 +53,31 @@ class Method:
     def select(self, candidates: Candidates, budget_tokens: int, counter: TokenCounter) -> Selection:
         """Choose from the pool."""
         return self.selector.select(self.scored(candidates), budget_tokens, counter)
+
+    @property
+    def solver(self) -> str:
+        """Of the program."""
+        return self.selector.solver
+
+    @property
+    def questions_at_once(self) -> int:
+        """Enough for a generator that answers several at a time."""
+        return 4
+
+    def take(self, desk: Desk, budget_tokens: int) -> Taken:
+        """Select from the shared pool; the answer is left to the reader."""
+        taken = Taken(Costs())
+        try:
+            candidates = desk.pool(taken.costs)
+            assert desk.retriever is not None
+            with taken.costs.part("select"):
+                taken.selection = self.select(candidates, desk.allowed(budget_tokens), desk.retriever.counter)
+                if taken.selection.result.x is None:
+                    raise InfeasibleError(taken.selection.explain())
+                taken.prompt = build_prompt(desk.question, taken.selection.passages)
+        except MioRagError as error:
+            taken.error = error
+        return taken
 
     def scored(self, candidates: Candidates) -> Candidates:
         """The candidates with the score of this method as their relevance."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.evaluation.controlled import PARTS
+from mio_rag.evaluation.expenses import parts_of
 
 __all__ = ["profile"]
 
@@ -28,8 +28,8 @@ def profile(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for (method, budget), group in groups.items():
         total = sum(float(row.get("total_seconds") or 0.0) for row in group)
         parts = []
-        for part, name in PARTS.items():
-            taken = [float(s) for row in group if (s := row.get(f"{name}_seconds"))]
+        for part, column in parts_of(dict.fromkeys(name for row in group for name in row)).items():
+            taken = [float(s) for row in group if (s := row.get(column))]
             if not taken:
                 continue
             parts.append(

@@ -1,4 +1,4 @@
-"""Question -> rows: each question goes through retrieval, every method, and the reader.
+"""Question -> rows: each question goes through retrieval, every contender, and the reader.
 
 Retrieval is done once a question and charged to each method; identical prompts are generated once (generators
 are deterministic at temperature 0) and charged to each.
@@ -6,29 +6,26 @@ are deterministic at temperature 0) and charged to each.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mio_rag.candidates import Candidates
-from mio_rag.context import TokenCounter
-from mio_rag.control.mdp.agent import Failure
-from mio_rag.control.memory import Replies
+from mio_rag.control.costs import Call, Prices
+from mio_rag.control.meter import Reply
 from mio_rag.errors import InfeasibleError, MioRagError
-from mio_rag.evaluation.controlled import Controlled, outcome_row
-from mio_rag.evaluation.methods import Method
+from mio_rag.evaluation.contender import Contender, Desk, Taken
+from mio_rag.evaluation.expenses import cost_columns
 from mio_rag.formulations.program import SelectionProgram
-from mio_rag.generation import Generator, Prompt, build_prompt
+from mio_rag.generation import Generator, Prompt
 from mio_rag.measures import answer_measures, failed_measures, selection_measures
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.solvers.registry import solve
 from mio_rag.types import Answer, GenerationError, Question
 
-__all__ = ["Road", "choose_option", "warm_up"]
+__all__ = ["Road", "answer_by_choice", "warm_up"]
 
 _SHOWN_REST = 8  # unselected passages kept for the drill-down
 _EXCERPT = 400
@@ -36,165 +33,112 @@ _EXCERPT = 400
 
 @dataclass
 class _Work:
-    """One row on its way: what was selected, and what goes to the generator."""
+    """One row on its way."""
 
     question: Question
-    method: Method | Controlled
+    contender: Contender
     budget: int
-    row: dict[str, Any] = field(init=False)
-    selection: Selection | None = None
-    prompt: Prompt | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.row = {
-            "question_id": self.question.id,
-            "question": self.question.text,
-            "question_type": self.question.type,
-            "method": self.method.name,
-            "budget_tokens": self.budget,
-            "answers": list(self.question.answers),
-            "gold_ids": list(self.question.gold_ids),
-            "retrieval_calls": 1,
-            "lm_calls": 0,
-            "error": None,
-            "error_kind": None,
-        }
-
-    def fail(self, error: MioRagError, *, answered: bool) -> None:
-        """Mark the row as failed; `answered`: whether a reader should have answered."""
-        zeros = failed_measures(self.question, selection=self.selection is None, answer=answered)
-        said = isinstance(error, InfeasibleError) and isinstance(self.method, Method)
-        if not said:  # the solver said a status; an agent's selection is that of an earlier step
-            self.row["status"] = "error"
-        self.row |= {"error": str(error), "error_kind": type(error).__name__, **zeros}
+    taken: Taken
 
 
-def warm_up(methods: Sequence[Method | Controlled]) -> None:
+def warm_up(contenders: Sequence[Contender]) -> None:
     """Import and compile the solvers before anything is timed."""
     trivial = SelectionProgram(np.ones(13), np.zeros((13, 13)), np.ones(13), 1.0)
-    for solver in {method.selector.solver for method in methods}:
+    for solver in {contender.solver for contender in contenders}:
         solve(trivial, solver)
 
 
 class Road:
-    """Question -> rows, for a chunk of questions at a time."""
+    """Question -> rows, for a chunk of questions at a time.
 
-    def __init__(self, retriever: Retriever | None, generator: Generator | None, max_tokens: int) -> None:
+    Parameters
+    ----------
+    prices : Prices, optional
+        What tokens cost, for a column of dollars.
+    """
+
+    def __init__(
+        self,
+        retriever: Retriever | None,
+        generator: Generator | None,
+        max_tokens: int,
+        prices: Prices | None = None,
+    ) -> None:
         self.retriever, self.generator, self.max_tokens = retriever, generator, max_tokens
+        self.prices = prices
 
     def rows(
-        self, questions: Sequence[Question], open_pairs: dict[str, list[tuple[Method | Controlled, int]]]
+        self, questions: Sequence[Question], open_pairs: Mapping[str, Sequence[tuple[Contender, int]]]
     ) -> Iterator[list[dict[str, Any]]]:
         """The rows of each question, question by question."""
-        selecting = {q.id: [(m, b) for m, b in open_pairs[q.id] if isinstance(m, Method)] for q in questions}
-        works = [work for q in questions for work in self._select(q, selecting[q.id])]
+        works = [work for question in questions for work in self._taken(question, open_pairs[question.id])]
         if self.generator is not None:
             self._generate(self.generator, works)
-        for work in works:
-            work.row["total_seconds"] = sum(work.seconds.values())
-            work.row.update({f"{stage}_seconds": s for stage, s in work.seconds.items()})
         for question in questions:
-            rows = [work.row for work in works if work.question is question]
-            replies: Replies = {}  # the same prompt is asked once, and charged to every controller
-            for method, budget in open_pairs[question.id]:
-                if isinstance(method, Controlled):
-                    rows.append(self._controlled(question, method, budget, replies))
-            yield rows
+            yield [self._row(work) for work in works if work.question is question]
 
-    def _controlled(
-        self, question: Question, method: Controlled, budget: int, replies: Replies
-    ) -> dict[str, Any]:
-        """The row of a question that an agent answers."""
-        assert self.generator is not None
-        work = _Work(question, method, budget)
-        outcome = method.run(question, self.generator, budget, replies)
-        work.selection = outcome.selection
-        if work.selection is not None:
-            work.row |= _described(question, work.selection)
-        work.row |= outcome_row(question, outcome)
-        if isinstance(outcome, Failure):
-            work.fail(outcome.error, answered=True)
-        return work.row
-
-    def _select(self, question: Question, pairs: Sequence[tuple[Method, int]]) -> list[_Work]:
-        """Retrieve once, and decide by every method."""
-        if self.retriever is None or not pairs:
-            return []
-        start = time.perf_counter()
-        found: Candidates | MioRagError
-        try:
-            found = self.retriever.retrieve(question.text)
-        except MioRagError as error:
-            found = error
-        seconds = time.perf_counter() - start
-        works = [_Work(question, method, budget) for method, budget in pairs]
-        for work in works:
-            work.seconds["retrieve"] = seconds
-            if isinstance(found, MioRagError):
-                work.fail(found, answered=self.generator is not None)
-            else:
-                self._decide(work, found, self.retriever.counter)
-        return works
-
-    def _decide(self, work: _Work, candidates: Candidates, counter: TokenCounter) -> None:
-        start = time.perf_counter()
-        failure: MioRagError | None = None
-        try:
-            allowed = self._allowed(work.question, work.budget)
-            assert isinstance(work.method, Method)
-            work.selection = work.method.select(candidates, allowed, counter)
-            if work.selection.result.x is None:
-                raise InfeasibleError(work.selection.explain())
-            work.prompt = build_prompt(work.question, work.selection.passages)
-        except MioRagError as error:
-            failure = error
-        work.seconds["select"] = time.perf_counter() - start
-        if work.selection is not None:
-            work.row |= _described(work.question, work.selection)
-        if failure is not None:
-            work.fail(failure, answered=self.generator is not None)
-
-    def _allowed(self, question: Question, budget: int) -> int:
-        """The budget, or what the model's window leaves for the context where that is less."""
-        if self.generator is None:
-            return budget
-        window = self.generator.context_allowance(question, max_tokens=self.max_tokens)
-        if window is not None and window < 1:
-            raise GenerationError(
-                f"question '{question.id}' leaves no room for context in the window of {self.generator.name}"
-            )
-        return budget if window is None else min(budget, window)
+    def _taken(self, question: Question, pairs: Sequence[tuple[Contender, int]]) -> list[_Work]:
+        """What each contender makes of a question; they all find the same desk."""
+        desk = Desk(question, self.retriever, self.generator, self.max_tokens)
+        return [_Work(question, one, budget, one.take(desk, budget)) for one, budget in pairs]
 
     def _generate(self, generator: Generator, works: Sequence[_Work]) -> None:
         """Answer each distinct prompt once; a question with choices by choosing, any other by writing."""
-        waiting = [(work, work.prompt) for work in works if work.prompt is not None]
+        waiting = [(work.taken, work.taken.prompt) for work in works if work.taken.prompt is not None]
         prompts = {_key(prompt): prompt for _, prompt in waiting}
         written = [p for p in prompts.values() if not p.question.choices]
         generated = generator.generate_many(written, max_tokens=self.max_tokens) if written else []
         answers: dict[tuple[str, str], Answer | MioRagError] = dict(
             zip(map(_key, written), generated, strict=True)
         )
-        choices: dict[tuple[str, str], int] = {}
+        places: dict[tuple[str, str], int] = {}
         for key, prompt in prompts.items():
             if prompt.question.choices:
-                answers[key], choices[key] = choose_option(generator, prompt)
-        for work, prompt in waiting:
+                answers[key], places[key] = answer_by_choice(generator, prompt)
+        for taken, prompt in waiting:
             answer = answers[_key(prompt)]
             if isinstance(answer, MioRagError):
-                work.fail(answer, answered=True)
+                taken.error = answer
                 said = answer.spent if isinstance(answer, GenerationError) else None
             else:
                 said = answer
-                work.row["answer"] = answer.text
-                work.row |= answer_measures(work.question, answer.text, choices.get(_key(prompt)))
+                taken.reply = Reply(answer, places.get(_key(prompt)))
             if said is not None:
-                work.seconds["generate"] = said.latency_seconds
-                work.row |= {
-                    "prompt_tokens": said.prompt_tokens,
-                    "completion_tokens": said.completion_tokens,
-                    "lm_calls": 1,
-                }
+                call = Call("answer", said.latency_seconds, 1, 0, said.prompt_tokens, said.completion_tokens)
+                taken.costs.add(call, model=generator.name)
+
+    def _row(self, work: _Work) -> dict[str, Any]:
+        question, taken = work.question, work.taken
+        row = {
+            "question_id": question.id,
+            "question": question.text,
+            "question_type": question.type,
+            "method": work.contender.name,
+            "budget_tokens": work.budget,
+            "answers": list(question.answers),
+            "gold_ids": list(question.gold_ids),
+            "error": None,
+            "error_kind": None,
+        }
+        if taken.selection is not None:
+            row |= _described(question, taken.selection)
+        row |= taken.columns
+        row |= cost_columns(taken.costs, self.prices, answered=self.generator is not None)
+        if taken.reply is not None:
+            text = taken.reply.answer.text
+            row |= {"answer": text, **answer_measures(question, text, taken.reply.choice)}
+        if taken.error is not None:
+            row |= _failed(taken, taken.error, question, answered=self.generator is not None)
+        return row
+
+
+def _failed(taken: Taken, error: MioRagError, question: Question, *, answered: bool) -> dict[str, Any]:
+    """What a row says of a failure; `answered`: whether a reader should have answered."""
+    # A selection that was found infeasible says so itself; one with a decision came before the failure.
+    found = taken.selection is not None and taken.selection.result.x is None
+    status = {} if found and isinstance(error, InfeasibleError) else {"status": "error"}
+    zeros = failed_measures(question, selection=taken.selection is None, answer=answered)
+    return {**status, "error": str(error), "error_kind": type(error).__name__, **zeros}
 
 
 def _key(prompt: Prompt) -> tuple[str, str]:
@@ -202,8 +146,8 @@ def _key(prompt: Prompt) -> tuple[str, str]:
     return prompt.system, prompt.user
 
 
-def choose_option(generator: Generator, prompt: Prompt) -> tuple[Answer | MioRagError, int]:
-    """The chosen option as an answer, and its position: -1 after a failure."""
+def answer_by_choice(generator: Generator, prompt: Prompt) -> tuple[Answer | MioRagError, int]:
+    """The choice as an answer, and its position: -1 after a failure."""
     try:
         chosen = generator.choose_scored(prompt, prompt.question.choices)
     except MioRagError as error:  # the model failed, or the question has one choice, or a blank one

@@ -16,7 +16,7 @@ from mio_rag.errors import DataError, MioRagError
 from mio_rag.evaluation.harness import Progress, check_corpus
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.record import environment, opened_run
-from mio_rag.evaluation.rows import choose_option
+from mio_rag.evaluation.rows import answer_by_choice
 from mio_rag.files import write_atomically
 from mio_rag.frontier.dataset import FrontierSettings, question_rows
 from mio_rag.frontier.page import render_page
@@ -134,7 +134,7 @@ def _answer(
         row["over_budget"] = row["tokens_used"] > row["budget_tokens"]
     answers: dict[str, tuple[Answer | MioRagError, int | None]] = {}
     if question.choices:
-        answers = {key: choose_option(generator, prompt) for key, prompt in prompts.items()}
+        answers = {key: answer_by_choice(generator, prompt) for key, prompt in prompts.items()}
     else:
         written = generator.generate_many(list(prompts.values()), max_tokens=max_tokens)
         answers = {key: (answer, None) for key, answer in zip(prompts, written, strict=True)}

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer, GenerationError, Question
 
-__all__ = ["CHOICE_TOKENS", "Choice", "Generator", "OptionWeigher"]
+__all__ = ["CHOICE_TOKENS", "Choice", "ChoiceWeigher", "Generator"]
 
 #: Longest reply that a choice is read from, where a model cannot be held to a letter.
 CHOICE_TOKENS = 16
@@ -94,7 +94,7 @@ class Generator(Protocol):
 
 
 @runtime_checkable
-class OptionWeigher(Protocol):
+class ChoiceWeigher(Protocol):
     """A generator that says how likely short replies are; not every back end can."""
 
     @property

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from mio_rag.errors import InputError
 from mio_rag.generation.prompts import Prompt, build_prompt
-from mio_rag.generation.protocol import Choice, Generator, OptionWeigher
+from mio_rag.generation.protocol import Choice, ChoiceWeigher, Generator
 from mio_rag.types import Answer, GenerationError, Question
 
 __all__ = ["RememberingGenerator", "ReplyFile"]
@@ -77,7 +77,7 @@ class ReplyFile:
 class RememberingGenerator:
     """A generator that looks first whether the same was asked before.
 
-    It can do what the generator behind it can: where that is an `OptionWeigher`, so is this.
+    It can do what the generator behind it can: where that is an `ChoiceWeigher`, so is this.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class RememberingGenerator:
 
     def __new__(cls, generator: Generator, path: str | Path) -> RememberingGenerator:
         """That of a generator which weighs options is one itself."""
-        weighs = isinstance(generator, OptionWeigher)
+        weighs = isinstance(generator, ChoiceWeigher)
         return super().__new__(_RememberingWeigher if weighs and cls is RememberingGenerator else cls)
 
     def __init__(self, generator: Generator, path: str | Path) -> None:
@@ -218,7 +218,7 @@ class _RememberingWeigher(RememberingGenerator):
         kept = (self.file.get(key) or {}).get("logprobs")
         if isinstance(kept, list) and len(kept) == len(options) and all(isinstance(p, float) for p in kept):
             return tuple(kept)
-        assert isinstance(self._inner, OptionWeigher)
+        assert isinstance(self._inner, ChoiceWeigher)
         weights = tuple(map(float, self._inner.weigh(prompt, options)))
         self.file.put(key, {"logprobs": weights})
         return weights

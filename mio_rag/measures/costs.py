@@ -184,6 +184,15 @@ COSTS = (
         better="none",
         page=_shown(230),
     ),
+    _recorded(
+        "dollars",
+        "Dollars",
+        "price of the tokens in and out, where prices are given",
+        "dollars",
+        "tokens of each model times its price",
+        console=Column(form="{:.4f}"),
+        page=_shown(250),
+    ),
     Measure(
         "tokens_per_correct",
         "Tokens per correct",

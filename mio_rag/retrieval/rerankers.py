@@ -13,7 +13,7 @@ import numpy as np
 
 from mio_rag.errors import InputError, require
 from mio_rag.generation.prompts import relevance_prompt
-from mio_rag.generation.protocol import Generator, OptionWeigher
+from mio_rag.generation.protocol import ChoiceWeigher, Generator
 from mio_rag.retrieval.embedders import packaged_minilm, sampled_digest
 from mio_rag.retrieval.reranker import FloatArray, Pair, Progress
 
@@ -151,7 +151,7 @@ class YesNo:
     Parameters
     ----------
     generator : Generator
-        One that can weigh options (`OptionWeigher`): gguf and hf.
+        One that can weigh options (`ChoiceWeigher`): gguf and hf.
 
     Raises
     ------
@@ -167,12 +167,12 @@ class YesNo:
     OPTIONS = ("Yes", "No")
 
     def __init__(self, generator: Generator) -> None:
-        if not isinstance(generator, OptionWeigher):
+        if not isinstance(generator, ChoiceWeigher):
             raise InputError(
                 f"re-ranker 'yes-no' needs a model that weighs options, and {generator.name} cannot: "
                 "give yes-no:gguf:PATH or yes-no:hf:ID_OR_PATH"
             )
-        self._generator: OptionWeigher = generator
+        self._generator: ChoiceWeigher = generator
         # A name is no proof of the weights behind it; what they say to a fixed question is.
         wording = relevance_prompt("Who baked the bread?", "The bread was baked by Ada.")
         said = generator.weigh(wording, self.OPTIONS)

@@ -13,6 +13,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
+from mio_rag.generation.window import context_budget
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
@@ -121,10 +122,9 @@ class Road:
             If the generator fails.
         """
         question = Question("question", asked.question)
-        window = self.generator.context_allowance(question, max_tokens=asked.max_tokens)
-        allowed = asked.budget_tokens if window is None else min(asked.budget_tokens, window)
-        if allowed < 1:
-            raise InputError("the model's window leaves no tokens beside this question: shorten it")
+        allowed = context_budget(
+            self.generator, question, asked.budget_tokens, max_tokens=asked.max_tokens, error=InputError
+        )
         made = _timed(asked).select(self.pool(asked.question, asked.pool), allowed, self.counter)
         if made.result.x is None:
             raise InfeasibleError(made.explain())

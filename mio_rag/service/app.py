@@ -25,7 +25,7 @@ from mio_rag.service.answering import Asked, Road
 from mio_rag.service.body import StrictRoute, UnusableBody
 from mio_rag.service.door import DOOR, Door, SeldomLogged
 from mio_rag.service.guard import BodyLimit, Full, Gate, HeadAsGet, key_matches, refusal
-from mio_rag.service.limits import ConnectionLimits, Limits
+from mio_rag.service.limits import ConnectionLimits, ServiceLimits
 from mio_rag.service.messages import Answered, Health, Problems, Selected, request_models
 from mio_rag.service.metrics import CONTENT_TYPE_LATEST, Metrics
 from mio_rag.service.reference import render_reference
@@ -63,7 +63,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 def create_app(
     index: CorpusIndex,
     generator: Generator,
-    limits: Limits | None = None,
+    limits: ServiceLimits | None = None,
     *,
     connections: ConnectionLimits | None = None,
     api_key: str | None = None,
@@ -83,7 +83,7 @@ def create_app(
         Answer only where the host is this machine by name: a page elsewhere cannot reach the service by a
         name of its own that points here.
     """
-    bounds, clients = limits or Limits(), connections or ConnectionLimits()
+    bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
     road, metrics = Road(index, generator), Metrics()
 
     @asynccontextmanager
@@ -189,7 +189,7 @@ def _explain_errors(app: FastAPI) -> None:
         return refusal(status, type(error).__name__, clean(str(error)))
 
 
-def _add_questions(app: FastAPI, road: Road, metrics: Metrics, limits: Limits) -> None:
+def _add_questions(app: FastAPI, road: Road, metrics: Metrics, limits: ServiceLimits) -> None:
     select_model, ask_model = request_models(limits)
 
     async def answered(
@@ -242,7 +242,7 @@ def _asked(body: BaseModel, began: float) -> Asked:
     )
 
 
-def _add_state(app: FastAPI, road: Road, metrics: Metrics, limits: Limits) -> None:
+def _add_state(app: FastAPI, road: Road, metrics: Metrics, limits: ServiceLimits) -> None:
     @app.get("/health", response_model=Health)
     async def health() -> Health:
         """Whether the service is up, and what it serves."""

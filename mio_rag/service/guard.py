@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mio_rag.service.door import answering, arrived
-from mio_rag.service.limits import Limits
+from mio_rag.service.limits import ServiceLimits
 from mio_rag.service.metrics import Metrics
 
 __all__ = ["BodyLimit", "Full", "Gate", "HeadAsGet", "key_matches", "refusal"]
@@ -142,7 +142,7 @@ class Full(Exception):
 class Gate:
     """Lets so many requests work at a time and so many wait; the next one is turned away at once."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServiceLimits) -> None:
         self.limits = limits
         self.waiting = self.working = 0
         self._seconds = 0.05  # a request takes about so long

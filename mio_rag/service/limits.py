@@ -11,7 +11,7 @@ from typing import Any
 
 from mio_rag.errors import InputError
 
-__all__ = ["ConnectionLimits", "Limits", "fitted"]
+__all__ = ["ConnectionLimits", "ServiceLimits", "fitted"]
 
 _LEAST_CONNECTIONS = 8
 _FILES_IN_RESERVE = 32  # for the event loop, for metrics of several workers, for whatever is read meanwhile
@@ -19,7 +19,7 @@ _FILES_IN_USE = 64  # where the system does not say
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServiceLimits:
     """Limits of a service; each worker process holds them by itself.
 
     Parameters

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from mio_rag.service.limits import Limits
+from mio_rag.service.limits import ServiceLimits
 
 __all__ = ["Answered", "Health", "Problems", "Selected", "request_models"]
 
@@ -30,7 +30,7 @@ class _Request(BaseModel):
     max_per_source: Annotated[int, Field(ge=1, le=10_000)] | None = None
 
 
-def request_models(limits: Limits) -> tuple[type[BaseModel], type[BaseModel]]:
+def request_models(limits: ServiceLimits) -> tuple[type[BaseModel], type[BaseModel]]:
     """The bodies of /select and /ask, with a service's limits in them."""
     text = Annotated[str, Field(min_length=1, max_length=limits.max_question)]
     budget = Annotated[int, Field(ge=1, le=limits.max_budget_tokens)]

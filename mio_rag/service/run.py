@@ -16,7 +16,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from mio_rag.errors import InputError, require
-from mio_rag.service.limits import ConnectionLimits, Limits, fitted
+from mio_rag.service.limits import ConnectionLimits, ServiceLimits, fitted
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -50,7 +50,7 @@ class ServiceSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 1
-    limits: Limits = field(default_factory=Limits)
+    limits: ServiceLimits = field(default_factory=ServiceLimits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
@@ -117,7 +117,10 @@ def _loaded(settings: ServiceSettings) -> tuple[CorpusIndex, Generator]:
 def app_from_environment() -> FastAPI:
     """The application of a worker process."""
     given = json.loads(os.environ[SETTINGS])
-    parts = {"limits": Limits(**given["limits"]), "connections": ConnectionLimits(**given["connections"])}
+    parts = {
+        "limits": ServiceLimits(**given["limits"]),
+        "connections": ConnectionLimits(**given["connections"]),
+    }
     settings = ServiceSettings(**{**given, **parts})
     return _application(settings, _loaded(settings), os.environ.get(KEY) or None)
 

@@ -5,7 +5,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from mio_rag.control.mdp.agent import Agent, ControlSettings, make_agent
+from mio_rag.control.controller import Setup
+from mio_rag.control.mdp.agent import Agent, make_agent
+from mio_rag.control.settings import ControlSettings
 from mio_rag.generation import BaseGenerator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
@@ -43,4 +45,4 @@ class Sure(BaseGenerator):
 
 def agent(name: str, index: CorpusIndex | None, **settings: Any) -> Agent:
     retriever = None if index is None else Retriever(index, pool=4)
-    return make_agent(name, ControlSettings(**settings), retriever, SELECTOR, seed=3)
+    return make_agent(name, Setup(ControlSettings(**settings), retriever, SELECTOR, seed=3))

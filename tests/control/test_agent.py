@@ -9,14 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.candidates import Candidates
-from mio_rag.control.mdp.agent import Outcome
+from mio_rag.candidates import Candidates, merge_pools
+from mio_rag.control.controller import Outcome
+from mio_rag.control.costs import totals
 from mio_rag.control.mdp.gauges import make_gauge
 from mio_rag.control.mdp.plan import solve_plan
-from mio_rag.control.mdp.policies import State, make_controller
-from mio_rag.control.memory import LimitReached, Limits, Memory, Meter, totals
-from mio_rag.control.steps.base import LmSynthesizer, Parts, merge_pools
-from mio_rag.control.trace import Trace, open_actions, replay
+from mio_rag.control.mdp.policies import State, make_policy, open_actions
+from mio_rag.control.mdp.replay import replay
+from mio_rag.control.mdp.trace import ProcessTrace
+from mio_rag.control.memory import Memory
+from mio_rag.control.meter import LimitReached, Limits, Meter
+from mio_rag.control.steps.base import Parts
+from mio_rag.control.steps.write import LmSynthesizer
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
@@ -26,10 +30,10 @@ from mio_rag.types import Answer, Question
 from tests.control.scripted import CHOICE, COMPARISON, Sure, agent, said
 
 
-def check_books(outcome: Outcome) -> Trace:
+def check_books(outcome: Outcome) -> ProcessTrace:
     """The trace adds up, survives the disk, and its decisions come out again."""
     trace = outcome.trace
-    again = Trace.from_dict(json.loads(json.dumps(trace.to_dict())))
+    again = ProcessTrace.from_dict(json.loads(json.dumps(trace.to_dict())))
     assert json.loads(json.dumps(again.to_dict())) == json.loads(json.dumps(trace.to_dict()))
     assert replay(again) == []
     assert trace.parts == totals(trace.calls)
@@ -258,7 +262,7 @@ def test_controllers_by_hand() -> None:
     def act(
         name: str, u: float, step: int = 0, possible: tuple[str, ...] = ("stop", "reason", "retrieve")
     ) -> str:
-        return make_controller(name, RetrievalMDP()).decide(State("q", step, u, possible)).action
+        return make_policy(name, RetrievalMDP()).decide(State("q", step, u, possible)).action
 
     assert [act("threshold", u) for u in (0.05, 0.49, 0.5)] == ["stop", "reason", "retrieve"]
     assert act("threshold:.3", 0.3) == "retrieve"
@@ -269,7 +273,7 @@ def test_controllers_by_hand() -> None:
     drawn = {act("random", 0.5, k) for k in range(30)}
     assert drawn == {"stop", "reason", "retrieve"}
     assert act("random", 0.5, 3) == act("random", 0.5, 3)
-    published = make_controller("mdp", RetrievalMDP(horizon=None))
+    published = make_policy("mdp", RetrievalMDP(horizon=None))
     assert published.decide(State("q", 50, 0.0)).action == "stop"
     assert published.decide(State("q", 50, 0.1)).action == "reason"
     for name in ("mdp@luck", "best", "fixed-x", "threshold:2"):

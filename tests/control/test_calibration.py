@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mio_rag.control.costs import Call
 from mio_rag.control.mdp.calibration import calibrate, transitions
 from mio_rag.control.mdp.plan import model_from_mapping, model_to_toml, read_model
-from mio_rag.control.memory import Call
-from mio_rag.control.trace import Step, Trace
+from mio_rag.control.mdp.trace import ProcessStep, ProcessTrace
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 
@@ -18,22 +18,46 @@ SETTINGS = {"model": {}, "seed": 0, "stop_at": 0.05, "closed_book": False}
 
 def trace(
     question: str, levels: list[float], actions: list[str], gauge: str = "confidence", **calls: Any
-) -> Trace:
+) -> ProcessTrace:
     """A trace of these levels of U; retrieving takes 3 s and 30 tokens, reasoning 1 s and 50."""
     took = {"retrieve": Call("retrieve", 3.0, 1, 1, 20, 10), "reason": Call("reason", 1.0, 1, 0, 40, 10)}
     steps = tuple(
-        Step(k, levels[k], action, None, f"query {k}", "", (), (), levels[k + 1], (took[action],))
+        ProcessStep(
+            step=k,
+            uncertainty=levels[k],
+            action=action,
+            q_values=None,
+            query=f"query {k}",
+            note="",
+            new_ids=(),
+            selected_ids=(),
+            next_uncertainty=levels[k + 1],
+            calls=(took[action],),
+        )
         for k, action in enumerate(actions)
     )
-    return Trace(
-        question, "?", (), f"random@{gauge}", gauge, 100, SETTINGS, steps, "stop", levels[-1], None, (), "a",
-        None, "g", (), (),
-    )  # fmt: skip
+    return ProcessTrace(
+        question_id=question,
+        question="?",
+        choices=(),
+        controller=f"random@{gauge}",
+        gauge=gauge,
+        budget_tokens=100,
+        settings=SETTINGS,
+        steps=steps,
+        ended="stop",
+        uncertainty=levels[-1],
+        last_q_values=None,
+        passages=(),
+        answer="a",
+        choice=None,
+        generator="g",
+    )
 
 
 def simulate(
     model: RetrievalMDP, questions: int, seed: int, length: int = 3, drift: float = 0.0
-) -> list[Trace]:
+) -> list[ProcessTrace]:
     """Runs of the process itself, from random levels well above 0, with random actions."""
     rng = np.random.default_rng(seed)
     found = []
@@ -164,7 +188,7 @@ def test_bins_have_parameters_of_their_own() -> None:
 
 
 def test_violations_are_told() -> None:
-    def violated(traces: list[Trace]) -> list[str]:
+    def violated(traces: list[ProcessTrace]) -> list[str]:
         return [c.name for c in calibrate(traces, RetrievalMDP(), bins=2).checks if c.violated]
 
     drifting = simulate(RetrievalMDP(0.2, 0.15, 1.0), 200, seed=2, drift=0.05)

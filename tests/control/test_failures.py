@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 
 from mio_rag.candidates import Candidates
-from mio_rag.control.mdp.agent import Agent, Failure, Outcome
-from mio_rag.control.memory import Limits, Memory, Meter, Reply, totals
-from mio_rag.control.steps.base import LmSynthesizer
-from mio_rag.control.trace import Trace, read_traces, replay
+from mio_rag.control.controller import Failure, Outcome
+from mio_rag.control.costs import totals
+from mio_rag.control.mdp.agent import Agent
+from mio_rag.control.mdp.replay import replay
+from mio_rag.control.mdp.trace import ProcessTrace
+from mio_rag.control.memory import Memory
+from mio_rag.control.meter import Limits, Meter, Reply
+from mio_rag.control.steps.write import LmSynthesizer
+from mio_rag.control.trace import read_traces
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InfeasibleError, InputError, SolverError
 from mio_rag.evaluation.controlled import Controlled
@@ -42,7 +47,7 @@ class Failing(ScriptedGenerator):
         return self.given[-1]
 
 
-def check(found: Outcome | Failure, given: list[Answer]) -> Trace:
+def check(found: Outcome | Failure, given: list[Answer]) -> ProcessTrace:
     """It failed; its books are those of the generator; its decisions come out again."""
     assert isinstance(found, Failure)
     trace = found.trace
@@ -53,7 +58,7 @@ def check(found: Outcome | Failure, given: list[Answer]) -> Trace:
     assert sum(call.prompt_tokens for call in trace.calls) == sum(answer.prompt_tokens for answer in given)
     assert sum(call.completion_tokens for call in trace.calls) == sum(a.completion_tokens for a in given)
     assert trace.parts == totals(trace.calls)
-    again = Trace.from_dict(json.loads(json.dumps(trace.to_dict())))
+    again = ProcessTrace.from_dict(json.loads(json.dumps(trace.to_dict())))
     assert again == trace
     assert replay(again) == []
     return trace
@@ -186,16 +191,16 @@ def test_traces_without_an_error_field_are_read_and_contradictions_are_not(river
     data = check(found, []).to_dict()
     older = json.loads(json.dumps(data | {"ended": "stop"}))
     del older["error"]
-    assert Trace.from_dict(older).error is None
+    assert ProcessTrace.from_dict(older).error is None
     with pytest.raises(DataError, match="ended is 'stop', but error is"):
-        Trace.from_dict(json.loads(json.dumps(data | {"ended": "stop"})))
+        ProcessTrace.from_dict(json.loads(json.dumps(data | {"ended": "stop"})))
 
 
 def test_numbers_of_numpy_make_a_trace_that_can_be_written(river_index: CorpusIndex) -> None:
     limits = Limits(np.int64(3), np.int64(9000), np.float64(60))
     made = dataclasses.replace(agent("fixed-2", river_index, limits=limits), seed=np.int64(3))
     trace = made.run(COMPARISON, ScriptedGenerator(said), np.int64(60)).trace
-    assert Trace.from_dict(json.loads(json.dumps(trace.to_dict()))) == trace
+    assert ProcessTrace.from_dict(json.loads(json.dumps(trace.to_dict()))) == trace
 
 
 SETTINGS = EvaluationSettings(methods=("topk",), budgets=(60,), controllers=("fixed-4", "fixed-0"))
@@ -216,7 +221,7 @@ def test_failed_rows_hold_their_costs_and_traces(
     data = dataclasses.replace(rivers, questions=(*rivers.questions[:2], chosen))
     result = evaluate(data, river_index, ScriptedGenerator(choosy), SETTINGS, tmp_path)
     rows = {(row["question_id"], row["method"]): row for row in result.rows}
-    traces = {(t.question_id, t.controller): t for t in read_traces(tmp_path)}
+    traces = {(t.question_id, t.controller): t for t in read_traces(tmp_path, ProcessTrace)}
     assert len(traces) == 6
     for key, trace in traces.items():
         row = rows[key]
@@ -245,7 +250,7 @@ def test_failed_rows_hold_their_costs_and_traces(
 def test_a_trace_that_cannot_be_written_is_no_wrong_answer(
     rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    method = Controlled(agent("fixed-0", river_index), Selector(), tmp_path / "nowhere" / "traces.jsonl")
+    method = Controlled(agent("fixed-0", river_index), "exact", tmp_path / "nowhere" / "traces.jsonl")
     road = Road(None, ScriptedGenerator(said), 32)
     with pytest.raises(InputError, match=r"traces.jsonl' could not be written"):
         list(road.rows([rivers.questions[0]], {"a": [(method, 60)]}))

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mio_rag.candidates import Candidates
+from mio_rag.candidates import Candidates, merge_pools
 from mio_rag.control.memory import Memory
-from mio_rag.control.steps.base import merge_pools
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
 from tests.control.scripted import COMPARISON, agent, said

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.control.mdp.plan import Plan, model_from_mapping, model_to_dict, read_model, solve_plan
+from mio_rag.control.mdp.plan import Plan, model_from_mapping, read_model, solve_plan
 from mio_rag.control.mdp.plot import plot_plan
 from mio_rag.control.mdp.structure import Segment, sensitivity, structure, to_json
 from mio_rag.errors import InputError
@@ -108,7 +108,7 @@ def test_sensitivity_solves_again(published: Plan) -> None:
 
 def test_models_travel_as_plain_data(tmp_path: Path) -> None:
     for model in (RetrievalMDP(horizon=None, quality="exp", k=3), RetrievalMDP(success=(0.1, 0.9))):
-        assert model_from_mapping(model_to_dict(model), "test") == model
+        assert model_from_mapping(model.to_dict(), "test") == model
     file = tmp_path / "model.toml"
     file.write_text('[mdp]\nhorizon = "inf"\nsuccess = [0.5, 0.6]\n')
     assert model_from_mapping(read_model(file), "file") == RetrievalMDP(horizon=None, success=(0.5, 0.6))

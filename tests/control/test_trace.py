@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from mio_rag.control.memory import Limits
-from mio_rag.control.trace import append_traces, read_traces, replay
+from mio_rag.control.mdp.replay import replay
+from mio_rag.control.mdp.trace import ProcessTrace
+from mio_rag.control.meter import Limits
+from mio_rag.control.trace import append_traces, read_traces
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
@@ -68,7 +70,7 @@ def test_what_no_agent_writes_is_no_trace(
     change(data)
     (tmp_path / "traces.jsonl").write_text("\n" + json.dumps(data) + "\n")
     with pytest.raises(DataError, match="line 2: this is no trace") as found:
-        read_traces(tmp_path)
+        read_traces(tmp_path, ProcessTrace)
     assert message in str(found.value)
 
 
@@ -78,7 +80,7 @@ def test_runs_with_other_settings_are_other_runs(river_index: CorpusIndex, tmp_p
         for _ in range(2):
             trace = one.run(question, ScriptedGenerator(said), 60).trace
             append_traces(tmp_path / "traces.jsonl", [trace])
-    assert len(read_traces(tmp_path)) == 3
+    assert len(read_traces(tmp_path, ProcessTrace)) == 3
 
 
 def test_adding_a_trace_does_not_read_those_before(river_index: CorpusIndex, tmp_path: Path) -> None:
@@ -101,17 +103,17 @@ def test_trace_files_survive_interruption(river_index: CorpusIndex, tmp_path: Pa
     with file.open("a") as cut:
         cut.write('{"version": 1, "quest')
     append_traces(file, [dataclasses.replace(trace, answer="later")])
-    assert [t.answer for t in read_traces(tmp_path)] == ["later"]
+    assert [t.answer for t in read_traces(tmp_path, ProcessTrace)] == ["later"]
     file.write_text('{"version": 9}\n')
     with pytest.raises(DataError, match=r"line 1: version 9"):
-        read_traces(file)
+        read_traces(file, ProcessTrace)
     for text in ("", '\n  \n{"vers'):
         file.write_text(text)
         with pytest.raises(InputError, match="holds no traces"):
-            read_traces(file)
+            read_traces(file, ProcessTrace)
     file.unlink()
     append_traces(file, [trace])
     with file.open("a") as other:
         other.write("a note to myself\n")
     with pytest.raises(DataError, match=r"line 2 is not valid JSON: column 1"):
-        read_traces(file)
+        read_traces(file, ProcessTrace)

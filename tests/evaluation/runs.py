@@ -31,7 +31,10 @@ def ledger(folder: Path) -> list[dict[str, Any]]:
 
 
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if not k.endswith("_seconds")} for row in rows]
+    """Without what differs from run to run: seconds, and the memory of the process."""
+    return [
+        {k: v for k, v in row.items() if not k.endswith("_seconds") and k != "peak_memory_mb"} for row in rows
+    ]
 
 
 def check_rows(result: EvaluationResult, data: Dataset, counter: RegexCounter) -> None:

@@ -1,5 +1,6 @@
 """The folder of a run: resumed to the same rows, refused where it is another's, one run at a time."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from mio_rag.context import RegexCounter
+from mio_rag.control.costs import Prices
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
@@ -170,3 +172,21 @@ def test_foreign_folders_are_left_alone(rivers: Dataset, river_index: CorpusInde
         with pytest.raises(InputError, match="choose a"):
             run(rivers, river_index, None, out, resume=resume)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_ledger_from_before_costs_had_columns_is_gone_on_with(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    whole = run(rivers, river_index, failing(), tmp_path, methods=("topk",), budgets=(30,))
+    older = [{k: v for k, v in row.items() if k != "peak_memory_mb"} for row in whole.rows]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in older[:2]))
+    record = json.loads((tmp_path / "run.json").read_text())
+    del record["settings"]["prices"]
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    resumed = run(rivers, river_index, failing(), tmp_path, methods=("topk",), budgets=(30,), resume=True)
+    assert timeless(resumed.rows) == timeless(whole.rows)
+    assert [row["peak_memory_mb"] is None for row in ledger(tmp_path)][:2] == [True, True]
+    priced = Prices({"scripted": (1, 1)})
+    few: dict[str, Any] = {"methods": ("topk",), "budgets": (30,), "prices": priced}
+    with pytest.raises(InputError, match="another prices"):
+        run(rivers, river_index, failing(), tmp_path, resume=True, **few)

@@ -23,7 +23,7 @@ from mio_rag.generation import (
 )
 from mio_rag.generation._target import parse_file
 from mio_rag.generation.gguf import _among
-from mio_rag.generation.protocol import CHOICE_TOKENS, OptionWeigher
+from mio_rag.generation.protocol import CHOICE_TOKENS, ChoiceWeigher
 from mio_rag.generation.replies import RememberingGenerator, _RememberingWeigher
 from mio_rag.retrieval.rerankers import YesNo
 from mio_rag.types import Answer, GenerationError, Question
@@ -102,8 +102,8 @@ def test_what_weighs_options_still_does_and_is_asked_once(tmp_path: Path) -> Non
     model = Weigher()
     remembering = RememberingGenerator(model, tmp_path / "replies.sqlite")
     assert isinstance(remembering, RememberingGenerator)
-    assert isinstance(remembering, OptionWeigher)
-    assert not isinstance(RememberingGenerator(Slow(), tmp_path / "other.sqlite"), OptionWeigher)
+    assert isinstance(remembering, ChoiceWeigher)
+    assert not isinstance(RememberingGenerator(Slow(), tmp_path / "other.sqlite"), ChoiceWeigher)
     for _ in range(2):
         assert remembering.weigh(OPEN, ["Yes", "No"]) == (-1 / 3, -1 / 2)
         assert remembering.weigh(OPEN, ["No", "Yes"]) == (-1 / 2, -1 / 3)

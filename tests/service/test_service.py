@@ -24,7 +24,7 @@ from mio_rag.generation import make_generator
 from mio_rag.generation.extractive import ExtractiveGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.limits import Limits
+from mio_rag.service.limits import ServiceLimits
 from mio_rag.service.run import ServiceSettings, check, read_key, serve
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
@@ -235,7 +235,7 @@ class _Stuck(ExtractiveGenerator):
 
 def test_overload_is_turned_away_at_once_and_says_when_to_come_back(demo_index: CorpusIndex) -> None:
     generator = _Stuck()
-    app = create_app(demo_index, generator, Limits(concurrency=1, queue=1))
+    app = create_app(demo_index, generator, ServiceLimits(concurrency=1, queue=1))
     with TestClient(app) as client, ThreadPoolExecutor(8) as pool:
         first = pool.submit(client.post, "/select", json={"question": QUESTION})
         assert generator.entered.acquire(timeout=30)
@@ -255,7 +255,7 @@ def test_overload_is_turned_away_at_once_and_says_when_to_come_back(demo_index: 
 
 def test_waiting_has_an_end(demo_index: CorpusIndex) -> None:
     generator = _Stuck()
-    app = create_app(demo_index, generator, Limits(concurrency=1, max_wait_seconds=0.05))
+    app = create_app(demo_index, generator, ServiceLimits(concurrency=1, max_wait_seconds=0.05))
     with TestClient(app) as client, ThreadPoolExecutor(2) as pool:
         first = pool.submit(client.post, "/select", json={"question": QUESTION})
         assert generator.entered.acquire(timeout=30)
@@ -299,11 +299,11 @@ def test_a_service_open_to_others_needs_a_key(tmp_path: Path) -> None:
 
 
 def test_the_flags_default_to_the_limits() -> None:
-    flags, limits = vars(LimitOptions()), vars(Limits())
+    flags, limits = vars(LimitOptions()), vars(ServiceLimits())
     assert flags == {name: limits[name] for name in flags}
     assert set(limits) - set(flags) == {"max_question"}
     with pytest.raises(InputError, match="concurrency"):
-        Limits(concurrency=0)
+        ServiceLimits(concurrency=0)
 
 
 def test_the_service_survives_a_fuzzer_fed_by_its_own_description(demo_index: CorpusIndex) -> None:

@@ -30,7 +30,8 @@ from mio_rag.cli.output import Output, open_output
 from mio_rag.errors import collect
 
 if TYPE_CHECKING:
-    from mio_rag.control.mdp.agent import ControlSettings, Outcome
+    from mio_rag.control.controller import Outcome
+    from mio_rag.control.settings import ControlSettings
     from mio_rag.generation import Generator
     from mio_rag.retrieval import Retriever
     from mio_rag.selection.selector import Selector
@@ -155,18 +156,18 @@ def _ask_agent(
     import hashlib
 
     from mio_rag.cli.show.control import print_outcome
-    from mio_rag.control.mdp.agent import Failure, make_agent
+    from mio_rag.control.controller import Setup, answered
+    from mio_rag.control.make import make_controller
     from mio_rag.control.trace import append_traces
     from mio_rag.types import Question
 
-    agent = make_agent(controller, settings, retriever, selector, max_tokens=max_tokens, seed=seed)
+    agent = make_controller(controller, Setup(settings, retriever, selector, max_tokens, seed))
     # Luck is drawn by question: each has an id of its own, the same in every run.
     name = f"question-{hashlib.sha256(question.encode()).hexdigest()[:12]}"
-    outcome = agent.attempt(Question(name, question), generator, budget_tokens)
+    found = agent.attempt(Question(name, question), generator, budget_tokens)
     if trace is not None:
-        append_traces(trace, [outcome.trace])
-    if isinstance(outcome, Failure):
-        raise outcome.error
+        append_traces(trace, [found.trace])
+    outcome = answered(found)
     if output.as_json:
         output.json(_outcome_json(outcome))
     else:

@@ -91,10 +91,12 @@ def replay_command(
 ) -> None:
     """Make every decision of recorded runs again, and tell what comes out differently."""
     from mio_rag.cli.show.control import print_outcome
-    from mio_rag.control.trace import read_traces, replay
+    from mio_rag.control.mdp.replay import replay
+    from mio_rag.control.mdp.trace import ProcessTrace
+    from mio_rag.control.trace import read_traces
 
     output = open_output(json_output)
-    found = [t for t in read_traces(traces) if question in (None, t.question_id, t.question)]
+    found = [t for t in read_traces(traces, ProcessTrace) if question in (None, t.question_id, t.question)]
     if not found:
         raise InputError(f"'{traces}' holds no trace of question '{question}'")
     differing: list[dict[str, Any]] = [
@@ -154,8 +156,9 @@ def calibrate_command(
 
     from mio_rag.cli.show.control import print_calibration
     from mio_rag.control.mdp.calibration import Unit, calibrate
-    from mio_rag.control.mdp.plan import model_of, model_to_dict, model_to_toml, solve_plan
+    from mio_rag.control.mdp.plan import model_of, model_to_toml, solve_plan
     from mio_rag.control.mdp.structure import structure, to_json
+    from mio_rag.control.mdp.trace import ProcessTrace
     from mio_rag.control.trace import read_traces
     from mio_rag.files import write_atomically
 
@@ -164,7 +167,7 @@ def calibrate_command(
         raise InputError("--by-bins says what goes into a file: give --out as well")
     given = model_of(config, {})
     found = calibrate(
-        read_traces(traces),
+        read_traces(traces, ProcessTrace),
         given,
         gauge=uncertainty,
         bins=bins,
@@ -181,7 +184,7 @@ def calibrate_command(
     shapes = {name: structure(plan) for name, plan in plans.items()}
     if json_output:
         data = dataclasses.asdict(found)
-        data |= {"model": model_to_dict(found.model), "by_bins": model_to_dict(found.by_bins)}
+        data |= {"model": found.model.to_dict(), "by_bins": found.by_bins.to_dict()}
         solved = {name: to_json(plan, shapes[name]) for name, plan in plans.items()}
         output.json({**data, "solved": solved, "out": None if out is None else str(out)})
         return

@@ -100,7 +100,7 @@ def serve(
     """Serve selection and answers over HTTP, with a page to try them on at /."""
     from mio_rag.generation import check_generator
     from mio_rag.retrieval.index import check_index
-    from mio_rag.service.limits import ConnectionLimits, Limits
+    from mio_rag.service.limits import ConnectionLimits, ServiceLimits
     from mio_rag.service.run import ServiceSettings, check, read_key
     from mio_rag.service.run import serve as run
 
@@ -112,7 +112,7 @@ def serve(
         return key
 
     bounds, connections, key, *_ = collect(
-        lambda: Limits(**vars(limits)),
+        lambda: ServiceLimits(**vars(limits)),
         lambda: ConnectionLimits(**{k: v for k, v in vars(clients).items() if v is not None}),
         checked,
         lambda: check_index(index),

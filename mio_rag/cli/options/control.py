@@ -11,7 +11,7 @@ import typer
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.control.mdp.agent import ControlSettings
+    from mio_rag.control.settings import ControlSettings
     from mio_rag.corpora.dataset import Dataset
 
 __all__ = ["AgentOptions", "ControlOptions"]
@@ -67,7 +67,7 @@ class AgentOptions:
         if controller is None:
             self.unused(trace)
             return None
-        from mio_rag.evaluation.controlled import check_controllers
+        from mio_rag.control.make import check_controllers
 
         settings, _ = collect(self.settings, lambda: _check_trace(trace))
         check_controllers([controller], settings, closed_book=False)
@@ -75,9 +75,9 @@ class AgentOptions:
 
     def settings(self) -> ControlSettings:
         """The settings that the options describe; the problems of all of them at once."""
-        from mio_rag.control.mdp.agent import ControlSettings
         from mio_rag.control.mdp.plan import model_of
-        from mio_rag.control.memory import Limits
+        from mio_rag.control.meter import Limits
+        from mio_rag.control.settings import ControlSettings
 
         model, _ = collect(
             lambda: model_of(self.mdp_config, {}),

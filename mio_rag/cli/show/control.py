@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from mio_rag.cli.terminal import Terminal, styled
-from mio_rag.control.trace import open_actions
+from mio_rag.control.mdp.policies import open_actions
+from mio_rag.control.mdp.trace import ProcessTrace
 
 if TYPE_CHECKING:
     from mio_rag.control.mdp.calibration import Calibration, Estimate
@@ -72,40 +73,57 @@ def _table(*titles: str, left: int = 1) -> Table:
 
 
 def print_outcome(console: Terminal, trace: Trace) -> None:
-    """The answer, then every step: U, the worth of the actions, what was done and what it brought."""
+    """The answer, then every step: what was done and what it brought; of the process U and worth as well."""
     console.print(trace.answer or "(no answer)", style="bold")
     parts = trace.parts.values()
+    process = trace if isinstance(trace, ProcessTrace) else None
+    gauge = "" if process is None else f", U {process.gauge}"
     console.print(
         f"{trace.generator}: {sum(p.prompt_tokens for p in parts)} prompt and "
         f"{sum(p.completion_tokens for p in parts)} answer tokens in {sum(p.lm_calls for p in parts)} calls, "
-        f"{sum(p.seconds for p in parts):.2f} s; {trace.controller}, U {trace.gauge}\n",
+        f"{sum(p.seconds for p in parts):.2f} s; {trace.controller}{gauge}\n",
         style="dim",
     )
-    table = _table("step", "action", "what", "new", "U", "then", "Q", "s", left=3)
-    closed_book = bool(trace.settings["closed_book"])
+    levels = [] if process is None else _levels(process)
+    table = _table("step", "action", "what", "new", *(("U", "then", "Q") if levels else ()), "s", left=3)
     for k, step in enumerate(trace.steps):
         table.add_row(
             str(step.step),
             step.action,
             step.query or step.note or "(nothing new)",
             str(len(step.new_ids)) if step.action == "retrieve" else "",
-            f"{step.uncertainty:.3f}",
-            f"{step.next_uncertainty:.3f}",
-            _worth(step.q_values, open_actions(trace.steps[:k], closed_book)),
+            *(levels[k] if levels else ()),
             f"{sum(call.seconds for call in step.calls):.2f}",
         )
     if trace.steps:
         console.print(table)
-    worth = _worth(trace.last_q_values, open_actions(trace.steps, closed_book))
-    why = f"; {worth}" if worth and trace.ended == "stop" else ""
     if trace.error is not None:
         console.print(trace.error, style="red", soft_wrap=True)
-    console.print(f"ended: {trace.ended}, at U = {trace.uncertainty:.3f}{why}")
+    console.print(f"ended: {trace.ended}{'' if process is None else _end(process)}")
     for passage in trace.passages:
         title = f" {passage['title']} " if passage["title"] else " "
         console.print(
             styled(("\u2713", "green"), title, (passage["id"], "dim"), f", {passage['tokens']} tokens")
         )
+
+
+def _levels(trace: ProcessTrace) -> list[tuple[str, str, str]]:
+    """Of every step U before and after, and the worth of the actions."""
+    closed_book = bool(trace.settings["closed_book"])
+    return [
+        (
+            f"{step.uncertainty:.3f}",
+            f"{step.next_uncertainty:.3f}",
+            _worth(step.q_values, open_actions(trace.steps[:k], closed_book)),
+        )
+        for k, step in enumerate(trace.steps)
+    ]
+
+
+def _end(trace: ProcessTrace) -> str:
+    """U in the end, and why nothing more was done."""
+    worth = _worth(trace.last_q_values, open_actions(trace.steps, bool(trace.settings["closed_book"])))
+    return f", at U = {trace.uncertainty:.3f}" + (f"; {worth}" if worth and trace.ended == "stop" else "")
 
 
 def _worth(q_values: Mapping[str, float] | None, possible: Sequence[str]) -> str:

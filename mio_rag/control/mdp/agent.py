@@ -2,105 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+from mio_rag.control.controller import Failure, Outcome, Setup, answered
+from mio_rag.control.costs import Call, Costs, totals
 from mio_rag.control.mdp.gauges import Gauge, make_gauge
-from mio_rag.control.mdp.plan import model_to_dict
-from mio_rag.control.mdp.policies import Controller, State, make_controller, split_name
-from mio_rag.control.memory import (
-    Call,
-    LimitReached,
-    Limits,
-    Memory,
-    Meter,
-    Replies,
-    Reply,
-    require_answerable,
-    totals,
-)
-from mio_rag.control.steps.base import (
-    EvidenceFinder,
-    LmDecomposer,
-    LmReasoner,
-    LmSynthesizer,
-    Parts,
-    SelectingFinder,
-)
-from mio_rag.control.trace import Step, Trace, open_actions
+from mio_rag.control.mdp.policies import Policy, State, make_policy, open_actions, split_name
+from mio_rag.control.mdp.trace import ProcessStep, ProcessTrace
+from mio_rag.control.memory import Memory
+from mio_rag.control.meter import LimitReached, Meter, Replies, Reply
+from mio_rag.control.settings import ControlSettings
+from mio_rag.control.steps.base import EvidenceFinder, Parts
+from mio_rag.control.steps.find import SelectingFinder
+from mio_rag.control.steps.write import LmDecomposer, LmReasoner, LmSynthesizer
+from mio_rag.control.trace import read_passages
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import Generator
 from mio_rag.generation.protocol import CHOICE_TOKENS
-from mio_rag.retrieval.retriever import Retriever
-from mio_rag.selection.result import Selection
-from mio_rag.selection.selector import Selector
+from mio_rag.generation.window import window_room
 from mio_rag.types import GenerationError, Question
 
-__all__ = ["Agent", "ControlSettings", "Failure", "Outcome", "make_agent"]
-
-
-@dataclass(frozen=True)
-class ControlSettings:
-    """How agents decide and where they end.
-
-    Parameters
-    ----------
-    gauge : str
-        How U is known where a controller's name does not say: tracked, confidence or evidence.
-    stop_at : float
-        U at which always-reason, always-retrieve and threshold stop.
-    note_tokens : int
-        Longest note, >= 1.
-    kept_notes : int
-        How many of the last notes the model sees, >= 0.
-    """
-
-    model: RetrievalMDP = field(default_factory=RetrievalMDP)
-    gauge: str = "tracked"
-    limits: Limits = field(default_factory=Limits)
-    stop_at: float = 0.05
-    note_tokens: int = 48
-    kept_notes: int = 4
-
-    def __post_init__(self) -> None:
-        problems = []
-        if self.note_tokens < 1:
-            problems.append(f"note_tokens={self.note_tokens} must be >= 1")
-        if self.kept_notes < 0:
-            problems.append(f"kept_notes={self.kept_notes} must be >= 0")
-        if not 0 <= self.stop_at <= 1:
-            problems.append(f"stop_at={self.stop_at!r} must be in [0, 1]")
-        if problems:
-            raise InputError(problems)
-        split_name(f"mdp@{self.gauge}", self.gauge)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for run records and traces."""
-        return asdict(self) | {"model": model_to_dict(self.model)}
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """The answer, what was read for it, and how it came about."""
-
-    reply: Reply
-    selection: Selection | None
-    trace: Trace
-
-
-@dataclass(frozen=True, eq=False)
-class Failure:
-    """Why there is no answer; what was read, done and spent until then."""
-
-    error: MioRagError
-    selection: Selection | None
-    trace: Trace
+__all__ = ["Agent", "check_agent", "make_agent"]
 
 
 @dataclass(frozen=True, eq=False)
 class Agent:
-    """One controller with its parts.
+    """A controller: a policy, with the steps that it decides about.
 
     Parameters
     ----------
@@ -111,7 +39,7 @@ class Agent:
     """
 
     name: str
-    controller: Controller
+    policy: Policy
     gauge: Gauge
     parts: Parts
     settings: ControlSettings
@@ -135,10 +63,7 @@ class Agent:
         MioRagError
             As retrieval, selection and generation do; `attempt` also tells what was done and spent by then.
         """
-        found = self.attempt(question, generator, budget_tokens, replies)
-        if isinstance(found, Failure):
-            raise found.error
-        return found
+        return answered(self.attempt(question, generator, budget_tokens, replies))
 
     def attempt(
         self, question: Question, generator: Generator, budget_tokens: int, replies: Replies | None = None
@@ -150,8 +75,8 @@ class Agent:
         try:
             reply = run.answer(replies)
         except MioRagError as error:
-            return Failure(error, run.memory.selection, run.trace(None, error))
-        return Outcome(reply, run.memory.selection, run.trace(reply))
+            return Failure(error, run.memory.selection, run.trace(None, error), run.costs)
+        return Outcome(reply, run.memory.selection, run.trace(reply), run.costs)
 
 
 @dataclass(eq=False)
@@ -162,8 +87,9 @@ class _Run:
     question: Question
     generator: Generator
     memory: Memory
+    costs: Costs = field(default_factory=Costs)
     meter: Meter | None = None
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ProcessStep] = field(default_factory=list)
     opening: tuple[Call, ...] = ()
     ended: str = "stop"
     level: float = 1.0
@@ -185,13 +111,14 @@ class _Run:
         """The window shared out between evidence, notes and answer, and the answer's tokens set aside."""
         agent, settings, memory = self.agent, self.agent.settings, self.memory
         notes = settings.kept_notes * (settings.note_tokens + 4)
-        window = require_answerable(self.generator, self.question, agent.max_tokens)
+        window = window_room(self.generator, self.question, max_tokens=agent.max_tokens)
         if window is not None:
             notes = min(notes, window // 2)
             memory.budget_tokens = min(memory.budget_tokens, window - notes)
         longest = max(agent.max_tokens, CHOICE_TOKENS) if self.question.choices else agent.max_tokens
         asked = self.generator.prompt_tokens(agent.parts.synthesizer.prompt(memory))
-        return Meter(self.generator, settings.limits, asked + memory.budget_tokens + notes + longest, replies)
+        reserve = asked + memory.budget_tokens + notes + longest
+        return Meter(self.generator, settings.limits, reserve, replies, self.costs)
 
     def _act_until_stop(self, meter: Meter) -> None:
         agent, limits = self.agent, self.agent.settings.limits
@@ -200,7 +127,7 @@ class _Run:
         while True:
             step = len(self.steps)
             possible = open_actions(self.steps, agent.parts.finder is None)
-            decision = agent.controller.decide(State(self.question.id, step, self.level, possible))
+            decision = agent.policy.decide(State(self.question.id, step, self.level, possible))
             self.q = decision.q_values
             if decision.action == "stop":
                 return
@@ -212,7 +139,7 @@ class _Run:
 
     def _act(
         self, action: str, q: dict[str, float] | None, level: float, step: int, memory: Memory, meter: Meter
-    ) -> Step:
+    ) -> ProcessStep:
         """Carry an action out, and see what it did to U."""
         query = note = ""
         new: tuple[str, ...] = ()
@@ -230,7 +157,7 @@ class _Run:
                 memory.draft = None
                 memory.notes.append(note)
         after = self.agent.gauge.after(action, level, len(new) + bool(note), step, memory, meter)
-        return Step(
+        return ProcessStep(
             step=step,
             uncertainty=level,
             action=action,
@@ -243,11 +170,11 @@ class _Run:
             calls=meter.take(),
         )
 
-    def trace(self, reply: Reply | None, error: MioRagError | None = None) -> Trace:
+    def trace(self, reply: Reply | None, error: MioRagError | None = None) -> ProcessTrace:
         """All that was done; what an action took that a limit or an error cut off counts with the answer."""
         closing = () if self.meter is None else self.meter.take()
         calls = (*self.opening, *(call for step in self.steps for call in step.calls), *closing)
-        return Trace(
+        return ProcessTrace(
             question_id=self.question.id,
             question=self.question.text,
             choices=self.question.choices,
@@ -259,7 +186,7 @@ class _Run:
             ended=self.ended if error is None else "error",
             uncertainty=self.level,
             last_q_values=self.q,
-            passages=_read(self.memory.selection),
+            passages=read_passages(self.memory.selection),
             answer="" if reply is None else reply.answer.text,
             choice=None if reply is None else reply.choice,
             generator=self.generator.name,
@@ -283,42 +210,29 @@ def _ids(memory: Memory) -> tuple[str, ...]:
     return () if memory.selection is None else memory.selection.ids
 
 
-def _read(selection: Selection | None) -> tuple[dict[str, Any], ...]:
-    if selection is None:
-        return ()
-    tokens = selection.candidates.tokens
-    return tuple(
-        {"id": p.id, "title": p.title, "text": p.text, "tokens": int(tokens[i])}
-        for i, p in zip(selection.chosen, selection.passages, strict=True)
-    )
+def check_agent(name: str, settings: ControlSettings, closed_book: bool) -> None:
+    """Raise `InputError` for a name that `make_agent` does not know, or that makes no sense here."""
+    policy, _ = split_name(name, settings.gauge)
+    make_policy(policy, settings.model, stop_at=settings.stop_at, closed_book=closed_book)
 
 
-def make_agent(
-    name: str,
-    settings: ControlSettings,
-    retriever: Retriever | None,
-    selector: Selector,
-    *,
-    max_tokens: int = 32,
-    seed: int = 0,
-) -> Agent:
+def make_agent(name: str, setup: Setup) -> Agent:
     """The agent with the built-in parts.
 
     Parameters
     ----------
     name : str
-        A controller, with @tracked, @confidence or @evidence or without; see `mio_rag.control.mdp.policies`.
-    retriever : Retriever or None
-        None: closed book, nothing is retrieved.
+        A policy, with @tracked, @confidence or @evidence or without; see `mio_rag.control.mdp.policies`.
 
     Raises
     ------
     InputError
         For a name that is not known.
     """
-    controller, gauge = split_name(name, settings.gauge)
-    finder: EvidenceFinder | None = None if retriever is None else SelectingFinder(retriever, selector)
-    synthesizer = LmSynthesizer(max_tokens, settings.kept_notes)
+    settings, seed, retriever = setup.settings, setup.seed, setup.retriever
+    policy, gauge = split_name(name, settings.gauge)
+    finder: EvidenceFinder | None = None if retriever is None else SelectingFinder(retriever, setup.selector)
+    synthesizer = LmSynthesizer(setup.max_tokens, settings.kept_notes)
     parts = Parts(
         LmDecomposer(settings.kept_notes),
         finder,
@@ -327,12 +241,12 @@ def make_agent(
     )
     return Agent(
         name,
-        make_controller(
-            controller, settings.model, stop_at=settings.stop_at, seed=seed, closed_book=retriever is None
+        make_policy(
+            policy, settings.model, stop_at=settings.stop_at, seed=seed, closed_book=retriever is None
         ),
-        make_gauge(gauge, settings.model, synthesizer, seed, max_tokens),
+        make_gauge(gauge, settings.model, synthesizer, seed, setup.max_tokens),
         parts,
         settings,
-        max_tokens,
+        setup.max_tokens,
         seed,
     )

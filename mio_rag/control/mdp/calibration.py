@@ -22,7 +22,7 @@ import numpy as np
 
 from mio_rag.control.mdp.assumptions import Check, Transition, check_assumptions
 from mio_rag.control.mdp.estimates import Estimate, above_floor, mean_of, share_of
-from mio_rag.control.trace import Trace
+from mio_rag.control.mdp.trace import ProcessTrace
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 
@@ -65,7 +65,7 @@ class Calibration:
     by_bins: RetrievalMDP
 
 
-def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list[Transition], str]:
+def transitions(traces: Sequence[ProcessTrace], gauge: str | None = None) -> tuple[list[Transition], str]:
     """The actions of traces whose U was measured, and how it was; what was done alike is listed once.
 
     Raises
@@ -115,7 +115,7 @@ def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list
 
 
 def calibrate(
-    traces: Sequence[Trace],
+    traces: Sequence[ProcessTrace],
     given: RetrievalMDP,
     *,
     gauge: str | None = None,

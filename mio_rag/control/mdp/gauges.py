@@ -17,15 +17,15 @@ from typing import Protocol
 
 import numpy as np
 
-from mio_rag.control.memory import LimitReached, Memory, Meter, Reply
+from mio_rag.control.memory import Memory
+from mio_rag.control.meter import LimitReached, Meter, Reply
+from mio_rag.control.settings import GAUGES
 from mio_rag.control.steps.base import AnswerSynthesizer
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.types import GenerationError
 
-__all__ = ["GAUGES", "Confidence", "Evidence", "Gauge", "Tracked", "draw", "make_gauge", "tracked_next"]
-
-GAUGES = ("tracked", "confidence", "evidence")
+__all__ = ["Confidence", "Evidence", "Gauge", "Tracked", "draw", "make_gauge", "tracked_next"]
 
 
 class Gauge(Protocol):
@@ -40,10 +40,8 @@ class Gauge(Protocol):
         """U before the first action."""
         ...
 
-    def after(
-        self, action: str, uncertainty: float, new: int, step: int, memory: Memory, meter: Meter
-    ) -> float:
-        """U after an action at `uncertainty` that brought so many `new` passages, or notes."""
+    def after(self, action: str, doubt: float, new: int, step: int, memory: Memory, meter: Meter) -> float:
+        """U after an action at a `doubt` that brought so many `new` passages, or notes."""
         ...
 
 
@@ -52,11 +50,11 @@ def draw(seed: int, question_id: str, step: int, what: int) -> float:
     return float(np.random.default_rng([seed, zlib.crc32(question_id.encode()), step, what]).random())
 
 
-def tracked_next(model: RetrievalMDP, action: str, uncertainty: float, new: int, luck: float) -> float:
+def tracked_next(model: RetrievalMDP, action: str, doubt: float, new: int, luck: float) -> float:
     """U after an action by the model's dynamics; `luck` in [0, 1) below p_s is a success."""
-    if new == 0 or (action == "retrieve" and luck >= float(model.at("success", uncertainty))):
-        return uncertainty
-    return float(model.lowered(action, uncertainty))
+    if new == 0 or (action == "retrieve" and luck >= float(model.at("success", doubt))):
+        return doubt
+    return float(model.lowered(action, doubt))
 
 
 @dataclass(frozen=True)
@@ -71,12 +69,10 @@ class Tracked:
         """Nothing is known."""
         return 1.0
 
-    def after(
-        self, action: str, uncertainty: float, new: int, step: int, memory: Memory, meter: Meter
-    ) -> float:
+    def after(self, action: str, doubt: float, new: int, step: int, memory: Memory, meter: Meter) -> float:
         """The level that the model says."""
         luck = draw(self.seed, memory.question.id, step, 1)
-        return tracked_next(self.model, action, uncertainty, new, luck)
+        return tracked_next(self.model, action, doubt, new, luck)
 
 
 @dataclass(frozen=True)
@@ -89,9 +85,7 @@ class Evidence:
         """Nothing is read."""
         return self._level(memory)
 
-    def after(
-        self, action: str, uncertainty: float, new: int, step: int, memory: Memory, meter: Meter
-    ) -> float:
+    def after(self, action: str, doubt: float, new: int, step: int, memory: Memory, meter: Meter) -> float:
         """1 - the largest relevance."""
         return self._level(memory)
 
@@ -116,16 +110,14 @@ class Confidence:
         """What the model knows by itself."""
         return self._level(memory, meter)
 
-    def after(
-        self, action: str, uncertainty: float, new: int, step: int, memory: Memory, meter: Meter
-    ) -> float:
+    def after(self, action: str, doubt: float, new: int, step: int, memory: Memory, meter: Meter) -> float:
         """What it makes of evidence and notes; unchanged where these are, or no draft is affordable."""
         if not new and memory.draft is not None:  # what is read may change without anything new
-            return uncertainty
+            return doubt
         try:
             return self._level(memory, meter)
         except LimitReached:
-            return uncertainty
+            return doubt
 
     def _level(self, memory: Memory, meter: Meter) -> float:
         prompt = self.synthesizer.prompt(memory)

@@ -23,7 +23,6 @@ __all__ = [
     "Plan",
     "model_from_mapping",
     "model_of",
-    "model_to_dict",
     "model_to_toml",
     "read_model",
     "solve_plan",
@@ -157,15 +156,9 @@ def model_of(config: Path | None, given: Mapping[str, Any]) -> RetrievalMDP:
     return model_from_mapping({**settings, **given}, f"'{config}'" if config else "the command line")
 
 
-def model_to_dict(model: RetrievalMDP) -> dict[str, Any]:
-    """Plain data that `model_from_mapping` reads back."""
-    data = dataclasses.asdict(model)
-    return data | {"horizon": "inf" if model.horizon is None else model.horizon}
-
-
 def model_to_toml(model: RetrievalMDP) -> str:
     """The model as TOML that `read_model` reads back."""
-    return toml_text({"mdp": model_to_dict(model)})
+    return toml_text({"mdp": model.to_dict()})
 
 
 def read_model(path: Path) -> dict[str, Any]:

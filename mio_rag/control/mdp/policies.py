@@ -15,29 +15,32 @@ end with @tracked, @confidence or @evidence: how U is known.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from mio_rag.control.mdp.gauges import GAUGES, draw
+from mio_rag.control.mdp.gauges import draw
 from mio_rag.control.mdp.plan import TIE, Plan, solve_plan
+from mio_rag.control.settings import GAUGES
+from mio_rag.control.trace import Step
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import ACTIONS, RetrievalMDP
 
-__all__ = ["CONTROLLERS", "Controller", "Decision", "State", "make_controller", "split_name"]
+__all__ = ["POLICIES", "Decision", "Policy", "State", "make_policy", "open_actions", "split_name"]
 
-CONTROLLERS = ("mdp", "always-reason", "always-retrieve", "threshold", "random", "fixed-N")
+POLICIES = ("mdp", "always-reason", "always-retrieve", "threshold", "random", "fixed-N")
 
 
 @dataclass(frozen=True)
 class State:
-    """What a controller sees.
+    """What a policy sees.
 
     Parameters
     ----------
     step : int
         Actions so far.
-    uncertainty : float
+    doubt : float
         U in [0, 1].
     open : tuple of str
         Actions that can bring something new; stop always can.
@@ -45,7 +48,7 @@ class State:
 
     question_id: str
     step: int
-    uncertainty: float
+    doubt: float
     open: tuple[str, ...] = ACTIONS
 
 
@@ -57,7 +60,7 @@ class Decision:
     q_values: dict[str, float] | None = None
 
 
-class Controller(Protocol):
+class Policy(Protocol):
     """Observes a state and chooses stop, reason or retrieve."""
 
     @property
@@ -84,9 +87,9 @@ class Optimal:
 
     def decide(self, state: State) -> Decision:
         """The best open action, the cheapest of equal ones."""
-        q = self.plan.q_at(state.step, state.uncertainty)
+        q = self.plan.q_at(state.step, state.doubt)
         worth = {action: q[action] for action in q if action in state.open}
-        if not worth or (self.model.horizon is None and state.uncertainty <= 0):
+        if not worth or (self.model.horizon is None and state.doubt <= 0):
             return Decision("stop", q)
         best = max(worth.values())
         return Decision(next(action for action in worth if worth[action] >= best - TIE), q)
@@ -102,9 +105,9 @@ class UntilSure:
 
     def decide(self, state: State) -> Decision:
         """By the threshold."""
-        if state.uncertainty <= self.stop_at:
+        if state.doubt <= self.stop_at:
             return Decision("stop")
-        wanted = "retrieve" if state.uncertainty >= self.threshold else "reason"
+        wanted = "retrieve" if state.doubt >= self.threshold else "reason"
         if self.name.startswith("always"):
             return Decision(wanted if wanted in state.open else "stop")
         return Decision(_open_one(wanted, state))
@@ -146,6 +149,31 @@ def _open_one(wanted: str, state: State) -> str:
     return next(action for action in (wanted, other, "stop") if action in state.open)
 
 
+def open_actions(steps: Sequence[Step], closed_book: bool) -> tuple[str, ...]:
+    """What can bring something new after these steps.
+
+    Models decode greedily and retrieval is deterministic, so a query that was searched for brings nothing
+    again, and a prompt that brought no new note brings none again: until a note changes what is asked for, or
+    new passages what is thought about.
+    """
+    closed: set[str] = set()
+    queries: set[str] = set()
+    for step in steps:
+        if step.action == "retrieve":
+            if step.query.lower() in queries:
+                closed.add("retrieve")
+            queries.add(step.query.lower())
+            if step.new_ids:
+                closed.discard("reason")
+        elif step.note:
+            closed.discard("retrieve")
+        else:
+            closed.add("reason")
+    if closed_book:
+        closed.add("retrieve")
+    return tuple(action for action in ACTIONS if action not in closed)
+
+
 def split_name(name: str, gauge: str) -> tuple[str, str]:
     """Controller and gauge of a name such as ``mdp@confidence``; without a gauge the one given."""
     controller, at, own = name.partition("@")
@@ -154,10 +182,10 @@ def split_name(name: str, gauge: str) -> tuple[str, str]:
     return controller, own if at else gauge
 
 
-def make_controller(
+def make_policy(
     name: str, model: RetrievalMDP, *, stop_at: float = 0.05, seed: int = 0, closed_book: bool = False
-) -> Controller:
-    """The controller of that name (without a gauge).
+) -> Policy:
+    """The policy of that name (without a gauge).
 
     Parameters
     ----------
@@ -187,6 +215,5 @@ def make_controller(
     if found := re.fullmatch(r"fixed-(\d{1,3})", name):
         return Fixed(int(found[1]))
     raise InputError(
-        f"controller '{name}' is unknown: choose {', '.join(CONTROLLERS)} (for instance fixed-3, "
-        "threshold:.4)"
+        f"controller '{name}' is unknown: choose {', '.join(POLICIES)} (for instance fixed-3, threshold:.4)"
     )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.control.mdp.plan import TIE, Plan, model_to_dict, solve_plan
+from mio_rag.control.mdp.plan import TIE, Plan, solve_plan
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 
 __all__ = ["Segment", "Sensitivity", "Structure", "sensitivity", "structure", "to_json"]
@@ -214,7 +214,7 @@ def to_json(
     """Plain data: the model, ``segments`` (for each step a list of {from, to, action}), and the rest."""
     solution = plan.solution
     return {
-        "model": model_to_dict(plan.model),
+        "model": plan.model.to_dict(),
         "reading": "as published" if plan.model.horizon is None else "with stop",
         "segments": [[_plain(s) for s in step] for step in shape.segments],
         "striped": list(shape.striped),

@@ -31,7 +31,10 @@ def evaluation(index: Path, out: Path, generator: str) -> list[str]:
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     table: list[dict[str, Any]] = pyarrow.parquet.read_table(folder / "ledger.parquet").to_pylist()
-    return [{k: v for k, v in row.items() if not k.endswith("_seconds")} for row in table]
+    return [
+        {k: v for k, v in row.items() if not k.endswith("_seconds") and k != "peak_memory_mb"}
+        for row in table
+    ]
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

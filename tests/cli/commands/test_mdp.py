@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
-from mio_rag.control.trace import read_traces
+from mio_rag.control.trace import Trace, read_traces
 from mio_rag.corpora.load import Dataset
 from mio_rag.retrieval import CorpusIndex
 
@@ -193,7 +193,7 @@ def test_evaluate_compares_controllers_and_methods(folder: Path) -> None:
     assert summary["fixed-3"]["steps"]["mean"] == 3
     assert summary["mdp"]["gold_recall"]["mean"] > 0.5
     rows = pyarrow.parquet.read_table(out / "ledger.parquet").to_pylist()
-    traces = {(t.question_id, t.controller): t for t in read_traces(out)}
+    traces = {(t.question_id, t.controller): t for t in read_traces(out, Trace)}
     assert len(rows) == 4 * 6
     assert len(traces) == 4 * 5
     for row in rows:
@@ -242,7 +242,7 @@ def test_closed_book_multiple_choice(folder: Path) -> None:
     assert [entry["accuracy"]["mean"] for entry in found["summary"]] == pytest.approx([right, right])
     assert found["run"]["embedder"] is None
     assert found["run"]["baseline"] == "fixed-0"
-    orders = {t.choices for t in read_traces(folder / "one")}
+    orders = {t.choices for t in read_traces(folder / "one", Trace)}
     assert len(orders) > 1  # shuffled, each question for itself
     again = run(*arguments, folder / "two")
     assert again["run"]["data_sha256"] == found["run"]["data_sha256"]
@@ -250,7 +250,7 @@ def test_closed_book_multiple_choice(folder: Path) -> None:
     kept = run(*arguments, folder / "four", "--keep-choices")
     hashes = {entry["run"]["data_sha256"] for entry in (found, other, kept)}
     assert len(hashes) == 3
-    assert {t.choices for t in read_traces(folder / "four")} == {("Arno", "Tiber", "Po", "Bread")}
+    assert {t.choices for t in read_traces(folder / "four", Trace)} == {("Arno", "Tiber", "Po", "Bread")}
 
 
 def test_multiple_choice_with_a_corpus(folder: Path) -> None:
@@ -260,7 +260,7 @@ def test_multiple_choice_with_a_corpus(folder: Path) -> None:
     )  # fmt: skip
     assert found["run"]["passages"] == 6
     assert found["run"]["dataset"] == "quiz with data"
-    assert {t.steps[0].action for t in read_traces(folder / "out")} == {"retrieve"}
+    assert {t.steps[0].action for t in read_traces(folder / "out", Trace)} == {"retrieve"}
 
 
 @pytest.mark.parametrize(

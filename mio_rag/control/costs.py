@@ -1,0 +1,266 @@
+"""What was spent on one question, part by part.
+
+    costs = Costs()
+    with costs.part("plan"):
+        with costs.part("retrieve", retrieval_calls=1):
+            ...
+
+Parts lie within parts. A part's own seconds are those that no part within it took, so that all of them add
+up; `Costs.within` rolls up what lies inside. Everything is counted also where a part fails: it was spent
+either way.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from mio_rag.errors import InputError
+
+__all__ = ["Amount", "Call", "Costs", "Prices", "Spent", "peak_memory_mb", "totals"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of a part, and what it took.
+
+    Parameters
+    ----------
+    part : str
+        decompose, retrieve, select, reason, measure or answer.
+    lm_calls : int
+        Replies of the language model; one that failed without a reply took its seconds alone.
+    """
+
+    part: str
+    seconds: float
+    lm_calls: int = 0
+    retrieval_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+def totals(calls: Sequence[Call]) -> dict[str, Call]:
+    """The calls of each part, added up."""
+    sums: dict[str, Call] = {}
+    for call in calls:
+        before = sums.get(call.part, Call(call.part, 0.0))
+        sums[call.part] = Call(
+            call.part,
+            before.seconds + call.seconds,
+            before.lm_calls + call.lm_calls,
+            before.retrieval_calls + call.retrieval_calls,
+            before.prompt_tokens + call.prompt_tokens,
+            before.completion_tokens + call.completion_tokens,
+        )
+    return sums
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What tokens cost, by model.
+
+    Parameters
+    ----------
+    dollars : mapping of str to (float, float)
+        Name of a model -> dollars per million tokens into it and out of it, finite and >= 0.
+
+    Raises
+    ------
+    InputError
+        With every price that is none.
+    """
+
+    dollars: Mapping[str, tuple[float, float]]
+
+    def __post_init__(self) -> None:
+        kept, problems = {}, []
+        for model, pair in self.dollars.items():
+            try:
+                into, out = (float(price) for price in pair)
+            except (TypeError, ValueError):
+                problems.append(f"price of '{model}' is {pair!r}: give two numbers, for tokens in and out")
+                continue
+            if not (0 <= into < math.inf and 0 <= out < math.inf):
+                problems.append(f"price of '{model}' is {pair!r}: dollars per million tokens are >= 0")
+            kept[model] = (into, out)
+        if problems:
+            raise InputError(problems)
+        object.__setattr__(self, "dollars", kept)
+
+    def of(self, model: str, prompt_tokens: int, completion_tokens: int) -> float | None:
+        """Dollars for these tokens; None where the model has no price, though no tokens cost nothing."""
+        if not prompt_tokens and not completion_tokens:
+            return 0.0
+        if model not in self.dollars:
+            return None
+        into, out = self.dollars[model]
+        return (prompt_tokens * into + completion_tokens * out) / 1e6
+
+
+@dataclass(frozen=True)
+class Amount:
+    """What was spent, added up.
+
+    Parameters
+    ----------
+    tokens : mapping of str to (int, int)
+        Name of a model -> tokens into it and out of it.
+    peak_memory_mb : float or None
+        Most memory that the process has held by then, in millions of bytes; see `peak_memory_mb`.
+    """
+
+    seconds: float = 0.0
+    lm_calls: int = 0
+    retrieval_calls: int = 0
+    tokens: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    peak_memory_mb: float | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Into all models."""
+        return sum(into for into, _ in self.tokens.values())
+
+    @property
+    def completion_tokens(self) -> int:
+        """Out of all models."""
+        return sum(out for _, out in self.tokens.values())
+
+    def dollars(self, prices: Prices) -> float | None:
+        """What the tokens cost; None if a model that was used has no price."""
+        each = [prices.of(model, into, out) for model, (into, out) in self.tokens.items()]
+        known = [price for price in each if price is not None]
+        return sum(known) if len(known) == len(each) else None
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A call, where it was made and by which model.
+
+    Parameters
+    ----------
+    within : tuple of str
+        The parts that it lies in, outermost first, its own apart.
+    model : str or None
+        Who replied; None: no language model was asked.
+    """
+
+    call: Call
+    within: tuple[str, ...] = ()
+    model: str | None = None
+    peak_memory_mb: float | None = None
+
+
+@dataclass
+class _Open:
+    """A part that has not ended."""
+
+    name: str
+    started: float
+    elsewhere: float = 0.0  # seconds that were counted as something else
+
+
+class Costs:
+    """A record of calls, in the order in which they ended."""
+
+    def __init__(self) -> None:
+        self.spent: list[Spent] = []
+        self._open: list[_Open] = []
+
+    @contextmanager
+    def part(self, name: str, *, retrieval_calls: int = 0) -> Iterator[None]:
+        """Count what happens inside, less what parts and calls within it count, also where it raises."""
+        part = _Open(name, time.perf_counter())
+        self._open.append(part)
+        try:
+            yield
+        finally:
+            self._open.pop()
+            took = time.perf_counter() - part.started
+            own = max(0.0, took - part.elsewhere)
+            self.add(Call(name, own, retrieval_calls=retrieval_calls), waited=took)
+
+    def add(self, call: Call, *, model: str | None = None, waited: float = 0.0) -> None:
+        """Count a call.
+
+        Parameters
+        ----------
+        model : str, optional
+            Who replied.
+        waited : float
+            Seconds of the open part that went by in it; fewer than the call's own where its reply was kept.
+        """
+        if self._open:
+            self._open[-1].elsewhere += waited
+        self.spent.append(Spent(call, tuple(part.name for part in self._open), model, peak_memory_mb()))
+
+    def include(self, other: Costs, *, waited: float = 0.0) -> None:
+        """Count all of another record within the open part, such as that of a branch that ran beside it.
+
+        Parameters
+        ----------
+        waited : float
+            Seconds of the open part that went by in it.
+        """
+        if self._open:
+            self._open[-1].elsewhere += waited
+        here = tuple(part.name for part in self._open)
+        self.spent += [replace(spent, within=(*here, *spent.within)) for spent in other.spent]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """All calls."""
+        return tuple(spent.call for spent in self.spent)
+
+    def total(self) -> Amount:
+        """Everything."""
+        return _added(self.spent)
+
+    def by_part(self) -> dict[str, Amount]:
+        """What each part spent itself; all together are the total."""
+        names = dict.fromkeys(spent.call.part for spent in self.spent)
+        return {name: _added([s for s in self.spent if s.call.part == name]) for name in names}
+
+    def within(self, name: str) -> Amount:
+        """What a part spent, with all parts inside it."""
+        return _added([s for s in self.spent if name in (s.call.part, *s.within)])
+
+
+def _added(spent: Sequence[Spent]) -> Amount:
+    tokens: dict[str, tuple[int, int]] = {}
+    for one in spent:
+        if one.model is not None:
+            into, out = tokens.get(one.model, (0, 0))
+            tokens[one.model] = into + one.call.prompt_tokens, out + one.call.completion_tokens
+    peaks = [one.peak_memory_mb for one in spent if one.peak_memory_mb is not None]
+    return Amount(
+        sum(one.call.seconds for one in spent),
+        sum(one.call.lm_calls for one in spent),
+        sum(one.call.retrieval_calls for one in spent),
+        tokens,
+        max(peaks, default=None),
+    )
+
+
+def peak_memory_mb() -> float | None:
+    """Most memory that this process has held so far, in millions of bytes; None where the system has no say.
+
+    Resident memory, as the system counts it. It never falls: a part that shows more than the part before it
+    needed more, one that shows the same may have needed less.
+    """
+    try:  # resource.getrusage would count what the process held that started this one
+        with open("/proc/self/status", "rb") as status:
+            line = next(line for line in status if line.startswith(b"VmHWM:"))
+        return int(line.split()[1]) * 1024 / 1e6
+    except (OSError, StopIteration, ValueError, IndexError):
+        pass
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

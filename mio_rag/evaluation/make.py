@@ -1,0 +1,50 @@
+"""Everything that can be compared, by name: methods and controllers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mio_rag.control.controller import Setup
+from mio_rag.control.make import find_kind, make_controller
+from mio_rag.evaluation.contender import Contender
+from mio_rag.evaluation.controlled import Controlled
+from mio_rag.evaluation.methods import make_methods
+
+__all__ = ["default_baseline", "make_contenders"]
+
+
+def make_contenders(
+    names: Sequence[str], setup: Setup, *, mmr_lambda: float = 0.7, traces: Path | None = None
+) -> list[Contender]:
+    """Methods and controllers of these names, in their order.
+
+    Parameters
+    ----------
+    names : sequence of str
+        See `mio_rag.control.make` and `mio_rag.evaluation.methods`.
+    setup : Setup
+        What controllers are made of; methods take its selector.
+    traces : Path or None
+        File that takes the traces of controllers.
+
+    Raises
+    ------
+    InputError
+        For names that are not known.
+    """
+    ranked = [name for name in names if find_kind(name) is None]
+    methods = iter(make_methods(ranked, setup.selector, mmr_lambda) if ranked else [])
+    return [
+        next(methods)
+        if find_kind(name) is None
+        else Controlled(make_controller(name, setup), setup.selector.solver, traces)
+        for name in names
+    ]
+
+
+def default_baseline(names: Sequence[str]) -> str:
+    """Whom others are compared with: topk, else the first that is a rival, else the first."""
+    kinds = {name: find_kind(name) for name in names}
+    rivals = [name for name, kind in kinds.items() if kind is None or kind.rival]
+    return "topk" if "topk" in names else [*rivals, *names][0]

@@ -1,0 +1,107 @@
+"""Costs nest, add up, and are counted where a part fails."""
+
+import math
+import time
+
+import pytest
+
+from mio_rag.control.costs import Call, Costs, Prices, peak_memory_mb, totals
+from mio_rag.control.meter import LimitReached, Limits, Meter
+from mio_rag.errors import InputError
+from mio_rag.evaluation.expenses import cost_columns, parts_of, seconds_column
+from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.types import Question
+
+
+def nested(failing: bool) -> Costs:
+    costs = Costs()
+
+    def walk() -> None:
+        with costs.part("plan"):
+            time.sleep(0.02)
+            with costs.part("retrieve", retrieval_calls=1):
+                time.sleep(0.05)
+                costs.add(Call("rewrite", 4.0, 1, 0, 30, 5), model="small", waited=0.03)
+                if failing:
+                    raise ZeroDivisionError
+            costs.add(Call("answer", 1.0, 1, 0, 100, 20), model="large")
+
+    if failing:
+        with pytest.raises(ZeroDivisionError):
+            walk()
+    else:
+        walk()
+    return costs
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_parts_add_up_and_roll_up_even_where_one_fails(failing: bool) -> None:
+    costs = nested(failing)
+    parts, total = costs.by_part(), costs.total()
+    assert total.seconds == pytest.approx(sum(amount.seconds for amount in parts.values()))
+    assert total.prompt_tokens == (30 if failing else 130)
+    assert (total.lm_calls, total.retrieval_calls) == (1 if failing else 2, 1)
+    # A reply that was kept counts with what it took then; only the wait for it is no time of the part.
+    assert parts["rewrite"].seconds == 4.0
+    assert 0.019 <= parts["retrieve"].seconds < 4
+    assert 0.019 <= parts["plan"].seconds < 4
+    assert costs.within("retrieve").tokens == {"small": (30, 5)}
+    inside = costs.within("plan")
+    assert (inside.seconds, inside.tokens) == (pytest.approx(total.seconds), total.tokens)
+    assert totals(costs.calls)["retrieve"].retrieval_calls == 1
+    columns = cost_columns(costs, Prices({"small": (1, 2), "large": (10, 30)}), answered=True)
+    assert list(parts_of(columns))[:2] == ["retrieve", "answer"] if not failing else ["retrieve"]
+    dollars = (30 + 2 * 5 + (0 if failing else 10 * 100 + 30 * 20)) / 1e6
+    assert columns["dollars"] == pytest.approx(dollars)
+
+
+def test_a_branch_is_counted_where_it_belongs() -> None:
+    branch, costs = nested(False), Costs()
+    with costs.part("branches"):
+        costs.include(branch, waited=0.0)
+    assert [spent.within for spent in costs.spent] == [
+        ("branches", "plan", "retrieve"), ("branches", "plan"), ("branches", "plan"), ("branches",), ()
+    ]  # fmt: skip
+    assert costs.within("branches").tokens == branch.total().tokens
+
+
+def test_money_is_not_guessed() -> None:
+    prices = Prices({"large": (10, 30)})
+    assert prices.of("small", 1, 0) is None
+    assert prices.of("small", 0, 0) == 0
+    assert nested(False).total().dollars(prices) is None
+    assert Costs().total().dollars(prices) == 0
+    wrong = {"a": (1,), "b": (1, -1), "c": ("x", 1), "d": (1, math.inf), "e": (math.nan, 1)}
+    with pytest.raises(InputError) as found:
+        Prices(wrong)  # type: ignore[arg-type]
+    assert len(found.value.problems) == 5
+
+
+def test_memory_is_that_of_this_process() -> None:
+    before = peak_memory_mb()
+    if before is None:
+        pytest.skip("the system does not say")
+    held = bytearray(b"x" * 60_000_000)
+    after = peak_memory_mb()
+    assert after is not None
+    assert after >= before
+    assert after >= len(held) / 1e6
+
+
+def test_meters_that_share_a_record_share_the_limit_and_keep_replies_apart() -> None:
+    costs, replies, limits = Costs(), {}, Limits(tokens=60)
+    one, other = ScriptedGenerator({"q": "yes"}), ScriptedGenerator({"q": "no"})
+    prompt = Prompt(Question("q", "why"), (), "s", "u " * 15)
+    first, second = (Meter(g, limits, 0, replies, costs) for g in (one, other))
+    assert first.generate("a", prompt, 10).text == "yes"
+    assert second.generate("b", prompt, 10).text == "no"  # the same prompt, another model
+    assert first.tokens == second.tokens == costs.total().prompt_tokens + 2
+    for meter in (first, second):
+        with pytest.raises(LimitReached):
+            meter.generate("a", prompt, 40)
+
+
+@pytest.mark.parametrize("name", ["total", "solve", "generate"])
+def test_a_part_takes_no_column_of_another(name: str) -> None:
+    with pytest.raises(InputError, match="cannot be named"):
+        seconds_column(name)
