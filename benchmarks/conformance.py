@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.programs import SCALES, at_scale, random_program
 from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, SolveResult, Status, solve, solvers
+from mio_rag.testing.programs import SCALES, at_scale, random_program
 
 __all__ = ["ORACLE", "disagreement", "run"]
 

@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import conformance
-from benchmarks.programs import random_program
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, solve
 from mio_rag.solvers.result import conclude
+from mio_rag.testing.programs import random_program
 
 PROGRAM = SelectionProgram([3.0, 2.0], np.zeros((2, 2)), [1, 1], 1)
 TRUTH = solve(PROGRAM, "exhaustive")

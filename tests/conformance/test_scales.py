@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from benchmarks.conformance import disagreement
-from benchmarks.programs import SCALES, at_scale, random_program
 from mio_rag import select
 from mio_rag.errors import InputError
 from mio_rag.formulations import LinearConstraint, SelectionProgram
 from mio_rag.formulations.program import LARGEST_NUMBER
 from mio_rag.solvers import SolveOptions, Status, solve, solvers
 from mio_rag.solvers.scaling import scaled
+from mio_rag.testing.programs import SCALES, at_scale, random_program
 
 EXACT = [info.name for info in solvers() if info.exact]
 NOTHING = np.zeros((3, 3))

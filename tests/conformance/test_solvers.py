@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from benchmarks.conformance import disagreement
-from benchmarks.programs import hard_program, random_program
 from mio_rag.errors import InputError
 from mio_rag.formulations import LinearConstraint, SelectionProgram, passage_count
 from mio_rag.solvers import SolveOptions, Status, solve, solvers
 from mio_rag.solvers.bounds import upper_bound
+from mio_rag.testing.programs import hard_program, random_program
 
 EXACT = [info.name for info in solvers() if info.exact]
 HEURISTIC = [info.name for info in solvers() if not info.exact]
