@@ -15,39 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.programs import SCALES, at_scale, random_program
 from mio_rag.errors import InputError
-from mio_rag.formulations import SelectionProgram
-from mio_rag.solvers import SolveOptions, SolveResult, Status, solve, solvers
+from mio_rag.solvers import Status, solve, solvers
+from mio_rag.testing.claims import disagreement
+from mio_rag.testing.programs import SCALES, at_scale, random_program
 
-__all__ = ["ORACLE", "disagreement", "run"]
+__all__ = ["ORACLE", "run", "show_progress"]
 
 ORACLE = "exhaustive"
-
-
-def disagreement(
-    program: SelectionProgram, truth: SolveResult, claim: SolveResult, exact: bool
-) -> str | None:
-    """What is wrong with a solver's claim, given the truth; None when it holds."""
-    if claim.status is Status.ERROR:
-        return f"error: {claim.message}"
-    if truth.objective is None:
-        if claim.x is not None:
-            return "a selection for a program that admits none"
-        return "infeasibility not proven" if exact and claim.status is not Status.INFEASIBLE else None
-    if claim.status is Status.INFEASIBLE:
-        return "infeasibility of a program that admits a selection"
-    tolerance = SolveOptions().tolerance(truth.objective, program.value_scale)
-    if claim.bound is not None and claim.bound < truth.objective - tolerance:
-        return f"bound {claim.bound:.9g} below the optimum {truth.objective:.9g}"
-    if claim.x is not None and program.violations(claim.x):
-        return f"an infeasible selection: {program.violations(claim.x)[0]}"
-    if claim.objective is not None and claim.objective > truth.objective + tolerance:
-        return f"objective {claim.objective:.9g} above the optimum {truth.objective:.9g}"
-    short = claim.objective is None or claim.objective < truth.objective - tolerance
-    if short and (exact or claim.status is Status.OPTIMAL):
-        return f"objective {claim.objective} below the optimum {truth.objective:.9g}"
-    return f"optimum not proven: {claim.certificate()}" if exact and not claim.is_optimal else None
 
 
 def run(

@@ -2,7 +2,8 @@
 
 What is being written lies beside its place under a name with ``.partial`` in it, and its writer holds a lock
 on it. The system lets go of a lock when the process ends, however it ends. So what nobody holds was left by a
-writer that was killed, and is swept when the next one comes to the same place.
+writer that was killed, and is swept when the next one comes to the same place. Windows neither renames nor
+lets others write what is locked: there only runs hold locks, and nothing is swept.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 _LOCK, _PARTIAL, _OLD = ".lock", ".partial", ".old"
+_LOCKS_BIND_OTHERS = os.name == "nt"  # elsewhere they bind only those who ask for them
 _UNFINISHED = re.compile(rf"\.(.+)\.[0-9a-f]{{32}}(\{_PARTIAL}|\{_OLD})((?:\.[^.]+)?)", re.DOTALL)
 
 
@@ -184,7 +186,7 @@ def _only_run(path: Path, where: str, else_: str) -> Iterator[None]:
             if not _is_free(handle):
                 os.close(handle)
                 raise InputError(f"another run is at work {where}: wait for it, or choose {else_}")
-            if _stands_at(path, handle):
+            if _LOCKS_BIND_OTHERS or _stands_at(path, handle):  # Windows takes away nothing that is open
                 break
             os.close(handle)  # of a run that has just ended, and took the file away
     except OSError as error:
@@ -192,9 +194,14 @@ def _only_run(path: Path, where: str, else_: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # some systems keep what is open
-            path.unlink()
-        os.close(handle)
+        if _LOCKS_BIND_OTHERS:
+            os.close(handle)
+            with suppress(OSError):  # another run has it open already
+                path.unlink()
+        else:
+            with suppress(OSError):
+                path.unlink()
+            os.close(handle)
 
 
 def _is_free(handle: int) -> bool:
@@ -211,15 +218,9 @@ def _is_free(handle: int) -> bool:
 
 def _lock(handle: int) -> bool:
     """Take the lock of what is open, unless somebody has it; an OSError where there are no locks."""
-    try:
-        import fcntl
-    except ImportError as error:
-        raise OSError(str(error)) from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    from filelock import lock_descriptor  # here: most commands lock nothing, and need not wait for it
+
+    return lock_descriptor(handle, blocking=False)
 
 
 def _stands_at(path: Path, handle: int) -> bool:
@@ -273,7 +274,9 @@ def _held(path: Path) -> Iterator[bool]:
 
 
 def _opened(path: Path) -> int | None:
-    """A handle on a file or folder; None where it is gone, or the system gives none on folders."""
+    """A handle on a file or folder to lock; None where it is gone, or its lock would stop its own writer."""
+    if _LOCKS_BIND_OTHERS:
+        return None
     try:
         return os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     except OSError:
@@ -303,7 +306,7 @@ def _remove_unless_held(path: Path) -> None:
     if handle is None:
         return
     try:
-        with suppress(ImportError, OSError):  # without locks nobody knows; what stays is in nobody's way
+        with suppress(OSError):  # without locks nobody knows; what stays is in nobody's way
             if _lock(handle):
                 _remove(path)
     finally:

@@ -11,6 +11,8 @@ from mio_rag.errors import InputError
 
 __all__ = ["append_lines"]
 
+_SECONDS_BETWEEN_TRIES = 0.01
+
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
     """Add lines to a file, which is made where it is missing; they are on the disk when this returns.
@@ -48,9 +50,7 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 
 def _wait_for(handle: int) -> None:
     """Take the lock of an open file as soon as nobody has it; where there are no such locks, go on."""
-    try:
-        import fcntl
-    except ImportError:
-        return
+    from filelock import lock_descriptor  # here, as in `mio_rag.files`
+
     with suppress(OSError):
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock_descriptor(handle, poll_interval=_SECONDS_BETWEEN_TRIES)

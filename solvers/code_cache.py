@@ -12,6 +12,7 @@ cut short fails every process that reads it. Here each file says what it is of; 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import warnings
 from contextlib import suppress
@@ -19,10 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import FunctionCache, IndexDataCacheFile, NullCache
 from numba.core.runtime import rtsys
 
-__all__ = ["cached", "in_cache"]
+__all__ = ["KNOWN", "cached", "in_cache"]
+
+#: Versions of numba whose inside this file knows: from the first one on, and below the second.
+KNOWN = ((0, 60), (0, 69))
 
 # What is taken of numba beyond its documentation.
 _TAKEN = {"_load_overload", "_guard_against_spurious_io_errors", "flush"}
@@ -32,13 +36,32 @@ _TAKEN_OF_FILES = {"save", "load", "_load_index", "_source_stamp"}
 def cached(dispatcher: Any) -> None:
     """Let a function that numba compiles with ``cache=True`` use this cache.
 
-    One of a numba that works in another way, or that does not compile at all, is left as it is.
+    One of a numba that works in another way keeps numba's own cache, with a warning that says what to
+    install; one that does not compile at all, or has no cache, is left as it is.
     """
     cache = getattr(dispatcher, "_cache", None)
+    if cache is None or isinstance(cache, NullCache):
+        return
     files = getattr(cache, "_cache_file", None)
     known = set(dir(cache)) >= _TAKEN and set(dir(files)) >= _TAKEN_OF_FILES
-    if known and type(cache) is FunctionCache and type(files) is IndexDataCacheFile:
+    fits = known and type(cache) is FunctionCache and type(files) is IndexDataCacheFile
+    if fits and KNOWN[0] <= numba.version_info.short < KNOWN[1]:
         dispatcher._cache = _Cache(cache)
+    else:
+        _warn_of_numba()
+
+
+@functools.cache
+def _warn_of_numba() -> None:
+    """Once a process: forty functions are compiled."""
+    least, below = (".".join(map(str, version)) for version in KNOWN)
+    warnings.warn(
+        f"mio-rag: how numba {numba.__version__} keeps machine code is not known here. Results are the same; "
+        "processes start slower, and after an update of mio-rag the cache must be deleted by hand (*.nbi and "
+        f'*.nbc beside its files, or in NUMBA_CACHE_DIR). Better: pip install "numba>={least},<{below}"',
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def in_cache(dispatcher: Any) -> bool:

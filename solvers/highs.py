@@ -8,8 +8,10 @@ from typing import Any
 import highspy
 import numpy as np
 
+from mio_rag.errors import InputError
 from mio_rag.formulations.linearize import Linearization, MilpArrays, linearize
 from mio_rag.formulations.program import SelectionProgram
+from mio_rag.solvers.capabilities import refusal
 from mio_rag.solvers.result import SolveOptions, SolveResult, conclude
 from mio_rag.solvers.scaling import scaled
 
@@ -41,12 +43,20 @@ def solve(program: SelectionProgram, options: SolveOptions, form: Linearization 
     ----------
     form : {"mccormick", "glover"}
         Which linearization, see `mio_rag.formulations.linearize`.
+
+    Raises
+    ------
+    InputError
+        If the installed HiGHS is of a version that cannot be used.
     """
     start = time.perf_counter()
     name = "highs" if form == "mccormick" else f"highs-{form}"
     given = scaled(program)
     highs = highspy.Highs()
     version = str(highs.version())
+    problem = refusal("highspy", version)
+    if problem is not None:
+        raise InputError(f"HiGHS cannot be used: {problem}")
     highs.setOptionValue("output_flag", False)
     # The defaults stop at a relative gap of 1e-4, which would be a wrong optimum called optimal.
     highs.setOptionValue("mip_rel_gap", options.relative_gap)

@@ -16,6 +16,7 @@ import numpy as np
 from mio_rag.errors import InputError, SolverError, require
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.solvers.bounds import upper_bound
+from mio_rag.solvers.capabilities import PACKAGES, refusal
 from mio_rag.solvers.result import SolveOptions, SolveResult, conclude
 from mio_rag.solvers.scaling import Scaled, scaled
 
@@ -93,7 +94,7 @@ def solve(program: SelectionProgram, options: SolveOptions, backend: str = "high
     Raises
     ------
     InputError
-        If the solver is not known here, or not installed.
+        If the solver is not known here, not installed, or of a version that cannot be used.
     SolverError
         If it broke.
     """
@@ -160,9 +161,13 @@ def _solve_highs(model: Any, options: SolveOptions, given: Scaled) -> _Claims:
     pyo = require("pyomo.environ", "solvers", "solver='pyomo'")
     solver = factory("highs")
     if not solver.available():
-        raise SolverError("Pyomo finds no HiGHS: pip install highspy")
+        raise SolverError(f"Pyomo finds no HiGHS: pip install '{PACKAGES['highspy'].requirement}'")
+    highspy = require("highspy", "solvers", "solver='pyomo'")
+    problem = refusal("highspy", str(highspy.Highs().version()))
+    if problem is not None:
+        raise InputError(f"solver 'pyomo' cannot use HiGHS: {problem}")
     # HiGHS keeps the workers of a thread's first run and refuses any other number of them later on.
-    require("highspy", "solvers", "solver='pyomo'").Highs.resetGlobalScheduler(True)
+    highspy.Highs.resetGlobalScheduler(True)
     outcome = solver.solve(
         model,
         time_limit=options.time_limit_seconds,

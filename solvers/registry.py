@@ -6,12 +6,12 @@ with the name of a solver that can.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mio_rag.errors import InputError, MissingExtraError
+from mio_rag.errors import InputError
+from mio_rag.solvers.capabilities import check_installed, is_usable
 from mio_rag.solvers.result import SolveOptions, SolveResult
 
 if TYPE_CHECKING:
@@ -32,21 +32,20 @@ class SolverInfo:
         Whether it proves optimality, given time. Heuristics prove only a bound.
     max_free : int or None
         Largest number of items that are not fixed.
-    module, extra : str
-        What must be installed, and the extra that brings it ("" for the core).
+    modules : tuple of str
+        What must be installed; `mio_rag.solvers.capabilities` knows in which versions.
     """
 
     name: str
     exact: bool
     description: str
-    module: str = ""
-    extra: str = ""
+    modules: tuple[str, ...] = ()
     max_free: int | None = None
 
     @property
     def available(self) -> bool:
-        """Whether its package is installed."""
-        return not self.module or importlib.util.find_spec(self.module) is not None
+        """Whether its packages are installed, in versions that can be used."""
+        return all(is_usable(module) for module in self.modules)
 
     def refusal(self, program: SelectionProgram) -> str | None:
         """Why it cannot take this program, or None."""
@@ -60,15 +59,18 @@ class SolverInfo:
 
 
 _EXACT = (
-    SolverInfo("branch_and_bound", True, "our own kernel: milliseconds for dense programs", "numba"),
+    SolverInfo("branch_and_bound", True, "our own kernel: milliseconds for dense programs", ("numba",)),
     SolverInfo("exhaustive", True, "enumeration of every selection", max_free=20),
-    SolverInfo("highs", True, "HiGHS on Fortet/McCormick products", "highspy"),
+    SolverInfo("highs", True, "HiGHS on Fortet/McCormick products", ("highspy",)),
     SolverInfo(
-        "highs-glover", True, "HiGHS on Glover's form: smaller, better for dense penalties", "highspy"
+        "highs-glover", True, "HiGHS on Glover's form: smaller, better for dense penalties", ("highspy",)
     ),
-    SolverInfo("cpsat", True, "OR-Tools CP-SAT", "ortools", "solvers"),
+    SolverInfo("cpsat", True, "OR-Tools CP-SAT", ("ortools",)),
     SolverInfo(
-        "pyomo", True, "HiGHS through Pyomo; pyomo:NAME for any solver Pyomo knows", "pyomo", "solvers"
+        "pyomo",
+        True,
+        "HiGHS through Pyomo; pyomo:NAME for any solver Pyomo knows",
+        ("pyomo", "highspy"),
     ),
 )
 _HEURISTIC = (
@@ -86,7 +88,7 @@ def solvers() -> tuple[SolverInfo, ...]:
 
 
 def available_solvers() -> tuple[str, ...]:
-    """Names of the solvers whose packages are installed."""
+    """Names of the solvers whose packages are installed, in versions that can be used."""
     return tuple(info.name for info in solvers() if info.available)
 
 
@@ -106,18 +108,27 @@ def _by_name(name: str) -> SolverInfo | None:
 
 
 def check_name(solver: str) -> None:
-    """Raise for a solver that is unknown (InputError) or not installed (MissingExtraError)."""
+    """Raise for a solver that is unknown, or not installed.
+
+    Raises
+    ------
+    InputError
+        If it is unknown, or a package that it needs is of a version that cannot be used.
+    MissingExtraError
+        If such a package is not installed.
+    """
     if solver == "auto":
         return
     info = _by_name(solver)
     if info is None:
         names = ", ".join(["auto", *(i.name for i in solvers()), "pyomo:NAME"])
         raise InputError(f"solver '{solver}' is unknown: choose one of {names}")
-    if not info.available:
-        target = f"mio-rag[{info.extra}]" if info.extra else "mio-rag"
-        raise MissingExtraError(
-            f"solver '{solver}' needs the package '{info.module}': pip install \"{target}\""
-        )
+    backend = solver.partition(":")[2]
+    # Behind Pyomo, HiGHS is needed by nobody else.
+    spared = "highspy" if backend not in ("", "highs") else ""
+    for module in info.modules:
+        if module != spared:
+            check_installed(module, f"solver '{solver}'")
 
 
 def solve(
@@ -140,7 +151,8 @@ def solve(
     Raises
     ------
     InputError
-        If the solver is unknown or cannot take the program.
+        If the solver is unknown, cannot take the program, or stands on a version of a package that cannot be
+        used.
     MissingExtraError
         If its package is not installed.
     """

@@ -1,5 +1,6 @@
 """Files are written whole or not at all; one run at a time works in a folder."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,8 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
+import filelock
 import pytest
 
+from mio_rag import files
 from mio_rag.errors import InputError
 from mio_rag.files import (
     claimed,
@@ -233,16 +236,60 @@ def test_one_run_at_a_time_works_on_a_file(tmp_path: Path) -> None:
     assert os.listdir(path.parent) == []
 
 
-def test_without_locks_nothing_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system, or a disk, without file locks."""
+
+    def fail(handle: int, **options: object) -> bool:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(filelock, "lock_descriptor", fail)
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_nothing_is_swept(tmp_path: Path) -> None:
     (tmp_path / f".rows.{'0f' * 16}.partial").touch()
-    monkeypatch.setitem(sys.modules, "fcntl", None)
     write_atomically(tmp_path / "rows", "whole")
     with replaced_folder(tmp_path / "index"):
         sweep(tmp_path)
     assert sorted(os.listdir(tmp_path)) == [f".rows.{'0f' * 16}.partial", "index", "rows"]
 
 
-def test_a_system_without_locks_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fcntl", None)
+@pytest.mark.usefixtures("no_locks")
+def test_a_system_without_locks_is_told_of(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="has no file locks"), locked(tmp_path):
+        pass
+
+
+def test_where_locks_stop_writers_runs_hold_them_and_partial_files_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows: a partial file is written and renamed by its name, which its own lock would stop."""
+    monkeypatch.setattr(files, "_LOCKS_BIND_OTHERS", True)
+    taken: list[int] = []
+    real = filelock.lock_descriptor
+
+    def lock(handle: int, **options: object) -> bool:
+        taken.append(handle)
+        return real(handle, blocking=False)
+
+    monkeypatch.setattr(filelock, "lock_descriptor", lock)
+    left = tmp_path / f".rows.{'0f' * 16}.partial"
+    left.touch()
+    write_atomically(tmp_path / "rows", "whole")
+    with replaced_folder(tmp_path / "index") as work:
+        (work / "content").touch()
+    assert not taken
+    busy = pytest.raises(InputError, match="another run is at work")
+    with locked(tmp_path), busy, locked(tmp_path):
+        pass
+    assert len(taken) == 2
+    assert sorted(os.listdir(tmp_path)) == [left.name, "index", "rows"]
+
+
+def test_other_programs_see_the_lock_of_a_run(tmp_path: Path) -> None:
+    other = filelock.FileLock(tmp_path / ".lock", timeout=0)
+    with locked(tmp_path), pytest.raises(filelock.Timeout):
+        other.acquire()
+    with other, pytest.raises(InputError, match="another run is at work"), locked(tmp_path):
         pass

@@ -1,7 +1,9 @@
 """Windows has fewer modules and calls: nothing of the package is lost there for want of one."""
 
 import ast
+import errno
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -9,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import filelock
 import pytest
 
 from mio_rag import InputError
@@ -132,7 +135,10 @@ def test_without_the_module_resource_what_it_says_is_not_reported(
 def test_without_file_locks_a_second_run_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(sys.modules, "fcntl", None)
+    def fail(handle: int, **options: object) -> bool:  # as filelock does where Python has no such locks
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(filelock, "lock_descriptor", fail)
     with pytest.warns(RuntimeWarning, match="no file locks"), locked(tmp_path / "run"):
         pass
 

@@ -23,11 +23,11 @@ from benchmarks.fuzz.odd import (
     simpler,
     value,
 )
-from benchmarks.programs import random_program
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, Status, solve
 from mio_rag.solvers.infeasibility import find_conflict
 from mio_rag.solvers.registry import resolve, solvers
+from mio_rag.testing.programs import random_program
 
 __all__ = ["Programs"]
 

@@ -24,7 +24,10 @@ __all__ = ["OURS", "RIVALS", "Entrant", "entrants"]
 OURS = "branch_and_bound"
 RIVALS = ("highs", "highs-glover", "cpsat-1", "cpsat-2")
 
-_OTHERS = {"batch", "processes", "registry", "exhaustive", "highs", "cpsat", "pyomo_model", "__init__"}
+_OTHERS = {
+    *("__init__", "registry", "capabilities", "batch", "processes"),
+    *("exhaustive", "highs", "cpsat", "pyomo_model"),
+}
 
 
 @dataclass(frozen=True)

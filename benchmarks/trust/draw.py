@@ -1,4 +1,4 @@
-"""Programs that try to make the exact kernel lie: those of `benchmarks.programs`, bent in scale."""
+"""Programs that try to make the exact kernel lie: those of `mio_rag.testing`, bent in scale."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.programs import SCALES, at_scale, random_program
 from mio_rag.formulations import LinearConstraint, SelectionProgram
+from mio_rag.testing.programs import SCALES, at_scale, random_program
 
 __all__ = ["TWISTS", "draw", "path"]
 

@@ -6,10 +6,10 @@ from collections import Counter
 
 import numpy as np
 
-from benchmarks.programs import random_program
 from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, SolveResult, Status, branch_and_bound, solve
+from mio_rag.testing.programs import random_program
 
 __all__ = ["check_peers", "contradiction", "large_program"]
 

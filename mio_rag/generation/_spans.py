@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
 
 __all__ = ["Span", "dates", "names", "numbers", "sentences", "stem", "stems", "words", "year"]
 
@@ -111,14 +113,20 @@ def words(text: str) -> list[str]:
     return [word for word in re.findall(r"[^\W_]+", text.lower()) if word not in _STOP and word != "s"]
 
 
+@cache
+def _stemmer() -> type[Any]:
+    # Its own class: the package's `stemmer()` takes PyStemmer where that is installed, of whatever version.
+    from snowballstemmer.english_stemmer import EnglishStemmer
+
+    return EnglishStemmer  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=65536)
 def stem(word: str) -> str:
-    """A light English stem: -s, -ed, -ing and a last -e are cut from words long enough to bear it."""
-    if word.endswith("ies") and len(word) >= 5:
-        return word[:-3] + "y"
-    for ending, least in (("ing", 6), ("ed", 5), ("es", 5), ("s", 4)):
-        if word.endswith(ending) and len(word) >= least and not word.endswith("ss"):
-            return word[: -len(ending)]
-    return word[:-1] if word.endswith("e") and len(word) >= 4 else word
+    """The stem of an English word in lower case, by Snowball's English stemmer ("Porter 2")."""
+    return str(
+        _stemmer()().stemWord(word)
+    )  # one a call: it keeps its place in the word, and threads share it
 
 
 def stems(text: str) -> set[str]:

@@ -16,12 +16,13 @@ Links are found once, when the index is built, and kept with it as one sparse ma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from mio_rag.errors import IndexFormatError, InputError
 from mio_rag.names import NameDictionary, leading_name
@@ -33,6 +34,7 @@ LINKS_FILE = "links.npz"
 _MOST_BEARERS = 50  # passages of one name; beyond that the name tells nothing of a passage
 
 Kind = Literal["titles", "entities"]
+_Number = TypeVar("_Number", np.int32, np.float32)
 
 
 def passage_names(
@@ -58,24 +60,20 @@ def passage_names(
 
 @dataclass(frozen=True, eq=False)
 class LinkIndex:
-    """A sparse matrix of links in compressed rows: row i holds what passage i mentions.
+    """The links of a corpus, as one sparse matrix.
 
     Parameters
     ----------
-    indptr : ndarray of int64, shape (n + 1,)
-    indices : ndarray of int32, shape (links,)
-        Row numbers of the linked passages, ascending within a row, never the passage itself.
-    weights : ndarray of float32, shape (links,)
-        In (0, 1].
+    matrix : csr_array of float32, shape (n, n)
+        Entry (i, j) in (0, 1] where passage i mentions passage j; never on the diagonal. Columns ascend
+        within a row.
     kind : {"titles", "entities"}
         What the names are.
     names : int
         Different names in the dictionary.
     """
 
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    weights: NDArray[np.float32]
+    matrix: csr_array
     kind: Kind
     names: int
 
@@ -97,50 +95,44 @@ class LinkIndex:
             mentioned.append(np.array(sorted(found), dtype=np.int32))
             if progress:
                 progress(1)
-        frequency = np.bincount(np.concatenate([*mentioned, np.zeros(0, np.int32)]), minlength=len(numbers))
+        frequency = np.bincount(_joined(mentioned, np.int32), minlength=len(numbers))
         weight = 1 - np.log(np.maximum(frequency, 1)) / np.log(max(n, 2))
         bearers = [np.array(rows, dtype=np.int32) for rows in dictionary.bearers.values()]
-        indptr = np.zeros(n + 1, dtype=np.int64)
-        columns: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
-        values: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]
+        rows: list[NDArray[np.int32]] = []
+        columns: list[NDArray[np.int32]] = []
+        values: list[NDArray[np.float32]] = []
         for i, keys in enumerate(mentioned):
-            count = 0
             for k in keys:
-                rows = bearers[k]
+                named = bearers[k]
                 # A passage of the same name as i is a sibling, not a reference.
-                if weight[k] <= 0 or rows.size > _MOST_BEARERS or i in rows:
+                if weight[k] <= 0 or named.size > _MOST_BEARERS or i in named:
                     continue
-                columns.append(rows)
-                values.append(np.full(rows.size, weight[k] / rows.size, dtype=np.float32))
-                count += rows.size
-            indptr[i + 1] = indptr[i] + count
-        return cls(
-            indptr, *_ascending(indptr, np.concatenate(columns), np.concatenate(values)), kind, len(numbers)
+                rows.append(np.full(named.size, i, dtype=np.int32))
+                columns.append(named)
+                values.append(np.full(named.size, weight[k] / named.size, dtype=np.float32))
+        matrix = csr_array(
+            (_joined(values, np.float32), (_joined(rows, np.int32), _joined(columns, np.int32))), shape=(n, n)
         )
+        matrix.sort_indices()
+        return cls(matrix, kind, len(numbers))
 
     def __len__(self) -> int:
-        return int(self.indices.size)
+        return int(self.matrix.nnz)
 
     @property
     def passages(self) -> int:
         """Passages of the corpus."""
-        return int(self.indptr.size - 1)
+        return int(self.matrix.shape[0])
 
     def mentioned_by(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Rows that a passage links to, and the weights."""
-        part = slice(int(self.indptr[row]), int(self.indptr[row + 1]))
-        return self.indices[part], self.weights[part]
+        part = slice(int(self.matrix.indptr[row]), int(self.matrix.indptr[row + 1]))
+        return self.matrix.indices[part], self.matrix.data[part]
 
     def among(self, rows: Sequence[int]) -> NDArray[np.float32]:
         """The links within a pool, shape (len(rows), len(rows)): entry (i, j) where i mentions j, else 0."""
-        place = {row: k for k, row in enumerate(rows)}
-        matrix = np.zeros((len(rows), len(rows)), dtype=np.float32)
-        for i, row in enumerate(rows):
-            for target, weight in zip(*self.mentioned_by(row), strict=True):
-                j = place.get(int(target))
-                if j is not None:
-                    matrix[i, j] = max(matrix[i, j], weight)
-        return matrix
+        chosen = np.asarray(rows, dtype=np.int64)
+        return np.asarray(self.matrix[chosen][:, chosen].toarray(), dtype=np.float32)
 
     def reached(self, rows: Sequence[int], hops: int = 1) -> dict[int, float]:
         """What passages lead to: row -> weight of the best path (the product along it), without themselves.
@@ -169,9 +161,9 @@ class LinkIndex:
         with (folder / LINKS_FILE).open("wb") as file:
             np.savez_compressed(
                 file,
-                indptr=self.indptr,
-                indices=self.indices,
-                weights=self.weights,
+                indptr=self.matrix.indptr.astype(np.int64),
+                indices=self.matrix.indices.astype(np.int32),
+                weights=self.matrix.data,
                 kind=np.array(self.kind),
                 names=np.array(self.names),
             )
@@ -191,21 +183,22 @@ class LinkIndex:
         try:
             with np.load(path, allow_pickle=False) as data:
                 kind: Kind = "titles" if str(data["kind"]) == "titles" else "entities"
-                found = cls(data["indptr"], data["indices"], data["weights"], kind, int(data["names"]))
+                rows, columns, weights = data["indptr"], data["indices"], data["weights"]
+                names = int(data["names"])
         except (OSError, ValueError, KeyError) as error:
             raise IndexFormatError(f"'{path}' cannot be read ({error}): build the index again") from error
-        inside = not len(found) or 0 <= found.indices.min() <= found.indices.max() < passages
-        rows = np.diff(found.indptr, prepend=0)
-        whole = bool(np.all(rows >= 0)) and rows.sum() == len(found) == found.weights.size
-        if found.passages != passages or not whole or not inside:
+        try:
+            matrix = csr_array((weights, columns, rows), shape=(passages, passages))
+            matrix.check_format(full_check=True)
+            matrix.sort_indices()  # in old files they are not in order
+            whole = matrix.has_canonical_format  # no link twice
+        except (ValueError, TypeError):
+            whole = False
+        if not whole:
             raise IndexFormatError(f"'{path}' does not fit the index's passages: build the index again")
-        indices, weights = _ascending(found.indptr, found.indices, found.weights)  # in old files they are not
-        return replace(found, indices=indices, weights=weights)
+        return cls(matrix, kind, names)
 
 
-def _ascending(
-    indptr: NDArray[np.int64], indices: NDArray[np.int32], weights: NDArray[np.float32]
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Indices and weights with each row's in ascending order of the indices."""
-    order = np.lexsort((indices, np.repeat(np.arange(indptr.size - 1), np.diff(indptr))))
-    return indices[order], weights[order]
+def _joined(parts: Sequence[NDArray[_Number]], kind: type[_Number]) -> NDArray[_Number]:
+    """The parts one after another; of none, an empty array of that kind."""
+    return np.concatenate([*parts, np.zeros(0, kind)])

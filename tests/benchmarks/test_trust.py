@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as main
-from benchmarks.programs import SCALES
 from benchmarks.trust import checks, command
 from benchmarks.trust.draw import TWISTS, draw
 from benchmarks.trust.oracle import enumerate_all
@@ -16,6 +15,7 @@ from benchmarks.trust.peers import contradiction, large_program
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, branch_and_bound, relaxation, solve
 from mio_rag.solvers.result import conclude
+from mio_rag.testing.programs import SCALES
 
 PROGRAM = SelectionProgram([3.0, 2.0], np.zeros((2, 2)), [1, 1], 1)
 OPTIONS = SolveOptions()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from benchmarks.programs import random_program
 from mio_rag.formulations import LinearConstraint, MilpArrays, SelectionProgram, linearize
 from mio_rag.formulations.linearize import knapsack_bound
+from mio_rag.testing.programs import random_program
 
 
 def best_helpers(arrays: MilpArrays, x: tuple[int, ...]) -> float | None:

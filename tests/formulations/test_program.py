@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.programs import random_program
 from mio_rag.errors import InputError
 from mio_rag.formulations import LinearConstraint, SelectionProgram
+from mio_rag.testing.programs import random_program
 
 GOOD = {"linear": [1.0, 2.0], "pairwise": [[0, 1], [1, 0]], "costs": [1, 1], "budget": 2}
 

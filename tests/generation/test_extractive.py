@@ -1,4 +1,5 @@
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -169,3 +170,28 @@ def test_names() -> None:
     found = _spans.names("The painter Leonardo da Vinci's home was Rome in May, near the University of Pisa.")
     assert [n.text for n in found] == ["Leonardo da Vinci", "Rome", "University of Pisa"]
     assert _spans.names("Scientists agree.", frozenset({"scientists"})) == []
+
+
+def test_forms_of_a_word_are_one_word() -> None:
+    for forms in (
+        ("stopped", "stopping", "stops", "stop"),
+        ("city", "cities"),
+        ("nationally", "national"),
+        ("directed", "directs", "directing"),
+    ):
+        assert len({_spans.stem(form) for form in forms}) == 1, forms
+    assert _spans.stem("1887") == "1887"
+    passage = Passage("p", "The band stopped touring in 1998. It was founded in 1990.", "Band")
+    asked = build_prompt(Question("q", "In which year did the band stop its tours?"), [passage])
+    assert ExtractiveGenerator().generate(asked).text == "1998"
+
+
+def test_threads_share_the_stems() -> None:
+    words = [
+        f"{start}{ending}" for start in ("talk", "runn", "stopp", "nation") for ending in ("ing", "ed", "s")
+    ]
+    alone = [_spans.stem(word) for word in words]
+    for _ in range(5):
+        _spans.stem.cache_clear()
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(_spans.stem, words * 40)) == alone * 40

@@ -15,6 +15,7 @@ import pytest
 from mio_rag.context import passage_tokens, render_context
 from mio_rag.errors import InputError
 from mio_rag.generation import GGUFGenerator, build_prompt, make_generator
+from mio_rag.generation._http import HttpFailure, LoopbackClient
 from mio_rag.retrieval.rerank import make_reranker
 from mio_rag.types import GenerationError, Passage, Question
 
@@ -236,11 +237,13 @@ def test_nobody_else_can_ask_the_server(generator: GGUFGenerator) -> None:
 @needs_model
 def test_close_frees_the_server() -> None:
     generator = GGUFGenerator(MODEL, n_ctx=256)
-    http = generator._http
+    http, address = generator._http, generator._server.listening_address
     generator.close()
     gc.collect()
-    with pytest.raises(Exception, match=r"(?i)refused|broken|reset"):
+    with pytest.raises(HttpFailure, match="the connection is closed"):
         http.request("GET", "/props")
+    with pytest.raises(HttpFailure, match=r"(?i)refused|broken|reset"):
+        LoopbackClient(address, "key").request("GET", "/props")
 
 
 ENDINGS = {

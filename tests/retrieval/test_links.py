@@ -27,6 +27,18 @@ def links(index: LinkIndex) -> dict[tuple[int, int], float]:
     return {(int(i), int(j)): float(matrix[i, j]) for i, j in np.argwhere(matrix > 0)}
 
 
+def write(folder: Path, *, indptr: object, indices: object, weights: object) -> None:
+    """A file of links, as all versions write it."""
+    np.savez_compressed(
+        folder / LINKS_FILE,
+        indptr=np.array(indptr, dtype=np.int64),
+        indices=np.array(indices, dtype=np.int32),
+        weights=np.array(weights, dtype=np.float32),
+        kind=np.array("titles"),
+        names=np.array(3),
+    )
+
+
 def test_links_and_their_weights() -> None:
     found = LinkIndex.build(FILMS)
     assert found.kind == "titles"
@@ -101,12 +113,37 @@ def test_links_ascend_within_a_row_also_those_of_old_files(tmp_path: Path) -> No
     texts = {"List": "Milan, Rome and List."}
     built = LinkIndex.build([Passage(i, texts.get(name, "Nothing."), name) for i, name in named])
     assert built.mentioned_by(2)[0].tolist() == [0, 1, 3, 4]
-    backwards = dataclasses.replace(built, indices=built.indices[::-1], weights=built.weights[::-1])
-    backwards.save(tmp_path)
+    weights = np.array([0.1, 0.2, 0.3, 0.4], dtype=np.float32)
+    write(tmp_path, indptr=[0, 0, 0, 4, 4, 4], indices=[4, 3, 1, 0], weights=weights)
     loaded = LinkIndex.load(tmp_path, 5)
     assert loaded is not None
+    assert (len(loaded), loaded.kind, loaded.names) == (4, "titles", 3)
     assert loaded.mentioned_by(2)[0].tolist() == [0, 1, 3, 4]
-    assert links(loaded) == links(backwards)
+    assert links(loaded) == dict(zip([(2, 4), (2, 3), (2, 1), (2, 0)], weights.tolist(), strict=True))
+
+
+def test_what_is_saved_is_what_older_versions_read(tmp_path: Path) -> None:
+    built = LinkIndex.build(FILMS)
+    built.save(tmp_path)
+    with np.load(tmp_path / LINKS_FILE, allow_pickle=False) as data:
+        assert {name: str(data[name].dtype) for name in ("indptr", "indices", "weights")} == {
+            "indptr": "int64",
+            "indices": "int32",
+            "weights": "float32",
+        }
+        assert data["indptr"].tolist() == [0, 1, 2, 2, 2, 5]
+        assert data["indices"].tolist() == [1, 2, 1, 2, 3]
+    loaded = LinkIndex.load(tmp_path, 5)
+    assert loaded is not None
+    assert links(loaded) == links(built)
+
+
+def test_links_among_no_passages_and_of_no_corpus() -> None:
+    assert LinkIndex.build(FILMS).among([]).shape == (0, 0)
+    none = LinkIndex.build([])
+    assert (len(none), none.passages, none.among([]).shape) == (0, 0, (0, 0))
+    picked = LinkIndex.build(FILMS).among([4, 2, 1])  # in the order of the pool
+    assert np.argwhere(picked > 0).tolist() == [[0, 1], [0, 2], [2, 1]]
 
 
 def test_foreign_links_are_refused(tmp_path: Path) -> None:
@@ -114,11 +151,19 @@ def test_foreign_links_are_refused(tmp_path: Path) -> None:
     assert LinkIndex.load(tmp_path, 5) is not None
     with pytest.raises(IndexFormatError, match="does not fit"):
         LinkIndex.load(tmp_path, 4)
-    built = LinkIndex.build(FILMS)
-    crossed = built.indptr.copy()
-    crossed[1:3] = 3, 1
-    for damage in ({"weights": built.weights[:2]}, {"indptr": crossed}, {"indices": built.indices[:2]}):
-        dataclasses.replace(built, **damage).save(tmp_path)
+    whole = {"indptr": [0, 1, 2, 2, 2, 5], "indices": [1, 2, 1, 2, 3], "weights": [0.5] * 5}
+    write(tmp_path, **whole)
+    assert LinkIndex.load(tmp_path, 5) is not None
+    for damage in (
+        {"weights": [0.5] * 4},
+        {"indptr": [0, 3, 1, 2, 2, 5]},
+        {"indices": [1, 2]},
+        {"indices": [1, 2, 1, 2, 5]},
+        {"indices": [1, 2, 1, 2, -1]},
+        {"indices": [1, 2, 3, 2, 3]},  # a link twice
+        {"indices": [[1, 2, 1, 2, 3]]},
+    ):
+        write(tmp_path, **{**whole, **damage})
         with pytest.raises(IndexFormatError, match="does not fit"):
             LinkIndex.load(tmp_path, 5)
     (tmp_path / LINKS_FILE).write_bytes(b"no archive")

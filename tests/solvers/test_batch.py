@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from benchmarks.programs import random_program
 from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import Status, processes, reported, solve, solve_many
 from mio_rag.solvers.batch import solve_as_completed
 from mio_rag.solvers.blas import one_blas_thread
+from mio_rag.testing.programs import random_program
 
 
 def test_results_come_in_order_and_equal_single_solves() -> None:

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.programs import random_program
 from mio_rag.formulations import LinearConstraint, SelectionProgram, passage_count
 from mio_rag.solvers import solve
 from mio_rag.solvers.bounds import upper_bound
+from mio_rag.testing.programs import random_program
 
 
 def test_never_below_the_optimum_and_minus_infinity_only_for_infeasible_programs() -> None:

@@ -120,6 +120,26 @@ def test_a_process_that_dies_between_index_and_code_leaves_nothing_out_of_date(t
     assert [_run(tmp_path, "", code, changed) for _ in range(2)] == ["3.25 0", "3.25 1"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "numba.version_info = numba.version_info._replace(short=(0, 69))",
+        "del numba.core.caching.IndexDataCacheFile._load_index",
+    ],
+)
+def test_another_numba_keeps_its_own_cache_and_says_what_to_install(tmp_path: Path, change: str) -> None:
+    code = (
+        f"import numba, numba.core.caching; {change}\n"
+        "import warnings; warnings.showwarning = lambda w, *more: print(w)\n"
+        "import tiny; print(type(tiny.twice._cache).__module__, tiny.twice.py_func(2.0))"
+    )
+    again = "\n".join([TINY, *TINY.replace("twice", "thrice").splitlines()[2:]])
+    said = _run(tmp_path, "", code, again).splitlines()
+    assert len(said) == 2  # once a process
+    assert 'Better: pip install "numba>=0.60,<0.69"' in said[0]
+    assert said[1] == "numba.core.caching 4.0"
+
+
 def test_without_compiling_the_kernel_is_plain_python(tmp_path: Path) -> None:
     code = (
         "import numpy as np; from mio_rag import SelectionProgram, solve;"

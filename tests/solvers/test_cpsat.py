@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from benchmarks.programs import hard_program
 from mio_rag.solvers import SolveOptions, solve
+from mio_rag.testing.programs import hard_program
 
 pytest.importorskip("ortools")
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.programs import random_program
 from mio_rag.formulations import LinearConstraint, SelectionProgram, passage_count, source_caps
 from mio_rag.solvers import solve
 from mio_rag.solvers.heuristics import HEURISTICS
+from mio_rag.testing.programs import random_program
 
 PAIRWISE = np.zeros((4, 4))
 PAIRWISE[0, 1] = PAIRWISE[1, 0] = 0.8  # 0 and 1 overlap

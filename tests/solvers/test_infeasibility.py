@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.programs import random_program
 from mio_rag.formulations import LinearConstraint, SelectionProgram, passage_count
 from mio_rag.solvers import Status, solve
 from mio_rag.solvers.infeasibility import find_conflict
+from mio_rag.testing.programs import random_program
 
 
 def names(n: int) -> list[str]:

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import importlib.util
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
-from mio_rag.errors import MissingExtraError
+from mio_rag.errors import InputError, MissingExtraError
 from mio_rag.formulations import SelectionProgram
-from mio_rag.solvers import available_solvers, resolve, solve, solvers
+from mio_rag.solvers import available_solvers, capabilities, code_cache, resolve, solve, solvers
+from mio_rag.solvers.registry import check_name
 
 
 def program(n: int, pairs: float, free: int | None = None) -> SelectionProgram:
@@ -55,6 +61,76 @@ def test_a_missing_package_is_answered_with_the_install_command() -> None:
         assert 'pip install "mio-rag[solvers]"' in str(caught.value)
     assert "cpsat" not in available_solvers()
     assert {"exhaustive", "highs", "local_search"} <= set(available_solvers())
+
+
+@pytest.fixture
+def newer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment into which something put a newer HiGHS."""
+    monkeypatch.setattr(
+        capabilities, "_installed", lambda module: "1.14.0" if module == "highspy" else "99.0"
+    )
+
+
+@pytest.mark.usefixtures("newer")
+def test_a_version_that_cannot_be_trusted_is_refused_with_what_to_install() -> None:
+    for name in ("highs", "highs-glover", "pyomo", "pyomo:highs"):
+        with pytest.raises(InputError) as caught:
+            solve(program(3, 0.0), name)
+        said = str(caught.value)
+        assert f"solver '{name}' cannot be used: highspy 1.14.0 is installed" in said
+        assert 'pip install "highspy>=1.12,<1.14"' in said
+    assert not {"highs", "highs-glover", "pyomo"} & set(available_solvers())
+    assert {"auto", "branch_and_bound", "cpsat"} & set(available_solvers()) == {"branch_and_bound", "cpsat"}
+    check_name("pyomo:gurobi")  # needs no HiGHS
+    assert solve(program(16, 0.0)).is_optimal
+
+
+@pytest.mark.parametrize("back_end", ["highs", "pyomo"])
+def test_back_ends_ask_the_library_that_is_loaded(back_end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the installer noted: what counts is what solves."""
+    pytest.importorskip("pyomo")
+    import highspy
+
+    monkeypatch.setattr(highspy.Highs, "version", lambda self: "1.15.1")
+    with pytest.raises(InputError, match=r"highspy 1\.15\.1 is installed, and >=1\.12,<1\.14 is needed"):
+        solve(program(3, 0.5), back_end)
+
+
+@pytest.mark.parametrize(
+    ("version", "usable"),
+    [
+        ("1.12.0", True),
+        ("1.13.1.post1", True),
+        ("1.13.1", True),
+        ("1.11.9", False),
+        ("1.14.0", False),
+        ("1.14.0rc1", False),
+        ("1.14.0+local", False),
+        ("2.0", False),
+        ("somebody's own", False),
+    ],
+)
+def test_versions_are_compared_as_pip_does(version: str, usable: bool) -> None:
+    assert (capabilities.refusal("highspy", version) is None) == usable
+
+
+def test_a_package_without_a_version_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capabilities, "_installed", lambda module: None)
+    assert capabilities.is_usable("highspy")
+
+
+def test_ranges_are_those_that_pip_is_told_and_hold_what_is_installed() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    told = [*project["dependencies"], *project["optional-dependencies"]["solvers"]]
+    ranges = {Requirement(line).name: Requirement(line).specifier for line in told}
+    for package in capabilities.PACKAGES.values():
+        if package.versions:
+            assert ranges[package.module] == SpecifierSet(package.versions)
+        assert capabilities.refusal(package.module) is None
+        assert (package.extra == "solvers") == (package.module in ("ortools", "pyomo"))
+    least, below = (".".join(map(str, version)) for version in code_cache.KNOWN)
+    assert ranges["numba"] == SpecifierSet(f">={least},<{below}")
+    assert version("numba") in ranges["numba"]
 
 
 def test_every_solver_is_described_and_exact_ones_come_first() -> None:

@@ -164,9 +164,9 @@ def test_scip_agrees_with_enumeration() -> None:
     import numpy as np
 
     from benchmarks.conformance import disagreement
-    from benchmarks.programs import random_program
     from benchmarks.speed import scip
     from mio_rag.solvers import SolveOptions, solve
+    from mio_rag.testing.programs import random_program
 
     rng = np.random.default_rng(5)
     for _ in range(60):

@@ -1,0 +1,20 @@
+"""For authors of back ends and controllers: suites that tell whether theirs keep what mio-rag promises.
+
+`check_solver` holds a solver against enumeration and known answers. The programs that it draws are there for
+tests of one's own: `random_program`, `at_scale`, `hard_program`, `known_cases`.
+"""
+
+from mio_rag.testing.claims import disagreement
+from mio_rag.testing.known import known_cases
+from mio_rag.testing.programs import SCALES, at_scale, hard_program, random_program
+from mio_rag.testing.solvers import check_solver
+
+__all__ = [
+    "SCALES",
+    "at_scale",
+    "check_solver",
+    "disagreement",
+    "hard_program",
+    "known_cases",
+    "random_program",
+]
