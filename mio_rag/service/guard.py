@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mio_rag.service.door import answering, arrived
+from mio_rag.service.connections import answering, arrived
 from mio_rag.service.limits import Limits
 from mio_rag.service.metrics import Metrics
 

@@ -179,7 +179,7 @@ def _options(settings: ServiceSettings) -> dict[str, Any]:
     return {
         "backlog": settings.connections.burst,  # asyncio accepts so many in a row
         "loop": "asyncio",
-        "http": "mio_rag.service.door:GuardedProtocol",
+        "http": "mio_rag.service.connections:GuardedProtocol",
         "ws": "none",
         "log_level": "warning",
         "timeout_graceful_shutdown": int(settings.limits.max_deadline_seconds) + 5,
