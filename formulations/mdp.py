@@ -188,7 +188,7 @@ def _numbers(name: str, value: Any) -> FloatArray:
     try:
         return np.array(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is no array of numbers: {error}") from error
+        raise InputError(f"{name} is not an array of numbers: {error}") from error
 
 
 def _shaped(

@@ -222,7 +222,7 @@ class OwnSet(ScaledSet):
 
     def to_dict(self) -> dict[str, Any]:
         """Refused: a function is not data."""
-        raise InputError("an uncertainty set with an own support function cannot be written as JSON")
+        raise InputError("an uncertainty set with a custom support function cannot be written as JSON")
 
 
 @dataclass(frozen=True, eq=False)

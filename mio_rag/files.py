@@ -51,7 +51,7 @@ def replaced(path: Path) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     try:
         if target.exists() and not target.is_file():
-            raise InputError(f"'{path}' is no file: choose another path")
+            raise InputError(f"'{path}' is not a file: choose another path")
         with _partial(target, Path.touch) as partial:
             yield partial
             with partial.open("r+b") as file:  # Windows flushes only what is open for writing
@@ -204,7 +204,7 @@ def _is_free(handle: int) -> bool:
     except OSError as error:
         found = f"this system or disk has no file locks ({error})"
         warnings.warn(
-            f"mio-rag: {found}: start no second run in the same folder", RuntimeWarning, stacklevel=7
+            f"mio-rag: {found}: do not start a second run in the same folder", RuntimeWarning, stacklevel=7
         )
     return True
 

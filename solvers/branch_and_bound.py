@@ -60,7 +60,7 @@ _SECONDS_PER_SQUARE = 1.5e-7  # times m^2: about what the root takes; a nearer d
 _CLOSING_SECONDS_PER_SQUARE = 8e-8  # times n^2: what `conclude` takes to check an interrupted search
 _ROWS_SECONDS = 1.0  # at most, for a first selection that meets all rows
 _QUICK_WORK = 5e5  # of the search, before a better matrix is thought of
-_UNRESOLVED = "the search is over, but numbers of such different sizes cannot be resolved further"
+_UNRESOLVED = "the search is complete, but the numbers differ too much in size to close the gap in float64"
 
 
 def solve(

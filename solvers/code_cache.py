@@ -57,7 +57,7 @@ def in_cache(dispatcher: Any) -> bool:
 
 def _warn(cache: Any, error: Exception) -> None:
     found = f"machine code in {cache.cache_path} is damaged ({type(error).__name__})"
-    warnings.warn(f"mio-rag: {found}: it is compiled anew", RuntimeWarning, stacklevel=3)
+    warnings.warn(f"mio-rag: {found}: compiling again", RuntimeWarning, stacklevel=3)
 
 
 def _digest_of_sources() -> str:

@@ -61,7 +61,7 @@ def announced(what: str, seconds: str) -> Iterator[None]:
     A moment of this process's own time: on a busy machine reading the cache may take seconds. `seconds` is
     what it usually takes.
     """
-    text = f"mio-rag: compiling {what}, once ({seconds} s; `mio-rag warmup` does it ahead)\n"
+    text = f"mio-rag: compiling {what}, once ({seconds} s; `mio-rag warmup` does it in advance)\n"
     done, start = threading.Event(), time.process_time()
 
     def watch() -> None:

@@ -60,7 +60,9 @@ class SolverInfo:
 
 
 _EXACT = (
-    SolverInfo("branch_and_bound", True, "our own kernel: milliseconds for dense programs", "numba"),
+    SolverInfo(
+        "branch_and_bound", True, "the exact kernel of mio-rag: milliseconds for dense programs", "numba"
+    ),
     SolverInfo("exhaustive", True, "enumeration of every selection", max_free=20),
     SolverInfo("highs", True, "HiGHS on Fortet/McCormick products", "highspy"),
     SolverInfo(

@@ -98,7 +98,7 @@ class Vectors:
             known = self._rows[[self._places[text] for text in kept]]
         made = matrix("the embedder", self._passages(new))
         if len(made) != len(new):
-            raise InputError(f"the embedder made {len(made)} vectors of {len(new)} texts")
+            raise InputError(f"the embedder returned {len(made)} vectors for {len(new)} texts")
         if kept and made.shape[1] != known.shape[1]:
             raise InputError(
                 f"the embedder made vectors of {made.shape[1]} dimensions, earlier of {known.shape[1]}"
@@ -133,7 +133,7 @@ class Vectors:
         try:
             return np.asarray(made, dtype=np.float32)
         except (TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"the embedder made no vector of the question ({error})") from error
+            raise InputError(f"the embedder returned no vector for the question ({error})") from error
 
 
 def matrix(whose: str, rows: ArrayLike | Sequence[Any]) -> NDArray[np.float32]:

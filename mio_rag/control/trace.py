@@ -137,9 +137,9 @@ class Trace:
             )
             trace = cls(**{**given, "choices": tuple(given["choices"]), "passages": tuple(given["passages"])})
         except (KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"this is no trace ({type(error).__name__}: {error})") from error
+            raise DataError(f"this is not a trace ({type(error).__name__}: {error})") from error
         if problems := _problems(trace):
-            raise DataError(f"this is no trace: {'; '.join(problems[:3])}")
+            raise DataError(f"this is not a trace: {'; '.join(problems[:3])}")
         return trace
 
 
@@ -156,7 +156,7 @@ def _problems(trace: Trace) -> list[str]:
     for call in (*trace.calls, *trace.parts.values()):
         amounts = dataclasses.astuple(call)[1:]
         if not all(_between(amount, 0, math.inf) for amount in amounts):
-            problems.append(f"a call of {call.part} took {amounts}: finite numbers >= 0 are wanted")
+            problems.append(f"a call of {call.part} took {amounts}: expected finite numbers >= 0")
     if (trace.ended == "error") != isinstance(trace.error, str):
         problems.append(f"ended is {trace.ended!r}, but error is {trace.error!r}")
     settings = trace.settings

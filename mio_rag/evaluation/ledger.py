@@ -102,7 +102,7 @@ class Ledger:
                     if number == len(lines):  # the write that was cut short
                         continue
                     raise DataError(
-                        f"{self._path}, line {number} is no row ({error}): start a new run"
+                        f"{self._path}, line {number} is not a row ({error}): start a new run"
                     ) from error
                 if not row.get("error") or key not in found:
                     found[key] = row

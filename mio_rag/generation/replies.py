@@ -70,7 +70,7 @@ class ReplyFile:
 
     def _warn(self, what: str, error: Exception) -> None:
         warnings.warn(
-            f"the replies in {self.path} cannot be {what} ({error}): going on without", stacklevel=4
+            f"the replies in {self.path} cannot be {what} ({error}): continuing without them", stacklevel=4
         )
 
 
@@ -101,8 +101,8 @@ class RememberingGenerator:
         identity = generator.identity
         if identity is None:
             raise InputError(
-                f"replies of {generator.name} cannot be kept: it cannot name all that they depend on, or has "
-                "no need of it; those of gguf: and openai: can"
+                f"replies of {generator.name} cannot be stored: only generators that identify their model "
+                "and settings completely can do that (gguf: and openai:)"
             )
         if Path(path).is_dir():
             raise InputError(

@@ -86,6 +86,6 @@ def attack(
     if worst + added < certified - tolerance or not problem.uncertainty.contains(delta, 1e-7):
         raise SolverError(
             f"an attack reached {worst + added:.9g}, below the certified {certified:.9g}, or left its set: "
-            "an own support function or maximiser may be wrong"
+            "a custom support function or maximiser may be wrong"
         )
     return Attack(problem.objective(chosen) + added, certified, worst + added, delta, values + added)

@@ -116,7 +116,7 @@ class SideConstraints:
         if self.previous is not None or not names:
             return None
         return (
-            f"{' and '.join(names)} count changes against an earlier selection, and previous names none: "
+            f"{' and '.join(names)} compare with the previous selection, which is not given: "
             "give previous=[ids], or let Conversation carry it from turn to turn"
         )
 

@@ -104,7 +104,7 @@ class ConnectionLimits:
                 networks.append(str(ipaddress.ip_network(given, strict=False)))
             except ValueError:
                 problems.append(
-                    f"trusted_proxies: {given!r} is no address or network: give one like 10.0.0.5, 10.0.0.0/8"
+                    f"trusted_proxies: {given!r} is not an address or network: give 10.0.0.5 or 10.0.0.0/8"
                 )
         if problems:
             raise InputError(problems)
@@ -161,7 +161,7 @@ def fitted(limits: ConnectionLimits) -> ConnectionLimits:
         return limits
     if room < _LEAST_CONNECTIONS:
         raise InputError(
-            f"{allowed} open files are allowed, and {used} are in use or in reserve: too few are left for "
+            f"{allowed} open files are allowed, and {used} are in use or reserved: too few are left for "
             f"{_LEAST_CONNECTIONS} connections; raise the limit (ulimit -n)"
         )
     warnings.warn(

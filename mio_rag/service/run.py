@@ -76,7 +76,7 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
     if api_key is None and not without_key and not is_loopback(settings.host):
         problems.append(
             f"{settings.host} can be reached from other machines, and no key is set: set {KEY} or "
-            "--api-key-file, or allow everybody with --without-key"
+            "--api-key-file, or allow access without a key with --without-key"
         )
     if problems:
         raise InputError(problems)
@@ -195,7 +195,7 @@ def _listening(settings: ServiceSettings) -> socket.socket:
     try:
         return socket.create_server((settings.host, settings.port), family=_family(settings.host))
     except OSError as error:
-        raise InputError(f"{settings.host}:{settings.port} cannot be listened on: {error}") from error
+        raise InputError(f"cannot listen on {settings.host}:{settings.port}: {error}") from error
 
 
 @contextmanager

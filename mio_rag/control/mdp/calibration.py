@@ -79,7 +79,7 @@ def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list
     chosen = gauge or next(iter(measured), "tracked")
     if chosen == "tracked" or chosen not in measured:
         raise InputError(
-            "nothing was measured here: tracked U follows the model, so it can only give the model back; run "
+            "no measured U here: tracked U follows the model, so nothing can be estimated from it; run "
             "controllers with @confidence or @evidence"
         )
     found = []
@@ -230,7 +230,7 @@ def _costs(
     one = mean_of(reasoned, amount)
     kept = float(given.at("reason_cost", 1.0))
     if price is None and (one is None or one.value <= 0 or kept <= 0):
-        notes.append(f"costs are kept: no price follows from {len(reasoned)} reasoning steps; give --price")
+        notes.append(f"costs are kept: {len(reasoned)} reasoning steps determine no price; give --price")
         return None, None
     rate = price if price is not None or one is None else kept / one.value
     assert rate is not None

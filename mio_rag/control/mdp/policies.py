@@ -150,7 +150,9 @@ def split_name(name: str, gauge: str) -> tuple[str, str]:
     """Controller and gauge of a name such as ``mdp@confidence``; without a gauge the one given."""
     controller, at, own = name.partition("@")
     if at and own not in GAUGES:
-        raise InputError(f"controller '{name}': '{own}' is no way to know U: choose {', '.join(GAUGES)}")
+        raise InputError(
+            f"controller '{name}': '{own}' is not a way to measure U: choose {', '.join(GAUGES)}"
+        )
     return controller, own if at else gauge
 
 

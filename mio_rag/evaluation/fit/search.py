@@ -89,7 +89,7 @@ class TuneSettings:
             f"'{n}' cannot be varied: choose from {', '.join(VARIED)}" for n in self.vary if n not in VARIED
         ]
         if not self.vary or len(set(self.vary)) < len(self.vary):
-            problems.append("what is varied must be named, each once")
+            problems.append("name the settings to vary, each once")
         for name, least in (("trials", 1), ("patience", 1), ("folds", 2)):
             if getattr(self, name) < least:
                 problems.append(f"{name}={getattr(self, name)} must be >= {least}")

@@ -266,7 +266,7 @@ def test_multiple_choice_with_a_corpus(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--closed-book", "--methods", "topk", "--controllers", "mdp"], "closed book there is none"),
+        (["--closed-book", "--methods", "topk", "--controllers", "mdp"], "a closed-book run does not"),
         (
             ["--closed-book", "--corpus", "demo", "--controllers", "mdp", "--methods", "none"],
             "exclude each other",

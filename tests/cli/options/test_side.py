@@ -183,8 +183,8 @@ def test_unknown_ids_are_named_with_the_closest(folder: Path, tmp_path: Path) ->
         (
             "--conflict",
             "demo-01,demo-002",
-        ): "conflicts names 'demo-01', which is no passage of the index: the closest ids are 'demo-0",
-        ("--needs", "demo-001,header"): "needs names 'header', which is no passage of the index: ",
+        ): "conflicts names 'demo-01', which is not in the index: the closest ids are 'demo-0",
+        ("--needs", "demo-001,header"): "needs names 'header', which is not in the index: ",
         ("--previous", "demo-001,demo-002", *changes): "which are 2 ids: give each on its own",
         ("--must-exclude", "demo-9999"): "must_exclude names 'demo-9999'",
     }.items():
