@@ -166,7 +166,7 @@ def test_a_conversation_of_many_turns() -> None:
         (lambda: FrontierSettings(selector=Selector(passage_radii={"a": 1})), "sets the radius itself"),
         (
             lambda: query_frontier(pool(), Selector(counterpart="joint", radius=0.1), 90),
-            "of the termwise counterpart",
+            "only the termwise counterpart",
         ),
         (
             lambda: query_frontier(pool(), everything(pool()), 90),
