@@ -1,8 +1,8 @@
-"""JSON and TOML that somebody else wrote: read strictly, so that nothing in it is lost or breaks later.
+"""Strict reading of JSON and TOML from outside, so that no value is lost and nothing fails later.
 
-Refused, beside what is no JSON or TOML: a key that an object has twice (the first value would be lost), NaN
-and Infinity, numbers beyond float64, halves of surrogate pairs, nesting that only an attack needs. A byte
-order mark is accepted.
+Besides invalid JSON and TOML, these are refused: duplicate keys of an object (the first value would be lost),
+NaN and Infinity, numbers beyond float64, halves of surrogate pairs, and very deep nesting. A byte order mark
+is accepted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all adapters do: documents of a framework -> `mio_rag.select` -> what was chosen, with its notes."""
+"""The common core of the adapters: documents of a framework -> `mio_rag.select` -> chosen ones, with notes."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ def choose(
 ) -> Choice:
     """Choose among documents.
 
-    Relevance is their score where all have one, and the cosine with the question where none has. Nothing is
-    embedded that the settings do not need: `vectors` is called where something has to be. Ids that repeat are
-    told apart by "#2", "#3" and so on; a document without id goes by its place, from 0.
+    Relevance is the score if all documents have one, and the cosine with the question if none has. `vectors`
+    is called only if the settings need embeddings. Repeated ids get the suffixes "#2", "#3" and so on; a
+    document without id gets its position, from 0.
     With ``prompt_order="document"`` the order of the documents is kept.
 
     Returns

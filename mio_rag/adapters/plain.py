@@ -1,4 +1,4 @@
-"""The plain-Python door: choose among texts that you already retrieved."""
+"""`select`: choose among texts that you already retrieved."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def select(
     selector: Selector | None = None,
     **settings: Unpack[SelectorSettings],
 ) -> Selection:
-    """Choose among texts that you already retrieved: the plain-Python door.
+    """Choose among texts that you already retrieved.
 
     Parameters
     ----------

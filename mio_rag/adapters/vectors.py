@@ -1,4 +1,4 @@
-"""Vectors for documents that frameworks hand out without theirs: made once, and remembered by text."""
+"""Vectors for documents that frameworks return without them: computed once and cached by text."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ REMEMBERED = 20_000
 
 
 class Vectors:
-    """Embeds passages and questions; a passage's vector is remembered by its text.
+    """Embeds passages and questions; passage vectors are cached in memory by text.
 
-    Frameworks hand out documents without their vectors. The same documents come up again and again, so that
-    remembering saves most of the work; nothing is written to disk.
+    Frameworks return documents without their vectors, and the same documents come up again and again.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Rows of a candidates file -> `Candidates`, each on its own: a bad row is an error in its place."""
+"""Rows of a candidates file -> `Candidates`, one by one: an invalid row becomes an error in its place."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read_rows(batch: Any, kinds: Mapping[str, Any], names: Mapping[str, str]) ->
             yield label, _candidates(label, row), _whole(budget)
         except InputError as error:
             yield label, error, None
-        except Exception as error:  # what nobody thought of costs its own row, not the batch
+        except Exception as error:  # an unforeseen error fails its own row, not the batch
             yield label, InputError(f"the row cannot be read ({type(error).__name__}: {error})"), None
 
 

@@ -1,8 +1,8 @@
 """What an agent did on one question: written as one JSON line, read back, and replayed.
 
-A trace holds everything that decisions rest on, so `replay` can make them again: every action from the state,
-the model and the seed; every tracked U from the action before; the totals from the calls. What the language
-model said is not asked for again.
+A trace holds everything that decisions depend on, so `replay` can recompute them: every action from the
+state, the model and the seed; every tracked U from the action before; the totals from the calls. The language
+model is not called again.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def read_traces(source: Path) -> list[Trace]:
 
 
 def replay(trace: Trace) -> list[str]:
-    """Make every decision again; what comes out differently (nothing, if all is well).
+    """Recompute every decision; returns the differences (none if all is well).
 
     Raises
     ------

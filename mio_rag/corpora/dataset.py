@@ -18,7 +18,7 @@ _SHOWN = 10  # problems of one kind that are listed
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A file, or a part of one, that a corpus should have held and does not.
+    """A file, or a part of one, that is missing from a corpus.
 
     Parameters
     ----------

@@ -60,7 +60,7 @@ def columns() -> tuple[str, ...]:
 
 
 def _writable(text: str | None) -> str | None:
-    """With "?" for halves of surrogate pairs, which a generator may say and no file can hold."""
+    """Replace halves of surrogate pairs by "?": a generator may return them, and UTF-8 cannot store them."""
     return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Attacks on a selection: perturbations of its embeddings that make it as bad as they can, or random ones."""
+"""Attacks on a selection: worst-case and random perturbations of its embeddings."""
 
 from __future__ import annotations
 

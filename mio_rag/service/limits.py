@@ -1,4 +1,4 @@
-"""What one request may ask for, how many may wait, and who may be connected."""
+"""Limits on requests, waiting requests and connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FILES_IN_USE = 64  # where the system does not say
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a service; each worker process holds them by itself.
+    """Limits of a service; each worker process applies them separately.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """How many may be connected, and how slow they may be; each worker process holds them by itself.
+    """Limits on connections and their timeouts; each worker process applies them separately.
 
     Parameters
     ----------

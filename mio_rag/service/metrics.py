@@ -1,4 +1,4 @@
-"""What GET /metrics shows; with several worker processes, of all of them together."""
+"""The metrics of GET /metrics, summed over all worker processes."""
 
 from __future__ import annotations
 

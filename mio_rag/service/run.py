@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ServiceSettings", "app_from_environment", "check", "is_loopback", "read_key", "serve"]
 
-#: How worker processes learn what to serve; the key travels in KEY alone.
+#: Environment variables for worker processes; the API key is only in KEY.
 SETTINGS, KEY = "MIO_RAG_SERVICE", "MIO_RAG_API_KEY"
 _LEAST_KEY = 16
 _WATCH_SECONDS, _WATCH_PATIENCE_SECONDS = 0.1, 2.0
@@ -63,7 +63,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> None:
-    """Raise `InputError` with everything that speaks against serving like this."""
+    """Raise `InputError` with everything that is wrong with these settings."""
     problems = []
     if not 1 <= settings.port <= 65535:
         problems.append(f"port={settings.port} must be between 1 and 65535")
@@ -131,7 +131,7 @@ def serve(
 ) -> None:
     """Serve until interrupted or terminated; requests under way are finished first.
 
-    The address is taken before anything is loaded. Who connects meanwhile waits.
+    The address is bound before anything is loaded. Clients that connect meanwhile wait.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def _announced(settings: ServiceSettings, ready: Callable[[], None]) -> Iterator
 
 @contextmanager
 def _environment(settings: ServiceSettings, api_key: str | None) -> Iterator[None]:
-    """What worker processes are told; taken back afterwards."""
+    """Environment variables for worker processes; restored afterwards."""
     before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="mio-rag-metrics-") as folder:
         os.environ[SETTINGS] = json.dumps(asdict(settings))

@@ -1,4 +1,4 @@
-"""The loop: look at U, decide, act, look again; in the end answer."""
+"""The agent loop: measure U, decide, act, repeat; finally answer."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Failure:
-    """Why there is no answer; what was read, done and spent until then."""
+    """Why there is no answer, and what was read, done and spent before the failure."""
 
     error: MioRagError
     selection: Selection | None
@@ -156,7 +156,7 @@ class Agent:
 
 @dataclass(eq=False)
 class _Run:
-    """One question on its way; its trace can be told at any time."""
+    """One question in progress; its trace is available at any time."""
 
     agent: Agent
     question: Question
@@ -182,7 +182,7 @@ class _Run:
             raise GenerationError(f"the answer would go beyond the limit of {limit}: raise it") from limit
 
     def _meter(self, replies: Replies | None) -> Meter:
-        """The window shared out between evidence, notes and answer, and the answer's tokens set aside."""
+        """Divide the context window between evidence, notes and answer, and reserve the answer's tokens."""
         agent, settings, memory = self.agent, self.agent.settings, self.memory
         notes = settings.kept_notes * (settings.note_tokens + 4)
         window = require_answerable(self.generator, self.question, agent.max_tokens)

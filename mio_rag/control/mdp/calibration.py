@@ -8,7 +8,8 @@ some end at U = 0, those that begin too near to it are left out (`above_floor`).
 alike on a question, after the same actions, counts once. Costs are the mean seconds, or tokens, of an
 action times a price; without a price one reasoning step keeps the cost that it had.
 
-`mio_rag.control.mdp.assumptions` tests what the process assumes; a violation is told, not mended.
+`mio_rag.control.mdp.assumptions` tests the assumptions of the process; violations are reported, not
+corrected.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who decides: the solved decision process, and the baselines that it must beat.
+"""Controllers: the policy of the solved decision process, and the baselines to compare it with.
 
 mdp               the policy of the process
 always-reason     reason until U is at most `stop_at`
@@ -118,7 +118,7 @@ class Random:
     name: str = "random"
 
     def decide(self, state: State) -> Decision:
-        """By lot."""
+        """A random action."""
         return Decision(state.open[int(len(state.open) * draw(self.seed, state.question_id, state.step, 2))])
 
 

@@ -1,4 +1,4 @@
-"""What a solved retrieve/reason/stop process looks like, told honestly.
+"""The structure of a solved retrieve/reason/stop process.
 
 A single threshold is the exception: where retrieving lowers U as much per unit of cost as reasoning
 does, the policy is striped, and which action is taken is decided by how U divides into drops. So every step

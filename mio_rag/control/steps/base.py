@@ -1,7 +1,7 @@
-"""The parts of the agent, each behind a protocol: who asks, who finds, who thinks, who answers.
+"""The parts of the agent, each behind a protocol: writing queries, finding passages, reasoning, answering.
 
-Each can be replaced by anything that has its one method. What the built-in ones tell the model lies in
-``prompts/*.txt``; the answer is asked for with the same prompt as everywhere else in the package.
+Each can be replaced by any object with its one method. The prompts of the built-in parts are in
+``prompts/*.txt``; the answer uses the same prompt as the rest of the package.
 """
 
 from __future__ import annotations
@@ -178,10 +178,10 @@ class LmSynthesizer:
 
 @dataclass(frozen=True, eq=False)
 class SelectingFinder:
-    """The road of the package: retrieve for the query, then choose by the program from all that was found.
+    """Retrieve for the query, then select by the program from everything found so far.
 
-    A passage counts with its best relevance over all queries. Of the united pool the best stay, as many as
-    one query brings, and whatever is read already.
+    A passage has its best relevance over all queries. The merged pool keeps as many of the best passages as
+    one query returns, and all passages that were read already.
     """
 
     retriever: Retriever
