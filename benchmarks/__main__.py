@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
             answers.command,
         ),
         "transfer": (
-            "weights fitted on one set, used on another",
+            "relevance weights fitted on one set, used on another",
             more.add_transfer_options,
             more.transfer_command,
         ),
@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
             control.command,
         ),
         "batch": (
-            "rows a second of select-batch, memory while they stream, Ray's overhead",
+            "rows per second of select-batch, memory while streaming, overhead of Ray",
             batch.add_options,
             batch.command,
         ),

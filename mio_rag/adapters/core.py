@@ -1,4 +1,4 @@
-"""The common core of the adapters: documents of a framework -> `mio_rag.select` -> chosen ones, with notes."""
+"""The core of the adapters: documents of a framework -> `mio_rag.select` -> chosen documents, with notes."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Selection:
     Notes
     -----
     Where constraints may be broken at a price, `program` and `result.x` hold an item behind the passages for
-    every size in which that is bought, and one, always in, for the objective's constant.
+    each size of a violation, and one, always selected, for the objective's constant.
     """
 
     candidates: Candidates
