@@ -140,7 +140,7 @@ def test_an_array_without_dimensions_is_no_list() -> None:
 
 @pytest.mark.parametrize("embedder", [{}, 3, object()])
 def test_what_is_no_embedder_is_refused(embedder) -> None:
-    with pytest.raises(InputError, match="is no Embedder"):
+    with pytest.raises(InputError, match="is not an Embedder"):
         select("q", ["a text"], budget_tokens=20, embedder=embedder)
 
 

@@ -220,7 +220,7 @@ def test_an_error_does_not_go_where_the_command_before_wrote(index: Path) -> Non
     ("arguments", "message"),
     [
         (["ask", "INDEX", "q", "--controller", "wise"], "controller 'wise' is unknown"),
-        (["ask", "INDEX", "q", "--controller", "mdp@heart"], "'heart' is no way to know U"),
+        (["ask", "INDEX", "q", "--controller", "mdp@heart"], "'heart' is not a way to measure U"),
         (["ask", "INDEX", "q", "--controller", "mdp", "--max-steps", "-1"], "limit steps=-1"),
         (
             ["ask", "INDEX", "q", "--controller", "mdp", "--trace", "no/such/t.jsonl"],

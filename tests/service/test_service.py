@@ -148,7 +148,7 @@ def test_a_body_that_is_no_object_is_refused_in_words(client: TestClient, body: 
     ("body", "words"),
     [
         (b'{"question": "a", "question": "b"}', "'question' is given twice"),
-        (b'{"question": "a", "radius": NaN}', "NaN is no number"),
+        (b'{"question": "a", "radius": NaN}', "NaN is not a JSON number"),
         (b'{"question": "a", "pool": 1' + b"0" * 400 + b"}", "larger than any"),
         (b'{"question": "\\ud800"}', "half of a surrogate pair"),
         (b'{"question": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested more than 64 levels"),

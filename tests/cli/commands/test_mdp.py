@@ -274,7 +274,7 @@ def test_multiple_choice_with_a_corpus(folder: Path) -> None:
         (["--methods", "none"], "method 'none' is unknown"),
         (["--stop-at", "0.5"], "--stop-at: nothing comes of it"),
         (["--controllers", "mdp,mdp"], "listed twice"),
-        (["--controllers", "mdp", "--uncertainty", "luck"], "'luck' is no way to know U"),
+        (["--controllers", "mdp", "--uncertainty", "luck"], "'luck' is not a way to measure U"),
         (["--controllers", "mdp", "--generator", "none"], "need a model that answers"),
         (["--controllers", "mdp", "--max-total-tokens", "0"], "limit tokens=0"),
         (["--controllers", "mdp", "--mdp-config", "no.toml"], "cannot be read"),
