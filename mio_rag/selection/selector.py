@@ -35,7 +35,7 @@ __all__ = ["Selector"]
 
 @dataclass(frozen=True)
 class Selector(Settings):
-    """Chooses passages under a token budget, with a proof.
+    """Chooses passages under a token budget, with a certificate of optimality.
 
     Its parameters, by position or by name, and what is checked of them, are those of
     `mio_rag.selection.settings.Settings`.

@@ -182,7 +182,7 @@ def test_a_conversation_of_many_turns() -> None:
         ),
         (
             lambda: check_ids(made(SideConstraints(versions={f"v{k}": "d" for k in range(9)})), ["p1"]),
-            "4 more ids are no passages",
+            "4 more ids are not in the index",
         ),
     ],
 )
