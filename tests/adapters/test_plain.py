@@ -1,4 +1,4 @@
-"""The plain-Python door refuses in words what it would otherwise break on, or answer wrongly."""
+"""`select()` refuses with a clear message what would otherwise fail or give a wrong answer."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -277,7 +277,7 @@ def test_explain_and_to_dict_list_every_candidate_once() -> None:
     assert data["bound"] >= data["objective"]
 
 
-# --- the plain door
+# --- mio_rag.select
 
 
 def test_select_with_scores_only() -> None:
