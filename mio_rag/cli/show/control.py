@@ -72,7 +72,7 @@ def _table(*titles: str, left: int = 1) -> Table:
 
 
 def print_outcome(console: Terminal, trace: Trace) -> None:
-    """The answer, then every step: U, the worth of the actions, what was done and what it brought."""
+    """The answer, then every step: U, the values of the actions, the action taken and its result."""
     console.print(trace.answer or "(no answer)", style="bold")
     parts = trace.parts.values()
     console.print(
@@ -109,7 +109,7 @@ def print_outcome(console: Terminal, trace: Trace) -> None:
 
 
 def _worth(q_values: Mapping[str, float] | None, possible: Sequence[str]) -> str:
-    """The worth of each action; in brackets those that could bring nothing new, and were not to be taken."""
+    """The value of each action; in brackets those that could bring nothing new and were excluded."""
     shown = [(action, f"{action} {q:.3f}") for action, q in (q_values or {}).items()]
     return " ".join(text if action in possible else f"({text})" for action, text in shown)
 

@@ -154,7 +154,7 @@ def test_ask_through_an_agent(folder: Path, river_index: CorpusIndex) -> None:
     problems = run(*arguments, "--controller", "chance", code=2)["error"]["problems"]
     assert "controller 'chance' is unknown" in problems[0]
     problems = run(*arguments, "--trace", trace, "--max-steps", 2, code=2)["error"]["problems"]
-    assert "--max-steps, --trace: nothing comes of it without a controller" in problems[0]
+    assert "--max-steps, --trace: no effect without a controller" in problems[0]
 
 
 def test_a_question_that_fails_leaves_its_trace(folder: Path, river_index: CorpusIndex) -> None:
@@ -272,7 +272,7 @@ def test_multiple_choice_with_a_corpus(folder: Path) -> None:
             "exclude each other",
         ),
         (["--methods", "none"], "method 'none' is unknown"),
-        (["--stop-at", "0.5"], "--stop-at: nothing comes of it"),
+        (["--stop-at", "0.5"], "--stop-at: no effect"),
         (["--controllers", "mdp,mdp"], "listed twice"),
         (["--controllers", "mdp", "--uncertainty", "luck"], "'luck' is not a way to measure U"),
         (["--controllers", "mdp", "--generator", "none"], "need a model that answers"),
