@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
             trust.command,
         ),
         "fuzz": (
-            "random and mutated inputs at every door: all must end well",
+            "random and mutated inputs to every public interface; no crash, no wrong result",
             fuzz.add_options,
             fuzz.command,
         ),
@@ -53,24 +53,24 @@ def main(arguments: list[str] | None = None) -> int:
             relevance.command,
         ),
         "answers": (
-            "what a language model answers from those selections",
+            "answers of a language model from those selections",
             answers.add_options,
             answers.command,
         ),
         "transfer": (
-            "weights fitted on one set, used on another",
+            "relevance weights fitted on one set, used on another",
             more.add_transfer_options,
             more.transfer_command,
         ),
         "tuned": (
-            "weights and source caps tuned on one half of each set, rankings too",
+            "weights, source caps and rankings, tuned on one half of each set",
             more.add_tuned_options,
             more.tuned_command,
         ),
-        "road": (
+        "latency": (
             "the time of a new question by stage, without a reader",
-            more.add_road_options,
-            more.road_command,
+            more.add_latency_options,
+            more.latency_command,
         ),
         "attacks": (
             "attacked selections: certificates of worst cases, and their slack",
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
             attacks.command,
         ),
         "stability": (
-            "what robustness costs and buys at matched token budgets",
+            "costs and gains of robustness at matched token budgets",
             stability.add_options,
             stability.command,
         ),
@@ -93,12 +93,12 @@ def main(arguments: list[str] | None = None) -> int:
             control.command,
         ),
         "batch": (
-            "rows a second of select-batch, memory while they stream, Ray's overhead",
+            "rows per second of select-batch, memory while streaming, overhead of Ray",
             batch.add_options,
             batch.command,
         ),
         "service": (
-            "many clients on loopback, then more than there is room for",
+            "many clients on loopback, then more than the service accepts",
             service.add_options,
             service.command,
         ),

@@ -1,7 +1,7 @@
 """What does an adapter cost? Each framework's adapter against the bare selector, on the same pools.
 
 *bare* is `Selector.select` on a finished `Candidates`: tokens counted, vectors in an array. *select* is the
-plain-Python door, which counts tokens and checks what it is given. The adapters get documents as their
+plain-Python `select()`, which counts tokens and checks what it is given. The adapters get documents as their
 framework's store hands them out: LangChain's and LlamaIndex's without vectors, Haystack's with them as lists,
 DSPy's from its own retriever's array. LlamaIndex's nodes show no metadata: rendering it is its own work, and
 comes on top. Vectors and token counts are remembered by text; the first, cold call

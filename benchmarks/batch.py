@@ -39,7 +39,7 @@ _PATIENCE_SECONDS = 900.0
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``python -m benchmarks batch``."""
     parser.add_argument("--data", type=Path, help="folder of data sets (default: the demo)")
-    parser.add_argument("--rows", type=int, default=50_000, help="rows of the rate (default: 50000)")
+    parser.add_argument("--rows", type=int, default=50_000, help="rows for the rate (default: 50000)")
     parser.add_argument(
         "--stream-rows", type=int, default=0, help="rows for memory; 26 GB a million (default: none)"
     )
@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the rows (default: 0)")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/batch.json"))
     parser.add_argument(
-        "--scratch", type=Path, help="keep rows and shards here, to go on later (default: temporary)"
+        "--scratch", type=Path, help="keep rows and shards here, to resume later (default: temporary)"
     )
 
 

@@ -1,7 +1,7 @@
 """Side constraints in the user's words, as linear rows and fixed values.
 
-Every function returns rows (or fixed values) for `SelectionProgram`; the names that it gives them are what
-explanations and infeasibility reports quote.
+Every function returns rows (or fixed values) for `SelectionProgram`. Explanations and infeasibility reports
+quote the names of these rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def count_problem(name: str, value: Any) -> str | None:
 
 
 def passage_count(n: int, minimum: int | None = None, maximum: int | None = None) -> list[LinearConstraint]:
-    """At least `minimum` and at most `maximum` of n passages; None leaves a side open.
+    """At least `minimum` and at most `maximum` of n passages; None: no limit.
 
     Raises
     ------

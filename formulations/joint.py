@@ -5,7 +5,7 @@ For a selection S and perturbations delta the objective is
     f(S, delta) = sum_{i in S} (value_i(-q . delta_i) + rest_i) + benefits
                   - lambda_1 sum_{i<j in S} (mu_i + delta_i) . (mu_j + delta_j)
 
-and the counterpart maximises W(S) = min_delta f(S, delta). W is not a closed program, but has both ends:
+and the counterpart maximises W(S) = min_delta f(S, delta). W has no closed form, but bounds on both sides:
 
 - any perturbations in the sets are a *scenario* s: f_s is a selection program, and f_s(S) >= W(S) for
   every S. So is any convex combination of scenarios, again a selection program (`mio_rag.solvers.cuts`).
@@ -15,8 +15,8 @@ and the counterpart maximises W(S) = min_delta f(S, delta). W is not a closed pr
       W(S) >= sum_i (rest_i + alpha_i - h_i(m_i - beta_i q)) - lambda_1 sum_{i<j} mu_i . mu_j
               - lambda_1 sum_{i<j} max delta_i . delta_j + benefits at the lowest values.
 
-  The first-order part is exact for inner products. The product of two perturbations can go either way: it is
-  charged its maximum here, and the scenario found for S shows what of it is real.
+  The first-order part is exact for inner products. The product of two perturbations can help or hurt: this
+  bound charges its maximum, and the scenario found for S shows how much of that is attained.
 
 With a budget of Gamma deviations only the Gamma largest losses and the largest Gamma (Gamma - 1) / 2 products
 count.
@@ -162,7 +162,7 @@ class JointProblem:
         products = product[np.triu_indices(chosen.size, 1)]
         limit = self.uncertainty.deviations
         if limit is not None and limit < chosen.size:
-            # Who does not deviate is worth alpha at loss 0; others may still lower it through their links.
+            # An item that does not deviate has its value at loss 0; others may still lower it through links.
             still = self._still()[chosen]
             losses = np.sort(np.maximum(still - best, 0.0))[::-1]
             best = np.append(still, -losses[:limit])
@@ -185,12 +185,12 @@ class JointProblem:
         return self._bare.objective(x)
 
     def interval(self, x: NDArray[np.int8]) -> tuple[float, float]:
-        """Certified ends of the worst case of a decision of the program."""
+        """Certified lower and upper bounds on the worst case of a decision of the program."""
         chosen, added = np.flatnonzero(x[: self.n]), self.added(x)
         return self.lower(chosen) + added, self.worst(chosen)[1] + added
 
     def _still(self) -> FloatArray:
-        """Values of items that do not deviate themselves, everybody else at their worst."""
+        """Values of items that do not deviate, with all other items at their worst."""
         return self.value.apart(np.zeros(self.n))
 
     def worst(
@@ -199,8 +199,8 @@ class JointProblem:
         """Perturbations that make a selection bad, by block-coordinate descent, and f there.
 
         Starts from the first-order worst case, and from `restarts` random points of the sets. Each block is
-        minimised exactly for inner products, over the lines' slopes for curves. Items that are not chosen
-        move to where they would be worth least in this company.
+        minimised exactly for inner products, over the slopes of the lines for curves. Items that are not
+        chosen move to where they would be worth least in this company.
 
         Returns
         -------
@@ -261,7 +261,7 @@ class JointProblem:
         return float((self.redundancy_weight * company - self._beta[-1, i] * self.query) @ delta)
 
     def _move(self, items: IntArray, company: FloatArray) -> FloatArray:
-        """The worst perturbation of each item given the sum of its companions' embeddings."""
+        """The worst perturbation of each item, given the sum of the other chosen items' embeddings."""
         cross = self.redundancy_weight * company
         radii = self.uncertainty.radii(self.n)[items, None]
         found = np.zeros_like(cross)

@@ -7,7 +7,7 @@ state j with probability P(j | s, a). With discount gamma the Bellman equation i
 
 without a horizon a fixed point, for which gamma < 1 is needed; with a horizon of T decisions the recursion
 V_t from V_{t+1}, with V_T the terminal rewards. Durations other than 1 make it a semi-Markov process; they
-enter the discount alone, and a horizon counts decisions, not time.
+affect only the discount; a horizon counts decisions, not time.
 
 Source: Puterman, Markov Decision Processes (1994), chapters 4, 6 and 11.
 """
@@ -188,7 +188,7 @@ def _numbers(name: str, value: Any) -> FloatArray:
     try:
         return np.array(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is no array of numbers: {error}") from error
+        raise InputError(f"{name} is not an array of numbers: {error}") from error
 
 
 def _shaped(
@@ -238,7 +238,7 @@ def _stochastic(given: Any, allowed: BoolArray, problems: list[str]) -> Any:
         problems.append(f"transitions from state {s} by action {a} sum to {sums[row]:.10g}, not to 1")
     rows = np.repeat(np.arange(n * m), np.diff(matrix.indptr))
     matrix.data /= sums[rows]
-    if matrix.nnz < 2**31:  # half the memory, which is what a sweep waits for
+    if matrix.nnz < 2**31:  # half the memory: sweeps are limited by memory bandwidth
         matrix = scipy.sparse.csr_array(
             (matrix.data, matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)), shape=matrix.shape
         )

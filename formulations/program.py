@@ -46,12 +46,12 @@ LARGEST_SETTING = 1e50
 #: Largest violation of a row with fractions that counts as satisfied, relative to the row's size where that
 #: is below 1. Absolute above, so that a hundredth above a budget of a million is still too much.
 FEASIBILITY_TOLERANCE = 1e-6
-#: Relative rounding error of sums in float64, which is all that rows of whole numbers are allowed.
+#: Relative rounding error of sums in float64, the only tolerance of rows of whole numbers.
 _ROUNDING = 1e-12
 
 
 def is_setting(value: Any) -> bool:
-    """Whether a value is a number from 0 to `LARGEST_SETTING`; True is none."""
+    """Whether a value is a number from 0 to `LARGEST_SETTING`; booleans are not numbers."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
         return False
     if isinstance(value, np.floating):  # a half-precision one cannot be compared with what it cannot hold
@@ -62,7 +62,7 @@ def is_setting(value: Any) -> bool:
 def row_size(coefficients: FloatArray, bound: float) -> float:
     """The size of the numbers that decide whether  coefficients . x  keeps a bound; 0 for an infinite one.
 
-    What stays within a bound is no larger than it where no coefficient cancels another; otherwise the largest
+    If no coefficient cancels another, sums within a bound are no larger than the bound; otherwise the largest
     coefficient counts too.
     """
     if not math.isfinite(bound):
@@ -145,7 +145,7 @@ def _numeric(name: str, value: Any, shape: tuple[int, ...], problems: list[str])
 
 
 def _is_settled(value: Any) -> bool:
-    """Whether this is an array as `_numeric` would make it, and nobody else's view: no copy is needed."""
+    """Whether this is an array as `_numeric` would make it, and owns its data: no copy is needed."""
     if type(value) is not np.ndarray or value.dtype != np.float64:
         return False
     flags = value.flags
@@ -344,11 +344,11 @@ class SelectionProgram:
 
     @cached_property
     def value_scale(self) -> float:
-        """The size of what is decided about: the largest value of an item, or benefit of a pair.
+        """The scale of the objective: the largest value of an item, or benefit of a pair.
 
-        Proofs are measured by it, see `mio_rag.solvers.SolveOptions`. What is fixed, or does not fit the
-        budget, does not count, nor does a large penalty: it says what not to choose. Where nothing gains, the
-        smallest loss.
+        Tolerances of proofs are relative to it, see `mio_rag.solvers.SolveOptions`. Items that are fixed or
+        do not fit the budget do not count, nor do penalties, however large. If no item gains anything, it is
+        the smallest loss.
         """
         assert self.fixed is not None
         open_items = (self.fixed < 0) & (self.costs <= self.most_cost)
@@ -374,7 +374,7 @@ class SelectionProgram:
         return float(self.costs[np.asarray(x) > 0.5].sum())
 
     def violations(self, x: Sequence[int] | NDArray[Any]) -> list[str]:
-        """What a 0/1 vector breaks, in words; empty when it is feasible."""
+        """The constraints that a 0/1 vector violates, in words; empty if it is feasible."""
         assert self.fixed is not None
         chosen = np.asarray(x) > 0.5
         broken: list[str] = []

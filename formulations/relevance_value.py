@@ -1,7 +1,7 @@
-"""What an item is worth while its embedding moves: the two meanings of relevance.
+"""The value of an item as its embedding changes, for the two kinds of relevance.
 
-An item's *loss* is by how much its inner product with the query has fallen, -q . delta_i. Under perturbations
-its value is either
+An item's *loss* is the decrease of its inner product with the query, -q . delta_i. Under perturbations its
+value is either
 
 - an inner product (or any score that falls by the loss): r_i - loss_i; or
 - a curve: a function that falls as losses rise, as a calibrated probability does. Other items' losses may

@@ -1,8 +1,8 @@
 """Retrieve, reason or stop: a Markov decision process over the uncertainty level U.
 
-U in [0, 1]: 1 knows nothing, 0 is certain. Retrieving costs c_r and lowers U by delta_r with probability p_s,
-otherwise U stays; reasoning costs c_p and lowers U by delta_p; U never falls below 0. An answer given at U
-has the quality Q(U):
+U lies in [0, 1]: at 1 nothing is known, 0 is certain. Retrieving costs c_r and lowers U by delta_r with
+probability p_s, otherwise U stays; reasoning costs c_p and lowers U by delta_p; U never falls below 0. An
+answer given at U has the quality Q(U):
 
     linear  1 - U        log  1 - log2(1 + U)        exp  1 - exp(-k (1 - U))
 
@@ -10,8 +10,8 @@ Two readings:
 
 - *with stop* (a horizon of T decisions, the default): actions cost on the way, Q(U) is paid once, at the stop
   or after the last decision.
-- *as published* (no horizon): Q(U) - C(a) is paid at every step for ever, and there is no stop; it acts, and
-  pays, even at U = 0.
+- *as published* (no horizon): Q(U) - C(a) is paid at every step for ever. There is no stop action, so it
+  acts, and pays, even at U = 0.
 
 U is continuous; values between the points of the grid are interpolated linearly. Since values fall as U rises
 (for constant parameters), rounding every successor to the next lower or next higher point of the grid gives
@@ -42,7 +42,7 @@ Parameter = float | tuple[float, ...]
 #: From the cheapest: where actions are worth the same, the first is taken.
 ACTIONS = ("stop", "reason", "retrieve")
 
-_DEAREST = 1e12  # in units of quality: more is a mistake, and would leave the range of float64 in the end
+_DEAREST = 1e12  # in units of quality: more is a mistake, and would eventually overflow float64
 _HUGE = 1e300
 _MOST_CELLS = 50_000_000  # points of the grid times decisions: about 3 GB
 _EXACT = 1e-9  # a level so near to a point of the grid lies on it
@@ -96,7 +96,7 @@ class RetrievalMDP:
     grid: int = 1001
 
     def __post_init__(self) -> None:
-        for field in fields(self):  # so that files, traces and reports hold nothing of numpy's
+        for field in fields(self):  # so that files, traces and reports hold plain Python numbers
             object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
         problems = []
         for name in ("retrieve_drop", "reason_drop", "success", "retrieve_cost", "reason_cost"):
@@ -223,7 +223,7 @@ class RetrievalMDP:
         return self.rounded("interpolate")
 
     def _place(self, u: FloatArray, rounding: Rounding) -> tuple[NDArray[np.int64], FloatArray]:
-        """The grid point below each U, and how much of the way to the next one it lies."""
+        """The grid point below each U, and U's fraction of the way to the next one."""
         position = u * (self.grid - 1)
         near = np.rint(position)
         position = np.where(np.abs(position - near) < _EXACT * self.grid, near, position)

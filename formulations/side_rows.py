@@ -1,6 +1,6 @@
-"""More side constraints as rows: shares, coverage, smoothness, conflicts, needs; and rows with a price.
+"""More side constraints as rows: shares, coverage, changes, conflicts, needs; and soft rows with a price.
 
-Names are in the user's words: explanations and infeasibility reports quote them.
+Explanations and infeasibility reports quote the names of the rows.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def coverage_rows(clusters: Sequence[str], least: int = 1) -> list[LinearConstra
 
 
 def change_rows(ids: Sequence[str], previous: Iterable[str], most: int) -> list[LinearConstraint]:
-    """At most `most` changes against a previous selection: passages that come in, and that go.
+    """At most `most` changes from a previous selection: passages added plus passages removed.
 
-    Previous passages that are no candidates any more cannot stay; they do not count.
+    Previous passages that are no longer candidates do not count.
     """
     kept = set(previous)
     sign = np.array([-1.0 if i in kept else 1.0 for i in ids])
@@ -85,7 +85,7 @@ def change_rows(ids: Sequence[str], previous: Iterable[str], most: int) -> list[
 
 
 def conflict_rows(ids: Sequence[str], pairs: Iterable[tuple[int, int]]) -> list[LinearConstraint]:
-    """Never both of a pair; pairs that conflict all with each other share one row, which is tighter."""
+    """Never both of a pair. Passages that all conflict with each other share one row, which is tighter."""
     n = len(ids)
     near: list[set[int]] = [set() for _ in range(n)]
     for i, j in pairs:
@@ -111,7 +111,7 @@ def conflict_rows(ids: Sequence[str], pairs: Iterable[tuple[int, int]]) -> list[
 
 
 def need_rows(ids: Sequence[str], needs: Mapping[str, Sequence[str]]) -> list[LinearConstraint]:
-    """A passage only with those that it needs; one whose need is no candidate cannot be chosen."""
+    """A passage only together with those it needs; if one of them is not a candidate, it cannot be chosen."""
     at = {i: k for k, i in enumerate(ids)}
     rows = []
     for child, parents in needs.items():
@@ -131,7 +131,7 @@ def need_rows(ids: Sequence[str], needs: Mapping[str, Sequence[str]]) -> list[Li
 
 @dataclass(frozen=True, eq=False)
 class SoftRow:
-    """A row that may be broken at a price.
+    """A soft row: it may be violated at a price per unit.
 
     Parameters
     ----------
@@ -154,16 +154,16 @@ class SoftRow:
             raise InputError(f"'{self.row.name}' cannot be soft: its numbers are not whole")
 
     def broken(self, x: NDArray[np.int8]) -> float:
-        """By how much a decision on the row's items breaks it."""
+        """By how much a decision on the row's items violates it."""
         return self.row.violation(float(self.row.coefficients @ x[: self.row.coefficients.size]))
 
 
 def with_soft_rows(program: SelectionProgram, soft: Sequence[SoftRow]) -> SelectionProgram:
-    """The program with rows that may be broken at a price.
+    """The program with soft rows, which may be violated at a price per unit.
 
-    Each unit by which a row is broken is bought with an additional item behind the program's own, without
-    tokens, in sizes 1, 2, 4, ...; its linear value is minus its price. Their number is `n` of the result less
-    that of the program.
+    Violations are represented by slack items after the program's own, without tokens, in sizes 1, 2, 4, ...;
+    the linear value of a slack item is minus its price. Their number is `n` of the result minus that of the
+    program.
     """
     n = program.n
     sizes: list[tuple[int, float, float]] = []  # (soft row, coefficient, linear value)

@@ -1,7 +1,7 @@
 """Uncertainty sets for embeddings, and their support functions.
 
-A set U_i = rho_i K holds the perturbations delta_i that the embedding mu_i may suffer: one shape K for all
-passages, a radius rho_i for each. What a robust counterpart needs of it is the support function
+A set U_i = rho_i K holds the possible perturbations delta_i of the embedding mu_i: one shape K for all
+passages, a radius rho_i for each. A robust counterpart needs the support function
 h_i(a) = max {a . delta : delta in U_i} = rho_i h(a), a perturbation that attains it, and a bound on the
 bilinear term, max {delta_i . delta_j} <= rho_i rho_j max {u . v : u, v in K}:
 
@@ -11,7 +11,7 @@ bilinear term, max {delta_i . delta_j} <= rho_i rho_j max {u . v : u, v in K}:
     linf ball                                    |a|_1                                d
     at most k coordinates move, each by <= 1     the k largest |a_j|, summed          min(k, free coordinates)
     ellipsoid {L u : |u|_2 <= 1}                 |L'a|_2                              |L|_2 squared
-    own                                          yours                                yours
+    user-defined                                 given                                given
 
 and a budget of deviations (Bertsimas and Sim) lets at most Gamma of the chosen passages deviate.
 
@@ -70,7 +70,7 @@ class UncertaintySet(ABC):
 
     @property
     def has_points(self) -> bool:
-        """Whether the set can say which perturbation is worst, as joint worst cases and attacks need."""
+        """Whether the set can return a worst perturbation, which joint worst cases and attacks need."""
         return True
 
     @property

@@ -1,6 +1,6 @@
-"""More uncertainty sets: sparse boxes, ellipsoids, a budget of deviations, and the user's own.
+"""More uncertainty sets: sparse boxes, ellipsoids, a budget of deviations, user-defined sets.
 
-See `mio_rag.formulations.uncertainty` for what a set must know, and the table of support functions.
+See `mio_rag.formulations.uncertainty` for what a set must provide, and the table of support functions.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class OwnSet(ScaledSet):
         return value
 
     def unit_point(self, a: FloatArray) -> FloatArray:
-        """Your maximiser, checked against your function; 0 where that is 0, which no a / |a| can divide."""
+        """The given maximiser, checked against the function; 0 where the function is 0."""
         if self.maximiser is None:
             raise InputError("this set has no maximiser: give OwnSet one, or use the termwise counterpart")
         support, point = self.unit_support(a), np.zeros_like(a)
@@ -221,8 +221,8 @@ class OwnSet(ScaledSet):
         return np.asarray((u @ directions.T / reach).max(axis=1, initial=0.0))
 
     def to_dict(self) -> dict[str, Any]:
-        """Refused: a function is not data."""
-        raise InputError("an uncertainty set with an own support function cannot be written as JSON")
+        """Raises: a function cannot be written as JSON."""
+        raise InputError("an uncertainty set with a custom support function cannot be written as JSON")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""One question down the whole road: retrieve, select, generate."""
+"""Answer one question from an index: retrieve, select, generate."""
 
 from __future__ import annotations
 
@@ -67,6 +67,6 @@ def ask(
     )
     candidates = retriever.retrieve(asked.text)
     selection = chooser.select(candidates, allowed, generator)
-    if selection.result.x is None:  # a model without its context would make something up, at a price
+    if selection.result.x is None:  # without context the model would make something up, and cost tokens
         raise InfeasibleError(selection.explain())
     return selection, generator.generate(build_prompt(asked, selection.passages), max_tokens=max_tokens)

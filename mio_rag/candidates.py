@@ -25,7 +25,7 @@ _MOST_TOKENS = 10**12
 def _frozen_array(value: ArrayLike, dtype: Any) -> NDArray[Any]:
     if type(value) is np.ndarray and value.dtype == dtype:
         flags = value.flags
-        if flags.owndata and not flags.writeable:  # nobody else's view, and nobody writes to it
+        if flags.owndata and not flags.writeable:  # owns its data, and is read-only
             return value
     if np.iscomplexobj(value):
         raise TypeError("complex numbers")

@@ -27,7 +27,7 @@ def listed(name: str, value: Any) -> tuple[Any, ...]:
     if isinstance(value, (str, bytes)):
         raise InputError(f"{name} is one string: give a list of strings")
     if isinstance(value, (Set, Mapping)):
-        raise InputError(f"{found}, which has no order that other arguments could share: give a list")
+        raise InputError(f"{found}, which has no order: give a list")
     try:
         len(value)
         # An array's own numbers and truth values are no JSON.

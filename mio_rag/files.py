@@ -1,9 +1,9 @@
-"""Files and folders that are written whole or not at all, and that one run at a time works on.
+"""Atomic writes of files and folders, and locks that allow one run at a time.
 
-What is being written lies beside its place under a name with ``.partial`` in it, and its writer holds a lock
-on it. The system lets go of a lock when the process ends, however it ends. So what nobody holds was left by a
-writer that was killed, and is swept when the next one comes to the same place. Windows neither renames nor
-lets others write what is locked: there only runs hold locks, and nothing is swept.
+While it is written, a file or folder has a temporary name with ``.partial`` beside its target, and its writer
+holds a lock on it. The system releases the lock when the process ends, for whatever reason. So a partial file
+without a lock was left by a writer that was killed; the next writer of the same target removes it. Windows
+neither renames a locked file nor lets others write it: there only runs hold locks, and nothing is removed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNFINISHED = re.compile(rf"\.(.+)\.[0-9a-f]{{32}}(\{_PARTIAL}|\{_OLD})((?:\.[^.
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A partial file that takes the place of `path` when the block ends well, and goes when it does not.
+    """A partial file that replaces `path` if the block succeeds, and is removed if it fails.
 
     It exists, and is empty, when the block begins. Its name begins with a dot and ends as `path` does, for
     writers that go by the ending; they write it in place. It is on the disk before it takes that place, so
@@ -53,7 +53,7 @@ def replaced(path: Path) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     try:
         if target.exists() and not target.is_file():
-            raise InputError(f"'{path}' is no file: choose another path")
+            raise InputError(f"'{path}' is not a file: choose another path")
         with _partial(target, Path.touch) as partial:
             yield partial
             with partial.open("r+b") as file:  # Windows flushes only what is open for writing
@@ -91,9 +91,9 @@ def make_parent(path: Path) -> None:
 
 @contextmanager
 def replaced_folder(path: Path) -> Iterator[Path]:
-    """A partial folder that takes the place of `path` when the block ends well, and goes when it does not.
+    """A partial folder that replaces `path` if the block succeeds, and is removed if it fails.
 
-    Its parents are made where they are missing. An old folder survives until the new one stands.
+    Missing parents are created. An old folder is kept until the new one is complete.
 
     Raises
     ------
@@ -205,13 +205,13 @@ def _only_run(path: Path, where: str, else_: str) -> Iterator[None]:
 
 
 def _is_free(handle: int) -> bool:
-    """Take the lock of an open file, unless somebody has it; where there are no such locks, it is free."""
+    """Lock an open file; False if another process holds the lock. Without file locks it counts as free."""
     try:
         return _lock(handle)
     except OSError as error:
         found = f"this system or disk has no file locks ({error})"
         warnings.warn(
-            f"mio-rag: {found}: start no second run in the same folder", RuntimeWarning, stacklevel=7
+            f"mio-rag: {found}: do not start a second run in the same folder", RuntimeWarning, stacklevel=7
         )
     return True
 
@@ -306,7 +306,7 @@ def _remove_unless_held(path: Path) -> None:
     if handle is None:
         return
     try:
-        with suppress(OSError):  # without locks nobody knows; what stays is in nobody's way
+        with suppress(OSError):  # without locks there is no way to know; a leftover does no harm
             if _lock(handle):
                 _remove(path)
     finally:

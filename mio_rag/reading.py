@@ -1,8 +1,8 @@
-"""JSON and TOML that somebody else wrote: read strictly, so that nothing in it is lost or breaks later.
+"""Strict reading of JSON and TOML from outside, so that no value is lost and nothing fails later.
 
-Refused, beside what is no JSON or TOML: a key that an object has twice (the first value would be lost), NaN
-and Infinity, numbers beyond float64, halves of surrogate pairs, nesting that only an attack needs. A byte
-order mark is accepted.
+Besides invalid JSON and TOML, these are refused: duplicate keys of an object (the first value would be lost),
+NaN and Infinity, numbers beyond float64, halves of surrogate pairs, and very deep nesting. A byte order mark
+is accepted.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def parse_toml(text: str, name: str, kind: type[InputError] = InputError) -> dic
     except ValueError as error:
         long = not isinstance(error, tomllib.TOMLDecodeError) and "conversion" in str(error)
         reason = "a whole number in it has thousands of digits" if long else error
-        raise kind(f"{name} is no readable TOML file ({reason})") from error
+        raise kind(f"{name} is not a readable TOML file ({reason})") from error
     return data
 
 
@@ -129,7 +129,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON: write a finite one, or null where that is allowed")
+    raise ValueError(f"{text} is not a JSON number: write a finite one, or null where that is allowed")
 
 
 def _whole(text: str) -> int:
@@ -147,7 +147,7 @@ def _real(text: str) -> float:
 def _toml_real(text: str) -> float:
     value = float(text)
     if math.isnan(value):
-        raise ValueError("nan is no number to compute with: write a finite one")
+        raise ValueError("nan is not allowed: write a finite number")
     return value if "inf" in text else _real(text)
 
 
@@ -191,7 +191,9 @@ def _check_strings(level: list[Any]) -> None:
     for value in level:
         for text in value if type(value) is dict else (value,):
             if type(text) is str and _SURROGATE.search(text):
-                raise ValueError(f"{_short(text)} holds half of a surrogate pair, which is no character")
+                raise ValueError(
+                    f"{_short(text)} contains half of a surrogate pair, which is not a character"
+                )
 
 
 def _check_whole(value: Any) -> None:

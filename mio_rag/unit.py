@@ -1,4 +1,4 @@
-"""Embeddings as somebody gives them, scaled to length 1."""
+"""Given embeddings, scaled to unit length."""
 
 from __future__ import annotations
 

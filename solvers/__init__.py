@@ -1,4 +1,4 @@
-"""Solvers for selection programs and Markov decision processes: they know arrays, nothing of retrieval."""
+"""Solvers for selection programs and Markov decision processes; they work on arrays alone."""
 
 from mio_rag.solvers.batch import solve_many
 from mio_rag.solvers.registry import SolverInfo, available_solvers, resolve, solve, solvers

@@ -1,4 +1,4 @@
-"""Many programs at once: results in order, one bad program reported and not fatal."""
+"""Many programs at once: results in order; a failing program is reported and does not stop the others."""
 
 from __future__ import annotations
 
@@ -127,6 +127,6 @@ def _in_threads(
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     yield running.pop(future), future.result()
-        finally:  # an interrupt, or a caller who stopped reading, waits only for what is being solved
+        finally:  # on an interrupt, or if the caller stops reading, wait only for programs being solved
             for future in running:
                 future.cancel()

@@ -1,8 +1,7 @@
 """One BLAS thread while a solver runs, however many Python threads run solvers.
 
-Small matrix products of many-threaded BLAS libraries suffer multi-second stalls on busy machines. The limit
-is process-wide in those libraries, so it is counted: the first solver sets it, the last one gives back what
-was there.
+On busy machines, small matrix products in multi-threaded BLAS libraries can stall for seconds. The limit is
+process-wide, so users are counted: the first solver sets it, the last one restores the previous value.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ can be charged to either end, so i is worth at most
 
 whatever the partners are. The bound for t is the smaller of the t largest v_i(t) and the fractional knapsack
 over them; the bound is its maximum over every t that the budget (t cheapest items) and the count rows allow.
-Valid for negative pairs and every fixing; other side rows are relaxed.
+It is valid for negative pairs and with fixed items; other side rows are relaxed.
 """
 
 from __future__ import annotations

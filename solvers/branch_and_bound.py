@@ -1,17 +1,17 @@
 """The exact kernel: branch and bound on a concave relaxation, for any selection program.
 
-General solvers linearize the products x_i x_j, and the linear relaxation of "similar passages penalize each
-other" is useless: at x = 1/2 every penalty vanishes. Here the relaxation stays quadratic and concave, and is
-cheap to bound from any point (`kernel`). How tight it is depends on a matrix (`reformulation`). The steps are
+General solvers linearize the products x_i x_j. For pairwise penalties this relaxation is very weak: at
+x = 1/2 every penalty vanishes. Here the relaxation stays quadratic and concave, and is cheap to bound from
+any point (`kernel`). Its tightness depends on a matrix (`reformulation`). The steps are
 
-1. presolve: fixed items folded in, items that do not fit or cannot gain removed, rows that cannot bind
-   removed; without interactions, a knapsack search ends here;
-2. an incumbent from greedy starts, local search and perturbations of the best one; where the rows leave
-   these without any selection, HiGHS finds one to the program without interactions, or that there is none;
+1. presolve: substitute fixed items, remove items that do not fit or cannot gain and rows that cannot bind;
+   without interactions, a knapsack search finishes here;
+2. an incumbent from greedy starts, local search and perturbations of the best one; if the rows make these
+   fail, HiGHS solves the program without interactions for a feasible selection, or proves that there is none;
 3. the root: row multipliers by subgradient steps, the relaxation, fixing by reduced costs;
-4. depth-first search, including first, with propagation of the rows and fixing at every node;
-5. whenever what is left of the tree, judged by the share that is done, is likely to take longer than a better
-   matrix: find one, drop items that it shows to be hopeless, and search again from the better root.
+4. depth-first search, include branch first, with propagation of the rows and fixing at every node;
+5. if the rest of the tree, extrapolated from the finished share, is likely to take longer than computing a
+   better matrix: compute it, drop items that it excludes, and search again from the better root.
 
 The search can stop after any node: the bound is then the largest over the open nodes and everything that
 was pruned.
@@ -59,8 +59,8 @@ _FORCED_STARTS, _PERTURBATIONS, _ITEMS_PER_PERTURBATION = 3, 10, 10  # of the in
 _SECONDS_PER_SQUARE = 1.5e-7  # times m^2: about what the root takes; a nearer deadline gets a cheaper one
 _CLOSING_SECONDS_PER_SQUARE = 8e-8  # times n^2: what `conclude` takes to check an interrupted search
 _ROWS_SECONDS = 1.0  # at most, for a first selection that meets all rows
-_QUICK_WORK = 5e5  # of the search, before a better matrix is thought of
-_UNRESOLVED = "the search is over, but numbers of such different sizes cannot be resolved further"
+_QUICK_WORK = 5e5  # of the search, before a better matrix is considered
+_UNRESOLVED = "the search is complete, but the numbers differ too much in size to close the gap in float64"
 
 
 def solve(
@@ -101,7 +101,7 @@ def warmup() -> float:
 
 @once
 def _ready() -> None:
-    """Load or compile the kernel by calling its parts; say so where that takes seconds."""
+    """Load or compile the kernel by calling its parts; print a message if that takes seconds."""
     program, root = _tiny()
     best = Incumbent(-math.inf, None)
     # The first use of one_blas_thread looks for BLAS libraries, which is not solving either.
@@ -230,7 +230,7 @@ def _solve(
 def _start(
     program: SelectionProgram, problem: Problem, point: NDArray[np.float64], deadline: float, rounds: int
 ) -> Incumbent:
-    """A good selection, where one is found quickly."""
+    """A good selection, if one is found quickly."""
     best = Incumbent(-math.inf, None)
     _round(program, problem, point, best, rounds)
     if best.x is None:  # rows that greedy starts cannot meet
@@ -242,10 +242,10 @@ def _start(
 
 
 def _without_interactions(program: SelectionProgram, options: SolveOptions, seconds: float) -> SolveResult:
-    """The linear program in 0/1 that is left without interactions: a start, or the proof that there is none.
+    """Solve the 0/1 linear program without interactions: a feasible start, or a proof that there is none.
 
-    A search by value takes long to find out that rows contradict each other; HiGHS is made for that. Budget
-    and rows are looser by twice a tolerance: what is infeasible even so, is infeasible.
+    Depth-first search takes long to detect contradictory rows; HiGHS does it fast. Budget and rows are
+    relaxed by twice their tolerance, so that infeasibility of the relaxed program proves infeasibility.
     """
     from mio_rag.solvers import highs
 
@@ -284,7 +284,7 @@ def _round(
     if best.x is not None:
         known = best.x[problem.items]
         if np.count_nonzero(known) + np.count_nonzero(fixed_in(program)) < np.count_nonzero(best.x):
-            known = known[:0]  # some of it is no longer there
+            known = known[:0]  # some of its items were removed
     found, _, x = kernel_start.incumbent(
         problem.p,
         problem.A,

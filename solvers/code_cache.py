@@ -1,13 +1,14 @@
-"""Numba's cache of machine code on disk, read sooner and with more care than numba does.
+"""Numba's on-disk cache of machine code, with a faster and safer reader.
 
-Sooner: before numba reads its cache, it loads its implementations of Python, NumPy and SciPy's linear
-algebra, which takes nearly half of the time to a process's first solve. Finished machine code calls none of
-them. What is not in the cache is compiled as ever, and loads them then.
+Faster: before numba reads its cache, it loads its implementations of Python, NumPy and SciPy's linear
+algebra. This takes nearly half of the time to a process's first solve, and finished machine code calls none
+of them. Functions that are not in the cache are compiled as usual, which loads them then.
 
-With more care: numba compiles anew what stands in a changed file, but a caller in another file, which holds
-the changed function's machine code, it would go on using. A process that dies between writing the index and
-the data, or two that write at once, can leave an index that names the code of something else. And a file
-cut short fails every process that reads it. Here each file says what it is of; what is wrong is not there.
+Safer: numba recompiles functions of a changed file, but keeps using cached callers in other files, which
+contain the old machine code of the changed function. A process that dies between writing the index and the
+data, or two that write at once, can leave an index that refers to the code of something else. A truncated
+file fails every process that reads it. Here each file records what it contains; a file that does not match,
+or is damaged, is treated as missing.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _TAKEN_OF_FILES = {"save", "load", "_load_index", "_source_stamp"}
 def cached(dispatcher: Any) -> None:
     """Let a function that numba compiles with ``cache=True`` use this cache.
 
-    One of a numba that works in another way keeps numba's own cache, with a warning that says what to
-    install; one that does not compile at all, or has no cache, is left as it is.
+    A function of a numba version with other internals keeps numba's own cache, with a warning that says what
+    to install; with compilation disabled it is left unchanged.
     """
     cache = getattr(dispatcher, "_cache", None)
     if cache is None or isinstance(cache, NullCache):
@@ -80,7 +81,7 @@ def in_cache(dispatcher: Any) -> bool:
 
 def _warn(cache: Any, error: Exception) -> None:
     found = f"machine code in {cache.cache_path} is damaged ({type(error).__name__})"
-    warnings.warn(f"mio-rag: {found}: it is compiled anew", RuntimeWarning, stacklevel=3)
+    warnings.warn(f"mio-rag: {found}: compiling again", RuntimeWarning, stacklevel=3)
 
 
 def _digest_of_sources() -> str:

@@ -27,10 +27,10 @@ _FLAGS: dict[str, Any] = {
     "nogil": True,
     "error_model": "numpy",
     "fastmath": {"reassoc", "contract", "arcp", "nsz"},
-    "no_cfunc_wrapper": True,  # a door for C, which nobody uses, would take part of the time to compile
+    "no_cfunc_wrapper": True,  # an entry point for C, which is not used, would add to the compile time
 }
 
-_PATIENCE_SECONDS = 15.0  # with the other interpreter, which a busy machine may starve
+_PATIENCE_SECONDS = 15.0  # for the other interpreter, which may get little time on a busy machine
 
 #: "No item" as an argument. Of a function that is called with a plain -1, numba compiles another version.
 NONE = cast(int, np.int64(-1))
@@ -56,12 +56,12 @@ def compiled(function: _Function) -> _Function:
 
 @contextmanager
 def announced(what: str, seconds: str) -> Iterator[None]:
-    """Say what is compiled where that takes more than a moment; from the cache it does not.
+    """Print a message if compiling takes more than a moment; loading from the cache does not.
 
-    A moment of this process's own time: on a busy machine reading the cache may take seconds. `seconds` is
-    what it usually takes.
+    The delay is measured in CPU time of this process, since on a busy machine even reading the cache may take
+    seconds. `seconds` is the usual compile time.
     """
-    text = f"mio-rag: compiling {what}, once ({seconds} s; `mio-rag warmup` does it ahead)\n"
+    text = f"mio-rag: compiling {what}, once ({seconds} s; `mio-rag warmup` does it in advance)\n"
     done, start = threading.Event(), time.process_time()
 
     def watch() -> None:
@@ -79,12 +79,11 @@ def announced(what: str, seconds: str) -> Iterator[None]:
 
 @contextmanager
 def compiled_beside(function: Callable[..., object], statement: str) -> Iterator[None]:
-    """Compile a function in another interpreter meanwhile, which leaves it in the cache that both use.
+    """Compile a function in a second interpreter at the same time, through the shared cache.
 
-    Numba compiles in one thread of a process. Nothing happens where the cache holds the function, where there
-    is no cache or one core, or no plain interpreter to start (frozen programs, servers that embed Python). At
-    the end the other one is waited for. Whatever becomes of it, a function that is not in the cache then is
-    compiled here.
+    Numba compiles in one thread per process. Nothing is started if the cache already holds the function, if
+    there is no cache or only one core, or no plain interpreter (frozen programs, servers that embed Python).
+    The block waits for the second interpreter at its end. If that failed, the function is compiled here.
 
     Parameters
     ----------

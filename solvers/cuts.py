@@ -5,8 +5,8 @@ any weights w >= 0 that sum to 1, max_x sum_s w_s f_s(x) is one selection progra
 above every W. Each round solves that program, evaluates the selection's certified worst case, adds the
 scenario that is worst for it, and takes for w the weights that make the largest of the values of all
 selections so far smallest (a linear program: the dual of max t subject to t <= f_s(x) over mixtures of those
-selections). The bound may stay above the best worst case, since mixtures can be safer than any one selection;
-the gap that is left is reported.
+selections). The bound may stay above the best worst case, since mixtures can be safer than any one selection.
+The remaining gap is reported.
 
 Source: Kelley (1960); Bertsimas, Dunning and Lubin, Reformulation versus cutting-planes for robust
 optimization (2016), for cuts with an exact oracle.

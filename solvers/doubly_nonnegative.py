@@ -2,17 +2,16 @@
 
     maximise  p.x - 1/2 <A, X>   subject to  X_ii = x_i,  X_ij >= 0,  c.x <= b,  [[1, x'], [x, X]] psd.
 
-Without X >= 0 a relaxation spreads over many similar passages and books their pairs as negative: with heavy
-penalties the gap is tens of percent, with X >= 0 a few; with light ones it takes a third off what the best
-diagonal leaves. Solved roughly by the alternating direction method of multipliers on the dual. A step takes
-an eigendecomposition; the later the step, the less the eigenvectors turn, and the more often those of an
-earlier step serve again, to first order and for a quarter of the time. It can stop after any step: what is
-left of infeasibility is paid by a shift of the diagonal.
+Without X >= 0, a relaxation spreads over many similar passages and takes their pairs as negative: with heavy
+penalties the gap is tens of percent, with X >= 0 a few percent. With light penalties, X >= 0 reduces the gap
+of the best diagonal by a third. The program is solved roughly, by the alternating direction method of
+multipliers on the dual. A step takes an eigendecomposition. In later steps the eigenvectors change less, so
+that those of an earlier step can be reused to first order, in a quarter of the time. The method can stop
+after any step: remaining infeasibility is compensated by a shift of the diagonal.
 
 - `relaxation_matrix`: of all items.
-- `core_matrix`: of the items that the relaxation uses, about a quarter, in exchange for what the others
-  can afford by their reduced costs. A rough matrix for a fifth of the price; items that it shows to be
-  hopeless make the next one cheaper.
+- `core_matrix`: of the items that the relaxation uses, about a quarter; the others contribute through their
+  reduced costs. A rough matrix at a fifth of the cost; items that it excludes make the next one cheaper.
 
 Sources: Burer (2009) for the doubly non-negative relaxation; Povh, Rendl and Wiegele (2006) and Wen, Goldfarb
 and Yin (2010) for the method; Daleckii and Krein (1965) for the derivative of a function of a matrix.

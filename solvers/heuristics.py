@@ -6,10 +6,10 @@
     mmr           by value minus the largest penalty with a chosen item                 (rank and fill)
     local_search  greedy, then the best add, drop or swap until none improves
 
-`topk` and `mmr` fill the budget even with items that lower the objective, as the ranking baselines they stand
-for do (Carbonell and Goldstein, 1998, for MMR); the others stop when nothing gains. All keep the budget, the
-rows and the fixed items. Where rows demand more (a minimum count), items that bring the selection closer to
-feasibility are added first, whatever they are worth.
+`topk` and `mmr` fill the budget even with items that lower the objective, as the ranking baselines that they
+represent do (Carbonell and Goldstein, 1998, for MMR); the others stop when no item gains. All keep the
+budget, the rows and the fixed items. Where rows demand more (a minimum count), items that bring the selection
+closer to feasibility are added first, whatever they are worth.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Why a program admits nothing: a minimal set of requirements that conflict, and the budget that would do.
+"""Why a program is infeasible: a minimal set of conflicting requirements, and the smallest sufficient budget.
 
 Requirements are the budget, the rows and the fixed items. The deletion filter drops one after another while
 what remains is still infeasible; what is left conflicts, and no part of it does (Chinneck and Dravnieks,
-1991). The budget is dropped first: where it stays, a larger one would do, and the smallest such budget is an
-exact solve, the cheapest selection that keeps everything else.
+1991). The budget is dropped first. If it stays in the conflict, a larger budget would be enough; the smallest
+such budget is the cost of the cheapest selection that satisfies everything else, found by an exact solve.
 """
 
 from __future__ import annotations

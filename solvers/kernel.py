@@ -24,9 +24,8 @@ BoolArray = NDArray[np.bool_]
 #: Places in the array `numbers` of `search`.
 INCUMBENT, TOLERANCE, DEPTH, NODES, PRUNED, STEPS, RELATIVE_GAP, OFFSET, WORK, DONE = range(10)
 
-# Work is counted in what stands for a nanosecond, so that what to do next does not depend on a clock: for a
-# node, for an item in it, for an item and an exchange, for an item and a row, for a cubed item of a
-# factorization.
+# Work is counted in units of about a nanosecond, so that decisions do not depend on a clock: per node, per
+# item of a node, per item and exchange, per item and row, per cubed item of a factorization.
 NODE, ITEM, EXCHANGE, ROW, FACTOR = 400.0, 45.0, 4.6, 2.4, 0.05
 
 _LARGEST_FACTOR = 64  # items; to factorize more costs too much in a node

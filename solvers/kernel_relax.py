@@ -164,9 +164,9 @@ def probe(
     stop: float,
     out: BitArray,
 ) -> tuple[float, int]:
-    """Look at one item of `order` after another: if it were in, could anything above `stop` be reached?
+    """Probe the items of `order` in turn: with the item selected, could anything above `stop` be reached?
 
-    Where not, it is marked in `out` (which may hold items that are out already). An item that is in has its
+    If not, it is marked in `out` (which may hold items that are out already). An item that is in has its
     true penalties A with the others in place of those of G, and no diagonal of its own, so that this shows
     more than its reduced cost. x is a point of the relaxation, g is G x, c and room are the true costs, cr
     and extra those of the relaxation. Returns the largest bound of an item that was marked, and how many

@@ -1,4 +1,4 @@
-"""What a process does once, however many threads ask for it at the same time."""
+"""Run something once per process, even if several threads ask for it at the same time."""
 
 from __future__ import annotations
 

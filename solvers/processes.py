@@ -1,8 +1,8 @@
-"""Programs over worker processes: one that takes its process down costs that program, not the batch.
+"""Programs in worker processes: one that crashes its process fails alone; the batch continues.
 
-A dead worker breaks a whole pool of `concurrent.futures`, which does not say what it was at work on. So every
-program that the broken pool had not finished is solved again in a process of its own; the one that dies again
-is reported, and a new pool goes on with the rest.
+A dead worker breaks a whole pool of `concurrent.futures`, which does not tell what the worker was solving. So
+every program that the broken pool had not finished is solved again in its own process. A program that crashes
+again is reported, and a new pool continues with the rest.
 """
 
 from __future__ import annotations

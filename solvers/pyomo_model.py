@@ -1,4 +1,4 @@
-"""The program as a Pyomo model: the readable reference, and the door to every solver that Pyomo knows.
+"""The program as a Pyomo model: a readable reference, and access to every solver that Pyomo supports.
 
 solver="pyomo"          HiGHS through Pyomo
 solver="pyomo:NAME"     any other installed solver: "pyomo:gurobi", "pyomo:scip", "pyomo:cbc", ...
@@ -155,7 +155,7 @@ def _values(model: Any, pyo: Any) -> Any:
 
 
 def _solve_highs(model: Any, options: SolveOptions, given: Scaled) -> _Claims:
-    # The classic appsi_highs interface drops the time limit without a word; this one keeps it.
+    # The classic appsi_highs interface silently drops the time limit; this one keeps it.
     factory = require("pyomo.contrib.solver.common.factory", "solvers", "solver='pyomo'").SolverFactory
     results = require("pyomo.contrib.solver.common.results", "solvers", "solver='pyomo'")
     pyo = require("pyomo.environ", "solvers", "solver='pyomo'")

@@ -5,7 +5,7 @@ at most A off the diagonal,
 
     p.x - 1/2 x'A x  <=  (p + diag(G)/2).x - 1/2 x'G x      for every 0/1 vector x,
 
-and the right side is concave. How good the bound is depends on G. Ways to find one, by rising price:
+and the right side is concave. The quality of the bound depends on G. Ways to find one, by increasing cost:
 
 - `first_matrix`: A with the smallest uniform diagonal, or one that charges links to their ends. One or two
   eigenvalue computations.

@@ -1,7 +1,7 @@
-"""One door to every solver: `solve(program, solver="auto", options=SolveOptions(...))`.
+"""The common interface of all solvers: `solve(program, solver="auto", options=SolveOptions(...))`.
 
-Each back end declares what it can take; a program that it cannot take is refused before anything is built,
-with the name of a solver that can.
+Each back end declares what it supports. A program that it does not support is refused before anything is
+built, with the name of a solver that does.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class SolverInfo:
 
 
 _EXACT = (
-    SolverInfo("branch_and_bound", True, "our own kernel: milliseconds for dense programs", ("numba",)),
+    SolverInfo(
+        "branch_and_bound", True, "the exact kernel of mio-rag: milliseconds for dense programs", ("numba",)
+    ),
     SolverInfo("exhaustive", True, "enumeration of every selection", max_free=20),
     SolverInfo("highs", True, "HiGHS on Fortet/McCormick products", ("highspy",)),
     SolverInfo(

@@ -58,7 +58,7 @@ class Root:
 
 
 def target(problem: Problem, best: Incumbent, tolerance: float, options: SolveOptions) -> float:
-    """The bound at which nothing worth having is left: incumbent plus tolerance."""
+    """The bound below which nothing better can be left: incumbent plus tolerance."""
     if best.x is None:
         return -math.inf
     objective = abs(problem.base / problem.scale + best.value)
@@ -87,13 +87,13 @@ def relax_root(root: Root, best: Incumbent, tolerance: float, options: SolveOpti
 
 
 def probed(root: Root, stop: float, deadline: float, fewest: int | None = None) -> Root:
-    """The root without items that lead nowhere above `stop` once they are in (see `kernel_relax.probe`).
+    """The root without items that cannot be part of anything above `stop` (see `kernel_relax.probe`).
 
     With fewer than `fewest` items (None: 50), or without an incumbent, the root as it is.
 
-    The most hopeless come first, and `_PATIENCE` of them in a row that stay end it, or the deadline. With
-    short passages this leaves about half of 200 items where reduced costs leave all, and the next matrix
-    is cheaper and better for it.
+    The least promising items are probed first. Probing ends when `_PATIENCE` of them in a row cannot be
+    dropped, or at the deadline. With short passages it leaves about half of 200 items where reduced costs
+    leave all, which makes the next matrix cheaper and better.
     """
     problem, x = root.problem, root.x
     if problem.m < (_FEWEST_TO_PROBE if fewest is None else fewest) or stop == -math.inf:

@@ -1,4 +1,4 @@
-"""One program of a batch: whatever goes wrong with it is its result, and the batch goes on."""
+"""Solve one program of a batch; any error becomes its result, so that the batch continues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["AHEAD", "OptionsOf", "solve_reported"]
 #: The options for a program, by its number.
 OptionsOf = Callable[[int], SolveOptions | None]
 
-#: Programs handed out ahead for each worker: enough that none waits, few enough to build them as they are
+#: Programs queued for each worker: enough that none waits, few enough to build them as they are
 #: needed.
 AHEAD = 2
 
@@ -25,5 +25,5 @@ def solve_reported(program: SelectionProgram, solver: str, options: SolveOptions
         return solve(program, solver, options)
     except MioRagError as error:
         return SolveResult(Status.ERROR, solver, message=str(error))
-    except Exception as error:  # a defect of a back end costs its own program, not the batch
+    except Exception as error:  # a fault in a back end fails its own program, not the batch
         return SolveResult(Status.ERROR, solver, message=f"{type(error).__name__}: {error}")

@@ -259,7 +259,7 @@ def conclude(
     if violations:
         return SolveResult(
             Status.ERROR,
-            message=f"{solver} returned a selection that breaks: {'; '.join(violations)}",
+            message=f"{solver} returned an infeasible selection: {'; '.join(violations)}",
             **common,
         )
     objective = program.objective(decision)
@@ -268,7 +268,7 @@ def conclude(
             Status.ERROR,
             x=decision,
             objective=objective,
-            message=f"{solver} claims infeasibility, but returned a selection that satisfies everything",
+            message=f"{solver} claims infeasibility, but returned a feasible selection",
             **common,
         )
     if known is None:

@@ -94,7 +94,7 @@ class Scaled:
         if self.coarse:
             bound, limit = None, limit or "precision"
             if x is None or self.given.violations(x):
-                x, message = None, "the numbers of this program lie too far apart for this solver"
+                x, message = None, "the numbers of this program differ too much in size for this solver"
                 proven_infeasible, common["broken"] = False, False
         elif limit is None and x is not None and bound is not None and not self.given.violations(x):
             objective = self.given.objective(x)

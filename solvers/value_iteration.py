@@ -244,7 +244,7 @@ def _backup(
 def _checked(
     mdp: FiniteMDP, method: str, values: FloatArray, epsilon: float, sweeps: int, tie: float, start: float
 ) -> MDPSolution:
-    """The solution with bounds that follow from the values alone, whoever found them."""
+    """The solution with bounds that follow from the values alone, however they were found."""
     n, m = mdp.rewards.shape
     q, policy = np.empty((n, m)), np.empty(n, dtype=np.int32)
     improved, low, high, rounding = _backup(mdp, values, tie, q, policy)

@@ -75,7 +75,7 @@ def test_a_link_goes_on_pointing_to_what_is_replaced(tmp_path: Path) -> None:
 def test_what_is_no_file_is_never_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(InputError, match="is no file"):
+        with pytest.raises(InputError, match="is not a file"):
             write_atomically(path, "text")
     with pytest.raises(InputError, match="could not be written"):
         write_atomically(tmp_path / "missing" / "file.txt", "text")

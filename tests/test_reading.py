@@ -26,8 +26,8 @@ DEEP = "[" * 5000 + "]" * 5000
 BAD_JSON = [
     ('{"a": 1, "a": 2}', "'a' is given twice"),
     ('{"b": {"a": 1, "a": 1}}', "'a' is given twice"),
-    ("[NaN]", "NaN is no number"),
-    ("[-Infinity]", "-Infinity is no number"),
+    ("[NaN]", "NaN is not a JSON number"),
+    ("[-Infinity]", "-Infinity is not a JSON number"),
     ("[1" + "0" * 400 + "]", r"100000000000\.\.\. \(401 characters\) is larger than any"),
     ("[" + "9" * 5000 + "]", "is larger than any"),
     ("[-1e999]", "-1e999 is larger than any"),
@@ -44,7 +44,7 @@ BAD_TOML = [
     (f"a = {DEEP}", "nested more than 64 levels deep"),
     ("a = 1" + "0" * 400, "larger than any"),
     ("a = " + "9" * 5000, "thousands of digits"),
-    ("a = nan", "nan is no number"),
+    ("a = nan", "nan is not allowed"),
     ("a = 1e999", "1e999 is larger than any"),
     ("a = 1\na = 2", "Cannot overwrite a value"),
 ]

@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--generator", required=True, help="for instance 'gguf:MODEL.gguf?slots=8&replies=FILE.sqlite'"
     )
     parser.add_argument(
-        "--work", type=Path, required=True, help="folder of finished rows; a run goes on there"
+        "--work", type=Path, required=True, help="folder of finished rows; a run resumes there"
     )
     parser.add_argument(
         "--share",

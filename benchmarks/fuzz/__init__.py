@@ -1,1 +1,1 @@
-"""Random and mutated inputs at every door of the product; every one must end well."""
+"""Random and mutated inputs to every public interface: each must give a valid result or a clear error."""

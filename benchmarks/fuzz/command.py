@@ -1,4 +1,4 @@
-"""`python -m benchmarks fuzz`: random and mutated inputs, of which every one must end well.
+"""`python -m benchmarks fuzz`: random and mutated inputs; each must give a valid result or a clear error.
 
 Well means: a result whose claims hold when they are recomputed (objective, budget, bound, strict JSON; small
 programs also against enumeration), or an error of the package's own with a message. On the command line: the
@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--minutes", type=float, help="stop after so many minutes, whatever is left")
     cores = os.cpu_count() or 1
     add("--processes", type=int, default=cores, help="0: this one alone (default: %(default)s, one a core)")
-    add("--resume", action="store_true", help="go on where an interrupted run of this seed was stopped")
+    add("--resume", action="store_true", help="resume an interrupted run of this seed")
     add("--repeat", metavar="KIND:NUMBER", help="run one input of this seed again, and show it")
     add("--out", type=Path, default=Path("benchmarks/results/fuzz.json"), help="(default: %(default)s)")
 

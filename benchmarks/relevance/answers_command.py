@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--indexes", type=Path, required=True, help="folder that holds an index for each set")
     parser.add_argument("--sets", required=True, help="comma-separated; one question of each in turn")
     parser.add_argument("--work", type=Path, required=True, help="work folder of `relevance`, for its models")
-    parser.add_argument("--generator", required=True, help="what reads, for instance gguf:PATH")
+    parser.add_argument("--generator", required=True, help="the reader, for instance gguf:PATH")
     parser.add_argument("--conditions", default="baseline,mmr,ours,gold", help=", ".join(CONDITIONS))
     parser.add_argument("--questions", type=int, default=120, help="of each set (default: 120)")
     parser.add_argument("--budget-tokens", type=int, default=256)

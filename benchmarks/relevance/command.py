@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--indexes", type=Path, required=True, help="folder that holds an index for each set")
     parser.add_argument("--sets", required=True, help="comma-separated; the order of the report")
     parser.add_argument(
-        "--work", type=Path, required=True, help="folder of finished parts; a run goes on there"
+        "--work", type=Path, required=True, help="folder of finished parts; a run resumes there"
     )
     parser.add_argument("--time-limit", type=float, default=1.0, help="seconds a program (default: 1)")
     parser.add_argument("--limit", type=int, help="questions of each half, for a quick look")

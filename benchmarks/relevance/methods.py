@@ -1,4 +1,4 @@
-"""The compared decision rules: rank baselines, the ablation, and the whole road."""
+"""The compared decision rules: rank baselines, the ablation, and the full method."""
 
 from __future__ import annotations
 

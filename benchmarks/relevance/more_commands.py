@@ -1,4 +1,4 @@
-"""`python -m benchmarks transfer`, `tuned` and `road`."""
+"""`python -m benchmarks transfer`, `tuned` and `latency`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.relevance import road, transfer, tuned
+from benchmarks.relevance import latency, transfer, tuned
 from benchmarks.relevance.models import halves, load
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
@@ -20,10 +20,10 @@ from mio_rag.retrieval import CorpusIndex
 from mio_rag.solvers.branch_and_bound import warmup
 
 __all__ = [
-    "add_road_options",
+    "add_latency_options",
     "add_transfer_options",
     "add_tuned_options",
-    "road_command",
+    "latency_command",
     "transfer_command",
     "tuned_command",
 ]
@@ -56,9 +56,9 @@ def add_tuned_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-limit", type=float, default=0.5, help="seconds a program (default: 0.5)")
 
 
-def add_road_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `road`."""
-    _common(parser, "benchmarks/results/road.json")
+def add_latency_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `latency`."""
+    _common(parser, "benchmarks/results/latency.json")
     parser.add_argument("--questions", type=int, default=60, help="of each set (default: 60)")
     parser.add_argument("--pool", type=int, default=50)
     parser.add_argument("--budget-tokens", type=int, default=512)
@@ -128,7 +128,7 @@ def tuned_command(given: argparse.Namespace) -> int:
     return _write(given, report | {"results": found}, tuned.table(found))
 
 
-def road_command(given: argparse.Namespace) -> int:
+def latency_command(given: argparse.Namespace) -> int:
     """The time of a new question, by stage."""
     found: dict[str, Any] = {}
     before = os.environ.get("MIO_RAG_CACHE")
@@ -140,7 +140,7 @@ def road_command(given: argparse.Namespace) -> int:
                 dataset = load_dataset(given.data / name)
                 questions = halves(dataset, given.seed, given.questions + 3).report
                 index = CorpusIndex.load(given.indexes / name)
-                found[name] = road.measure(index, questions, given.pool, given.budget_tokens)
+                found[name] = latency.measure(index, questions, given.pool, given.budget_tokens)
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
@@ -149,5 +149,5 @@ def road_command(given: argparse.Namespace) -> int:
             if before is not None:
                 os.environ["MIO_RAG_CACHE"] = before
     load = os.getloadavg()[0]
-    report = {"benchmark": "road", "seed": given.seed, "pool": given.pool, "load": load, "results": found}
-    return _write(given, report | {"budget_tokens": given.budget_tokens}, road.table(found))
+    report = {"benchmark": "latency", "seed": given.seed, "pool": given.pool, "load": load, "results": found}
+    return _write(given, report | {"budget_tokens": given.budget_tokens}, latency.table(found))

@@ -52,7 +52,7 @@ def table(results: Mapping[str, Any]) -> str:
                     f"{entry['target']:.3f} of {entry['baseline']} at {found['matched_at']}: "
                     f"{share['mean']:.0%} of its tokens ({share['low']:.0%} to {high})"
                 )
-    lines += ["where the whole road is not clearly ahead of the best baseline of the same budget:"]
+    lines += ["not clearly better than the best baseline of the same budget:"]
     return "\n".join([*lines, *(_short_of(results) or ["  nowhere"])])
 
 

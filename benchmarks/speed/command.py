@@ -72,7 +72,7 @@ def command(given: argparse.Namespace, arguments: Sequence[str]) -> int:
             print(f"error: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        _note("interrupted: finished solves are kept, the same command goes on with the rest")
+        _note("interrupted: finished solves are kept, the same command continues with the rest")
         return 130
 
 

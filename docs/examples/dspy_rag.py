@@ -32,7 +32,7 @@ class Answer(dspy.Module):
         return dspy.Prediction(answer=said.answer, found=found)
 
 
-# DSPy's predictors insist on a language model; put yours in place of this scripted one.
+# DSPy's predictors need a language model; replace this scripted one with yours.
 dspy.configure(lm=DummyLM([{"answer": "the Menai Suspension Bridge"}]))
 
 result = Answer()(

@@ -1,9 +1,9 @@
-"""Haystack: a pipeline with a ranker that chooses, saved as YAML and loaded again.
+"""Haystack: a pipeline whose ranker is mio-rag, saved as YAML and loaded again.
 
     pip install "mio-rag[haystack,retrieval]"
     python docs/examples/haystack_rag.py
 
-Haystack reports anonymous usage statistics, unless HAYSTACK_TELEMETRY_ENABLED=False is set.
+Haystack sends anonymous usage statistics unless HAYSTACK_TELEMETRY_ENABLED=False is set.
 """
 
 from haystack import Document, Pipeline
@@ -29,7 +29,7 @@ store.write_documents(
 )
 
 pipeline = Pipeline()
-# return_embedding: the ranker then needs no embedder of its own.
+# With return_embedding=True the ranker needs no embedder.
 pipeline.add_component("retriever", InMemoryEmbeddingRetriever(store, top_k=30, return_embedding=True))
 pipeline.add_component(
     "ranker", SelectionRanker(256, passage_penalty="auto", source_key="source", max_per_source=3)

@@ -39,7 +39,7 @@ store.add_documents(
     ]
 )
 
-# The one line that is new. The vector store's own embedder compares the documents with each other.
+# The only new step. It compares the documents with the embedder of the vector store.
 chosen = SelectionRetriever(
     retriever=store.as_retriever(search_kwargs={"k": 30}),
     budget_tokens=256,

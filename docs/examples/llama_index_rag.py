@@ -42,13 +42,13 @@ engine = index.as_query_engine(
     node_postprocessors=[
         SelectionPostprocessor(
             budget_tokens=256,
-            embedder=embedding,  # leave it out where Settings.embed_model is set
+            embedder=embedding,  # not needed if Settings.embed_model is set
             passage_penalty="auto",
             source_key="source",
             max_per_source=3,
         )
     ],
-    llm=MockLLM(),  # stands for your model: it returns its prompt, so that you see what would be read
+    llm=MockLLM(),  # stands for your model: it returns its prompt, so you can see the chosen context
 )
 
 response = engine.query(

@@ -5,7 +5,7 @@
     haystack       SelectionRanker
     dspy           SelectionModule
 
-All take `budget_tokens`, the parameters of `mio_rag.Selector` as keywords, an embedder where documents come
-without vectors, and a counter. What is chosen keeps its text, metadata and score, stands in prompt order, and
-carries in its metadata, under "mio_rag", its rank, why it was chosen, and the certificate of the choice.
+All take `budget_tokens`, the parameters of `mio_rag.Selector` as keywords, a counter, and an embedder for
+documents without vectors. Chosen documents keep their text, metadata and score and are returned in prompt
+order. Their metadata has, under "mio_rag", the rank, the reason, and the certificate of the selection.
 """

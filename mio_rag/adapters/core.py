@@ -1,4 +1,4 @@
-"""What all adapters do: documents of a framework -> `mio_rag.select` -> what was chosen, with its notes."""
+"""The core of the adapters: documents of a framework -> `mio_rag.select` -> chosen documents, with notes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Documents:
         for name in ("ids", "sources", "scores", "embeddings", "embed_texts"):
             column = getattr(self, name)
             if column is not None and len(column) != n:
-                raise InputError(f"{name} has {len(column)} entries, expected {n}: one a document")
+                raise InputError(f"{name} has {len(column)} entries, expected {n}: one per document")
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -114,9 +114,9 @@ def choose(
 ) -> Choice:
     """Choose among documents.
 
-    Relevance is their score where all have one, and the cosine with the question where none has. Nothing is
-    embedded that the settings do not need: `vectors` is called where something has to be. Ids that repeat are
-    told apart by "#2", "#3" and so on; a document without id goes by its place, from 0.
+    Relevance is the score if all documents have one, and the cosine with the question if none has. `vectors`
+    is called only if the settings need embeddings. Repeated ids get the suffixes "#2", "#3" and so on; a
+    document without id gets its position, from 0.
     With ``prompt_order="document"`` the order of the documents is kept.
 
     Returns
@@ -139,7 +139,7 @@ def choose(
     scores, sources = documents.scores, documents.sources
     missing = n if scores is None else _missing_scores(scores)
     if 0 < missing < n:
-        raise InputError(f"{missing} of {n} documents have no score: give all one, or none")
+        raise InputError(f"{missing} of {n} documents have no score: score all of them, or none")
     cosine = missing == n
     rows = _rows(documents, vectors) if cosine or _needs_passages(selector) else None
     if (cosine or _needs_query(selector)) and query_embedding is None:
@@ -152,8 +152,8 @@ def choose(
         if not any(sources):
             if selector.max_per_source is not None or selector.side.max_source_share is not None:
                 raise InputError(
-                    "no document has a source, which max_per_source and max_source_share go by: say where in "
-                    "the metadata it stands (source_key), or leave them out"
+                    "no document has a source, which max_per_source and max_source_share need: name the "
+                    "metadata field that holds it (source_key), or leave them out"
                 )
             sources = None
         elif not all(sources):

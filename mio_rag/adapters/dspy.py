@@ -134,9 +134,9 @@ class SelectionModule(dspy.Module):
         rows = self._stored_rows(found.get("indices", None))
         if scores is not None and not _goes_along(scores, len(passages)):
             held = len(scores) if hasattr(scores, "__len__") else repr(scores)
-            raise InputError(f"scores has {held} entries, expected {len(passages)}: one a passage")
+            raise InputError(f"scores has {held} entries, expected {len(passages)}: one per passage")
         if rows is not None and len(rows) != len(passages):
-            raise InputError(f"indices has {len(rows)} entries, expected {len(passages)}: one a passage")
+            raise InputError(f"indices has {len(rows)} entries, expected {len(passages)}: one per passage")
         documents = Documents(
             list(map(_text, passages)),
             scores=None if scores is None else list(scores),

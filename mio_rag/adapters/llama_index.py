@@ -26,8 +26,8 @@ __all__ = ["SelectionPostprocessor"]
 class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
     """Chooses among retrieved nodes under a token budget, with a proof.
 
-    A node costs what the model is shown of it, metadata included, and is embedded as the index embeds it. Its
-    notes stand in ``node.metadata["mio_rag"]``, where neither the model nor an embedder is shown them.
+    The token cost of a node is counted on the text that the model sees, metadata included. A node is embedded
+    as the index embeds it. Its notes are in ``node.metadata["mio_rag"]``, hidden from model and embedder.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The plain-Python door: choose among texts that you already retrieved."""
+"""`select`: choose among texts that you already retrieved."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def select(
     selector: Selector | None = None,
     **settings: Unpack[SelectorSettings],
 ) -> Selection:
-    """Choose among texts that you already retrieved: the plain-Python door.
+    """Choose among texts that you already retrieved.
 
     Parameters
     ----------
@@ -99,14 +99,16 @@ def select(
     if problems := no_strings("texts", texts) + no_strings("titles", titles or ()):
         raise InputError(problems)
     if counter is not None and not isinstance(counter, TokenCounter):
-        raise InputError(f"counter={counter!r} is no TokenCounter: give an object with name and count(texts)")
+        raise InputError(
+            f"counter={counter!r} is not a TokenCounter: give an object with name and count(texts)"
+        )
     if embedder is not None and embeddings is None:
         from mio_rag.retrieval.embedders import make_embedder
 
         model = make_embedder(embedder) if isinstance(embedder, str) else embedder
         if not (isinstance(getattr(model, "name", None), str) and callable(getattr(model, "encode", None))):
             raise InputError(
-                f"embedder={embedder!r} is no Embedder: give a name, or an object with encode(texts)"
+                f"embedder={embedder!r} is not an Embedder: give a name, or an object with encode(texts)"
             )
         if model.name == "tfidf":
             model.fit(texts)

@@ -1,4 +1,4 @@
-"""Vectors for documents that frameworks hand out without theirs: made once, and remembered by text."""
+"""Vectors for documents that frameworks return without them: computed once and cached by text."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ REMEMBERED = 20_000
 
 
 class Vectors:
-    """Embeds passages and questions; a passage's vector is remembered by its text.
+    """Embeds passages and questions; passage vectors are cached in memory by text.
 
-    Frameworks hand out documents without their vectors. The same documents come up again and again, so that
-    remembering saves most of the work; nothing is written to disk.
+    Frameworks return documents without their vectors, and the same documents come up again and again.
 
     Parameters
     ----------
@@ -98,7 +97,7 @@ class Vectors:
             known = self._rows[[self._places[text] for text in kept]]
         made = matrix("the embedder", self._passages(new))
         if len(made) != len(new):
-            raise InputError(f"the embedder made {len(made)} vectors of {len(new)} texts")
+            raise InputError(f"the embedder returned {len(made)} vectors for {len(new)} texts")
         if kept and made.shape[1] != known.shape[1]:
             raise InputError(
                 f"the embedder made vectors of {made.shape[1]} dimensions, earlier of {known.shape[1]}"
@@ -133,7 +132,7 @@ class Vectors:
         try:
             return np.asarray(made, dtype=np.float32)
         except (TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"the embedder made no vector of the question ({error})") from error
+            raise InputError(f"the embedder returned no vector for the question ({error})") from error
 
 
 def matrix(whose: str, rows: ArrayLike | Sequence[Any]) -> NDArray[np.float32]:

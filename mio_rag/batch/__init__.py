@@ -1,4 +1,4 @@
-"""Selections for millions of questions: Parquet in, Parquet out, each row once."""
+"""Selections for many questions: Parquet in, Parquet out, each row exactly once."""
 
 from __future__ import annotations
 

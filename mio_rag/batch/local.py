@@ -1,9 +1,8 @@
 """Row groups over a pool of processes on this machine.
 
-Workers read their own row groups and write their own shards: nothing but numbers travels between processes. A
-worker that dies breaks the pool; the row groups that were under way are then gone on with one by one, each in
-a process of its own, and a row that kills such a process twice is rejected. Workers end when their parent
-does, however that ended.
+Workers read their own row groups and write their own shards; only counts are exchanged between processes. A
+worker that dies breaks the pool. The unfinished row groups are then continued one by one, each in its own
+process, and a row that kills such a process twice is rejected. Workers end when their parent process ends.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from mio_rag.errors import InputError, SolverError
 __all__ = ["run_local"]
 
 _POLL_SECONDS = 0.25
-_DEATHS = 2  # of a process of its own, before a row is held to blame
+_DEATHS = 2  # crashes of a separate process, before a row is rejected
 _NOWHERE = -1
 
 _shared: Any = None  # rows finished, in each worker
@@ -123,7 +122,7 @@ def _work(job: Job, group: Group, skip: frozenset[int]) -> GroupReport:
 
 @contextmanager
 def _marked(path: Path) -> Iterator[Callable[[int], None]]:
-    """Where this process is, in a mapped file that outlives it; no system call a row."""
+    """The current row of this process, in a mapped file that survives a crash; no system call per row."""
     try:
         path.write_bytes(struct.pack("q", _NOWHERE))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Rows of a candidates file -> `Candidates`, each on its own: a bad row is an error in its place."""
+"""Rows of a candidates file -> `Candidates`, one by one: an invalid row becomes an error in its place."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def read_rows(batch: Any, kinds: Mapping[str, Any], names: Mapping[str, str]) ->
         row = {name: column[k] for name, column in columns.items()}
         label = row.pop("query_id") or ""
         if isinstance(label, bytes):
-            yield repr(label), InputError("query_id is no text: it is not encoded in UTF-8"), None
+            yield repr(label), InputError("query_id is not valid UTF-8 text"), None
             continue
         budget = row.pop("budget_tokens", None)
         try:
             yield label, _candidates(label, row), _whole(budget)
         except InputError as error:
             yield label, error, None
-        except Exception as error:  # what nobody thought of costs its own row, not the batch
+        except Exception as error:  # an unforeseen error fails its own row, not the batch
             yield label, InputError(f"the row cannot be read ({type(error).__name__}: {error})"), None
 
 
@@ -173,7 +173,7 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
     read = {"ids": ids, "question": [row.get("question")], **{name: row.get(name) for name in _TEXTS}}
     damaged = [name for name, given in read.items() if given and bytes in set(map(type, given))]
     if damaged:
-        raise InputError([*problems, *(f"{name} is no text: it is not encoded in UTF-8" for name in damaged)])
+        raise InputError([*problems, *(f"{name} is not valid UTF-8 text" for name in damaged)])
     blank = [k for k, name in enumerate(ids) if not (name or "").strip()]
     if blank:
         problems.append(f"ids[{blank[0]}] is blank or null")

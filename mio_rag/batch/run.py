@@ -1,4 +1,4 @@
-"""A whole batch: what is there already, the engine, and the count at the end."""
+"""Run a batch: find what is finished already, run the engine, count the results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def select_batch(
     shard_rows: int = 5000,
     progress: Progress | None = None,
 ) -> BatchSummary:
-    """Choose passages for every row of Parquet files; go on where an earlier run was stopped.
+    """Choose passages for every row of Parquet files; resumes an interrupted run.
 
     Parameters
     ----------

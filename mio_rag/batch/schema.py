@@ -125,7 +125,7 @@ def columns_read(schema: Any, selector: Selector, names: Mapping[str, str]) -> t
         With everything that is missing.
     """
     problems = [
-        f"'{ours}' is no column of the candidates schema: rename one of {', '.join(COLUMNS)}, score:NAME"
+        f"'{ours}' is not a column of the candidates schema: rename one of {', '.join(COLUMNS)}, score:NAME"
         for ours in names
         if ours not in COLUMNS and not ours.startswith(_SCORE)
     ]

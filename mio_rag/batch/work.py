@@ -201,7 +201,7 @@ class _Answers:
             raise
         except MioRagError as error:
             return [str(error)]
-        except Exception as error:  # a defect costs its own row, not the batch
+        except Exception as error:  # a fault fails its own row, not the batch
             return [f"{type(error).__name__}: {error}"]
         for name, value in {"row": number, "query_id": label, **answer}.items():
             self.columns[name].append(value)

@@ -1,4 +1,4 @@
-"""Ctrl-C of the command line: one line and exit code 130, however early it comes.
+"""Ctrl-C on the command line: one line and exit code 130, however early it comes.
 
 Imports nothing that takes time: before it is loaded, an interrupt ends in a traceback of Python's own.
 """

@@ -137,12 +137,12 @@ def open_output(as_json: bool, kept: Callable[[], str] | None = None) -> Output:
 
 
 def kept_rows(folder: Path) -> Callable[[], str]:
-    """What an interrupted run leaves in its folder."""
+    """The message about what an interrupted run left in its folder."""
 
     def kept() -> str:
         rows = folder / "rows.jsonl"
         if rows.is_file() and rows.stat().st_size > 0:
-            return f"what was finished is kept in '{folder}': go on with --resume"
+            return f"what was finished is kept in '{folder}': continue with --resume"
         return ""
 
     return kept

@@ -1,1 +1,1 @@
-"""Controllers: how often, and how deep, the road from question to answer is walked."""
+"""Controllers: decide step by step whether to retrieve, reason or answer."""

@@ -147,9 +147,9 @@ class Trace:
             given["steps"] = tuple(cls._step(step) for step in given["steps"])
             trace = cls(**{**given, "choices": tuple(given["choices"]), "passages": tuple(given["passages"])})
         except (KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"this is no trace ({type(error).__name__}: {error})") from error
+            raise DataError(f"this is not a trace ({type(error).__name__}: {error})") from error
         if problems := trace.problems():
-            raise DataError(f"this is no trace: {'; '.join(problems[:3])}")
+            raise DataError(f"this is not a trace: {'; '.join(problems[:3])}")
         return trace
 
     @classmethod

@@ -18,7 +18,7 @@ _SHOWN = 10  # problems of one kind that are listed
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A file, or a part of one, that a corpus should have held and does not.
+    """A file, or a part of one, that is missing from a corpus.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Dataset:
             f"question {q.id!a}" for q in self.questions if not is_text(q.id, q.text, *q.answers, *q.choices)
         ]
         problems += [
-            f"{what} holds half of a surrogate pair, which is no character: mend its text"
+            f"{what} contains half of a surrogate pair, which is not a character: correct its text"
             for what in broken[:_SHOWN]
         ]
         known = {p.id for p in self.passages}

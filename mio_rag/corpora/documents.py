@@ -174,7 +174,7 @@ class _Tree:
         first = self._seen.setdefault(os.path.realpath(path), self._label(path))
         if first == self._label(path):
             return True
-        self._leave_out(path, f"the same as '{first}', which stands for it")
+        self._leave_out(path, f"the same as '{first}', which is used instead")
         return False
 
     def _open(self, folder: Path) -> None:
@@ -214,7 +214,7 @@ class _Tree:
         try:
             mode = link.stat().st_mode
         except OSError as error:
-            self._leave_out(link, f"a link that leads nowhere: {error.strerror or error}")
+            self._leave_out(link, f"a broken link: {error.strerror or error}")
             return
         if not self.follow and not target.is_relative_to(self._home):
             self._leave_out(link, "a link out of the folder, followed only on request (--follow-links)")

@@ -74,8 +74,8 @@ def load_dataset(
         )
     if follow_links is not None or max_bytes is not None:
         raise InputError(
-            f"'{source}' is not a folder of documents: only there is anything to say about links and the "
-            "largest file (follow_links, max_bytes)"
+            f"'{source}' is not a folder of documents: follow_links and max_bytes apply only to one; leave "
+            "them out"
         )
     if str(source) == "demo":
         return _load_layout(Path(__file__).parents[1] / "data" / "demo", "demo")

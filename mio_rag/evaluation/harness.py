@@ -124,8 +124,8 @@ class EvaluationSettings:
             problems += error.problems
         if self.closed_book and self.methods:
             problems.append(
-                f"methods {', '.join(self.methods)} select from a corpus, and closed book there is none: "
-                "compare controllers alone (--methods none)"
+                f"methods {', '.join(self.methods)} select from a corpus, which a closed-book run does not "
+                "have: compare controllers alone (--methods none)"
             )
         if problems:
             raise InputError(problems)
@@ -194,7 +194,7 @@ def evaluate(
     if not questions:
         raise DataError(f"'{dataset.name}' has no questions to evaluate: it needs questions.jsonl[.gz]")
     if (index is None) != settings.closed_book:
-        raise InputError("closed book there is no index, and otherwise one is needed")
+        raise InputError("a closed-book run takes no index; every other run needs one")
     if settings.controllers and generator is None:
         raise InputError("controllers need a model that answers: give --generator")
     check_corpus(dataset, index)
@@ -227,7 +227,7 @@ def evaluate(
                 if failing >= _ABORT_AFTER:
                     raise GenerationError(
                         f"{failing} questions in a row failed, the last with: {rows[-1]['error']}. What is "
-                        f"finished is kept in '{folder}': mend the cause and go on with resume (--resume)"
+                        f"finished is kept in '{folder}': fix the cause and continue with resume (--resume)"
                     )
             if progress:
                 progress(len(chunk), f"{min(first + size, len(questions))} of {len(questions)} questions")

@@ -60,7 +60,7 @@ def columns() -> tuple[str, ...]:
 
 
 def _writable(text: str | None) -> str | None:
-    """With "?" for halves of surrogate pairs, which a generator may say and no file can hold."""
+    """Replace halves of surrogate pairs by "?": a generator may return them, and UTF-8 cannot store them."""
     return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -115,7 +115,7 @@ class Ledger:
                     if number == len(lines):  # the write that was cut short
                         continue
                     raise DataError(
-                        f"{self._path}, line {number} is no row ({error}): start a new run"
+                        f"{self._path}, line {number} is not a row ({error}): start a new run"
                     ) from error
                 if not row.get("error") or key not in found:
                     found[key] = row

@@ -76,7 +76,9 @@ def check_folder(folder: Path, resume: bool = False) -> None:
         if not (folder / "run.json").is_file():
             raise InputError(f"'{folder}' is not empty and holds no run: choose a new folder")
         if not resume:
-            raise InputError(f"'{folder}' already holds a run: go on with --resume, or choose a new folder")
+            raise InputError(
+                f"'{folder}' already holds a run: continue with --resume, or choose a new folder"
+            )
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

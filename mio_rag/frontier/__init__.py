@@ -1,4 +1,4 @@
-"""The frontier: what each budget, penalty, weight and radius would choose, with the proof of each point."""
+"""The frontier: the selections for each budget, penalty, weight and radius, each with its certificate."""
 
 from mio_rag.frontier.budget import BudgetPath, BudgetStep, budget_path
 from mio_rag.frontier.grid import GridPoint, weight_grid

@@ -1,4 +1,4 @@
-"""Every budget at which the best selection changes: what more tokens buy.
+"""Every budget at which the best selection changes, and the gain from more tokens.
 
 The best value V(B) is a staircase in the budget B: it only rises, and it is constant between the cost of an
 optimal selection and the budget that selection was optimal for. So one solve at B settles every budget from
@@ -72,7 +72,7 @@ class BudgetPath:
         return next((s for s in self.steps if s.tokens <= budget_tokens <= s.until), None)
 
     def gain(self, budget_tokens: int, more_tokens: int) -> dict[str, Any] | None:
-        """What `more_tokens` above a budget buy.
+        """The gain from `more_tokens` above a budget.
 
         Returns
         -------

@@ -80,9 +80,9 @@ def check_selector(selector: Selector) -> list[str]:
     if selector.uncertainty is not None or selector.passage_radii:
         problems.append("a frontier sets the radius itself: leave uncertainty and passage_radii out")
     if selector.counterpart != "termwise":
-        problems.append("a frontier is of the termwise counterpart: leave counterpart out")
+        problems.append("a frontier supports only the termwise counterpart: leave counterpart out")
     if selector.side.prices or selector.side.change_price > 0:
-        problems.append("a frontier keeps side constraints: leave prices and change_price out")
+        problems.append("a frontier supports only hard side constraints: leave prices and change_price out")
     return problems
 
 
@@ -130,7 +130,7 @@ def weight_grid(
     problems = check_values("redundancy weights", weights) + check_values("radii", radii)
     problems += check_selector(selector)
     if candidates.radius is not None and tuple(radii) != (0.0,):
-        problems.append("the candidates bring their own radii, which would stand in for those of the grid")
+        problems.append("the candidates bring their own radii, which would override those of the grid")
     if problems:
         raise InputError(problems)
     reference = replace(selector, radius=max(radii)).program(candidates, budget_tokens)

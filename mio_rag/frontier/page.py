@@ -1,7 +1,7 @@
-"""A data set's frontier as one HTML page: hover over a setting, see what a question would read there.
+"""The frontier of a data set as one HTML page: hover over a setting to see its selection for a question.
 
 The page opens offline: scripts, styles and data are inside it, and its content security policy forbids any
-request. Question and passage text is foreign; it travels as JSON and is inserted as text.
+request. Question and passage text is untrusted: it is embedded as JSON and inserted as text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The path over the passage penalty lambda_2: which number of passages pays at which price.
+"""The path over the passage penalty lambda_2: the best selection at every penalty.
 
 With f(x) the value without a penalty and k(x) the number of passages, the best value
 

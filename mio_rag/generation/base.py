@@ -223,9 +223,7 @@ class BaseGenerator(ABC):
     def _with_choices(self, prompt: Prompt, choices: Sequence[str]) -> Prompt:
         """The prompt with these options, checked."""
         if not 2 <= len(choices) <= len(LETTERS):
-            raise InputError(
-                f"{len(choices)} choices were given: between 2 and {len(LETTERS)} can be told apart"
-            )
+            raise InputError(f"{len(choices)} choices were given: between 2 and {len(LETTERS)} are supported")
         if any(not choice.strip() for choice in choices):
             raise InputError("a choice is blank: give every option a text")
         if prompt.question.choices != tuple(choices):

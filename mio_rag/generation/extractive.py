@@ -23,8 +23,8 @@ A capitalised span answers only if the question does not name it. Where a senten
 Within a sentence the span with the largest sum of idf(w) / distance to the question's words (in words) is
 taken.
 
-It knows no synonyms and no inference. It is here to run the whole road without a language model (first steps,
-tests, continuous integration), and as a floor that a language model has to beat.
+It knows no synonyms and makes no inferences. It is meant for running everything without a language model
+(first steps, tests, continuous integration), and as a baseline for language models.
 """
 
 from __future__ import annotations

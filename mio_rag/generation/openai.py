@@ -80,7 +80,9 @@ class OpenAIGenerator(BaseGenerator):
     ) -> None:
         address = urlsplit(base_url)
         if address.scheme not in ("http", "https") or not address.hostname:
-            raise InputError(f"openai: '{base_url}' is no address: give one such as http://127.0.0.1:8080/v1")
+            raise InputError(
+                f"openai: '{base_url}' is not an address: give one such as http://127.0.0.1:8080/v1"
+            )
         if not model:
             raise InputError(f"openai: no model is named: write openai:{base_url}#MODEL")
         if concurrency < 1 or timeout_seconds <= 0 or retries < 0:

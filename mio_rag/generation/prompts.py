@@ -1,4 +1,4 @@
-"""Prompts: how a question and its passages are laid before a language model.
+"""Prompts: how a question and its passages are presented to a language model.
 
 The wording lives in ``prompts/*.txt``; this module only fills it in. One template asks for a short answer,
 the other for the letter of an option. Without passages the whole context block is left out, heading included.

@@ -1,13 +1,12 @@
-"""Replies on disk by what was asked, so that no model is asked the same thing twice.
+"""A cache of replies on disk, so that no model is asked the same thing twice.
 
 One SQLite file. The key is the generator's `identity` (the model's file by its content, versions, sampling),
-the messages as the model gets them, and the longest answer; decoding is greedy, so the model would say the
-same again. A reply is kept with its tokens and the seconds that it took when it was made: whoever gets it
-from here is charged these, not the time of the look-up. A file that cannot be read or written is left alone
-with a warning: it saves time, it must never cost a result.
+the messages as the model gets them, and the longest answer. Decoding is greedy, so the model would give the
+same reply again. A reply is stored with its tokens and the seconds that it took; a reply from the cache is
+charged these, not the time of the look-up. A file that cannot be read or written causes a warning and is not
+used: a cache must never cost a result.
 
-Of an endpoint only address and model name are known: where another model comes to stand behind them, take
-another file.
+Of an endpoint only address and model name are known: if another model is served under them, use another file.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class ReplyFile:
 
     def _warn(self, what: str, error: Exception) -> None:
         warnings.warn(
-            f"the replies in {self.path} cannot be {what} ({error}): going on without", stacklevel=4
+            f"the replies in {self.path} cannot be {what} ({error}): continuing without them", stacklevel=4
         )
 
 
@@ -101,8 +100,8 @@ class RememberingGenerator:
         identity = generator.identity
         if identity is None:
             raise InputError(
-                f"replies of {generator.name} cannot be kept: it cannot name all that they depend on, or has "
-                "no need of it; those of gguf: and openai: can"
+                f"replies of {generator.name} cannot be stored: only generators that identify their model "
+                "and settings completely can do that (gguf: and openai:)"
             )
         if Path(path).is_dir():
             raise InputError(

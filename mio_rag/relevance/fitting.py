@@ -180,8 +180,8 @@ class _Split:
         if not any(stage.weights):
             why = [f"'{name}' ({_no_use(column)})" for name, column in zip(names, matrix.T, strict=True)]
             raise InputError(
-                f"no feature tells needed passages from others: {', '.join(why)}. Check that gold_ids name "
-                "the needed passages, fit on more features, or use relevance 'default'"
+                f"no feature distinguishes needed passages from others: {', '.join(why)}. Check that "
+                "gold_ids name the needed passages, fit on more features, or use relevance 'default'"
             )
         return stage, outside, strength
 

@@ -56,8 +56,8 @@ class Stage:
             problems.append("weights and intercept must be finite")
         else:
             problems += [
-                f"the weight of '{name}' is {weight:g}: it must not be negative, or worst cases under "
-                "embedding uncertainty would not pass through the model"
+                f"the weight of '{name}' is {weight:g}: it must not be negative, because worst cases "
+                "under embedding uncertainty are exact only for increasing models"
                 for name, weight in zip(self.features, self.weights, strict=True)
                 if name in MONOTONE and weight < 0
             ]

@@ -79,6 +79,6 @@ class EmbeddingCache:
 
     def _warn(self, what: str, error: Exception) -> None:
         warnings.warn(
-            f"the {self._holds} cache {self.path} cannot be {what} ({error}): going on without it",
+            f"the {self._holds} cache {self.path} cannot be {what} ({error}): continuing without it",
             stacklevel=3,
         )

@@ -221,7 +221,7 @@ class CorpusIndex:
             raise IndexFormatError(f"the index '{path}' cannot be read ({error}): build it again") from error
         if not len(passages) == dense.ntotal == manifest["passages"] or dense.d != manifest["dimensions"]:
             raise IndexFormatError(
-                f"the index '{path}' contradicts itself: {len(passages)} texts, {dense.ntotal} vectors of "
+                f"the index '{path}' is inconsistent: {len(passages)} texts, {dense.ntotal} vectors of "
                 f"{dense.d} "
                 f"dimensions, manifest says {manifest['passages']} of {manifest['dimensions']}: build it "
                 "again"
@@ -247,7 +247,7 @@ class CorpusIndex:
         if self.links is None:
             raise InputError(
                 f"the index of '{self.name}' was built without evidence links: build it again with "
-                "`mio-rag index DATA --out INDEX --overwrite` (embeddings that are cached are not made again)"
+                "`mio-rag index DATA --out INDEX --overwrite` (cached embeddings are reused)"
             )
         return self.links
 

@@ -60,7 +60,7 @@ def read_radii(path: Path) -> dict[str, float]:
     except OSError as error:
         raise DataError(f"'{path}' cannot be read as radii: {error.strerror or error}; {how}") from error
     except Exception as error:  # what is wrong with a file of another kind says nothing to its user
-        raise DataError(f"'{path}' cannot be read as radii: it is no .npz archive; {how}") from error
+        raise DataError(f"'{path}' cannot be read as radii: it is not an .npz archive; {how}") from error
     try:
         if isinstance(stored, np.ndarray):
             raise DataError(f"'{path}' cannot be read as radii: it is one array without ids; {how}")

@@ -1,4 +1,4 @@
-"""Re-rankers: a second, slower look at question and passage together; its score is one more feature.
+"""Re-rankers: slower models that score question and passage together; the score is one more feature.
 
     maxsim[:ID_OR_PATH]          late interaction over token embeddings, the packaged MiniLM's or another's
     cross-encoder:ID_OR_PATH     a sentence-transformers CrossEncoder

@@ -134,7 +134,7 @@ class Retriever:
         if not question.strip():
             raise InputError("the question is empty")
         if not is_text(question):
-            raise InputError("the question holds bytes that are no text: give it in UTF-8")
+            raise InputError("the question is not valid text: give it in UTF-8")
         query = self.index.embedder.encode([question])[0]
         depth = min(len(self.index), max(4 * self.pool, 100))
         dense_rows, _ = self.index.search_dense(query, depth)

@@ -1,4 +1,4 @@
-"""Attacks on a selection: perturbations of its embeddings that make it as bad as they can, or random ones."""
+"""Attacks on a selection: worst-case and random perturbations of its embeddings."""
 
 from __future__ import annotations
 
@@ -86,6 +86,6 @@ def attack(
     if worst + added < certified - tolerance or not problem.uncertainty.contains(delta, 1e-7):
         raise SolverError(
             f"an attack reached {worst + added:.9g}, below the certified {certified:.9g}, or left its set: "
-            "an own support function or maximiser may be wrong"
+            "a custom support function or maximiser may be wrong"
         )
     return Attack(problem.objective(chosen) + added, certified, worst + added, delta, values + added)

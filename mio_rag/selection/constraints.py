@@ -1,6 +1,6 @@
-"""Side constraints of a selection beyond counts: what may be asked for, hard or at a price.
+"""Side constraints of a selection beyond counts, hard or soft (at a price).
 
-What they are for a pool stands in `mio_rag.selection.pool_constraints`.
+`mio_rag.selection.pool_constraints` applies them to a pool.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KINDS = ("passages", "sources", "clusters", "conflicts", "needs")
 
 @dataclass(frozen=True)
 class SideConstraints:
-    """What a selection must keep beside budget and counts.
+    """Constraints on a selection, besides budget and counts.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class SideConstraints:
         if self.previous is not None or not names:
             return None
         return (
-            f"{' and '.join(names)} count changes against an earlier selection, and previous names none: "
+            f"{' and '.join(names)} compare with the previous selection, which is not given: "
             "give previous=[ids], or let Conversation carry it from turn to turn"
         )
 

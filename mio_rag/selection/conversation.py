@@ -1,4 +1,4 @@
-"""A conversation: each turn's selection stays near the one before."""
+"""A conversation: each turn's selection stays close to the previous one."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def _why_in(
     if losses:
         text += f" after {' and '.join(losses)}"
     if program.fixed[i] == 1:
-        return f"asked for (must include); {text}"
+        return f"required (must include); {text}"
     if value < 0 and (held := _broken_row(program, x, i)) is not None:
         return f"{text}, which '{held.name}' requires"
     return text
@@ -136,7 +136,7 @@ def _why_out(
 ) -> str:
     assert program.fixed is not None
     if program.fixed[i] == 0:
-        return "asked not to be used (must exclude)"
+        return "excluded (must exclude)"
     if result.x is None:
         return {
             Status.INFEASIBLE: "no selection satisfies the constraints",

@@ -34,7 +34,7 @@ def check_ids(settings: Settings, ids: Collection[str]) -> None:
     unknown = [(name, i) for name, i in named if i not in known]
     problems += [_unknown(name, i, known) for name, i in unknown[:_SHOWN]]
     if len(unknown) > _SHOWN:
-        problems.append(f"{len(unknown) - _SHOWN} more ids are no passages of the index")
+        problems.append(f"{len(unknown) - _SHOWN} more ids are not in the index")
     if problems:
         raise InputError(problems)
 
@@ -46,4 +46,4 @@ def _unknown(setting: str, given: str, known: frozenset[str]) -> str:
     near = difflib.get_close_matches(given, sorted(known), 3, 0.4)
     close = ", ".join(f"'{i}'" for i in near)
     hint = f"the closest ids are {close}" if near else f"its ids look like '{min(known, default='')}'"
-    return f"{setting} names '{given}', which is no passage of the index: {hint}"
+    return f"{setting} names '{given}', which is not in the index: {hint}"

@@ -60,7 +60,7 @@ class Side:
     ----------
     hard : tuple of LinearConstraint
     soft : tuple of SoftRow
-        Each broken unit is bought with an item.
+        Each unit of violation is represented by a slack item.
     linear, pairwise : ndarray of shape (n,) and (n, n)
         What changes, conflicts and needs at a price add to the objective's terms.
     constant : float

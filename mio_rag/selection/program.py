@@ -196,8 +196,8 @@ def _uncertainty(settings: Settings, candidates: Candidates) -> UncertaintySet |
             given = replace(given, base=replace(given.base, radius=np.asarray(radius)))
         else:
             raise InputError(
-                f"{type(given).__name__} has no radius that those of single passages could replace: leave "
-                "passage_radii and Candidates.radius out, or give a set that has one"
+                f"{type(given).__name__} has no radius, so it cannot take one for each passage: leave "
+                "passage_radii and Candidates.radius out, or give a set with a radius"
             )
     return None if given.is_exact else given
 

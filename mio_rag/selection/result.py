@@ -52,7 +52,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class WorstCase:
-    """What a selection is worth when its embeddings are as wrong as the uncertainty set allows.
+    """The value of a selection for the worst embeddings in the uncertainty set.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class WorstCase:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """What the model will read, with the proof.
+    """The chosen passages in prompt order, with reasons and certificate.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class Selection:
     Notes
     -----
     Where constraints may be broken at a price, `program` and `result.x` hold an item behind the passages for
-    every size in which that is bought, and one, always in, for the objective's constant.
+    each size of a violation, and one, always selected, for the objective's constant.
     """
 
     candidates: Candidates

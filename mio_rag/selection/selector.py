@@ -5,8 +5,8 @@
 
 with relevance r, similarity s (inner products of the embeddings), token costs c; under embedding uncertainty
 the termwise or the joint robust counterpart of it (`mio_rag.selection.program`). Relevance may be a
-calibrated probability (`mio_rag.relevance`), and passages of which one mentions the other may gain by each
-other's company: `link_benefit * max(r_i, r_j)` for choosing both ends of an evidence link.
+calibrated probability (`mio_rag.relevance`). Choosing both ends of an evidence link (one passage mentions the
+other) can add a benefit of `link_benefit * max(r_i, r_j)`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Selector"]
 
 @dataclass(frozen=True)
 class Selector(Settings):
-    """Chooses passages under a token budget, with a proof.
+    """Chooses passages under a token budget, with a certificate of optimality.
 
     Its parameters, by position or by name, and what is checked of them, are those of
     `mio_rag.selection.settings.Settings`.

@@ -144,7 +144,7 @@ class Settings:
                 "counterpart='joint' has no redundancy_by_relevance: use termwise, or leave one of them out"
             )
         if self.uncertainty is not None and is_setting(self.radius) and self.radius > 0:
-            problems.append("uncertainty and radius exclude each other: the set brings its radii")
+            problems.append("uncertainty and radius exclude each other: the set has its own radii")
         if self.passage_radii and is_setting(self.radius) and self.radius > 0:
             problems.append("passage_radii and radius exclude each other: there is one for each passage")
         problems += [

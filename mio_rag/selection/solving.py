@@ -62,7 +62,7 @@ def solved(formulation: Formulation, budget_tokens: int) -> Generator[SelectionP
     if formulation.uncertainty is None:
         if not formulation.can_deviate:
             raise InputError(
-                "counterpart='joint' is about embeddings that may be off, and none may: give radius > 0, "
+                "counterpart='joint' needs uncertain embeddings, and these are exact: give radius > 0, "
                 "uncertainty or passage_radii, or leave it at 'termwise'"
             )
         return Solved(program, (yield program))

@@ -1,4 +1,4 @@
-"""One request down the road: pool, selection under a deadline, answer. Runs in worker threads."""
+"""Answers one request: pool, selection within the deadline, reader. Runs in worker threads."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from mio_rag.solvers.result import SolveOptions
 from mio_rag.text import is_text
 from mio_rag.types import Question
 
-__all__ = ["Asked", "Road"]
+__all__ = ["Answering", "Asked"]
 
-_POOLS = 64  # kept, so that moving a slider does not retrieve again
-_LEAST_SECONDS = 0.01  # for a program, however late it is: enough for a selection and a bound
-_RESERVED = 0.1  # of what is left, for reasons and the response
+_POOLS = 64  # cached, so that moving a slider does not retrieve again
+_LEAST_SECONDS = 0.01  # for a program, even past the deadline: enough for a selection and a bound
+_RESERVED = 0.1  # share of the remaining time that is kept for explanations and the response
 
 
 class _OneAtATime:
-    """A counter for several threads: fast tokenizers refuse to be used by two."""
+    """A thread-safe counter: fast tokenizers fail when two threads use them at once."""
 
     def __init__(self, counter: TokenCounter) -> None:
         self._counter, self._lock = counter, threading.Lock()
@@ -61,8 +61,8 @@ class Asked:
     max_tokens: int = 64
 
 
-class Road:
-    """An index, a generator, and the pools of the last questions.
+class Answering:
+    """Answers requests over an index with a generator; caches the pools of recent questions.
 
     Parameters
     ----------
@@ -78,9 +78,9 @@ class Road:
         self._embedding, self._reading = threading.Lock(), threading.Lock()
 
     def pool(self, question: str, size: int) -> Candidates:
-        """The candidates of a question, from memory where it was asked lately."""
+        """The candidates of a question, from the cache if it was asked recently."""
         if not is_text(question):
-            raise InputError("the question holds bytes that are no text: give it in UTF-8")
+            raise InputError("the question is not valid text: send it as UTF-8")
         key = (question, size)
         with self._lock:
             if key in self._pools:
@@ -140,7 +140,7 @@ class Road:
         }
 
     def _more(self, asked: Asked, pool: Candidates, now: Selection, more_tokens: int) -> dict[str, Any]:
-        """What a larger budget would choose, and between which values its gain is proven to lie."""
+        """What a larger budget would select, and proven bounds on its gain."""
         then = _timed(asked).choose(pool, asked.budget_tokens + more_tokens, self.counter)
         before, after = now.result, then.result
         gain = low = high = None
@@ -162,7 +162,7 @@ class Road:
 
 
 def _timed(asked: Asked) -> Selector:
-    """The selector with what is left of the deadline as its time limit."""
+    """The selector, with the time left until the deadline as its time limit."""
     left = (asked.deadline - time.monotonic()) * (1 - _RESERVED)
     return replace(asked.selector, options=SolveOptions(time_limit_seconds=max(_LEAST_SECONDS, left)))
 

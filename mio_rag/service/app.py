@@ -1,4 +1,4 @@
-"""The HTTP application: routes, errors as documents, and the page."""
+"""The HTTP application: routes, errors as JSON, and the page."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from mio_rag.evaluation.report.text import plain
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
-from mio_rag.service.answering import Asked, Road
+from mio_rag.service.answering import Answering, Asked
 from mio_rag.service.body import StrictRoute, UnusableBody
-from mio_rag.service.door import DOOR, Door, SeldomLogged
+from mio_rag.service.connections import CONNECTION_GUARD, ConnectionGuard, SeldomLogged
 from mio_rag.service.guard import BodyLimit, Full, Gate, HeadAsGet, key_matches, refusal
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits
 from mio_rag.service.messages import Answered, Health, Problems, Selected, request_models
@@ -37,7 +37,7 @@ Work = Callable[[Asked], dict[str, Any]]
 
 _FILES = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css")}
 _FILES["/page.js"] = ("page.js", "text/javascript")
-_OPEN = {*_FILES, "/health", "/docs", "/openapi.json"}  # without the key: nothing of the index is in them
+_OPEN = {*_FILES, "/health", "/docs", "/openapi.json"}  # need no key: they show nothing of the index
 _LOOPBACK = ["localhost", "127.0.0.1", "[::1]", "testserver"]
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -49,13 +49,13 @@ _HEADERS = {
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problems, "description": text}
     for status, text in {
-        400: "The request cannot be used: what was given, what holds, how to fix it.",
+        400: "The request is invalid; the problems say what was given, what is allowed and how to fix it.",
         401: "The API key is missing or wrong.",
         408: "The body took too long to arrive.",
         413: "The body is too large.",
         422: "The body does not fit the schema, or its values are out of range.",
         502: "The solver or the generator failed.",
-        503: "Too many requests wait already; Retry-After says for how long.",
+        503: "Too many requests are waiting; Retry-After says when to try again.",
     }.items()
 }
 
@@ -76,15 +76,16 @@ def create_app(
     generator : Generator
         Answers in /ask; its tokenizer counts what passages cost. Closed when the application ends.
     connections : ConnectionLimits, optional
-        For a server whose protocol is `mio_rag.service.door.GuardedProtocol`; the time for a body, for any.
+        Apply if the server uses `mio_rag.service.connections.GuardedProtocol`; the time limit of a body
+        always applies.
     api_key : str, optional
-        Asked for by everything but the page, /health and the documentation.
+        Required for everything but the page, /health and the documentation.
     loopback : bool
-        Answer only where the host is this machine by name: a page elsewhere cannot reach the service by a
-        name of its own that points here.
+        Answer only requests whose Host header names this machine. This prevents DNS rebinding: a foreign page
+        cannot reach the service through its own name.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
-    road, metrics = Road(index, generator), Metrics()
+    answering, metrics = Answering(index, generator), Metrics()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
@@ -93,7 +94,7 @@ def create_app(
         loggers = [logging.getLogger(name) for name in ("asyncio", "uvicorn.error")]
         for logger in loggers:
             logger.addFilter(seldom)
-        yield {DOOR: Door(clients, metrics)}
+        yield {CONNECTION_GUARD: ConnectionGuard(clients, metrics)}
         for logger in loggers:
             logger.removeFilter(seldom)
         generator.close()
@@ -117,8 +118,8 @@ def create_app(
     app.add_middleware(
         BodyLimit, max_bytes=bounds.max_body_bytes, seconds=clients.body_seconds, metrics=metrics
     )
-    _add_questions(app, road, metrics, bounds)
-    _add_state(app, road, metrics, bounds)
+    _add_questions(app, answering, metrics, bounds)
+    _add_state(app, answering, metrics, bounds)
     _add_pages(app)
     return app
 
@@ -135,7 +136,7 @@ def _guard(app: FastAPI, metrics: Metrics, api_key: str | None) -> None:
                 response = refusal(401, "Unauthorized", "send the key as 'Authorization: Bearer KEY'")
             else:
                 response = await call_next(request)
-        except Exception:  # which becomes a 500 further out
+        except Exception:  # becomes a 500 in an outer layer
             metrics.observe(known, 500, time.monotonic() - began)
             raise
         finally:
@@ -189,7 +190,7 @@ def _explain_errors(app: FastAPI) -> None:
         return refusal(status, type(error).__name__, clean(str(error)))
 
 
-def _add_questions(app: FastAPI, road: Road, metrics: Metrics, limits: ServiceLimits) -> None:
+def _add_questions(app: FastAPI, answering: Answering, metrics: Metrics, limits: ServiceLimits) -> None:
     select_model, ask_model = request_models(limits)
 
     async def answered(
@@ -201,14 +202,14 @@ def _add_questions(app: FastAPI, road: Road, metrics: Metrics, limits: ServiceLi
         return JSONResponse(plain(data))
 
     async def select(request: Request, body: BaseModel) -> Response:
-        """Choose passages for a question; the proof comes with them."""
-        return await answered(request, body, road.select)
+        """Choose passages for a question, with a certificate."""
+        return await answered(request, body, answering.select)
 
     async def ask(request: Request, body: BaseModel) -> Response:
         """Choose passages and answer from them."""
-        return await answered(request, body, road.ask)
+        return await answered(request, body, answering.ask)
 
-    # The models are made from the limits, so that annotations cannot name them.
+    # The models are built from the limits at run time, so annotations cannot name them.
     select.__annotations__["body"] = select_model
     ask.__annotations__["body"] = ask_model
     app.post("/select", response_model=Selected, responses=_REFUSALS)(select)
@@ -216,7 +217,7 @@ def _add_questions(app: FastAPI, road: Road, metrics: Metrics, limits: ServiceLi
 
 
 def _asked(body: BaseModel, began: float) -> Asked:
-    """A request as the road takes it."""
+    """The checked request that `Answering` takes."""
     given = body.model_dump()
     selector = Selector(
         **{
@@ -242,17 +243,17 @@ def _asked(body: BaseModel, began: float) -> Asked:
     )
 
 
-def _add_state(app: FastAPI, road: Road, metrics: Metrics, limits: ServiceLimits) -> None:
+def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, limits: ServiceLimits) -> None:
     @app.get("/health", response_model=Health)
     async def health() -> Health:
         """Whether the service is up, and what it serves."""
         return Health(
             status="ok",
             version=app.version,
-            index=clean(road.index.name),
-            passages=len(road.index),
-            embedder=clean(road.index.embedder.name),
-            generator=clean(road.generator.name),
+            index=clean(answering.index.name),
+            passages=len(answering.index),
+            embedder=clean(answering.index.embedder.name),
+            generator=clean(answering.generator.name),
             limits=limits.to_dict(),
         )
 

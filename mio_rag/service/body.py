@@ -1,4 +1,4 @@
-"""The body of a request, read as strictly as every other JSON that somebody else wrote."""
+"""The body of a request, read as strictly as every other JSON from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands before every request: size of the body, the key, and room to work."""
+"""Checks before every request: size of the body, API key, and the number of requests in progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mio_rag.service.door import answering, arrived
+from mio_rag.service.connections import answering, arrived
 from mio_rag.service.limits import ServiceLimits
 from mio_rag.service.metrics import Metrics
 
@@ -126,7 +126,7 @@ class HeadAsGet:
 
 
 class Full(Exception):
-    """There is no room for a request.
+    """Too many requests are waiting.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class Full(Exception):
 
 
 class Gate:
-    """Lets so many requests work at a time and so many wait; the next one is turned away at once."""
+    """Limits how many requests run at once and how many wait; further ones are refused at once."""
 
     def __init__(self, limits: ServiceLimits) -> None:
         self.limits = limits
@@ -155,9 +155,9 @@ class Gate:
 
     @property
     def crowded(self) -> bool:
-        """Whether clients had better connect anew.
+        """Whether clients should reconnect.
 
-        One worker process may have taken most of the connections; a new one goes to whoever is less busy.
+        One worker process may hold most of the connections; a new connection goes to a less busy one.
         """
         return self.waiting > self.limits.concurrency
 

@@ -1,4 +1,4 @@
-"""What one request may ask for, how many may wait, and who may be connected."""
+"""Limits on requests, waiting requests and connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FILES_IN_USE = 64  # where the system does not say
 
 @dataclass(frozen=True)
 class ServiceLimits:
-    """Limits of a service; each worker process holds them by itself.
+    """Limits of a service; each worker process applies them separately.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class ServiceLimits:
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """How many may be connected, and how slow they may be; each worker process holds them by itself.
+    """Limits on connections and their timeouts; each worker process applies them separately.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class ConnectionLimits:
                 networks.append(str(ipaddress.ip_network(given, strict=False)))
             except ValueError:
                 problems.append(
-                    f"trusted_proxies: {given!r} is no address or network: give one like 10.0.0.5, 10.0.0.0/8"
+                    f"trusted_proxies: {given!r} is not an address or network: give 10.0.0.5 or 10.0.0.0/8"
                 )
         if problems:
             raise InputError(problems)
@@ -161,7 +161,7 @@ def fitted(limits: ConnectionLimits) -> ConnectionLimits:
         return limits
     if room < _LEAST_CONNECTIONS:
         raise InputError(
-            f"{allowed} open files are allowed, and {used} are in use or in reserve: too few are left for "
+            f"{allowed} open files are allowed, and {used} are in use or reserved: too few are left for "
             f"{_LEAST_CONNECTIONS} connections; raise the limit (ulimit -n)"
         )
     warnings.warn(

@@ -39,13 +39,13 @@ def request_models(limits: ServiceLimits) -> tuple[type[BaseModel], type[BaseMod
     common: dict[str, Any] = {
         "question": (text, Field(description="what is asked")),
         "budget_tokens": (budget, Field(256, description="largest size of the context block")),
-        "pool": (pool, Field(50, description="candidates that retrieval offers, n")),
+        "pool": (pool, Field(50, description="number of candidates to retrieve")),
         "deadline_seconds": (
             deadline,
             Field(
                 2.0,
-                description="from the arrival of the request; a program that meets it comes back with the "
-                "best selection found and its certified gap",
+                description="from the arrival of the request; then the best selection found so far is "
+                "returned, with its certified gap",
             ),
         ),
     }
@@ -54,7 +54,7 @@ def request_models(limits: ServiceLimits) -> tuple[type[BaseModel], type[BaseMod
         "SelectRequest",
         __base__=_Request,
         **common,
-        more_tokens=(more, Field(None, description="also say what so many more tokens would buy")),
+        more_tokens=(more, Field(None, description="also report the gain from this many more tokens")),
     )
     length = Annotated[int, Field(ge=1, le=limits.max_answer_tokens)]
     ask = create_model(

@@ -1,4 +1,4 @@
-"""What GET /metrics shows; with several worker processes, of all of them together."""
+"""The metrics of GET /metrics, summed over all worker processes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Metrics:
         )
         self.active = Gauge(
             "mio_rag_active_requests",
-            "Requests under way, waiting ones included.",
+            "Requests in progress, including waiting ones.",
             multiprocess_mode="livesum",
             registry=self._registry,
         )
@@ -56,7 +56,7 @@ class Metrics:
         )
         self.closed = Counter(
             "mio_rag_connections_closed",
-            "Connections that the service closed or turned away, by reason.",
+            "Connections closed or refused by the service, by reason.",
             ["reason"],
             registry=self._registry,
         )

@@ -1,5 +1,5 @@
 "use strict";
-// Passage and question text is foreign: it enters the page as text nodes only.
+// Passage and question text is untrusted: it enters the page as text nodes only.
 (() => {
 const $ = id => document.getElementById(id);
 const DEBOUNCE = 90, SHOWN = 10, MORE = 100, DEADLINE = 3;
@@ -97,27 +97,27 @@ function show(data, took) {
   state.first = false;
   values();
   proof(data);
-  if ("more" in data) more(data.more);  // an answer does not say; what is shown still holds
+  if ("more" in data) more(data.more);  // answers do not include it; what is shown remains valid
   $("answer-title").textContent = data.selected_ids.join("\n") === state.answered ? "Answer" : "Answer, from other passages";
   lists(data, new Set(entered), new Set(left));
   $("ask").disabled = data.selected_ids.length === 0;
-  const change = entered.length + left.length ? `${plural(entered.length, "passage")} in, ${left.length} out. ` : first ? "" : "The same passages. ";
+  const change = entered.length + left.length ? `${plural(entered.length, "passage")} added, ${left.length} removed. ` : first ? "" : "The same passages. ";
   if (data.selected_ids.length) say(`${change}${plural(data.selected_ids.length, "passage")}, ${data.tokens_used} tokens, ${Math.round(took)} ms.`);
-  else say(data.message || "Nothing is worth its price: lower the penalty or the redundancy weight.", data.status !== "optimal");
+  else say(data.message || "No passage is worth its penalty: lower the passage penalty or the redundancy weight.", data.status !== "optimal");
 }
 function proof(data) {
   const names = {optimal: "Optimal", feasible: "Feasible", infeasible: "Infeasible", no_solution: "No solution"};
   $("proof").textContent = data.status === "feasible" ? `Gap ${gap(data.gap)}` : names[data.status];
   $("proof").className = "big " + (data.status === "optimal" ? "optimal" : data.status === "feasible" ? "feasible" : "none");
-  $("proof-detail").textContent = data.objective === null ? "no selection keeps all constraints"
-    : `worth ${number(data.objective, 4)}; nothing can exceed ${number(data.bound, 4)} (gap ${gap(data.gap)})`;
+  $("proof-detail").textContent = data.objective === null ? "no selection satisfies all constraints"
+    : `objective ${number(data.objective, 4)}; proven bound ${number(data.bound, 4)} (gap ${gap(data.gap)})`;
   $("tokens").textContent = `${data.tokens_used} of ${data.budget_tokens}`;
   $("bar").style.width = `${Math.min(100, 100 * data.tokens_used / data.budget_tokens)}%`;
 }
 function more(found) {
   if (!found || found.gain === null) { $("more").textContent = "–"; $("more-detail").textContent = ""; return; }
   const same = !found.added.length && !found.removed.length;
-  $("more").textContent = same ? "buy nothing" : `buy ${signed(found.gain)}`;
+  $("more").textContent = same ? "no gain" : `gain ${signed(found.gain)}`;
   const proven = found.certified ? "" : ` (proven: ${number(found.low)} to ${number(found.high)})`;
   $("more-detail").textContent = same ? "the same passages would be chosen"
     : `${names(found.added, "adds")}${found.removed.length ? "; " + names(found.removed, "drops") : ""}${proven}`;
@@ -128,7 +128,7 @@ function names(ids, verb) {
 }
 
 function item(p, mark) {
-  const badge = mark ? el("span", {class: `badge ${mark}`}, mark === "entered" ? "came in" : "went out") : "";
+  const badge = mark ? el("span", {class: `badge ${mark}`}, mark === "entered" ? "added" : "removed") : "";
   const details = el("details", {open: state.open.has(p.id) ? "open" : null},
     el("summary", {}, el("span", {}, el("span", {class: "title"}, p.title || p.id), badge),
       el("span", {class: "cost"}, `${p.tokens} tokens`), el("span", {class: "text"}, p.text)),
@@ -147,7 +147,7 @@ function lists(data, entered, left) {
   $("in").replaceChildren(...(chosen.length ? chosen.map(p => item(p, entered.has(p.id) ? "entered" : "")) : [el("li", {class: "empty"}, "Nothing is chosen.")]));
   $("out").replaceChildren(...shown.map(p => item(p, left.has(p.id) ? "left" : "")));
   $("read-count").textContent = `${plural(chosen.length, "passage")}, in this order`;
-  $("out-count").textContent = `${out.length} of ${data.passages.length}, the nearest to coming in first`;
+  $("out-count").textContent = `${out.length} of ${data.passages.length}, closest to being chosen first`;
   $("all").hidden = shown.length === out.length;
   $("all").textContent = `Show all ${out.length}`;
   if (focused) { const again = document.querySelector(`li[data-id="${CSS.escape(focused.dataset.id)}"] summary`); if (again) again.focus({preventScroll: true}); }

@@ -1,4 +1,4 @@
-"""The OpenAPI document as a page of plain HTML: no script, nothing from elsewhere."""
+"""The OpenAPI document as a plain HTML page, without scripts or external files."""
 
 from __future__ import annotations
 

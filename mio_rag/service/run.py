@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ServiceSettings", "app_from_environment", "check", "is_loopback", "read_key", "serve"]
 
-#: How worker processes learn what to serve; the key travels in KEY alone.
+#: Environment variables for worker processes; the API key is only in KEY.
 SETTINGS, KEY = "MIO_RAG_SERVICE", "MIO_RAG_API_KEY"
 _LEAST_KEY = 16
 _WATCH_SECONDS, _WATCH_PATIENCE_SECONDS = 0.1, 2.0
@@ -63,7 +63,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> None:
-    """Raise `InputError` with everything that speaks against serving like this."""
+    """Raise `InputError` with everything that is wrong with these settings."""
     problems = []
     if not 1 <= settings.port <= 65535:
         problems.append(f"port={settings.port} must be between 1 and 65535")
@@ -76,7 +76,7 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
     if api_key is None and not without_key and not is_loopback(settings.host):
         problems.append(
             f"{settings.host} can be reached from other machines, and no key is set: set {KEY} or "
-            "--api-key-file, or allow everybody with --without-key"
+            "--api-key-file, or allow access without a key with --without-key"
         )
     if problems:
         raise InputError(problems)
@@ -134,7 +134,7 @@ def serve(
 ) -> None:
     """Serve until interrupted or terminated; requests under way are finished first.
 
-    The address is taken before anything is loaded. Who connects meanwhile waits.
+    The address is bound before anything is loaded. Clients that connect meanwhile wait.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def _options(settings: ServiceSettings) -> dict[str, Any]:
     return {
         "backlog": settings.connections.burst,  # asyncio accepts so many in a row
         "loop": "asyncio",
-        "http": "mio_rag.service.door:GuardedProtocol",
+        "http": "mio_rag.service.connections:GuardedProtocol",
         "ws": "none",
         "log_level": "warning",
         "timeout_graceful_shutdown": int(settings.limits.max_deadline_seconds) + 5,
@@ -198,7 +198,7 @@ def _listening(settings: ServiceSettings) -> socket.socket:
     try:
         return socket.create_server((settings.host, settings.port), family=_family(settings.host))
     except OSError as error:
-        raise InputError(f"{settings.host}:{settings.port} cannot be listened on: {error}") from error
+        raise InputError(f"cannot listen on {settings.host}:{settings.port}: {error}") from error
 
 
 @contextmanager
@@ -232,7 +232,7 @@ def _announced(settings: ServiceSettings, ready: Callable[[], None]) -> Iterator
 
 @contextmanager
 def _environment(settings: ServiceSettings, api_key: str | None) -> Iterator[None]:
-    """What worker processes are told; taken back afterwards."""
+    """Environment variables for worker processes; restored afterwards."""
     before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="mio-rag-metrics-") as folder:
         os.environ[SETTINGS] = json.dumps(asdict(settings))

@@ -1,4 +1,4 @@
-"""The plain-Python door refuses in words what it would otherwise break on, or answer wrongly."""
+"""`select()` refuses with a clear message what would otherwise fail or give a wrong answer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -140,7 +140,7 @@ def test_an_array_without_dimensions_is_no_list() -> None:
 
 @pytest.mark.parametrize("embedder", [{}, 3, object()])
 def test_what_is_no_embedder_is_refused(embedder) -> None:
-    with pytest.raises(InputError, match="is no Embedder"):
+    with pytest.raises(InputError, match="is not an Embedder"):
         select("q", ["a text"], budget_tokens=20, embedder=embedder)
 
 

@@ -80,7 +80,7 @@ def test_text_that_is_not_utf8_costs_its_own_row(tmp_path: Path, name: str) -> N
     table = table.set_column(table.schema.get_field_index(name), name, damaged)
     answered, reasons = chosen(table, tmp_path)
     assert [row["row"] for row in answered] == [0, 2]
-    assert reasons == {1: [f"{name} is no text: it is not encoded in UTF-8"]}
+    assert reasons == {1: [f"{name} is not valid UTF-8 text"]}
 
 
 def test_a_name_of_a_column_that_is_not_utf8_is_a_damaged_file(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_answers_go_on_and_compare_with_the_best_ranking(
     assert "other settings" in capsys.readouterr().err
 
 
-def test_transfer_and_the_road(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_transfer_and_latency(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path(arguments[-1]).parent
     given = ["transfer", *common(arguments, "--data", "--indexes", "--sets", "--work")]
     assert main([*given, "--study", arguments[-1], "--limit", "5", "--out", str(folder / "t.json")]) == 0
@@ -150,11 +150,11 @@ def test_transfer_and_the_road(arguments: list[str], capsys: pytest.CaptureFixtu
     assert models["demo"]["calibration"]["ece"] < models["best ranking"]["calibration"]["ece"]
     assert study["questions"] >= 5
     assert "[" in capsys.readouterr().out  # a set's own weights are marked
-    timed = ["road", *common(arguments, "--data", "--indexes", "--sets"), "--questions", "4"]
-    assert main([*timed, "--out", str(folder / "r.json")]) == 0
-    road = json.loads((folder / "r.json").read_text())["results"]["demo"]
-    assert road["questions"] == 4
-    for clock in (road["processor"], road["wall"]):
+    command = ["latency", *common(arguments, "--data", "--indexes", "--sets"), "--questions", "4"]
+    assert main([*command, "--out", str(folder / "r.json")]) == 0
+    timed = json.loads((folder / "r.json").read_text())["results"]["demo"]
+    assert timed["questions"] == 4
+    for clock in (timed["processor"], timed["wall"]):
         assert sum(entry["share"] for entry in clock["stages"].values()) == pytest.approx(1.0)
         assert all(entry["median"] >= 0 for entry in clock["stages"].values())
         assert clock["without_embedding"]["median"] <= clock["total"]["median"]

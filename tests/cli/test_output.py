@@ -155,11 +155,11 @@ def test_what_is_kept_is_said_where_something_is(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("")
     assert kept_rows(tmp_path)() == ""
     (tmp_path / "rows.jsonl").write_text("{}\n")
-    assert kept_rows(tmp_path)() == f"what was finished is kept in '{tmp_path}': go on with --resume"
+    assert kept_rows(tmp_path)() == f"what was finished is kept in '{tmp_path}': continue with --resume"
     assert _kept(tmp_path) == ""
     (tmp_path / "selections").mkdir()
     (tmp_path / "selections" / "part-000000000000.parquet").write_bytes(b"")
-    assert _kept(tmp_path) == f"finished shards (1) are kept in '{tmp_path}': the same command goes on"
+    assert _kept(tmp_path) == f"finished shards (1) are kept in '{tmp_path}': run the same command to resume"
 
 
 # --- errors ------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_an_error_does_not_go_where_the_command_before_wrote(index: Path) -> Non
     ("arguments", "message"),
     [
         (["ask", "INDEX", "q", "--controller", "wise"], "controller 'wise' is unknown"),
-        (["ask", "INDEX", "q", "--controller", "mdp@heart"], "'heart' is no way to know U"),
+        (["ask", "INDEX", "q", "--controller", "mdp@heart"], "'heart' is not a way to measure U"),
         (["ask", "INDEX", "q", "--controller", "mdp", "--max-steps", "-1"], "limit steps=-1"),
         (
             ["ask", "INDEX", "q", "--controller", "mdp", "--trace", "no/such/t.jsonl"],

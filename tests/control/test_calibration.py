@@ -208,7 +208,7 @@ def test_violations_are_told() -> None:
 
 
 def test_tracked_runs_calibrate_nothing() -> None:
-    with pytest.raises(InputError, match="can only give the model back"):
+    with pytest.raises(InputError, match="nothing can be estimated from it"):
         transitions([trace("q", [1, 0.75], ["retrieve"], gauge="tracked")])
     both = [trace("q", [1, 0.75], ["retrieve"]), trace("q", [1, 0.5], ["retrieve"], gauge="evidence")]
     with pytest.raises(InputError, match="choose with --uncertainty"):

@@ -49,7 +49,7 @@ def test_stripes_and_ties_are_not_called_a_threshold(stopping: Plan, published: 
     one = structure(published)
     assert one.segments == ((Segment(0.0, 0.157, ("reason",)), Segment(0.158, 1.0, ("retrieve",))),)
     assert one.striped == (False,)
-    assert any("no stop" in w and "pays 0.02" in w for w in one.warnings)
+    assert any("cannot stop" in w and "pays 0.02" in w for w in one.warnings)
 
 
 def test_a_degenerate_model_is_told() -> None:

@@ -69,7 +69,7 @@ def test_what_no_agent_writes_is_no_trace(
     data = json.loads(json.dumps(trace.to_dict()))
     change(data)
     (tmp_path / "traces.jsonl").write_text("\n" + json.dumps(data) + "\n")
-    with pytest.raises(DataError, match="line 2: this is no trace") as found:
+    with pytest.raises(DataError, match="line 2: this is not a trace") as found:
         read_traces(tmp_path, ProcessTrace)
     assert message in str(found.value)
 

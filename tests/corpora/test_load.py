@@ -100,7 +100,7 @@ def test_half_a_character_is_refused(tmp_path: Path) -> None:
     assert len(raised.value.problems) == 1
     assert "corpus.jsonl, line 1" in raised.value.problems[0]
     assert "half of a surrogate pair" in raised.value.problems[0]
-    with pytest.raises(DataError, match="passage 'x' holds half of a surrogate pair"):
+    with pytest.raises(DataError, match="passage 'x' contains half of a surrogate pair"):
         Dataset("made", (Passage("x", "\ud83d broken emoji"),), ())
 
 

@@ -99,7 +99,7 @@ def test_a_damaged_ledger_is_refused(rivers: Dataset, river_index: CorpusIndex, 
     lines = (tmp_path / "rows.jsonl").read_text().splitlines()
     for damage in ("{cut", "[1, 2]", "{}"):
         (tmp_path / "rows.jsonl").write_text("\n".join([*lines[:3], damage, *lines[4:]]))
-        with pytest.raises(DataError, match="line 4 is no row"):
+        with pytest.raises(DataError, match="line 4 is not a row"):
             run(rivers, river_index, failing(), tmp_path, resume=True)
     (tmp_path / "run.json").write_text("{cut")
     with pytest.raises(DataError, match=r"run\.json' cannot be read"):

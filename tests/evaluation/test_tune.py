@@ -155,7 +155,7 @@ def test_configurations_come_back(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a table"):
         read_config(path, known)
     path.write_text("= 1")
-    with pytest.raises(InputError, match="no readable TOML"):
+    with pytest.raises(InputError, match="not a readable TOML"):
         read_config(path, known)
 
 

@@ -298,8 +298,8 @@ def test_a_tokenizer_that_is_named_is_used(serve: Callable[..., Server], tmp_pat
     [
         ("openai:http://h/v1", "no model"),
         ("openai:http://h/v1#?window=5", "no model"),
-        ("openai:localhost:80#m", "no address"),
-        ("openai:ftp://h#m", "no address"),
+        ("openai:localhost:80#m", "not an address"),
+        ("openai:ftp://h#m", "not an address"),
         ("openai:http://h/v1#m?windw=5", "no option 'windw'"),
         ("openai:http://h/v1#m?window=big", "not of type int"),
         ("openai:http://h/v1#m?concurrency=0", "concurrency=0"),

@@ -197,7 +197,7 @@ def test_a_file_that_is_no_database_costs_no_result(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="extractive cannot be kept"):
+    with pytest.raises(InputError, match="extractive cannot be stored"):
         RememberingGenerator(ExtractiveGenerator(), tmp_path / "replies.sqlite")
     with pytest.raises(InputError, match="is a folder"):
         RememberingGenerator(Slow(), tmp_path)

@@ -147,7 +147,7 @@ def test_a_conversation_of_many_turns() -> None:
                     values.append(program.objective(x) - (0.0 if before is None else 0.02 * changes))
         assert turn.result.objective == pytest.approx(max(values))
         before = set(turn.ids)
-    with pytest.raises(InputError, match="max_changes and change_price count changes against"):
+    with pytest.raises(InputError, match="max_changes and change_price compare with the previous selection"):
         made(side).select(pool(), 90)
     # nothing chosen is a selection too: at most so many may come in
     after_nothing = made(replace(side, previous=())).select(pool(), 1000)
@@ -166,7 +166,7 @@ def test_a_conversation_of_many_turns() -> None:
         (lambda: FrontierSettings(selector=Selector(passage_radii={"a": 1})), "sets the radius itself"),
         (
             lambda: query_frontier(pool(), Selector(counterpart="joint", radius=0.1), 90),
-            "of the termwise counterpart",
+            "only the termwise counterpart",
         ),
         (
             lambda: query_frontier(pool(), everything(pool()), 90),
@@ -182,7 +182,7 @@ def test_a_conversation_of_many_turns() -> None:
         ),
         (
             lambda: check_ids(made(SideConstraints(versions={f"v{k}": "d" for k in range(9)})), ["p1"]),
-            "4 more ids are no passages",
+            "4 more ids are not in the index",
         ),
     ],
 )
@@ -218,7 +218,7 @@ def test_radii_of_passages_need_a_set_that_has_them() -> None:
 
     c = pool()
     assert made(SideConstraints(), uncertainty=Fixed()).select(c, 90).worst_case is not None
-    with pytest.raises(InputError, match="Fixed has no radius that those of single passages could replace"):
+    with pytest.raises(InputError, match="Fixed has no radius, so it cannot take one for each passage"):
         made(SideConstraints(), uncertainty=Fixed()).select(replace(c, radius=0.2), 90)
 
 

@@ -221,8 +221,8 @@ def test_reasons_by_hand() -> None:
         candidates,
         20,
     )
-    assert why["p0"] == "asked not to be used (must exclude)"
-    assert why["p3"].startswith("asked for (must include); relevance 0.010")
+    assert why["p0"] == "excluded (must exclude)"
+    assert why["p3"].startswith("required (must include); relevance 0.010")
     assert why["p1"] == "worth +0.480, but 'at most 2 passages' is full"
     why = reasons(PLAIN, candidates, 10)
     assert why["p1"].startswith(
@@ -277,7 +277,7 @@ def test_explain_and_to_dict_list_every_candidate_once() -> None:
     assert data["bound"] >= data["objective"]
 
 
-# --- the plain door
+# --- mio_rag.select
 
 
 def test_select_with_scores_only() -> None:

@@ -22,7 +22,7 @@ pytest.importorskip("fastapi")
 from mio_rag import InputError
 from mio_rag.cli.commands.serve import ConnectionOptions
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.service.door import Door, SeldomLogged, Visit
+from mio_rag.service.connections import Connection, ConnectionGuard, SeldomLogged
 from mio_rag.service.limits import ConnectionLimits
 from mio_rag.service.metrics import Metrics
 
@@ -270,11 +270,11 @@ def test_few_file_descriptors_are_enough_and_a_client_gets_its_share(index: Path
 
 
 def test_whom_a_connection_is_counted_for() -> None:
-    door = Door(ConnectionLimits(trusted_proxies=("10.0.0.5", "fd00::/8")), Metrics())
-    assert door.client("192.0.2.7") == door.client("::ffff:192.0.2.7") == "192.0.2.7"
-    assert door.client("2001:db8::1") == door.client("2001:db8::ffff:2") != door.client("2001:db8:0:1::1")
-    assert door.client("fe80::1%eth0") == "fe80::/64"
-    assert door.client("10.0.0.5") is door.client("::ffff:10.0.0.5") is door.client("fd00::1") is None
+    guard = ConnectionGuard(ConnectionLimits(trusted_proxies=("10.0.0.5", "fd00::/8")), Metrics())
+    assert guard.client("192.0.2.7") == guard.client("::ffff:192.0.2.7") == "192.0.2.7"
+    assert guard.client("2001:db8::1") == guard.client("2001:db8::ffff:2") != guard.client("2001:db8:0:1::1")
+    assert guard.client("fe80::1%eth0") == "fe80::/64"
+    assert guard.client("10.0.0.5") is guard.client("::ffff:10.0.0.5") is guard.client("fd00::1") is None
 
 
 def test_a_response_does_not_wait_for_its_head_to_be_confirmed() -> None:
@@ -283,7 +283,7 @@ def test_a_response_does_not_wait_for_its_head_to_be_confirmed() -> None:
     class Visited(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             assert isinstance(transport, asyncio.Transport)
-            assert Visit(Door(ConnectionLimits(), Metrics())).begin(transport)
+            assert Connection(ConnectionGuard(ConnectionLimits(), Metrics())).begin(transport)
             peer = transport.get_extra_info("socket")
             seen.append(peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             transport.close()

@@ -148,7 +148,7 @@ def test_a_body_that_is_no_object_is_refused_in_words(client: TestClient, body: 
     ("body", "words"),
     [
         (b'{"question": "a", "question": "b"}', "'question' is given twice"),
-        (b'{"question": "a", "radius": NaN}', "NaN is no number"),
+        (b'{"question": "a", "radius": NaN}', "NaN is not a JSON number"),
         (b'{"question": "a", "pool": 1' + b"0" * 400 + b"}", "larger than any"),
         (b'{"question": "\\ud800"}', "half of a surrogate pair"),
         (b'{"question": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested more than 64 levels"),
@@ -348,13 +348,13 @@ def test_an_address_is_taken_before_anything_is_loaded(demo_index: CorpusIndex, 
     told: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as other:
         settings = ServiceSettings(index, port=other.getsockname()[1])
-        with pytest.raises(InputError, match="cannot be listened on"):
+        with pytest.raises(InputError, match="cannot listen on"):
             serve(settings, ready=lambda: told.append("ready"), loading=lambda: told.append("loading"))
         port = settings.port
     assert told == []
 
     def interrupted() -> None:  # while it loads: another service finds the address taken, and this one ends
-        with pytest.raises(InputError, match="cannot be listened on"):
+        with pytest.raises(InputError, match="cannot listen on"):
             serve(ServiceSettings(index, port=port))
         raise KeyboardInterrupt
 

@@ -66,7 +66,7 @@ def ask(
     config: ConfigFile = None,
     json_output: Json = False,
 ) -> None:
-    """Choose passages, let a model answer from them, and show what it read."""
+    """Choose passages, let a model answer from them, and show the passages."""
     from mio_rag.ask import ask as answer_question
     from mio_rag.cli.show.selection import print_answer, print_selection
     from mio_rag.generation import check_generator, make_generator

@@ -1,4 +1,4 @@
-"""``mio-rag select-batch``: millions of questions as one job that can be killed and run again."""
+"""``mio-rag select-batch``: many questions as one job that can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -34,15 +34,17 @@ __all__ = ["select_batch"]
 @spread
 def select_batch(
     candidates: Annotated[Path, typer.Argument(help="Parquet file of candidates, or a folder of them.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder of the output; an interrupted one goes on.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of the output; an interrupted run resumes there.")
+    ],
     budget_tokens: Budget = 256,
     engine: Annotated[str, typer.Option("--engine", help="local (processes) or ray.")] = "local",
-    workers: Annotated[int, typer.Option("--workers", help="Processes; one a core.")] = 1,
+    workers: Annotated[int, typer.Option("--workers", help="Worker processes; default: one per core.")] = 1,
     column: Annotated[
         list[str] | None,
-        typer.Option("--column", help="OURS=THEIRS where a column has another name. Repeatable."),
+        typer.Option("--column", help="OURS=THEIRS: a column has another name. Repeatable."),
     ] = None,
-    shard_rows: Annotated[int, typer.Option("--shard-rows", help="Most rows of an output file.")] = 5000,
+    shard_rows: Annotated[int, typer.Option("--shard-rows", help="Maximum rows of an output file.")] = 5000,
     *,
     program: ProgramOptions,
     must_include: Include = None,
@@ -52,7 +54,7 @@ def select_batch(
     solving: SolverOptions,
     json_output: Json = False,
 ) -> None:
-    """Choose passages for every row of a Parquet file; run again after a kill, each row comes out once.
+    """Choose passages for every row of a Parquet file. Run it again to resume after an interruption.
 
     A row holds a question's pool: query_id, ids, relevance, tokens and embeddings (or similarity) as lists;
     see the batch section of the README for all columns.
@@ -94,7 +96,11 @@ def select_batch(
 def _kept(out: Path) -> str:
     """What an interrupt leaves behind."""
     finished = sum(1 for _ in (out / "selections").glob("part-*.parquet"))
-    return f"finished shards ({finished}) are kept in '{out}': the same command goes on" if finished else ""
+    return (
+        f"finished shards ({finished}) are kept in '{out}': run the same command to resume"
+        if finished
+        else ""
+    )
 
 
 def _columns(given: list[str] | None) -> dict[str, str]:
@@ -118,15 +124,15 @@ def _sentences(done: BatchSummary) -> str:
     if done.rejected:
         text += f" (reasons: {done.out / 'rejected.jsonl'})"
     if done.done_before:
-        text += f"; {done.done_before} were there already"
+        text += f"; {done.done_before} were finished before"
     peak = (
         "peak memory unknown here"
         if done.peak_worker_mb is None
         else f"at most {done.peak_worker_mb:.0f} MB each"
     )
     return (
-        f"{text}\n{done.rows_per_second:.0f} rows a second, {done.seconds:.0f} s, {done.workers} worker(s), "
-        f"{peak} -> {done.out}"
+        f"{text}\n{done.rows_per_second:.0f} rows per second, {done.seconds:.0f} s, "
+        f"{done.workers} worker(s), {peak} -> {done.out}"
     )
 
 

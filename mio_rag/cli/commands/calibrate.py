@@ -1,4 +1,4 @@
-"""``mio-rag calibrate``: what relevance means, fitted on labelled questions."""
+"""``mio-rag calibrate``: fit a relevance model on labelled questions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ def calibrate(
         str, typer.Argument(help="Folder with corpus and questions that name gold passages, or 'demo'.")
     ],
     index: Annotated[Path, typer.Option("--index", help="Index of this corpus.")],
-    out: Annotated[Path, typer.Option("--out", help="File of the model; its plot goes beside it (.png).")],
+    out: Annotated[
+        Path, typer.Option("--out", help="File for the model; its plot is written beside it (.png).")
+    ],
     kind: Annotated[str, typer.Option("--kind", help="logistic or isotonic.")] = "logistic",
     link_hops: Annotated[
-        int, typer.Option("--link-hops", help="Expansion of the pool, as in later use. 0: none.")
+        int,
+        typer.Option("--link-hops", help="Links followed to extend the pool; use the same later. 0: none."),
     ] = 1,
     link_stages: Annotated[
         int, typer.Option("--link-stages", help="Stages with features from evidence links. 0: none.")
@@ -34,11 +37,11 @@ def calibrate(
     rerank: Rerank = None,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
-    limit: Annotated[int | None, typer.Option("--limit", help="Only the first so many questions.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Use only the first N questions.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the folds.")] = 0,
     json_output: Json = False,
 ) -> None:
-    """Fit what relevance means on labelled questions: the probability that a passage is needed."""
+    """Fit a relevance model on labelled questions: the probability that a passage is needed."""
     from mio_rag.cli.progress import progress_bar
     from mio_rag.corpora.load import check_source, load_dataset
     from mio_rag.evaluation.fit.relevance import calibrate as fit_model

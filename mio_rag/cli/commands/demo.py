@@ -1,4 +1,4 @@
-"""``mio-rag demo``: choose, answer, compare with top-k on the bundled set, and say where to look."""
+"""``mio-rag demo``: choose, answer and compare with top-k on the bundled set."""
 
 from __future__ import annotations
 

@@ -52,12 +52,12 @@ class ComparisonOptions:
         str, typer.Option("--generator", help="As in ask, or none: evaluate the selection alone.")
     ] = "extractive"
     index: Annotated[
-        Path | None, typer.Option("--index", help="Index of this corpus; otherwise one is built.")
+        Path | None, typer.Option("--index", help="Index of this corpus; default: build one.")
     ] = None
     embedder: Annotated[
         str | None, typer.Option("--embedder", help="Embedder of the index that is built. [minilm]")
     ] = None
-    limit: Annotated[int | None, typer.Option("--limit", help="Only the first so many questions.")] = None
+    limit: Annotated[int | None, typer.Option("--limit", help="Use only the first N questions.")] = None
     baseline: Annotated[str | None, typer.Option("--baseline", help="Method to compare with. [topk]")] = None
     mmr_lambda: Annotated[
         float, typer.Option("--mmr-lambda", help="Weight of relevance in mmr, in (0, 1].")
@@ -76,11 +76,11 @@ class ComparisonOptions:
     def check_index(self) -> None:
         """Raise `InputError` where index and embedder contradict each other."""
         if self.index is not None and self.embedder is not None:
-            raise InputError("--index and --embedder exclude each other: the index brings its embedder")
+            raise InputError("--index and --embedder exclude each other: an index has its embedder")
 
 
 _FOR_MANY = SolverOptions(time_limit=2.0)
-"""An evaluation solves many programs, and waits less for each."""
+"""An evaluation solves many programs, so the time limit of each is shorter."""
 
 
 @spread
@@ -97,7 +97,7 @@ def evaluate(
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 32,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     config: ConfigFile = None,
     json_output: Json = False,
 ) -> None:

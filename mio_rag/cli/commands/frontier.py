@@ -1,4 +1,4 @@
-"""``mio-rag frontier``: what other budgets, penalties, weights and radii would choose."""
+"""``mio-rag frontier``: the selections of other budgets, penalties, weights and radii."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from mio_rag.errors import InputError, collect
 __all__ = ["frontier_app"]
 
 frontier_app = typer.Typer(
-    help="What other settings would choose, every point with its proof.",
+    help="The selections of other settings, each with its certificate.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -59,7 +59,7 @@ def query(
     question: Annotated[str, typer.Argument(help="What is asked.")],
     budget_tokens: Budget = 256,
     up_to: Annotated[
-        int | None, typer.Option("--up-to", help="Largest budget looked at. [twice the budget]")
+        int | None, typer.Option("--up-to", help="Largest budget of the path. [twice the budget]")
     ] = None,
     weights: Weights = "0,0.05,0.1,0.2,0.4",
     radii: Radii = "0,0.05,0.1",
@@ -76,7 +76,7 @@ def query(
     retrieval: ModeName = "fused",
     json_output: Json = False,
 ) -> None:
-    """One question: every budget at which the selection changes, what more tokens buy, how many passages pay.
+    """One question: every budget at which the selection changes, the gain from more tokens, other penalties.
 
     Tokens are counted by an approximation, as in `select`.
     """
@@ -136,18 +136,18 @@ def _check_reach(up_to: int | None, budget_tokens: int) -> None:
 def _check_radius(program: ProgramOptions) -> None:
     if program.radius is not None:
         raise InputError(
-            f"--radius={program.radius:g} has no place on a grid: --radii lists its radii, and selections "
+            f"--radius={program.radius:g} does not apply to a grid: --radii lists its radii, and selections "
             "are measured under --reference-radius"
         )
 
 
 def _check_embedder(index: Path | None, embedder: str | None) -> None:
     if index is not None and embedder is not None:
-        raise InputError("--index and --embedder exclude each other: the index brings its embedder")
+        raise InputError("--index and --embedder exclude each other: an index has its embedder")
 
 
 _FOR_MANY = SolverOptions(time_limit=2.0, relative_gap=0.001)
-"""A grid over a data set solves many programs, and is content with a stated gap."""
+"""A grid over a data set solves many programs, so a small gap is accepted."""
 
 
 @frontier_app.command()
@@ -156,7 +156,7 @@ def data(
     data: Annotated[str, typer.Argument(help="Folder with corpus and questions, 'demo' or hf:NAME.")],
     out: Annotated[Path, typer.Option("--out", help="Folder of ledger, frontier.json, .png and .html.")],
     index: Annotated[
-        Path | None, typer.Option("--index", help="Index of this corpus; else one is built.")
+        Path | None, typer.Option("--index", help="Index of this corpus; default: build one.")
     ] = None,
     embedder: Annotated[
         str | None, typer.Option("--embedder", help="Embedder of the index that is built. [minilm]")
@@ -170,18 +170,18 @@ def data(
         str, typer.Option("--penalties", help="Comma-separated passage penalties (lambda_2), or auto.")
     ] = "auto",
     reference_radius: Annotated[
-        float, typer.Option("--reference-radius", help="Embedding error that robustness is measured under.")
+        float, typer.Option("--reference-radius", help="Embedding error for measuring robustness.")
     ] = 0.05,
     draws: Annotated[
         int, typer.Option("--draws", help="Random errors per question for stability. 0: not measured.")
     ] = 3,
     slack: Annotated[
-        float, typer.Option("--slack", help="Coverage that the operating point may give up for tokens.")
+        float, typer.Option("--slack", help="Coverage that the operating point may trade for fewer tokens.")
     ] = 0.02,
     generator: Annotated[
         str, typer.Option("--generator", help="As in ask: answers are scored too. none: selection alone.")
     ] = "none",
-    limit: Annotated[int | None, typer.Option("--limit", help="Only the first so many questions.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Use only the first N questions.")] = None,
     *,
     program: ProgramOptions,
     evidence: RelevanceOptions,
@@ -189,13 +189,13 @@ def data(
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 32,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     json_output: Json = False,
 ) -> None:
-    """A data set: coverage, diversity, robustness and tokens of every setting, and a page to look through.
+    """A data set: coverage, diversity, robustness and tokens of every setting, and a page to browse them.
 
-    --redundancy, --passage-penalty and --reference-radius make the program in which the guaranteed value of
-    every selection is measured; the grid sets its own.
+    --redundancy, --passage-penalty and --reference-radius define the program in which the guaranteed value of
+    every selection is measured; the settings of the grid are separate.
     """
     from mio_rag.cli.progress import progress_bar
     from mio_rag.cli.show.frontier import print_points

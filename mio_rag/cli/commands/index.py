@@ -57,10 +57,10 @@ def index(
             help="Folder with corpus.jsonl[.gz], folder of .txt/.md/.pdf/.docx/.html, 'demo' or hf:NAME."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Folder of the index; must not exist.")],
+    out: Annotated[Path, typer.Option("--out", help="New folder for the index.")],
     embedder: EmbedderName = "minilm",
     *,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that exists.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")] = False,
     entities: Annotated[
         str | None,
         typer.Option(

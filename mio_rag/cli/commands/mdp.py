@@ -16,14 +16,14 @@ from mio_rag.errors import InputError
 __all__ = ["mdp_app"]
 
 mdp_app = typer.Typer(
-    help="Retrieve, reason or stop: the decision process behind `--controller mdp`.",
+    help="Retrieve, reason or stop: the decision process of `--controller mdp`.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 Config = Annotated[
     Path | None,
-    typer.Option("--config", help="TOML file with parameters of the model; options given here win over it."),
+    typer.Option("--config", help="TOML file with parameters of the model; options given here override it."),
 ]
 PlotFile = Annotated[
     Path | None, typer.Option("--plot", help="Draw quality, value and policy over U: .png, .svg or .pdf.")
@@ -46,7 +46,7 @@ def solve_command(
     json_output: Json = False,
     plot: PlotFile = None,
 ) -> None:
-    """Solve the process, and say honestly what its policy looks like."""
+    """Solve the decision process and describe its policy."""
     from mio_rag.cli.show.control import print_plan
     from mio_rag.control.mdp.plan import model_of, solve_plan
     from mio_rag.control.mdp.structure import sensitivity, structure, to_json
@@ -89,7 +89,7 @@ def replay_command(
     ] = None,
     json_output: Json = False,
 ) -> None:
-    """Make every decision of recorded runs again, and tell what comes out differently."""
+    """Recompute every decision of recorded runs and report differences."""
     from mio_rag.cli.show.control import print_outcome
     from mio_rag.control.mdp.replay import replay
     from mio_rag.control.mdp.trace import ProcessTrace
@@ -130,14 +130,16 @@ def calibrate_command(
     uncertainty: Annotated[
         str | None, typer.Option("--uncertainty", help="Which measured U: confidence or evidence.")
     ] = None,
-    bins: Annotated[int, typer.Option("--bins", help="Equal bins of U with parameters of their own.")] = 4,
+    bins: Annotated[
+        int, typer.Option("--bins", help="Number of equal bins of U with separate parameters.")
+    ] = 4,
     min_drop: Annotated[
-        float, typer.Option("--min-drop", help="What U must fall by for a retrieval to be a success.")
+        float, typer.Option("--min-drop", help="Minimum fall of U for a retrieval to count as a success.")
     ] = 0.01,
-    cost_by: Annotated[str, typer.Option("--cost-by", help="What costs: seconds or tokens.")] = "seconds",
+    cost_by: Annotated[str, typer.Option("--cost-by", help="Unit of cost: seconds or tokens.")] = "seconds",
     price: Annotated[
         float | None,
-        typer.Option("--price", help="Quality that one second, or token, is worth. [keeps reason_cost]"),
+        typer.Option("--price", help="Quality equivalent of one second or token. [keeps reason_cost]"),
     ] = None,
     out: Annotated[
         Path | None,
@@ -147,11 +149,11 @@ def calibrate_command(
         ),
     ] = None,
     by_bins: Annotated[
-        bool, typer.Option("--by-bins", help="Into --out goes the process whose parameters differ by U.")
+        bool, typer.Option("--by-bins", help="Write the process with parameters by bin of U to --out.")
     ] = False,
     json_output: Json = False,
 ) -> None:
-    """Estimate the process from recorded runs, check its assumptions, and solve it again."""
+    """Estimate the parameters of the process from recorded runs, test its assumptions, and solve it again."""
     import dataclasses
 
     from mio_rag.cli.show.control import print_calibration
@@ -164,7 +166,7 @@ def calibrate_command(
 
     output = open_output(json_output)
     if by_bins and out is None:
-        raise InputError("--by-bins says what goes into a file: give --out as well")
+        raise InputError("--by-bins needs --out, the file to write")
     given = model_of(config, {})
     found = calibrate(
         read_traces(traces, ProcessTrace),

@@ -1,4 +1,4 @@
-"""``mio-rag radius``: how far embeddings are off, measured."""
+"""``mio-rag radius``: measure the error of embeddings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def radius(
         typer.Option("--file", help='JSON lines {"texts": ["...", "..."]}: texts that mean the same.'),
     ] = None,
     quantile: Annotated[
-        float, typer.Option("--quantile", help="Share of the errors that the radius shall cover.")
+        float, typer.Option("--quantile", help="Share of the errors that the radius must cover.")
     ] = 0.9,
     limit: Annotated[int, typer.Option("--limit", help="Passages to embed for chunks and encoder.")] = 1000,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the sample.")] = 0,
@@ -40,7 +40,7 @@ def radius(
     ] = None,
     json_output: Json = False,
 ) -> None:
-    """How far embeddings are off: a radius from data, for --radius."""
+    """Measure the error of embeddings: a radius from data, for --radius."""
     from mio_rag.cli.progress import progress_bar
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.index import check_index

@@ -1,4 +1,4 @@
-"""``mio-rag select``: passages for one question, with reasons and the proof."""
+"""``mio-rag select``: passages for one question, with reasons and certificate."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def select(
     config: ConfigFile = None,
     json_output: Json = False,
 ) -> None:
-    """Choose passages for a question, with reasons and the proof.
+    """Choose passages for a question, with reasons and certificate.
 
-    Tokens are counted by an approximation here, since no model reads the passages; `ask` counts as its model
-    does.
+    Tokens are counted by an approximation, since no model reads the passages; `ask` uses the tokenizer of its
+    model.
     """
     from mio_rag.cli.show.selection import print_selection
     from mio_rag.retrieval import CorpusIndex, Retriever

@@ -17,12 +17,12 @@ __all__ = ["serve"]
 
 @dataclass(frozen=True)
 class LimitOptions:
-    """What one request may ask for, and how many may wait."""
+    """Limits on requests and waiting requests."""
 
     max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", help="Largest body of a request.")] = (
         16_384
     )
-    max_pool: Annotated[int, typer.Option("--max-pool", help="Most candidates of a request.")] = 200
+    max_pool: Annotated[int, typer.Option("--max-pool", help="Maximum candidates of a request.")] = 200
     max_budget_tokens: Annotated[
         int, typer.Option("--max-budget-tokens", help="Largest budget of a request.")
     ] = 8_192
@@ -33,47 +33,45 @@ class LimitOptions:
         float, typer.Option("--max-deadline", help="Longest deadline of a request, in seconds.")
     ] = 30.0
     concurrency: Annotated[
-        int, typer.Option("--concurrency", help="Requests that a worker process works on at a time.")
+        int, typer.Option("--concurrency", help="Requests that a worker process handles at once.")
     ] = 2
-    queue: Annotated[
-        int, typer.Option("--queue", help="Requests that may wait for that; the next one is answered 503.")
-    ] = 64
+    queue: Annotated[int, typer.Option("--queue", help="Requests that may wait; further ones get 503.")] = 64
     max_wait_seconds: Annotated[
-        float, typer.Option("--max-wait", help="Longest wait in seconds; then 503.")
+        float, typer.Option("--max-wait", help="Maximum wait in seconds; then 503.")
     ] = 10.0
 
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """How many may be connected, and how slow they may be."""
+    """Limits on connections and their timeouts."""
 
     max_connections: Annotated[
         int,
         typer.Option(
             "--max-connections",
-            help="Connections of a worker process; one more takes the place of the longest idle one.",
+            help="Connections of a worker process; a new one replaces the longest idle one.",
         ),
     ] = 512
     max_connections_per_client: Annotated[
-        int, typer.Option("--max-connections-per-client", help="The same, of one address.")
+        int, typer.Option("--max-connections-per-client", help="Connections of one address.")
     ] = 128
     trusted_proxies: Annotated[
         list[str] | None,
         typer.Option(
             "--trusted-proxy",
             metavar="ADDRESS",
-            help="Address or network of a proxy, through which many clients come. Repeatable.",
+            help="Address or network of a proxy that serves many clients. Repeatable.",
             show_default="this machine",
         ),
     ] = None
     header_seconds: Annotated[
-        float, typer.Option("--header-timeout", help="Seconds in which the headers of a request have to end.")
+        float, typer.Option("--header-timeout", help="Seconds to receive the headers of a request.")
     ] = 10.0
     body_seconds: Annotated[
-        float, typer.Option("--body-timeout", help="Seconds after that in which the body has to end.")
+        float, typer.Option("--body-timeout", help="Seconds to receive the body after the headers.")
     ] = 10.0
     unread_seconds: Annotated[
-        float, typer.Option("--unread-timeout", help="Seconds for which a response may be left unread.")
+        float, typer.Option("--unread-timeout", help="Seconds that a response may be left unread.")
     ] = 30.0
     idle_seconds: Annotated[
         float, typer.Option("--idle-timeout", help="Seconds between two requests of a connection.")
@@ -91,13 +89,13 @@ def serve(
         Path | None, typer.Option("--api-key-file", help="File with the key; or set MIO_RAG_API_KEY.")
     ] = None,
     without_key: Annotated[
-        bool, typer.Option("--without-key", help="Let other machines in without a key.")
+        bool, typer.Option("--without-key", help="Allow access from other machines without a key.")
     ] = False,
     *,
     limits: LimitOptions,
     clients: ConnectionOptions,
 ) -> None:
-    """Serve selection and answers over HTTP, with a page to try them on at /."""
+    """Serve selections and answers over HTTP, with a web page at /."""
     from mio_rag.generation import check_generator
     from mio_rag.retrieval.index import check_index
     from mio_rag.service.limits import ConnectionLimits, ServiceLimits

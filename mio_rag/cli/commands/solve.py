@@ -49,7 +49,7 @@ def solve(
 
 
 def warmup(json_output: Json = False) -> None:
-    """Compile the kernels ahead of their first use (once for this machine)."""
+    """Compile the kernels in advance (needed once per machine)."""
     from mio_rag.solvers.branch_and_bound import warmup as compile_kernel
     from mio_rag.solvers.value_iteration import warmup as compile_processes
 

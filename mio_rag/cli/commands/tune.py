@@ -1,4 +1,4 @@
-"""``mio-rag tune``: weights found on labelled questions, as a file of options."""
+"""``mio-rag tune``: find weights on labelled questions, as a file of options."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FIT = "fit"
 
 _VARY = "redundancy_weight,passage_penalty,token_price,link_benefit"
 _MANY = SolverOptions(time_limit=1.0, relative_gap=0.001)
-"""A search solves very many programs."""
+"""A search solves very many programs, so the time limit of each is shorter."""
 
 
 @spread
@@ -43,7 +43,7 @@ def tune(
     index: Annotated[Path, typer.Option("--index", help="Index of this corpus.")],
     out: Annotated[Path, typer.Option("--out", help="TOML file of the chosen options; read with --config.")],
     budget_tokens: Annotated[
-        int, typer.Option("--budget-tokens", help="The budget; with --recall, the largest one.")
+        int, typer.Option("--budget-tokens", help="Token budget; with --recall, the largest one.")
     ] = 256,
     recall: Annotated[
         float | None,
@@ -55,19 +55,19 @@ def tune(
             "--vary", help="Comma-separated; also redundancy_by_relevance, max_per_source. The rest stays."
         ),
     ] = _VARY,
-    trials: Annotated[int, typer.Option("--trials", help="Most trials of each search.")] = 60,
+    trials: Annotated[int, typer.Option("--trials", help="Maximum trials of each search.")] = 60,
     patience: Annotated[
-        int, typer.Option("--patience", help="A search ends after so many trials without a better one.")
+        int, typer.Option("--patience", help="Stop a search after N trials without improvement.")
     ] = 25,
-    folds: Annotated[int, typer.Option("--folds", help="Parts of the questions that judge in turn.")] = 4,
+    folds: Annotated[int, typer.Option("--folds", help="Folds of the cross-validation.")] = 4,
     kind: Annotated[str, typer.Option("--kind", help="With --relevance fit: logistic or isotonic.")] = (
         "logistic"
     ),
     storage: Annotated[
         Path | None,
-        typer.Option("--storage", help="SQLite file of the searches, to go on with. [OUT, .sqlite]"),
+        typer.Option("--storage", help="SQLite file of the trials, to resume from. [OUT, .sqlite]"),
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", help="Only the first so many questions.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Use only the first N questions.")] = None,
     *,
     program: ProgramOptions,
     evidence: RelevanceOptions,
@@ -76,11 +76,11 @@ def tune(
     retrieval: ModeName = "fused",
     json_output: Json = False,
 ) -> None:
-    """Find weights on labelled questions, at a token budget or for a recall, judged on others.
+    """Find weights on labelled questions, at a token budget or for a recall, by nested cross-validation.
 
-    --relevance fit fits relevance within the folds and writes it beside the file. A model that was fitted on
-    these questions makes all figures too good. Run again, it goes on where it stopped; with more --trials or
-    --patience, where it ended.
+    --relevance fit fits a relevance model within the folds and writes it beside the file. A model that was
+    fitted on these questions makes all figures too good. Run the same command again to resume; with larger
+    --trials or --patience it continues a finished search.
     """
     from mio_rag.cli.progress import progress_bar
     from mio_rag.corpora.load import check_source, load_dataset
@@ -95,7 +95,9 @@ def tune(
     kept = storage or out.with_suffix(".sqlite")
     output = open_output(
         json_output,
-        lambda: f"finished trials are kept in '{kept}': the same command goes on" if kept.exists() else "",
+        lambda: (
+            f"finished trials are kept in '{kept}': run the same command to resume" if kept.exists() else ""
+        ),
     )
     fitting = evidence.relevance == _FIT
     given = dataclasses.replace(evidence, relevance="cosine") if fitting else evidence
@@ -156,7 +158,7 @@ def tune(
 def _check_norm(program: ProgramOptions) -> None:
     if program.norm is not None:
         raise InputError(
-            f"--norm={program.norm} is of a radius, and settings are tuned without one: leave it out"
+            f"--norm={program.norm} belongs to a radius, and settings are tuned without one: leave it out"
         )
 
 
@@ -265,7 +267,7 @@ def _lines(found: TuneResult) -> list[str]:
     return [
         f"{found.questions} questions, {found.trials} trials",
         f"  on questions not seen   {figures(found.outer)}",
-        f"  on questions seen       {figures(found.inner)}  (too good by construction)",
+        f"  on questions seen       {figures(found.inner)}  (optimistic)",
         f"  the start, on all       {figures(found.start)}",
         f"  against the start       recall {gain['mean']:+.3f} ({gain['low']:+.3f} to {gain['high']:+.3f}), "
         f"{saved['mean']:.0f} tokens fewer ({saved['low']:.0f} to {saved['high']:.0f})",

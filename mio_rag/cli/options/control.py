@@ -19,42 +19,40 @@ __all__ = ["AgentOptions", "ControlOptions"]
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """How a controller knows U, which process it follows, and where it ends."""
+    """How a controller obtains U, which process it follows, and its limits."""
 
     uncertainty: Annotated[
         str,
         typer.Option(
             "--uncertainty",
-            help="How a controller knows U: tracked by the model, or measured by confidence or evidence.",
+            help="How U is obtained: tracked by the model, or measured by confidence or evidence.",
         ),
     ] = "tracked"
     mdp_config: Annotated[
-        Path | None, typer.Option("--mdp-config", help="TOML file with the process of the controllers.")
+        Path | None, typer.Option("--mdp-config", help="TOML file with the decision process.")
     ] = None
     max_steps: Annotated[
-        int | None, typer.Option("--max-steps", help="Most actions before the answer. [the horizon]")
+        int | None, typer.Option("--max-steps", help="Maximum actions before the answer. [the horizon]")
     ] = None
     max_total_tokens: Annotated[
-        int, typer.Option("--max-total-tokens", help="Most tokens in and out of the model for one question.")
+        int, typer.Option("--max-total-tokens", help="Maximum prompt and answer tokens for one question.")
     ] = 20_000
     max_seconds: Annotated[
-        float, typer.Option("--max-seconds", help="No action begins after so many seconds.")
+        float, typer.Option("--max-seconds", help="Start no action after this many seconds.")
     ] = 120.0
     stop_at: Annotated[
         float, typer.Option("--stop-at", help="U at which always-reason, always-retrieve and threshold stop.")
     ] = 0.05
 
     def unused(self, trace: Path | None) -> None:
-        """Refuse options that nothing would come of without a controller."""
+        """Refuse options that have no effect without a controller."""
         given = [
             f"--{field.name.replace('_', '-')}"
             for field in fields(AgentOptions)
             if getattr(self, field.name) != field.default
         ]
         if named := given + (["--trace"] if trace is not None else []):
-            raise InputError(
-                f"{', '.join(named)}: nothing comes of it without a controller, for instance mdp"
-            )
+            raise InputError(f"{', '.join(named)}: no effect without a controller, for instance mdp")
 
     def of(self, controller: str | None, trace: Path | None) -> ControlSettings | None:
         """The settings for a controller, once its name and the file of its trace are found good.
@@ -106,10 +104,10 @@ class ControlOptions(AgentOptions):
     ] = None
     corpus: Annotated[
         str | None,
-        typer.Option("--corpus", help="Take the passages from there, and only the questions from DATA."),
+        typer.Option("--corpus", help="Take the passages from here, and only the questions from DATA."),
     ] = None
     closed_book: Annotated[
-        bool, typer.Option("--closed-book", help="Without a corpus: only what the model knows.")
+        bool, typer.Option("--closed-book", help="Answer without a corpus, from the model alone.")
     ] = False
     keep_choices: Annotated[
         bool, typer.Option("--keep-choices", help="Do not shuffle the options of multiple-choice questions.")

@@ -23,8 +23,8 @@ Rerank = Annotated[
     list[str] | None,
     typer.Option(
         "--rerank",
-        help="Look again at the pool: maxsim, cross-encoder:ID_OR_PATH or yes-no:GENERATOR. A score for the "
-        "relevance model and for rankings. Repeatable.",
+        help="Re-rank the pool: maxsim, cross-encoder:ID_OR_PATH or yes-no:GENERATOR. The score is "
+        "used by the relevance model and by rankings. Repeatable.",
     ),
 ]
 
@@ -37,24 +37,24 @@ class RelevanceOptions:
         str,
         typer.Option(
             "--relevance",
-            help="cosine; default: shipped weights; or the file that `mio-rag calibrate` wrote.",
+            help="cosine, default (shipped weights), or a file from `mio-rag calibrate`.",
         ),
     ] = "cosine"
     link_hops: Annotated[
         int,
-        typer.Option(
-            "--link-hops", help="Follow evidence links out of the pool, so many in a row. 0: do not."
-        ),
+        typer.Option("--link-hops", help="Extend the pool along evidence links, up to N hops. 0: do not."),
     ] = 0
     link_benefit: Annotated[
         float,
         typer.Option(
-            "--link-benefit", help="What choosing both ends of a link gains, times the better's relevance."
+            "--link-benefit", help="Benefit of choosing both ends of a link, times the larger relevance."
         ),
     ] = 0.0
     redundancy_by_relevance: Annotated[
         bool,
-        typer.Option("--redundancy-by-relevance", help="Weigh similarity by the relevance of both passages."),
+        typer.Option(
+            "--redundancy-by-relevance", help="Weight similarity by the relevance of both passages."
+        ),
     ] = False
     prompt_order: Annotated[
         str, typer.Option("--prompt-order", help="best_first, best_at_ends or document.")

@@ -44,23 +44,24 @@ __all__ = [
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 Budget = Annotated[
-    int, typer.Option("--budget-tokens", help="Largest size of the context block, in the reader's tokens.")
+    int, typer.Option("--budget-tokens", help="Maximum size of the context, in tokens of the reader.")
 ]
 Include = Annotated[
-    list[str] | None, typer.Option("--must-include", help="Id of a passage that must be in. Repeatable.")
+    list[str] | None, typer.Option("--must-include", help="Id of a passage that must be chosen. Repeatable.")
 ]
 Exclude = Annotated[
-    list[str] | None, typer.Option("--must-exclude", help="Id of a passage that must be out. Repeatable.")
+    list[str] | None,
+    typer.Option("--must-exclude", help="Id of a passage that must not be chosen. Repeatable."),
 ]
 Pool = Annotated[int, typer.Option("--pool", help="Candidates per question.")]
-ModeName = Annotated[str, typer.Option("--retrieval", help="What ranks the pool: fused, dense or bm25.")]
+ModeName = Annotated[str, typer.Option("--retrieval", help="Ranking of the pool: fused, dense or bm25.")]
 GeneratorSpec = Annotated[
     str, typer.Option("--generator", help="extractive, gguf:PATH, hf:ID, openai:URL#MODEL, scripted:FILE.")
 ]
 EmbedderName = Annotated[
     str, typer.Option("--embedder", help="minilm, tfidf, or a sentence-transformers id or folder.")
 ]
-MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Longest answer, in tokens.")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Maximum length of the answer, in tokens.")]
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,10 @@ class ProgramOptions:
         str,
         typer.Option(
             "--passage-penalty",
-            help="lambda_2: what one more passage must be worth; auto: the median relevance of the pool.",
+            help="lambda_2: price of each passage; auto: the median relevance of the pool.",
         ),
     ] = "auto"
-    token_price: Annotated[
-        float, typer.Option("--token-price", help="lambda_3: what one more token must be worth.")
-    ] = 0.0
+    token_price: Annotated[float, typer.Option("--token-price", help="lambda_3: price of each token.")] = 0.0
     radius: Annotated[
         float | None,
         typer.Option("--radius", help="Embedding uncertainty: how far each embedding may be off. [0]"),
@@ -88,14 +87,14 @@ class ProgramOptions:
         None
     )
     max_per_source: Annotated[
-        int | None, typer.Option("--max-per-source", help="At most so many passages from one source.")
+        int | None, typer.Option("--max-per-source", help="Maximum passages from one source.")
     ] = None
-    min_passages: Annotated[int | None, typer.Option("--min-passages", help="At least so many passages.")] = (
-        None
-    )
-    max_passages: Annotated[int | None, typer.Option("--max-passages", help="At most so many passages.")] = (
-        None
-    )
+    min_passages: Annotated[
+        int | None, typer.Option("--min-passages", help="Minimum number of passages.")
+    ] = None
+    max_passages: Annotated[
+        int | None, typer.Option("--max-passages", help="Maximum number of passages.")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,9 @@ class SolverOptions:
     ] = "auto"
     time_limit: Annotated[
         float,
-        typer.Option("--time-limit", help="Seconds for one program; then the certified gap is reported."),
+        typer.Option(
+            "--time-limit", help="Time limit of one program in seconds; then the certified gap is reported."
+        ),
     ] = 10.0
     relative_gap: Annotated[
         float, typer.Option("--relative-gap", help="Stop at this proven relative gap. 0: exact.")

@@ -24,46 +24,52 @@ __all__ = ["SideOptions"]
 
 @dataclass(frozen=True)
 class SideOptions:
-    """What a selection must keep beside budget and counts, and what embeddings may do."""
+    """Constraints besides budget and counts, and embedding uncertainty."""
 
     max_source_share: Annotated[
         float | None,
-        typer.Option("--max-source-share", help="Largest share of what is chosen from one source."),
+        typer.Option("--max-source-share", help="Maximum share of the chosen passages from one source."),
     ] = None
     cover: Annotated[
         str | None,
-        typer.Option("--cover", help="A passage from every topic: kmeans:K, agglomerative:SIMILARITY."),
+        typer.Option(
+            "--cover", help="At least one passage from every topic: kmeans:K or agglomerative:SIMILARITY."
+        ),
     ] = None
     max_similarity: Annotated[
-        float | None, typer.Option("--max-similarity", help="Never both of two passages more similar.")
+        float | None,
+        typer.Option("--max-similarity", help="Never choose two passages that are more similar."),
     ] = None
     conflict: Annotated[
-        list[str] | None, typer.Option("--conflict", help="ID,ID: never both. Repeatable.")
+        list[str] | None, typer.Option("--conflict", help="ID,ID: never choose both. Repeatable.")
     ] = None
     needs: Annotated[
-        list[str] | None, typer.Option("--needs", help="ID,ID: the first only with the second. Repeatable.")
+        list[str] | None,
+        typer.Option("--needs", help="ID,ID: choose the first only with the second. Repeatable."),
     ] = None
     previous: Annotated[
-        list[str] | None, typer.Option("--previous", help="Id in the selection before. Repeatable.")
+        list[str] | None, typer.Option("--previous", help="Id in the previous selection. Repeatable.")
     ] = None
     max_changes: Annotated[
-        int | None, typer.Option("--max-changes", help="Most changes against the selection before.")
+        int | None, typer.Option("--max-changes", help="Maximum changes from the previous selection.")
     ] = None
     change_price: Annotated[
         float | None,
-        typer.Option("--change-price", help="What a change against it costs, in units of relevance. [0]"),
+        typer.Option(
+            "--change-price", help="Price of a change from the previous selection, in units of relevance. [0]"
+        ),
     ] = None
     soft: Annotated[
         list[str] | None,
         typer.Option(
             "--soft",
-            help="KIND:PRICE: passages, sources, clusters, conflicts, needs may break. Repeatable.",
+            help="KIND:PRICE per violation; passages, sources, clusters, conflicts or needs. Repeatable.",
         ),
     ] = None
     counterpart: Annotated[
         str | None,
         typer.Option(
-            "--counterpart", help="Under a radius: termwise, or joint (tighter, slower). [termwise]"
+            "--counterpart", help="Robust counterpart: termwise, or joint (tighter, slower). [termwise]"
         ),
     ] = None
     uncertainty_set: Annotated[
@@ -72,11 +78,13 @@ class SideOptions:
     ] = None
     radii: Annotated[
         Path | None,
-        typer.Option("--radii", help="File of `mio-rag radius --out`: a radius for each passage."),
+        typer.Option("--radii", help="File from `mio-rag radius --out`: a radius for each passage."),
     ] = None
     deviations: Annotated[
         int | None,
-        typer.Option("--deviations", help="Joint: at most so many chosen passages deviate at once."),
+        typer.Option(
+            "--deviations", help="With joint: maximum number of chosen passages that deviate at once."
+        ),
     ] = None
 
     def applied(
@@ -117,7 +125,7 @@ class SideOptions:
         return dataclasses.replace(settings, selector=self.applied(lambda: settings.selector, program))
 
     def _check(self, program: ProgramOptions, pool_radii: bool) -> None:
-        """Raise `InputError` for every option that nothing would come of."""
+        """Raise `InputError` for every option without effect."""
         problems = []
         ball = bool(program.radius) or self.radii is not None or pool_radii
         if not ball and self.uncertainty_set is None:
@@ -139,11 +147,11 @@ class SideOptions:
         changes = {"--max-changes": self.max_changes, "--change-price": self.change_price}
         given = [name for name, value in changes.items() if value is not None]
         if given and not self.previous:
-            problems.append(f"{' and '.join(given)}: changes against what? Give --previous once for each id")
-        if self.previous and not given:
             problems.append(
-                "--previous does nothing alone: give --max-changes or --change-price, which count against it"
+                f"{' and '.join(given)} compare with a previous selection: give --previous once for each id"
             )
+        if self.previous and not given:
+            problems.append("--previous has no effect alone: give --max-changes or --change-price")
         asked = {
             "passages": (program.min_passages, program.max_passages, "--min-passages or --max-passages"),
             "sources": (program.max_per_source, None, "--max-per-source"),
@@ -155,7 +163,7 @@ class SideOptions:
             f"--soft {kind} is given twice" for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1
         ]
         problems += [
-            f"--soft {kind}: there is nothing of the kind to break; give {asked[kind][2]} too"
+            f"--soft {kind}: no such constraint is set; give {asked[kind][2]} too"
             for kind in dict.fromkeys(kinds)
             if kind in asked and asked[kind][:2] in ((None, None), ([], None))
         ]

@@ -96,7 +96,7 @@ def print_points(
     console.print(
         f"{len(points)} settings, {len(shown)} on the frontier, {len(points) - len(shown) - open_points} "
         f"dominated, {open_points} not certified\n"
-        "l_1, rho, l_2: redundancy weight, radius, passage penalty; *: most coverage for its tokens"
+        "l_1, rho, l_2: redundancy weight, radius, passage penalty; *: highest coverage for its tokens"
     )
     console.print(table)
     if chosen is None:

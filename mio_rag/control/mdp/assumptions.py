@@ -1,7 +1,7 @@
-"""Do logged runs speak against what the process assumes?
+"""Test the assumptions of the process on logged runs.
 
 It assumes that U alone decides what an action does (Markov), that nothing raises U, and that starting lower
-ends lower (monotone). Each is tested as far as the data go; a violation is told, not mended.
+ends lower (monotone). Each is tested as far as the data allow. Violations are reported, not corrected.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ some end at U = 0, those that begin too near to it are left out (`above_floor`).
 alike on a question, after the same actions, counts once. Costs are the mean seconds, or tokens, of an
 action times a price; without a price one reasoning step keeps the cost that it had.
 
-`mio_rag.control.mdp.assumptions` tests what the process assumes; a violation is told, not mended.
+`mio_rag.control.mdp.assumptions` tests the assumptions of the process; violations are reported, not
+corrected.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def transitions(traces: Sequence[ProcessTrace], gauge: str | None = None) -> tup
     chosen = gauge or next(iter(measured), "tracked")
     if chosen == "tracked" or chosen not in measured:
         raise InputError(
-            "nothing was measured here: tracked U follows the model, so it can only give the model back; run "
+            "no measured U here: tracked U follows the model, so nothing can be estimated from it; run "
             "controllers with @confidence or @evidence"
         )
     found = []
@@ -230,7 +231,7 @@ def _costs(
     one = mean_of(reasoned, amount)
     kept = float(given.at("reason_cost", 1.0))
     if price is None and (one is None or one.value <= 0 or kept <= 0):
-        notes.append(f"costs are kept: no price follows from {len(reasoned)} reasoning steps; give --price")
+        notes.append(f"costs are kept: {len(reasoned)} reasoning steps determine no price; give --price")
         return None, None
     rate = price if price is not None or one is None else kept / one.value
     assert rate is not None

@@ -1,4 +1,4 @@
-"""Shares and means of recorded actions, with intervals that know that actions of one question hang together.
+"""Shares and means of recorded actions, with intervals that account for correlation within a question.
 
 Mean and share are ratios of sums over questions. Their variance is that of the ratio estimator (the residuals
 of whole questions), the quantile Student's t with one degree of freedom less than questions. A share takes

@@ -142,9 +142,8 @@ class Confidence:
 
 def _unmeasured(generator: str) -> InputError:
     return InputError(
-        f"{generator} gives no probabilities, or some that are no numbers, and confidence is measured by "
-        "them: use another generator (gguf:, hf:, openai: with logprobs=1), or --uncertainty tracked or "
-        "evidence"
+        f"{generator} gives no probabilities, or invalid ones, and confidence needs them: use another "
+        "generator (gguf:, hf:, openai: with logprobs=1), or --uncertainty tracked or evidence"
     )
 
 

@@ -46,7 +46,7 @@ def plot_plan(plan: Plan, path: Path) -> None:
     for a, action in enumerate(actions):
         style = {"color": _COLOURS[action], "label": action, "linestyle": ("-", "--", ":")[a]}  # ties overlap
         middle.plot(u, plan.q()[:, a] - plan.values(), **style)
-    middle.set_ylabel(f"worth, below the best{first}")
+    middle.set_ylabel(f"value relative to the best{first}")
     middle.legend(frameon=False)
     policy = np.array([plan.policy(t) for t in range(plan.steps)])
     edges = np.concatenate([[u[0]], (u[1:] + u[:-1]) / 2, [u[-1]]])
@@ -61,7 +61,7 @@ def plot_plan(plan: Plan, path: Path) -> None:
     below.set_ylabel("every decision" if model.horizon is None else "decision")
     shown = range(0, plan.steps, max(1, plan.steps // 10)) if model.horizon is not None else ()
     below.set_yticks([t + 0.5 for t in shown], [str(t) for t in shown])
-    below.set_xlabel("uncertainty U: 0 is certain, 1 knows nothing")
+    below.set_xlabel("uncertainty U (0: certain, 1: nothing known)")
     patches = [Patch(color=_COLOURS[action], label=action) for action in actions]
     below.legend(handles=patches, frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, 1.25))
     reading = "as published, no stop" if model.horizon is None else f"with stop, {model.horizon} decisions"

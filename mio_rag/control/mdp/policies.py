@@ -1,4 +1,4 @@
-"""Who decides: the solved decision process, and the baselines that it must beat.
+"""Controllers: the policy of the solved decision process, and the baselines to compare it with.
 
 mdp               the policy of the process
 always-reason     reason until U is at most `stop_at`
@@ -121,7 +121,7 @@ class Random:
     name: str = "random"
 
     def decide(self, state: State) -> Decision:
-        """By lot."""
+        """A random action."""
         return Decision(state.open[int(len(state.open) * draw(self.seed, state.question_id, state.step, 2))])
 
 
@@ -178,7 +178,9 @@ def split_name(name: str, gauge: str) -> tuple[str, str]:
     """Controller and gauge of a name such as ``mdp@confidence``; without a gauge the one given."""
     controller, at, own = name.partition("@")
     if at and own not in GAUGES:
-        raise InputError(f"controller '{name}': '{own}' is no way to know U: choose {', '.join(GAUGES)}")
+        raise InputError(
+            f"controller '{name}': '{own}' is not a way to measure U: choose {', '.join(GAUGES)}"
+        )
     return controller, own if at else gauge
 
 

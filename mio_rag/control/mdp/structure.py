@@ -1,4 +1,4 @@
-"""What a solved retrieve/reason/stop process looks like, told honestly.
+"""The structure of a solved retrieve/reason/stop process.
 
 A single threshold is the exception: where retrieving lowers U as much per unit of cost as reasoning
 does, the policy is striped, and which action is taken is decided by how U divides into drops. So every step
@@ -139,13 +139,13 @@ def _warnings(plan: Plan, unused: Sequence[str], striped: Sequence[bool]) -> lis
     if model.constant:
         reasons = _efficiency(model, found, any(striped))
     for action in unused:
-        why = _too_dear(model, action) or reasons.get(action, "no state makes it worth its cost")
+        why = _too_dear(model, action) or reasons.get(action, "it is worth its cost in no state")
         found.append(f"{action} is never used: {why}")
     if model.horizon is None:
         at_zero = model.actions[int(plan.policy()[0])]
         cost = float(model.at(f"{at_zero}_cost", 0.0))
         found.append(
-            f"as published there is no stop: at U = 0 it goes on to {at_zero} and pays {cost:g} at every step"
+            f"the published process cannot stop: at U = 0 it goes on to {at_zero} and pays {cost:g} a step"
         )
     if plan.grid_error is None:
         found.append("parameters differ by U, so the error of the grid is not bounded")
@@ -188,7 +188,7 @@ def _efficiency(model: RetrievalMDP, found: list[str], striped: bool) -> dict[st
             f"exact tie: {formula['retrieve']} = {rate['retrieve']:.4g} = {formula['reason']}; both lower U "
             "equally per unit of cost"
         )
-        found.append(text + (", so the policy is striped by how U divides into drops" if striped else ""))
+        found.append(text + (", so the best action depends on how U divides into drops" if striped else ""))
         return {}
     worse, better = sorted(rate, key=lambda action: rate[action])
     return {worse: f"{formula[worse]} = {rate[worse]:.4g} against {formula[better]} = {rate[better]:.4g}"}

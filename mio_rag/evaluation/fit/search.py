@@ -1,9 +1,9 @@
-"""Find settings on labelled questions, and say honestly what they are worth on others.
+"""Find settings on labelled questions, and estimate their quality on unseen questions.
 
-Nested cross-validation: questions are split into folds; for each, a search on the other folds chooses a
-setting, and the fold that it never saw says what it is worth. The worth on its own questions ("inner") is too
-good, the more so the longer the search; the worth on the others ("outer") is what to expect. The setting that
-is returned comes from one more search, on all questions.
+Nested cross-validation: questions are split into folds. For each fold, a search on the other folds chooses a
+setting, which is then evaluated on the held-out fold. The quality on the search's own questions ("inner") is
+optimistic, more so the longer the search; the quality on the held-out fold ("outer") is what to expect. The
+returned setting comes from one more search, on all questions.
 
 The search is optuna's (tree-structured Parzen estimators, Bergstra et al., NeurIPS 2011). A trial ends early
 where it lies below the median of earlier ones, and a search where nothing better came for a while. Pools are
@@ -89,7 +89,7 @@ class TuneSettings:
             f"'{n}' cannot be varied: choose from {', '.join(VARIED)}" for n in self.vary if n not in VARIED
         ]
         if not self.vary or len(set(self.vary)) < len(self.vary):
-            problems.append("what is varied must be named, each once")
+            problems.append("name the settings to vary, each once")
         for name, least in (("trials", 1), ("patience", 1), ("folds", 2)):
             if getattr(self, name) < least:
                 problems.append(f"{name}={getattr(self, name)} must be >= {least}")

@@ -109,7 +109,7 @@ def test_an_interrupted_evaluation_goes_on_with_resume(demo: Dataset, index: Pat
     wait_for(lambda: ledger.is_file() and ledger.stat().st_size > 0, process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    kept = f"interrupted; what was finished is kept in '{tmp_path / 'cut'}': go on with --resume"
+    kept = f"interrupted; what was finished is kept in '{tmp_path / 'cut'}': continue with --resume"
     assert (process.returncode, err) == (130, f"{kept}\n")
     assert json.loads(out) == {"error": {"kind": "Interrupted", "problems": [kept]}}
     assert 0 < len(ledger.read_text().splitlines()) < 24

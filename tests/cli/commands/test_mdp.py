@@ -154,7 +154,7 @@ def test_ask_through_an_agent(folder: Path, river_index: CorpusIndex) -> None:
     problems = run(*arguments, "--controller", "chance", code=2)["error"]["problems"]
     assert "controller 'chance' is unknown" in problems[0]
     problems = run(*arguments, "--trace", trace, "--max-steps", 2, code=2)["error"]["problems"]
-    assert "--max-steps, --trace: nothing comes of it without a controller" in problems[0]
+    assert "--max-steps, --trace: no effect without a controller" in problems[0]
 
 
 def test_a_question_that_fails_leaves_its_trace(folder: Path, river_index: CorpusIndex) -> None:
@@ -266,15 +266,15 @@ def test_multiple_choice_with_a_corpus(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--closed-book", "--methods", "topk", "--controllers", "mdp"], "closed book there is none"),
+        (["--closed-book", "--methods", "topk", "--controllers", "mdp"], "a closed-book run does not"),
         (
             ["--closed-book", "--corpus", "demo", "--controllers", "mdp", "--methods", "none"],
             "exclude each other",
         ),
         (["--methods", "none"], "method 'none' is unknown"),
-        (["--stop-at", "0.5"], "--stop-at: nothing comes of it"),
+        (["--stop-at", "0.5"], "--stop-at: no effect"),
         (["--controllers", "mdp,mdp"], "listed twice"),
-        (["--controllers", "mdp", "--uncertainty", "luck"], "'luck' is no way to know U"),
+        (["--controllers", "mdp", "--uncertainty", "luck"], "'luck' is not a way to measure U"),
         (["--controllers", "mdp", "--generator", "none"], "need a model that answers"),
         (["--controllers", "mdp", "--max-total-tokens", "0"], "limit tokens=0"),
         (["--controllers", "mdp", "--mdp-config", "no.toml"], "cannot be read"),

@@ -138,17 +138,17 @@ NOTHING = {
     ("--deviations", "2", "--radius", "0.1"): "--deviations=2 needs --counterpart joint",
     ("--norm", "l1"): "--norm=l1 is the norm of a radius",
     ("--soft", "clusters:0.1"): "'clusters' needs clusters to cover",
-    ("--soft", "needs:0.1"): "--soft needs: there is nothing of the kind to break; give --needs",
+    ("--soft", "needs:0.1"): "--soft needs: no such constraint is set; give --needs",
     ("--soft", "passages:0.1"): "give --min-passages or --max-passages",
     ("--soft", "sources:1", "--soft", "sources:2"): "--soft sources is given twice",
-    ("--max-changes", "1"): "--max-changes: changes against what? Give --previous",
-    ("--change-price", "0.1"): "--change-price: changes against what? Give --previous",
-    ("--previous", "demo-001"): "--previous does nothing alone",
+    ("--max-changes", "1"): "--max-changes compare with a previous selection: give --previous",
+    ("--change-price", "0.1"): "--change-price compare with a previous selection: give --previous",
+    ("--previous", "demo-001"): "--previous has no effect alone",
 }
 
 
 @pytest.mark.parametrize(("options", "message"), NOTHING.items())
-def test_options_that_nothing_would_come_of(folder: Path, options: tuple[str, ...], message: str) -> None:
+def test_options_without_effect_are_refused(folder: Path, options: tuple[str, ...], message: str) -> None:
     assert any(message in problem for problem in refused(here("select", folder, QUESTION, *options)))
 
 
@@ -183,8 +183,8 @@ def test_unknown_ids_are_named_with_the_closest(folder: Path, tmp_path: Path) ->
         (
             "--conflict",
             "demo-01,demo-002",
-        ): "conflicts names 'demo-01', which is no passage of the index: the closest ids are 'demo-0",
-        ("--needs", "demo-001,header"): "needs names 'header', which is no passage of the index: ",
+        ): "conflicts names 'demo-01', which is not in the index: the closest ids are 'demo-0",
+        ("--needs", "demo-001,header"): "needs names 'header', which is not in the index: ",
         ("--previous", "demo-001,demo-002", *changes): "which are 2 ids: give each on its own",
         ("--must-exclude", "demo-9999"): "must_exclude names 'demo-9999'",
     }.items():

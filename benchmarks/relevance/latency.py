@@ -1,9 +1,9 @@
-"""The whole road of a new question, without a reader: what takes how long.
+"""Latency of a new question by stage, end to end without a reader.
 
-A question is embedded afresh (an empty cache), searched, its pool expanded along links, valued by the shipped
-weights, selected from by the exact kernel, explained, and laid out as a prompt. Times are exclusive: what one
-stage calls in another is charged to that one. Both clocks are kept: wall time says what a person waits on
-this machine with its load, processor time what it takes on an idle one (one thread does all).
+Each question is embedded with an empty cache and searched; its pool is extended along links, scored by the
+default relevance model, selected from by the exact kernel, explained and rendered as a prompt. Times are
+exclusive: time in a nested stage counts for that stage only. Wall time depends on the load of the machine;
+processor time is what an idle machine would take, since one thread does all the work.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Who is connected: so many at a time, so many of one client, and nobody for long without a request.
+"""Limits on connections: how many at once, how many per client, and how long without a request.
 
-uvicorn reads requests and writes responses. It waits for ever for the end of a request's headers, and for a
-client to read, and takes connections until no file descriptor is left. `GuardedProtocol` puts an end to
-waiting, and `Door` holds the limits. Both build on the callbacks of `asyncio.Protocol` and on the state that
-a server hands to every request. What a connection is doing they learn from `BodyLimit`, which sees every
-request first.
+uvicorn reads requests and writes responses, but it waits without limit for the end of a request's headers and
+for a client to read, and it accepts connections until no file descriptor is left. `GuardedProtocol` adds
+timeouts, and `ConnectionGuard` enforces the limits. Both use the callbacks of `asyncio.Protocol` and the
+state that a server passes to every request. `BodyLimit`, which sees every request first, tells them whether
+a request is being received or answered.
 """
 
 from __future__ import annotations
@@ -25,9 +25,18 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from mio_rag.service.limits import ConnectionLimits
 from mio_rag.service.metrics import Metrics
 
-__all__ = ["DOOR", "Door", "GuardedProtocol", "SeldomLogged", "Visit", "answering", "arrived"]
+__all__ = [
+    "CONNECTION_GUARD",
+    "Connection",
+    "ConnectionGuard",
+    "GuardedProtocol",
+    "SeldomLogged",
+    "answering",
+    "arrived",
+]
 
-DOOR, _VISIT = "mio_rag.door", "mio_rag.visit"  # in the state of the application, and of each of its requests
+CONNECTION_GUARD = "mio_rag.connection_guard"  # key in the state of the application
+_CONNECTION = "mio_rag.connection"  # key in the state of each request
 
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
@@ -35,39 +44,39 @@ _FULL = (
 )
 
 
-class Door:
-    """The connections of a worker process."""
+class ConnectionGuard:
+    """The open connections of a worker process, and their limits."""
 
     def __init__(self, limits: ConnectionLimits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics
         self._proxies = [ipaddress.ip_network(network) for network in limits.trusted_proxies]
-        self._open: set[Visit] = set()
+        self._open: set[Connection] = set()
         self._of: Counter[str] = Counter()
-        # Without a request under way, longest first: those that never made one, and those that did.
-        self._silent: dict[Visit, None] = {}
-        self._idle: dict[Visit, None] = {}
+        # Connections without an active request, longest waiting first: never served, and served before.
+        self._silent: dict[Connection, None] = {}
+        self._idle: dict[Connection, None] = {}
 
-    def admit(self, visit: Visit) -> bool:
-        """Let a connection in, if need be in the place of another one."""
-        one, limits = visit.client, self.limits
+    def admit(self, connection: Connection) -> bool:
+        """Accept a connection, closing another one if a limit is reached; False if that is not possible."""
+        one, limits = connection.client, self.limits
         if one is not None and self._of[one] >= limits.max_connections_per_client:
             room = self._make_room(lambda other: other.client == one)
         else:
             room = len(self._open) < limits.max_connections or self._make_room(lambda other: True)
         if not room:
             return False
-        self._open.add(visit)
+        self._open.add(connection)
         if one is not None:
             self._of[one] += 1
         self.metrics.connections.inc()
-        self.wait(visit)
+        self.wait(connection)
         return True
 
-    def _make_room(self, among: Callable[[Visit], bool]) -> bool:
+    def _make_room(self, among: Callable[[Connection], bool]) -> bool:
         """Close the connection that has been without a request longest, of the larger kind.
 
-        So neither a flood of half-open connections drives out clients between two requests, nor a hoard of
-        idle ones those who have just come.
+        So a flood of half-open connections cannot displace clients between two requests, and many idle
+        connections cannot displace new clients.
         """
         silent, idle = (list(filter(among, kind)) for kind in (self._silent, self._idle))
         longest = silent if len(silent) > len(idle) else idle
@@ -76,45 +85,45 @@ class Door:
         longest[0].close("crowded")
         return True
 
-    def wait(self, visit: Visit) -> None:
-        """Count a connection as one without a request, from now on."""
-        (self._idle if visit.served else self._silent)[visit] = None
+    def wait(self, connection: Connection) -> None:
+        """Mark a connection as being without a request from now on."""
+        (self._idle if connection.served else self._silent)[connection] = None
 
-    def protect(self, visit: Visit) -> None:
-        """Keep a connection, whoever else comes: a request is being answered."""
-        self._silent.pop(visit, None)
-        self._idle.pop(visit, None)
+    def protect(self, connection: Connection) -> None:
+        """Exempt a connection from being replaced: its request is being answered."""
+        self._silent.pop(connection, None)
+        self._idle.pop(connection, None)
 
-    def forget(self, visit: Visit) -> bool:
-        """Count a connection no more; False where it never was counted, or has been forgotten."""
-        if visit not in self._open:
+    def forget(self, connection: Connection) -> bool:
+        """Stop counting a connection; False if it was not counted."""
+        if connection not in self._open:
             return False
-        self._open.remove(visit)
-        self.protect(visit)
-        if visit.client is not None:
-            self._of[visit.client] -= 1
-            if not self._of[visit.client]:
-                del self._of[visit.client]
+        self._open.remove(connection)
+        self.protect(connection)
+        if connection.client is not None:
+            self._of[connection.client] -= 1
+            if not self._of[connection.client]:
+                del self._of[connection.client]
         self.metrics.connections.dec()
         return True
 
     def client(self, host: str) -> str | None:
-        """Whom to count a connection from an address for; None for proxies."""
+        """The client that a connection from an address counts for; None for trusted proxies."""
         address = ipaddress.ip_address(host.partition("%")[0])
         if isinstance(address, ipaddress.IPv6Address):
             address = address.ipv4_mapped or address
         if any(address in network for network in self._proxies):
             return None
-        if isinstance(address, ipaddress.IPv6Address):  # a customer gets as many as a /64 holds
+        if isinstance(address, ipaddress.IPv6Address):  # one customer usually has a whole /64
             return str(ipaddress.ip_network((address, 64), strict=False))
         return str(address)
 
 
-class Visit:
-    """One connection. While no request is under way, a timer always runs that ends it."""
+class Connection:
+    """One connection. While it has no active request, a timer is running that closes it."""
 
-    def __init__(self, door: Door) -> None:
-        self.door = door
+    def __init__(self, guard: ConnectionGuard) -> None:
+        self.guard = guard
         self.client: str | None = None
         self.served = False
         self._requests = 0
@@ -126,29 +135,30 @@ class Visit:
     def begin(self, transport: asyncio.Transport) -> bool:
         """Whether the connection may stay; it is closed if not."""
         self._transport = transport
-        with suppress(OSError):  # the client has left already
-            # Else the body of a response waits until its head is confirmed: 40 ms on a kept connection.
-            # asyncio sees to it only for sockets that name their protocol; accepted ones do not.
+        with suppress(OSError):  # the client has disconnected already
+            # Without TCP_NODELAY the body of a response waits for the ACK of its headers (40 ms when the
+            # connection is kept alive). asyncio sets it only for sockets that name their protocol, and
+            # accepted ones do not.
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer = transport.get_extra_info("peername")  # None where the client has left already
-        self.client = self.door.client(peer[0]) if peer else None
-        if not self.door.admit(self):
-            self.door.metrics.closed.labels("refused").inc()
+        peer = transport.get_extra_info("peername")  # None if the client has disconnected already
+        self.client = self.guard.client(peer[0]) if peer else None
+        if not self.guard.admit(self):
+            self.guard.metrics.closed.labels("refused").inc()
             transport.write(_FULL)
             transport.close()
             return False
-        self._wait(self.door.limits.header_seconds, "headers")
+        self._wait(self.guard.limits.header_seconds, "headers")
         return True
 
     def hear(self) -> None:
-        """Note that bytes came: without a request under way they are headers, which have to end in time."""
+        """Bytes arrived. Without an active request they are headers, which must be complete in time."""
         if not self._requests and not self._arriving:
             self._arriving = True
-            self._wait(self.door.limits.header_seconds, "headers")
+            self._wait(self.guard.limits.header_seconds, "headers")
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """From the end of a request's headers to its end."""
+        """Context from the end of a request's headers to the end of the request."""
         self._requests += 1
         self._stop()
         try:
@@ -157,41 +167,41 @@ class Visit:
             self._requests -= 1
             if not self._requests:
                 self._arriving = False
-                self._wait(self.door.limits.idle_seconds, "idle")
+                self._wait(self.guard.limits.idle_seconds, "idle")
 
     @contextmanager
     def answer(self) -> Iterator[None]:
-        """While a request that came whole is answered."""
-        self.door.protect(self)
+        """Context while a completely received request is answered."""
+        self.guard.protect(self)
         try:
             yield
         finally:
             self.served = True
             if self._transport is not None:
-                self.door.wait(self)
+                self.guard.wait(self)
 
     def stall(self) -> None:
-        """The client does not read."""
+        """The client has stopped reading."""
         self._read()
-        self._unread = self._later(self.door.limits.unread_seconds, "unread")
+        self._unread = self._later(self.guard.limits.unread_seconds, "unread")
 
     def go_on(self) -> None:
         """The client reads again."""
         self._read()
 
     def close(self, reason: str) -> None:
-        """Close the connection at once, and count why."""
+        """Close the connection at once and count the reason."""
         if self._transport is not None:
-            self.door.metrics.closed.labels(reason).inc()
+            self.guard.metrics.closed.labels(reason).inc()
             self._transport.abort()
             self.end()
 
     def end(self) -> bool:
-        """Note that the connection is closed; False where it had not been let in, or this is known."""
+        """The connection is closed; False if it was not accepted or was closed before."""
         self._stop()
         self._read()
         self._transport = None
-        return self.door.forget(self)
+        return self.guard.forget(self)
 
     def _wait(self, seconds: float, reason: str) -> None:
         self._stop()
@@ -213,66 +223,66 @@ class Visit:
 
 
 class GuardedProtocol(H11Protocol):
-    """uvicorn's protocol behind a `Door`, which the application puts into its state under `DOOR`."""
+    """uvicorn's HTTP protocol with the `ConnectionGuard` from the application's state."""
 
     def __init__(self, *, app_state: dict[str, Any], **given: Any) -> None:
-        self._visit, self._admitted = Visit(app_state[DOOR]), False
-        super().__init__(app_state={**app_state, _VISIT: self._visit}, **given)
+        self._connection, self._admitted = Connection(app_state[CONNECTION_GUARD]), False
+        super().__init__(app_state={**app_state, _CONNECTION: self._connection}, **given)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connects."""
-        self._admitted = self._visit.begin(transport)
+        self._admitted = self._connection.begin(transport)
         if self._admitted:
             super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """A client sends."""
-        self._visit.hear()
+        self._connection.hear()
         super().data_received(data)
 
     def pause_writing(self) -> None:
-        """A client does not read."""
-        self._visit.stall()
+        """A client has stopped reading."""
+        self._connection.stall()
         super().pause_writing()
 
     def resume_writing(self) -> None:
         """A client reads again."""
-        self._visit.go_on()
+        self._connection.go_on()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A connection is closed, whoever closed it."""
-        self._visit.end()
+        """A connection is closed, by either side."""
+        self._connection.end()
         if self._admitted:
             super().connection_lost(exc)
 
 
 @contextmanager
 def arrived(scope: Scope) -> Iterator[None]:
-    """Around a request whose headers have come; of a server without a `Door`, nothing."""
-    visit = scope.get("state", {}).get(_VISIT)
-    if visit is None:
+    """Context for a request whose headers have arrived; no effect without a `ConnectionGuard`."""
+    connection = scope.get("state", {}).get(_CONNECTION)
+    if connection is None:
         yield
         return
-    with visit.request():
+    with connection.request():
         yield
 
 
 @contextmanager
 def answering(scope: Scope) -> Iterator[None]:
-    """Around a request that has come whole: its connection is not closed for the sake of others."""
-    visit = scope.get("state", {}).get(_VISIT)
-    if visit is None:
+    """Context for a completely received request: its connection is not closed to make room."""
+    connection = scope.get("state", {}).get(_CONNECTION)
+    if connection is None:
         yield
         return
-    with visit.answer():
+    with connection.answer():
         yield
 
 
 class SeldomLogged(logging.Filter):
-    """Lets a message through once in so many seconds, with how often it came: strangers cause some."""
+    """Logs a repeated message once per interval, with its count: remote clients can cause many of them."""
 
-    _MOST = 256  # different messages that are remembered
+    _MOST = 256  # distinct messages that are tracked
 
     def __init__(self, seconds: float = 60.0) -> None:
         super().__init__()
