@@ -156,7 +156,7 @@ def test_an_embedder_that_changes_its_dimensions_is_named() -> None:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        ([[1.0, 2.0]], "made 1 vectors of 2 texts"),
+        ([[1.0, 2.0]], "returned 1 vectors for 2 texts"),
         ([[1.0], [1.0, 2.0]], "not rows of numbers of one length"),
         ([1.0, 2.0], r"vectors have shape \(2,\)"),
     ],
