@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
+from mio_rag.text import clean
 from mio_rag.types import Passage
 
 __all__ = [
@@ -24,7 +25,6 @@ __all__ = [
     "PromptOrder",
     "RegexCounter",
     "TokenCounter",
-    "clean",
     "counted",
     "in_prompt_order",
     "passage_tokens",
@@ -95,14 +95,6 @@ def _pieces(text: str) -> int:
 def _cost(title: str, text: str) -> int:
     """What `passage_tokens` makes of `RegexCounter`: neither rendered nor joined again to be looked up."""
     return max(1, len(_PIECE.findall(SEPARATOR + _rendered(title, text))))
-
-
-def clean(text: str) -> str:
-    """The text with "?" for every lone surrogate.
-
-    Those come out of damaged JSON; UTF-8 cannot hold them, so that tokenizers and HTTP clients would fail.
-    """
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def render_passage(passage: Passage) -> str:

@@ -15,9 +15,10 @@ Infeasibility is a status of a result, not an exception, until something has to 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 __all__ = [
     "DataError",
@@ -27,6 +28,7 @@ __all__ = [
     "MioRagError",
     "MissingExtraError",
     "SolverError",
+    "collect",
     "optional",
     "require",
 ]
@@ -68,6 +70,28 @@ class InfeasibleError(MioRagError):
 
 class SolverError(MioRagError, RuntimeError):
     """A solver is unknown, unavailable, cannot take this program, or broke."""
+
+
+def collect(*steps: Callable[[], Any]) -> list[Any]:
+    """Run independent checks and report the problems of all of them at once.
+
+    Raises
+    ------
+    InputError
+        With the problems of every step that failed on its input.
+    """
+    results: list[Any] = []
+    failures: list[InputError] = []
+    for step in steps:
+        try:
+            results.append(step())
+        except InputError as error:
+            failures.append(error)
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise InputError(list(dict.fromkeys(p for error in failures for p in error.problems)))
+    return results
 
 
 @contextmanager

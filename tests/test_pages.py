@@ -15,7 +15,7 @@ from mio_rag.evaluation.run import evaluate_and_report
 from mio_rag.frontier.dataset import FrontierSettings
 from mio_rag.frontier.run import data_frontier
 from mio_rag.generation import make_generator
-from mio_rag.retrieval import CorpusIndex
+from mio_rag.retrieval import CorpusIndex, RetrievalSettings
 from tests.browsing import layout_problems, served
 
 pytest.importorskip("plotly")
@@ -43,11 +43,21 @@ def pages(
         asked,
         demo_index,
         reader,
-        EvaluationSettings(methods=("topk", "mmr", "exact"), budgets=(128, 256), pool=15, limit=4),
+        EvaluationSettings(
+            methods=("topk", "mmr", "exact"),
+            budgets=(128, 256),
+            retrieval=RetrievalSettings(pool=15),
+            limit=4,
+        ),
         folder / "evaluation",
     )
     settings = FrontierSettings(
-        budgets=(100, 200), weights=(0.0, 0.3), radii=(0.0, 0.1), pool=15, draws=1, limit=3
+        budgets=(100, 200),
+        weights=(0.0, 0.3),
+        radii=(0.0, 0.1),
+        retrieval=RetrievalSettings(pool=15),
+        draws=1,
+        limit=3,
     )
     data_frontier(asked, demo_index, settings, folder / "frontier", generator=reader)
     return {

@@ -22,7 +22,7 @@ from benchmarks.speed.entrants import Entrant, entrants
 from benchmarks.speed.pools import load_pools
 from benchmarks.speed.report import assemble, print_report
 from benchmarks.speed.runner import Ledger, Plan, Row, machine, run
-from mio_rag.cli.show.selection import progress_bar
+from mio_rag.cli.progress import progress_bar
 from mio_rag.errors import InputError
 from mio_rag.retrieval.cache import cache_folder
 

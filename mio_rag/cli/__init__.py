@@ -1,4 +1,5 @@
 """The command line: `app.py` registers the commands, `commands/` holds one file for each, `options/` what
-several of them share, `show/` what they print. `output.py` knows exit codes and JSON, `streams.py`,
-`terminal.py` and `interrupt.py` know encodings, broken pipes and Ctrl-C.
+several of them share, `show/` what they print. `output.py` knows exit codes and JSON, `progress.py` bars on
+stderr; `streams.py`, `terminal.py` and `interrupt.py` know encodings, broken pipes and Ctrl-C. Whatever takes
+long to import is imported within the functions that use it: ``--help`` waits for none of it.
 """

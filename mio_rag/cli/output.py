@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
+import errno
 import io
+import math
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -16,17 +20,107 @@ from typer.core import TyperGroup
 from mio_rag.cli import interrupt
 from mio_rag.cli.streams import OutputError, prepare_streams, silence
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, SolverError
-from mio_rag.types import GenerationError
 
-if TYPE_CHECKING:
-    from mio_rag.cli.show.selection import Output
-
-__all__ = ["ReportingGroup", "kept_rows", "open_output"]
-
-_current: Output | None = None
+__all__ = ["Output", "ReportingGroup", "kept_rows", "open_output"]
 
 #: Of the command line: an option that is unknown, a value of another kind. Typer names but this part of it.
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[2])
+
+
+class Output:
+    """Where a command's result goes.
+
+    With `as_json`, exactly one JSON object is written to stdout. Native libraries write to file descriptor 1
+    whenever they like, so that descriptor is pointed at stderr until the object is printed.
+
+    Parameters
+    ----------
+    kept : callable, optional
+        Says what an interrupt leaves behind; empty for nothing.
+    """
+
+    def __init__(self, as_json: bool, kept: Callable[[], str] | None = None) -> None:
+        from mio_rag.cli.terminal import Terminal
+
+        self.as_json, self.kept = as_json, kept
+        self.console = Terminal(stderr=as_json)
+        self._stdout: int | None = None
+        if as_json and sys.stdout is not None:
+            sys.stdout.flush()
+            try:
+                self._stdout = os.dup(1)
+                os.dup2(2, 1)
+            except OSError:  # no real descriptors (a test runner's capture)
+                self._stdout = None
+
+    def close(self) -> None:
+        """Give stdout back."""
+        if self._stdout is not None:
+            sys.stdout.flush()
+            os.dup2(self._stdout, 1)
+            os.close(self._stdout)
+            self._stdout = None
+
+    def json(self, data: Mapping[str, Any]) -> None:
+        """Print the one object, on one line; what JSON cannot hold (infinity, NaN) becomes null.
+
+        Raises
+        ------
+        OutputError
+            If stdout is closed, or takes nothing more.
+        """
+        import json
+
+        self.close()
+        text = json.dumps(_finite(data), ensure_ascii=False, allow_nan=False)
+        if sys.stdout is None:
+            raise OutputError(OSError(errno.EBADF, "stdout is closed"))
+        if not _takes(sys.stdout.encoding or "utf-8", text):
+            text = json.dumps(_finite(data), allow_nan=False)
+        try:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(error) from error
+
+    def problems(self, problems: Sequence[str], kind: str, headed: bool = True) -> None:
+        """Report an error: to people on stderr, to programs as one object on stdout.
+
+        Parameters
+        ----------
+        headed : bool
+            Put "error:" before each problem.
+        """
+        from mio_rag.cli.terminal import errors, styled
+
+        for problem in problems:
+            errors.print(styled(("error:", "bold red"), f" {problem}") if headed else problem, soft_wrap=True)
+        if self.as_json:
+            self.json({"error": {"kind": kind, "problems": list(problems)}})
+
+
+def _takes(encoding: str, text: str) -> bool:
+    """Whether the text can be written as it is: JSON is UTF-8, and other bytes would be read as that."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return text.isascii() or codecs.lookup(encoding).name == "utf-8"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return value
+
+
+_current: Output | None = None
 
 
 def open_output(as_json: bool, kept: Callable[[], str] | None = None) -> Output:
@@ -38,8 +132,6 @@ def open_output(as_json: bool, kept: Callable[[], str] | None = None) -> Output:
         Says what an interrupt leaves behind, and how to go on; empty where that is nothing.
     """
     global _current
-    from mio_rag.cli.show.selection import Output
-
     _current = Output(as_json, kept)
     return _current
 
@@ -130,6 +222,8 @@ class _Interrupted(Exception):
 
 def _report(error: Exception, as_json: bool) -> int:
     """Tell an error where the command's result would go; its exit code."""
+    from mio_rag.types import GenerationError
+
     problems, kind, code = [str(error)], type(error).__name__, 2
     if isinstance(error, InputError):
         problems = list(error.problems)
@@ -146,7 +240,7 @@ def _report(error: Exception, as_json: bool) -> int:
 
 def _report_usage(error: Any, as_json: bool) -> int:
     """Tell a usage error as Typer words it."""
-    from mio_rag.cli.show.selection import errors
+    from mio_rag.cli.terminal import errors
 
     shown = io.StringIO()
     error.show(shown)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from mio_rag.cli.streams import OutputError
 
-__all__ = ["Terminal", "printable", "styled"]
+__all__ = ["Terminal", "errors", "printable", "styled"]
 
 #: Escape sequences: with parameters, strings up to their end, and single ones.
 _SEQUENCE = re.compile(
@@ -70,3 +70,7 @@ class Terminal(Console):
             raise
         except OSError as error:
             raise OutputError(error) from error
+
+
+#: Where problems, notes and progress go.
+errors = Terminal(stderr=True)

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mio_rag.errors import DataError
+from mio_rag.text import is_text
 from mio_rag.types import Passage, Question
 
-__all__ = ["Dataset", "LeftOut", "is_text"]
+__all__ = ["Dataset", "LeftOut"]
 
 _SHOWN = 10  # problems of one kind that are listed
 
@@ -98,14 +99,6 @@ class Dataset:
             labels = [q.answers, q.gold_ids, q.gold_sources, q.choices, q.type]
             digest.update(json.dumps([q.id, q.text, *labels]).encode())
         return digest.hexdigest()
-
-
-def is_text(*parts: str) -> bool:
-    """Whether the parts can be written as UTF-8: a damaged escape can leave half of a surrogate pair."""
-    try:
-        return all(part.isascii() or part.encode() for part in parts)
-    except UnicodeEncodeError:
-        return False
 
 
 def _repeated(ids: Iterable[str]) -> list[str]:

@@ -8,9 +8,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from mio_rag.corpora.dataset import Dataset, LeftOut, is_text
+from mio_rag.corpora.dataset import Dataset, LeftOut
 from mio_rag.corpora.files import KINDS, read_document
 from mio_rag.errors import DataError, InputError, require
+from mio_rag.text import is_text
 from mio_rag.types import Passage
 
 __all__ = ["MAX_BYTES", "chunk_text", "load_folder"]

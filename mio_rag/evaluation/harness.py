@@ -31,7 +31,8 @@ from mio_rag.evaluation.summary import compare_rows, summarize
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
-from mio_rag.retrieval.retriever import Mode, Retriever, pool_problems
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.retrieval.settings import RetrievalSettings
 from mio_rag.selection.ids import check_ids
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveOptions
@@ -64,8 +65,8 @@ class EvaluationSettings:
         Method that others are compared with; by default topk if present, else the first.
     selector : Selector
         Settings of the program.
-    pool, mode, link_hops, rerankers
-        See `Retriever`.
+    retrieval : RetrievalSettings
+        How the pools are found.
     limit : int or None
         Only the first so many questions.
     max_tokens : int
@@ -89,10 +90,7 @@ class EvaluationSettings:
         default_factory=lambda: Selector(passage_penalty="auto", options=SolveOptions(time_limit_seconds=2.0))
     )
     mmr_lambda: float = 0.7
-    pool: int = 50
-    mode: Mode = "fused"
-    link_hops: int = 0
-    rerankers: Sequence[str] = ()
+    retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
     limit: int | None = None
     max_tokens: int = 32
     seed: int = 0
@@ -116,7 +114,6 @@ class EvaluationSettings:
             problems.append(f"max_tokens={self.max_tokens} must be >= 1")
         if not 0 <= self.seed < 2**31:
             problems.append(f"seed={self.seed} must be between 0 and 2^31 - 1")
-        problems += pool_problems(self.pool, self.mode, self.link_hops, self.rerankers)
         if self.baseline is not None and self.baseline not in self.names:
             problems.append(f"baseline '{self.baseline}' is not among the methods {', '.join(self.names)}")
         try:
@@ -204,18 +201,8 @@ def evaluate(
     if index is not None:
         check_ids(settings.selector, index.ids)
     run = _run_record(dataset, index, generator, settings, len(questions))
-    retriever = (
-        None
-        if index is None
-        else Retriever(
-            index,
-            pool=settings.pool,
-            mode=settings.mode,
-            counter=generator or RegexCounter(),
-            link_hops=settings.link_hops,
-            rerankers=settings.rerankers,
-        )
-    )
+    counter = generator or RegexCounter()
+    retriever = None if index is None else Retriever.of(index, settings.retrieval, counter)
     asked = [
         (q.id, name, int(budget)) for q in questions for name in settings.names for budget in settings.budgets
     ]
@@ -301,9 +288,9 @@ def _run_record(
         "generator": generator.name if generator is not None else None,
         "embedder": index.embedder.name if index else None,
         "embedder_fingerprint": index.embedder.fingerprint if index else None,
-        "pool": settings.pool,
-        "mode": settings.mode,
-        "link_hops": settings.link_hops,
+        "pool": settings.retrieval.pool,
+        "mode": settings.retrieval.mode,
+        "link_hops": settings.retrieval.link_hops,
         "seed": settings.seed,
         "methods": list(settings.names),
         "budgets": [int(b) for b in settings.budgets],
@@ -311,7 +298,7 @@ def _run_record(
         "settings": {
             "max_tokens": settings.max_tokens,
             "mmr_lambda": settings.mmr_lambda,
-            "rerankers": list(settings.rerankers) or None,
+            "rerankers": list(settings.retrieval.rerankers) or None,
             "prices": None if settings.prices is None else dict(settings.prices.dollars),
             **settings.selector.to_dict(),
             **({"control": settings.control.to_dict()} if settings.controllers else {}),

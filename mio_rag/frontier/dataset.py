@@ -23,7 +23,8 @@ from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.frontier.grid import check_selector, check_values
 from mio_rag.measures import quick_measures
-from mio_rag.retrieval.retriever import Mode, Retriever, pool_problems
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.retrieval.settings import RetrievalSettings
 from mio_rag.selection.explain import decisions
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
@@ -81,8 +82,8 @@ class FrontierSettings:
         >= 0: the embedding error that guaranteed value and stability are about.
     draws : int
         >= 0: pools with random errors for each question. 0: stability is not measured.
-    pool, mode, link_hops, rerankers
-        See `Retriever`.
+    retrieval : RetrievalSettings
+        How the pools are found.
     limit : int or None
         Only the first so many questions.
     max_tokens : int
@@ -107,10 +108,7 @@ class FrontierSettings:
     )
     reference_radius: float = 0.05
     draws: int = 3
-    pool: int = 50
-    mode: Mode = "fused"
-    link_hops: int = 0
-    rerankers: Sequence[str] = ()
+    retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
     limit: int | None = None
     max_tokens: int = 32
     seed: int = 0
@@ -137,7 +135,6 @@ class FrontierSettings:
             problems.append(f"max_tokens={self.max_tokens} must be >= 1")
         if not 0 <= self.seed < 2**31:
             problems.append(f"seed={self.seed} must be between 0 and 2^31 - 1")
-        problems += pool_problems(self.pool, self.mode, self.link_hops, self.rerankers)
         if problems:
             raise InputError(problems)
 

@@ -86,14 +86,7 @@ def data_frontier(
     check_corpus(dataset, index)
     run = _record(dataset, index, generator, settings, len(questions))
     folder = Path(out)
-    retriever = Retriever(
-        index,
-        pool=settings.pool,
-        mode=settings.mode,
-        counter=generator or RegexCounter(),
-        link_hops=settings.link_hops,
-        rerankers=settings.rerankers,
-    )
+    retriever = Retriever.of(index, settings.retrieval, generator or RegexCounter())
     keys = {q.id: [(q.id, s.name, s.budget_tokens) for s in settings.grid] for q in questions}
     with opened_run(folder, run, [key for own in keys.values() for key in own], resume) as ledger:
         done = {Ledger.key(row) for row in ledger.rows}
@@ -161,10 +154,12 @@ def _record(
     questions: int,
 ) -> dict[str, Any]:
     """What the run rests on; `opened_run` compares it before rows are added to those of an earlier one."""
-    kept = dataclasses.asdict(settings)
-    for name in ("pool", "mode", "link_hops", "seed", "limit"):
-        kept.pop(name)
-    kept["rerankers"] = list(settings.rerankers) or None
+    kept: dict[str, Any] = {}
+    for name, value in dataclasses.asdict(settings).items():
+        if name == "retrieval":  # its other parts stand beside the settings, as in every record
+            kept["rerankers"] = list(value["rerankers"]) or None
+        elif name not in ("seed", "limit"):
+            kept[name] = value
     if kept["selector"]["options"]["time_limit_seconds"] == math.inf:
         kept["selector"]["options"]["time_limit_seconds"] = None
     record = {
@@ -176,9 +171,9 @@ def _record(
         "generator": None if generator is None else generator.name,
         "embedder": index.embedder.name,
         "embedder_fingerprint": index.embedder.fingerprint,
-        "pool": settings.pool,
-        "mode": settings.mode,
-        "link_hops": settings.link_hops,
+        "pool": settings.retrieval.pool,
+        "mode": settings.retrieval.mode,
+        "link_hops": settings.retrieval.link_hops,
         "seed": settings.seed,
         "settings": {"kind": "frontier", **kept},
         **environment(),

@@ -16,11 +16,11 @@ from threading import Lock
 from types import TracebackType
 from typing import Self
 
-from mio_rag.context import clean
 from mio_rag.errors import InputError
 from mio_rag.generation._letters import parse_choice
 from mio_rag.generation.prompts import LETTERS, Prompt, build_prompt
 from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, Generator
+from mio_rag.text import clean
 from mio_rag.types import Answer, GenerationError, Passage, Question
 
 __all__ = ["BaseGenerator", "Choice", "Generator"]

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from mio_rag.context import SEPARATOR, clean, render_context
+from mio_rag.context import SEPARATOR, render_context
 from mio_rag.errors import InputError
+from mio_rag.text import clean
 from mio_rag.types import Passage, Question
 
 __all__ = ["LETTERS", "Prompt", "build_prompt", "relevance_prompt"]

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
-from mio_rag.corpora.dataset import is_text
 from mio_rag.errors import InputError
 from mio_rag.retrieval.index import CorpusIndex
-from mio_rag.retrieval.rerank import make_rerankers, rescored, spec_problems
+from mio_rag.retrieval.rerank import make_rerankers, rescored
 from mio_rag.retrieval.reranker import Reranker
+from mio_rag.retrieval.settings import Mode, RetrievalSettings
+from mio_rag.text import is_text
 
-__all__ = ["Mode", "Retriever", "reciprocal_rank_fusion"]
-
-Mode = Literal["fused", "dense", "bm25"]
+__all__ = ["Retriever", "reciprocal_rank_fusion"]
 
 #: Links are followed from so many of the best passages of a pool ...
 LINK_SOURCES = 10
@@ -44,18 +42,6 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]], k: int = 60) -> di
         for rank, row in enumerate(ranking, start=1):
             scores[row] = scores.get(row, 0.0) + 1.0 / (k + rank)
     return scores
-
-
-def pool_problems(pool: int, mode: str, link_hops: int = 0, rerankers: Sequence[str] = ()) -> list[str]:
-    """What is wrong with these settings of a `Retriever`."""
-    problems = spec_problems(rerankers)
-    if not 0 <= link_hops <= 3:
-        problems.append(f"link_hops={link_hops} must be between 0 (no expansion of the pool) and 3")
-    if pool < 1:
-        problems.append(f"pool={pool} must be >= 1")
-    if mode not in get_args(Mode):
-        problems.append(f"retrieval mode '{mode}' is unknown: choose fused, dense or bm25")
-    return problems
 
 
 class Retriever:
@@ -94,14 +80,26 @@ class Retriever:
         rerankers: Sequence[str | Reranker] = (),
     ) -> None:
         specs = [given for given in rerankers if isinstance(given, str)]
-        problems = pool_problems(pool, mode, link_hops, specs)
-        if problems:
-            raise InputError(problems)
+        RetrievalSettings(pool, mode, link_hops, specs)  # raises for what is out of range
         self.index, self.pool, self.mode, self.link_hops = index, pool, mode, link_hops
         if link_hops:
             index.required_links()
         self.counter: TokenCounter = counter or RegexCounter()
         self.rerankers = make_rerankers(rerankers)
+
+    @classmethod
+    def of(
+        cls, index: CorpusIndex, settings: RetrievalSettings, counter: TokenCounter | None = None
+    ) -> Retriever:
+        """The retriever that settings describe; parameters and errors as above."""
+        return cls(
+            index,
+            pool=settings.pool,
+            mode=settings.mode,
+            counter=counter,
+            link_hops=settings.link_hops,
+            rerankers=settings.rerankers,
+        )
 
     def retrieve(self, question: str) -> Candidates:
         """The pool for a question, best first; at its end what links lead to, where they are followed.

@@ -11,7 +11,6 @@ from typing import Any
 
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
-from mio_rag.corpora.dataset import is_text
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.generation.window import context_budget
@@ -20,6 +19,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveOptions
+from mio_rag.text import is_text
 from mio_rag.types import Question
 
 __all__ = ["Asked", "Road"]

@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from mio_rag.context import clean
 from mio_rag.errors import InfeasibleError, InputError, MioRagError
 from mio_rag.evaluation.report.text import plain
 from mio_rag.generation import Generator
@@ -30,6 +29,7 @@ from mio_rag.service.limits import ConnectionLimits, ServiceLimits
 from mio_rag.service.messages import Answered, Health, Problems, Selected, request_models
 from mio_rag.service.metrics import CONTENT_TYPE_LATEST, Metrics
 from mio_rag.service.reference import render_reference
+from mio_rag.text import clean
 
 __all__ = ["create_app"]
 

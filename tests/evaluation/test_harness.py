@@ -15,7 +15,7 @@ from mio_rag.evaluation.harness import EvaluationSettings
 from mio_rag.evaluation.summary import compare_rows, summarize
 from mio_rag.generation import ExtractiveGenerator, ScriptedGenerator
 from mio_rag.measures import measures
-from mio_rag.retrieval import CorpusIndex
+from mio_rag.retrieval import CorpusIndex, RetrievalSettings
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.types import GenerationError, Passage, Question
@@ -87,7 +87,15 @@ def test_files_agree_with_each_other(rivers: Dataset, river_index: CorpusIndex, 
 
 def test_extractive_reader_on_the_bundled_set(demo: Dataset, demo_index: CorpusIndex, tmp_path: Path) -> None:
     with ExtractiveGenerator() as reader:
-        result = run(demo, demo_index, reader, tmp_path, budgets=(110, 220), pool=12, limit=5)
+        result = run(
+            demo,
+            demo_index,
+            reader,
+            tmp_path,
+            budgets=(110, 220),
+            retrieval=RetrievalSettings(pool=12),
+            limit=5,
+        )
     check_rows(result, demo, RegexCounter())
     assert not any(row["error"] for row in result.rows)
     objective = {(r["question_id"], r["method"], r["budget_tokens"]): r for r in result.rows}
@@ -126,7 +134,13 @@ def test_a_question_without_a_pool_scores_zero_everywhere(
     rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
     data = unfindable(rivers)
-    result = run(data, river_index, ScriptedGenerator(SCRIPT), tmp_path / "read", mode="bm25")
+    result = run(
+        data,
+        river_index,
+        ScriptedGenerator(SCRIPT),
+        tmp_path / "read",
+        retrieval=RetrievalSettings(mode="bm25"),
+    )
     lost = [row for row in result.rows if row["question_id"] == "lost"]
     assert len(lost) == 6
     zeros = ("gold_recall", "all_gold", "gold_precision", "pool_recall", "reciprocal_rank", "ndcg",
@@ -138,7 +152,9 @@ def test_a_question_without_a_pool_scores_zero_everywhere(
     assert all(entry["failed"] == 1 for entry in result.summary)
     assert {entry["gold_recall"]["mean"] < 1 for entry in result.summary} == {True}
 
-    alone = run(data, river_index, None, tmp_path / "selection alone", mode="bm25")
+    alone = run(
+        data, river_index, None, tmp_path / "selection alone", retrieval=RetrievalSettings(mode="bm25")
+    )
     assert not {"exact_match", "token_f1", "rouge_l"} & set().union(*alone.summary)
     assert {row["exact_match"] for row in ledger(tmp_path / "selection alone")} == {None}
 
@@ -159,7 +175,7 @@ def test_an_index_of_another_corpus_is_refused(
 def test_five_failures_in_a_row_stop_the_run_and_keep_its_rows(
     demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    few = {"methods": ("topk", "mmr"), "budgets": (150,), "pool": 8, "limit": 12}
+    few = {"methods": ("topk", "mmr"), "budgets": (150,), "retrieval": RetrievalSettings(pool=8), "limit": 12}
     ids = [q.id for q in demo.questions]
     with pytest.raises(GenerationError, match=r"5 questions in a row.*fell over.*--resume"):
         run(demo, demo_index, failing(*ids[2:]), tmp_path, **few)
@@ -212,7 +228,7 @@ def test_a_window_smaller_than_the_budget_binds(
 def test_a_budget_below_every_passage_fails_its_own_rows_and_no_other(
     demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    few = {"methods": ("topk",), "budgets": (2, 150), "pool": 8, "limit": 6}
+    few = {"methods": ("topk",), "budgets": (2, 150), "retrieval": RetrievalSettings(pool=8), "limit": 6}
     first = run(demo, demo_index, None, tmp_path / "both", **few)
     again = run(demo, demo_index, None, tmp_path / "both", resume=True, **few)
     for result in (first, again):
@@ -250,10 +266,10 @@ def test_records_are_strict_json(rivers: Dataset, river_index: CorpusIndex, tmp_
 def test_every_problem_of_the_settings_is_listed() -> None:
     with pytest.raises(InputError) as raised:
         EvaluationSettings(
-            methods=("topk", "nonsense"), budgets=(0, 5, 5), baseline="mmr", pool=0, mode="sparse",  # type: ignore[arg-type]
+            methods=("topk", "nonsense"), budgets=(0, 5, 5), baseline="mmr",
             limit=0, max_tokens=0, seed=-1, mmr_lambda=0,
         )  # fmt: skip
-    assert len(raised.value.problems) == 10
+    assert len(raised.value.problems) == 8
     assert EvaluationSettings(methods=("exact", "mmr")).reference == "exact"
     assert EvaluationSettings(methods=("exact", "topk")).reference == "topk"
 

@@ -12,7 +12,7 @@ from mio_rag.control.costs import Prices
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
-from mio_rag.retrieval import CorpusIndex
+from mio_rag.retrieval import CorpusIndex, RetrievalSettings
 from mio_rag.selection.selector import Selector
 from tests.evaluation.runs import SCRIPT, check_rows, failing, ledger, run, timeless
 
@@ -33,7 +33,7 @@ def crashing(on: str) -> ScriptedGenerator:
 def test_an_interrupted_run_resumes_to_the_same_rows(
     demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    few = {"budgets": (150,), "pool": 12, "limit": 10}
+    few = {"budgets": (150,), "retrieval": RetrievalSettings(pool=12), "limit": 10}
     whole = run(demo, demo_index, crashing("none"), tmp_path / "whole", **few)
     with pytest.raises(Crash):
         run(demo, demo_index, crashing(demo.questions[6].id), tmp_path / "cut", **few)
@@ -109,8 +109,9 @@ def test_a_damaged_ledger_is_refused(rivers: Dataset, river_index: CorpusIndex, 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"pool": 3}, "pool"),
-        ({"mode": "dense"}, "mode"),
+        ({"retrieval": RetrievalSettings(pool=3)}, "pool"),
+        ({"retrieval": RetrievalSettings(mode="dense")}, "mode"),
+        ({"retrieval": RetrievalSettings(rerankers=("maxsim",))}, "rerankers"),
         ({"seed": 4}, "seed"),
         ({"max_tokens": 8}, "max_tokens"),
         ({"mmr_lambda": 0.5}, "mmr_lambda"),

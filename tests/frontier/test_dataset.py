@@ -20,10 +20,16 @@ from mio_rag.frontier.page import render_page
 from mio_rag.frontier.run import FrontierResult, data_frontier
 from mio_rag.frontier.summary import operating_point, summarize_grid
 from mio_rag.generation import make_generator
-from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.retrieval import CorpusIndex, RetrievalSettings, Retriever
 
 SETTINGS = FrontierSettings(
-    budgets=(100, 200), weights=(0.0, 0.3), radii=(0.0, 0.1), pool=15, draws=2, limit=8, seed=3
+    budgets=(100, 200),
+    weights=(0.0, 0.3),
+    radii=(0.0, 0.1),
+    retrieval=RetrievalSettings(pool=15),
+    draws=2,
+    limit=8,
+    seed=3,
 )
 
 
@@ -51,7 +57,7 @@ def test_points_agree_with_the_harness(
         methods=("exact",),
         budgets=(100,),
         selector=replace(SETTINGS.selector, redundancy_weight=0.3, radius=0.1),
-        pool=15,
+        retrieval=RetrievalSettings(pool=15),
         limit=8,
         seed=3,
     )
@@ -175,7 +181,9 @@ def test_hostile_text_stays_text(found: FrontierResult, demo: Dataset) -> None:
 def test_answers_are_scored_where_a_reader_reads(
     rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    settings = FrontierSettings(budgets=(30, 60), weights=(0.0,), radii=(0.0,), pool=6, draws=0)
+    settings = FrontierSettings(
+        budgets=(30, 60), weights=(0.0,), radii=(0.0,), retrieval=RetrievalSettings(pool=6), draws=0
+    )
     with make_generator("extractive") as reader:
         found = data_frontier(rivers, river_index, settings, tmp_path / "run", generator=reader)
     assert all(0 <= p["measures"]["token_f1"]["mean"] <= 1 for p in found.points)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from mio_rag.cli.commands.calibrate import RelevanceOptions
+from mio_rag.cli.options.relevance import RelevanceOptions
 from mio_rag.cli.options.shared import (
     Budget,
     Exclude,
@@ -22,7 +22,7 @@ from mio_rag.cli.options.shared import (
 )
 from mio_rag.cli.options.side import SideOptions
 from mio_rag.cli.output import open_output
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.batch import BatchSummary, Engine
@@ -58,7 +58,6 @@ def select_batch(
     see the batch section of the README for all columns.
     """
     from mio_rag.batch import select_batch as run
-    from mio_rag.cli.show.selection import collect
 
     output = open_output(json_output, lambda: _kept(out))
     selector, names, _ = collect(
@@ -146,7 +145,7 @@ def _shown() -> Iterator[Progress]:
     )
     from rich.text import Text
 
-    from mio_rag.cli.show.selection import errors
+    from mio_rag.cli.terminal import errors
 
     class Rate(ProgressColumn):
         """Steps a second over the last half minute."""

@@ -1,108 +1,21 @@
-"""What the command line says about relevance and evidence links: the options, and `mio-rag calibrate`."""
+"""``mio-rag calibrate``: what relevance means, fitted on labelled questions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from mio_rag.cli.options.relevance import Rerank
 from mio_rag.cli.options.shared import Json, ModeName, Pool
 from mio_rag.cli.output import open_output
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.context import PromptOrder
     from mio_rag.relevance.model import Kind
-    from mio_rag.retrieval import CorpusIndex
-    from mio_rag.retrieval.retriever import Mode
-    from mio_rag.selection.selector import Selector
 
-__all__ = ["RelevanceOptions", "Rerank", "calibrate", "doubt_embedder"]
-
-
-Rerank = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--rerank",
-        help="Look again at the pool: maxsim, cross-encoder:ID_OR_PATH or yes-no:GENERATOR. A score for the "
-        "relevance model and for rankings. Repeatable.",
-    ),
-]
-
-
-@dataclass(frozen=True)
-class RelevanceOptions:
-    """What relevance means, and what links between passages are worth."""
-
-    relevance: Annotated[
-        str,
-        typer.Option(
-            "--relevance",
-            help="cosine; default: shipped weights; or the file that `mio-rag calibrate` wrote.",
-        ),
-    ] = "cosine"
-    link_hops: Annotated[
-        int,
-        typer.Option(
-            "--link-hops", help="Follow evidence links out of the pool, so many in a row. 0: do not."
-        ),
-    ] = 0
-    link_benefit: Annotated[
-        float,
-        typer.Option(
-            "--link-benefit", help="What choosing both ends of a link gains, times the better's relevance."
-        ),
-    ] = 0.0
-    redundancy_by_relevance: Annotated[
-        bool,
-        typer.Option("--redundancy-by-relevance", help="Weigh similarity by the relevance of both passages."),
-    ] = False
-    prompt_order: Annotated[
-        str, typer.Option("--prompt-order", help="best_first, best_at_ends or document.")
-    ] = "best_first"
-    rerank: Rerank = None
-
-    def retrieval(self) -> dict[str, Any]:
-        """What a `Retriever` takes of these."""
-        return {"link_hops": self.link_hops, "rerankers": tuple(self.rerank or ())}
-
-    def applied(self, make: Callable[[], Selector]) -> Selector:
-        """The selector that `make` gives, with these settings; the problems of both at once."""
-        import dataclasses
-
-        from mio_rag.cli.show.selection import collect
-        from mio_rag.relevance.model import load_model
-
-        selector, model, *_ = collect(make, lambda: load_model(self.relevance), self.check)
-        return dataclasses.replace(
-            cast("Selector", selector),
-            relevance_model=model,
-            link_benefit=self.link_benefit,
-            redundancy_by_relevance=self.redundancy_by_relevance,
-            prompt_order=cast("PromptOrder", self.prompt_order),
-        )
-
-    def check(self) -> None:
-        """Raise `InputError` with what is out of range."""
-        from mio_rag.retrieval.retriever import pool_problems
-        from mio_rag.selection.selector import Selector
-
-        if problems := pool_problems(1, "fused", self.link_hops, tuple(self.rerank or ())):
-            raise InputError(problems)
-        Selector(link_benefit=self.link_benefit, prompt_order=cast("PromptOrder", self.prompt_order))
-
-
-def doubt_embedder(selector: Selector, index: CorpusIndex) -> None:
-    """Say on stderr where the relevance model was fitted with another embedder than the index's."""
-    model = selector.relevance_model
-    doubt = model and model.doubt(index.embedder.name, index.embedder.fingerprint)
-    if doubt:
-        from mio_rag.cli.show.selection import errors
-
-        errors.print(f"note: {doubt}", soft_wrap=True)
+__all__ = ["calibrate"]
 
 
 def calibrate(
@@ -126,25 +39,23 @@ def calibrate(
     json_output: Json = False,
 ) -> None:
     """Fit what relevance means on labelled questions: the probability that a passage is needed."""
-    from mio_rag.cli.show.selection import collect, progress_bar
+    from mio_rag.cli.progress import progress_bar
     from mio_rag.corpora.load import check_source, load_dataset
     from mio_rag.evaluation.fit.relevance import calibrate as fit_model
     from mio_rag.evaluation.fit.relevance import write_model
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.retrieval.index import check_index
-    from mio_rag.retrieval.retriever import pool_problems
+    from mio_rag.retrieval.settings import Mode, RetrievalSettings
 
     output = open_output(json_output)
-    asked = pool_problems(pool, retrieval, link_hops, tuple(rerank or ()))
-    collect(
+    *_, found, _ = collect(
         lambda: check_source(data),
         lambda: check_index(index),
-        lambda: _check(kind, link_stages, limit, seed, out, asked),
+        lambda: RetrievalSettings(pool, cast("Mode", retrieval), link_hops, tuple(rerank or ())),
+        lambda: _check(kind, link_stages, limit, seed, out),
     )
     dataset, corpus = collect(lambda: load_dataset(data), lambda: CorpusIndex.load(index))
-    retriever = Retriever(
-        corpus, pool=pool, mode=cast("Mode", retrieval), link_hops=link_hops, rerankers=rerank or ()
-    )
+    retriever = Retriever.of(corpus, found)
     with progress_bar("retrieving", len(dataset.questions[:limit])) as advance:
         model = fit_model(
             dataset,
@@ -174,7 +85,8 @@ def calibrate(
     output.console.print(f"{out}, {picture}", soft_wrap=True)
 
 
-def _check(kind: str, link_stages: int, limit: int | None, seed: int, out: Path, problems: list[str]) -> None:
+def _check(kind: str, link_stages: int, limit: int | None, seed: int, out: Path) -> None:
+    problems = []
     if limit is not None and limit < 1:
         problems.append(f"--limit={limit} must be >= 1")
     if not 0 <= seed < 2**31:

@@ -1,26 +1,25 @@
-"""The main job on the bundled set: choose, answer, compare with top-k, and say where to look."""
+"""``mio-rag demo``: choose, answer, compare with top-k on the bundled set, and say where to look."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from mio_rag.cli.show.selection import collect, print_selection, print_summary, progress_bar
-from mio_rag.cli.terminal import Terminal, styled
-from mio_rag.corpora.load import Dataset, load_dataset
-from mio_rag.errors import InputError
-from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings
-from mio_rag.evaluation.methods import make_methods
-from mio_rag.evaluation.run import evaluate_and_report
-from mio_rag.files import is_leftover, is_vacant, locked
-from mio_rag.generation import Generator, check_generator, make_generator
-from mio_rag.reading import read_json
-from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.retrieval.embedders import check_embedder
-from mio_rag.selection.selector import Selector
-from mio_rag.solvers.result import SolveOptions
+import typer
 
-__all__ = ["run_demo"]
+from mio_rag.cli.options.shared import EmbedderName, GeneratorSpec, Json
+from mio_rag.cli.output import open_output
+from mio_rag.errors import InputError, collect
+
+if TYPE_CHECKING:
+    from mio_rag.cli.terminal import Terminal
+    from mio_rag.corpora.dataset import Dataset
+    from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings
+    from mio_rag.generation import Generator
+    from mio_rag.retrieval import CorpusIndex
+
+__all__ = ["demo", "run_demo"]
 
 _SHOWN_QUESTION = "q-08"  # one on which the methods differ; the table of means follows it
 _BUDGETS = (128, 256)
@@ -36,6 +35,21 @@ _FILES = {
 }
 
 
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder of the report.")] = Path("mio-rag-demo"),
+    embedder: EmbedderName = "minilm",
+    generator: GeneratorSpec = "extractive",
+    json_output: Json = False,
+) -> None:
+    """Choose, answer and compare with top-k on the bundled questions; under a minute."""
+    from mio_rag.cli.show.evaluation import evaluation_json
+
+    output = open_output(json_output)
+    result = run_demo(output.console, out, embedder, generator)
+    if json_output:
+        output.json(evaluation_json(result))
+
+
 def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -> EvaluationResult:
     """Run the demo and write its report to `out`.
 
@@ -44,13 +58,29 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
     out : Path
         A new folder, or one of an earlier demo, which is replaced.
     """
+    from mio_rag.cli.progress import progress_bar
+    from mio_rag.cli.show.evaluation import print_summary
+    from mio_rag.cli.terminal import styled
+    from mio_rag.corpora.load import load_dataset
+    from mio_rag.evaluation.harness import EvaluationSettings
+    from mio_rag.evaluation.run import evaluate_and_report
+    from mio_rag.generation import check_generator, make_generator
+    from mio_rag.retrieval import CorpusIndex, RetrievalSettings
+    from mio_rag.retrieval.embedders import check_embedder
+    from mio_rag.selection.selector import Selector
+    from mio_rag.solvers.result import SolveOptions
+
     if out.exists() and not _is_earlier_demo(out):
         raise InputError(f"'{out}' exists and holds no earlier demo: choose another folder with --out")
     collect(lambda: check_embedder(embedder), lambda: check_generator(generator_spec))
     dataset = load_dataset("demo")
     selector = Selector(passage_penalty="auto", options=SolveOptions(time_limit_seconds=5.0))
     settings = EvaluationSettings(
-        methods=("topk", "mmr", "exact"), budgets=_BUDGETS, pool=30, selector=selector, max_tokens=32
+        methods=("topk", "mmr", "exact"),
+        budgets=_BUDGETS,
+        retrieval=RetrievalSettings(pool=30),
+        selector=selector,
+        max_tokens=32,
     )
     with closing(make_generator(generator_spec)) as generator:
         with progress_bar(f"embedding with {embedder}", len(dataset.passages)) as advance:
@@ -63,8 +93,8 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
         styled(
             (f"\n{len(dataset.questions)} questions over {len(dataset.passages)} passages", "bold"),
             (
-                f"   embedder {index.embedder.name}, reader {generator.name}, pool {settings.pool}; means, "
-                "intervals are in the report\n",
+                f"   embedder {index.embedder.name}, reader {generator.name}, "
+                f"pool {settings.retrieval.pool}; means, intervals are in the report\n",
                 "dim",
             ),
         )
@@ -82,8 +112,13 @@ def _show_one(
     settings: EvaluationSettings,
 ) -> None:
     """One question in full: what the program chooses and why, and what top-k would have read."""
+    from mio_rag.cli.show.selection import print_selection
+    from mio_rag.cli.terminal import styled
+    from mio_rag.evaluation.methods import make_methods
+    from mio_rag.retrieval import Retriever
+
     question = next(q for q in dataset.questions if q.id == _SHOWN_QUESTION)
-    candidates = Retriever(index, pool=settings.pool, counter=generator).retrieve(question.text)
+    candidates = Retriever.of(index, settings.retrieval, generator).retrieve(question.text)
     topk, _, exact = (
         method.select(candidates, _BUDGETS[1], generator)
         for method in make_methods(list(settings.methods), settings.selector)
@@ -108,6 +143,9 @@ def _show_one(
 
 def _is_earlier_demo(folder: Path) -> bool:
     """Whether a folder holds a demo, which may have been killed at any moment, and nothing else."""
+    from mio_rag.files import is_leftover, is_vacant
+    from mio_rag.reading import read_json
+
     try:
         if is_vacant(folder):
             return True
@@ -120,6 +158,8 @@ def _is_earlier_demo(folder: Path) -> bool:
 
 def _clear(folder: Path) -> None:
     """Remove an earlier demo, unless it is still at work."""
+    from mio_rag.files import locked
+
     if not folder.exists():
         return
     with locked(folder):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
-from mio_rag.cli.commands.calibrate import RelevanceOptions, doubt_embedder
+from mio_rag.cli.options.relevance import RelevanceOptions, doubt_embedder
 from mio_rag.cli.options.shared import (
     Budget,
     Exclude,
@@ -21,14 +22,13 @@ from mio_rag.cli.options.shared import (
     build_index,
     check_request,
     make_selector,
+    numbers,
     penalty,
     spread,
+    whole_numbers,
 )
 from mio_rag.cli.output import kept_rows, open_output
-from mio_rag.errors import InputError
-
-if TYPE_CHECKING:
-    from mio_rag.retrieval.retriever import Mode
+from mio_rag.errors import InputError, collect
 
 __all__ = ["frontier_app"]
 
@@ -40,24 +40,6 @@ frontier_app = typer.Typer(
 
 Weights = Annotated[str, typer.Option("--weights", help="Comma-separated redundancy weights (lambda_1).")]
 Radii = Annotated[str, typer.Option("--radii", help="Comma-separated radii (rho) of the grid.")]
-
-
-def numbers(name: str, text: str) -> tuple[float, ...]:
-    """The numbers of a comma-separated option."""
-    try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError as error:
-        raise InputError(
-            f"{name}={text!r} must be numbers separated by commas, for instance 0,0.1"
-        ) from error
-
-
-def whole_numbers(name: str, text: str) -> tuple[int, ...]:
-    """The whole numbers of a comma-separated option."""
-    found = numbers(name, text)
-    if any(value % 1 != 0 for value in found):
-        raise InputError(f"{name}={text!r} must be whole numbers separated by commas, for instance 128,256")
-    return tuple(int(value) for value in found)
 
 
 def grid(name: str, text: str) -> tuple[float, ...]:
@@ -98,8 +80,8 @@ def query(
 
     Tokens are counted by an approximation, as in `select`.
     """
+    from mio_rag.cli.progress import progress_bar
     from mio_rag.cli.show.frontier import print_query
-    from mio_rag.cli.show.selection import collect, progress_bar
     from mio_rag.frontier.plot import plot_query
     from mio_rag.frontier.query import query_frontier
     from mio_rag.pictures import check_figure
@@ -108,21 +90,22 @@ def query(
     from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
-    selector, lambdas, radius_list, *_ = collect(
+    selector, lambdas, radius_list, _, _, pools, *_ = collect(
         lambda: evidence.applied(
             lambda: make_selector(program, solving, must_include or (), must_exclude or ())
         ),
         lambda: grid("--weights", weights),
         lambda: grid("--radii", radii),
         lambda: check_index(index),
-        lambda: check_request(question, budget_tokens, pool, retrieval),
+        lambda: check_request(question, budget_tokens),
+        lambda: evidence.retrieval(pool, retrieval),
         lambda: _check_reach(up_to, budget_tokens),
         lambda: None if plot is None else check_figure(plot),
     )
     corpus = CorpusIndex.load(index)
     check_ids(selector, corpus.ids)
     doubt_embedder(selector, corpus)
-    retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), **evidence.retrieval())
+    retriever = Retriever.of(corpus, pools)
     candidates = retriever.retrieve(question)
     with progress_bar("tokens settled", up_to or max(2 * budget_tokens, budget_tokens + 200)) as advance:
         found = query_frontier(
@@ -214,8 +197,8 @@ def data(
     --redundancy, --passage-penalty and --reference-radius make the program in which the guaranteed value of
     every selection is measured; the grid sets its own.
     """
+    from mio_rag.cli.progress import progress_bar
     from mio_rag.cli.show.frontier import print_points
-    from mio_rag.cli.show.selection import collect, progress_bar
     from mio_rag.corpora.load import check_source, load_dataset
     from mio_rag.evaluation.record import check_folder
     from mio_rag.frontier.dataset import FrontierSettings
@@ -226,7 +209,7 @@ def data(
     from mio_rag.retrieval.index import check_index
 
     output = open_output(json_output, kept_rows(out))
-    settings, *_ = collect(
+    settings, pools, *_ = collect(
         lambda: FrontierSettings(
             budgets=whole_numbers("--budget-tokens", budget_tokens),
             weights=numbers("--weights", weights),
@@ -235,13 +218,11 @@ def data(
             selector=evidence.applied(lambda: make_selector(program, solving)),
             reference_radius=reference_radius,
             draws=draws,
-            pool=pool,
-            mode=cast("Mode", retrieval),
-            **evidence.retrieval(),
             limit=limit,
             max_tokens=max_tokens,
             seed=solving.seed,
         ),
+        lambda: evidence.retrieval(pool, retrieval),
         lambda: check_source(data),
         lambda: None if generator == "none" else check_generator(generator),
         lambda: check_embedder(embedder or "minilm") if index is None else check_index(index),
@@ -249,6 +230,7 @@ def data(
         lambda: check_folder(out, resume),
         lambda: _check_radius(program),
     )
+    settings = dataclasses.replace(settings, retrieval=pools)
     dataset, reader, corpus, model = collect(
         lambda: load_dataset(data),
         lambda: None if generator == "none" else make_generator(generator),

@@ -11,7 +11,7 @@ import typer
 
 from mio_rag.cli.options.shared import EmbedderName, Json, build_index, spread
 from mio_rag.cli.output import open_output
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.corpora.dataset import Dataset
@@ -74,7 +74,7 @@ def index(
     """Embed a corpus and write a searchable index."""
     import time
 
-    from mio_rag.cli.show.selection import collect, print_left_out
+    from mio_rag.cli.show.selection import print_left_out
     from mio_rag.corpora.load import check_source
     from mio_rag.retrieval.embedders import check_embedder, make_embedder
     from mio_rag.retrieval.entities import entity_names

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -13,10 +13,7 @@ from mio_rag.cli.options.shared import Json
 from mio_rag.cli.output import open_output
 from mio_rag.errors import InputError
 
-if TYPE_CHECKING:
-    from mio_rag.formulations.retrieval_mdp import RetrievalMDP
-
-__all__ = ["mdp_app", "model_of"]
+__all__ = ["mdp_app"]
 
 mdp_app = typer.Typer(
     help="Retrieve, reason or stop: the decision process behind `--controller mdp`.",
@@ -51,7 +48,7 @@ def solve_command(
 ) -> None:
     """Solve the process, and say honestly what its policy looks like."""
     from mio_rag.cli.show.control import print_plan
-    from mio_rag.control.mdp.plan import solve_plan
+    from mio_rag.control.mdp.plan import model_of, solve_plan
     from mio_rag.control.mdp.structure import sensitivity, structure, to_json
 
     output = open_output(json_output)
@@ -159,7 +156,7 @@ def calibrate_command(
 
     from mio_rag.cli.show.control import print_calibration
     from mio_rag.control.mdp.calibration import Unit, calibrate
-    from mio_rag.control.mdp.plan import model_to_toml, solve_plan
+    from mio_rag.control.mdp.plan import model_of, model_to_toml, solve_plan
     from mio_rag.control.mdp.structure import structure, to_json
     from mio_rag.control.mdp.trace import ProcessTrace
     from mio_rag.control.trace import read_traces
@@ -194,14 +191,6 @@ def calibrate_command(
     print_calibration(output.console, found, shapes)
     if out is not None:
         output.console.print(f"\nprocess: {out}", soft_wrap=True)
-
-
-def model_of(config: Path | None, given: dict[str, Any]) -> RetrievalMDP:
-    """The model of a TOML file, with what was given on the command line in its place."""
-    from mio_rag.control.mdp.plan import model_from_mapping, read_model
-
-    settings = {} if config is None else read_model(config)
-    return model_from_mapping(settings | given, f"'{config}'" if config else "the command line")
 
 
 def _horizon(text: str) -> int | str:

@@ -10,6 +10,7 @@ import typer
 
 from mio_rag.cli.options.shared import GeneratorSpec, spread
 from mio_rag.cli.output import open_output
+from mio_rag.errors import collect
 
 __all__ = ["serve"]
 
@@ -97,7 +98,6 @@ def serve(
     clients: ConnectionOptions,
 ) -> None:
     """Serve selection and answers over HTTP, with a page to try them on at /."""
-    from mio_rag.cli.show.selection import collect
     from mio_rag.generation import check_generator
     from mio_rag.retrieval.index import check_index
     from mio_rag.service.limits import ConnectionLimits, ServiceLimits

@@ -9,7 +9,7 @@ import typer
 
 from mio_rag.cli.options.shared import Json, SolverOptions, spread
 from mio_rag.cli.output import open_output
-from mio_rag.errors import SolverError
+from mio_rag.errors import SolverError, collect
 
 __all__ = ["solve", "warmup"]
 
@@ -24,7 +24,7 @@ def solve(
     json_output: Json = False,
 ) -> None:
     """Solve one selection program given as JSON."""
-    from mio_rag.cli.show.selection import collect, print_result
+    from mio_rag.cli.show.selection import print_result
     from mio_rag.formulations.program import SelectionProgram
     from mio_rag.reading import read_text
     from mio_rag.solvers.infeasibility import find_conflict

@@ -1,4 +1,4 @@
-"""`mio-rag tune`, and the option --config that reads what it wrote."""
+"""``mio-rag tune``: weights found on labelled questions, as a file of options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from mio_rag.cli.commands.calibrate import RelevanceOptions, doubt_embedder
+from mio_rag.cli.options.config import config_text
+from mio_rag.cli.options.relevance import RelevanceOptions, doubt_embedder
 from mio_rag.cli.options.shared import (
     Json,
     ModeName,
@@ -20,47 +21,16 @@ from mio_rag.cli.options.shared import (
     make_selector,
     spread,
 )
-from mio_rag.cli.options.side import SideOptions
 from mio_rag.cli.output import open_output
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import DataError, InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.evaluation.fit.search import TuneResult
-    from mio_rag.retrieval.retriever import Mode
 
-__all__ = ["ConfigFile", "tune"]
+__all__ = ["tune"]
 
 _FIT = "fit"
 
-
-def _known() -> set[str]:
-    """Options that a file may set."""
-    groups = (ProgramOptions, RelevanceOptions, SideOptions, SolverOptions)
-    return {f.name for group in groups for f in dataclasses.fields(group)} | {
-        "budget_tokens",
-        "pool",
-        "retrieval",
-    }
-
-
-def _read(context: typer.Context, path: Path | None) -> Path | None:
-    """Make the options of a file the defaults of a command, before its other options are looked at."""
-    if path is not None:
-        from mio_rag.cli.options.config import read_config
-
-        context.default_map = {**(context.default_map or {}), **read_config(path, _known())}
-    return path
-
-
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        callback=_read,
-        is_eager=True,
-        help="Take options from this TOML file, as `mio-rag tune` writes it; those given here win.",
-    ),
-]
 
 _VARY = "redundancy_weight,passage_penalty,token_price,link_benefit"
 _MANY = SolverOptions(time_limit=1.0, relative_gap=0.001)
@@ -112,7 +82,7 @@ def tune(
     these questions makes all figures too good. Run again, it goes on where it stopped; with more --trials or
     --patience, where it ended.
     """
-    from mio_rag.cli.show.selection import collect, progress_bar
+    from mio_rag.cli.progress import progress_bar
     from mio_rag.corpora.load import check_source, load_dataset
     from mio_rag.evaluation.fit.goal import Goal
     from mio_rag.evaluation.fit.search import TuneSettings
@@ -129,12 +99,13 @@ def tune(
     )
     fitting = evidence.relevance == _FIT
     given = dataclasses.replace(evidence, relevance="cosine") if fitting else evidence
-    selector, goal, *_ = collect(
+    selector, goal, _, _, pooling, *_ = collect(
         lambda: given.applied(lambda: make_selector(program, solving)),
         lambda: Goal(budget_tokens, recall),
         lambda: check_source(data),
         lambda: check_index(index),
-        lambda: _check(out, storage, limit, pool, retrieval),
+        lambda: given.retrieval(pool, retrieval),
+        lambda: _check(out, storage, limit),
         lambda: _check_norm(program),
     )
     settings = TuneSettings(
@@ -154,8 +125,9 @@ def tune(
     asked = asked or [q for q in dataset.questions[:limit] if q.gold_sources]
     if not asked:
         raise DataError(f"no question of '{dataset.name}' names its gold passages or documents: label some")
-    retriever = Retriever(corpus, pool=pool, mode=cast("Mode", retrieval), **given.retrieval())
-    label = [dataset.content_hash(), corpus.embedder.fingerprint, pool, retrieval, given.retrieval()]
+    retriever = Retriever.of(corpus, pooling)
+    added = {"link_hops": pooling.link_hops, "rerankers": pooling.rerankers}
+    label = [dataset.content_hash(), corpus.embedder.fingerprint, pool, retrieval, added]
     with claimed(out):
         with progress_bar("retrieving", len(asked)) as advance:
             pools = retriever.retrieve_many([q.text for q in asked], advance)
@@ -188,11 +160,10 @@ def _check_norm(program: ProgramOptions) -> None:
         )
 
 
-def _check(out: Path, storage: Path | None, limit: int | None, pool: int, retrieval: str) -> None:
+def _check(out: Path, storage: Path | None, limit: int | None) -> None:
     from mio_rag.files import make_parent
-    from mio_rag.retrieval.retriever import pool_problems
 
-    problems = pool_problems(pool, retrieval)
+    problems = []
     if out.is_dir() or out.suffix != ".toml":
         problems.append(f"--out={out} must be a file that ends in .toml")
     if storage is not None and os.path.realpath(storage) == os.path.realpath(out):
@@ -265,8 +236,6 @@ def _options(
 
 def _text(found: TuneResult, options: dict[str, Any], name: str, recall: float | None) -> str:
     """The file: options, and what they are worth."""
-    from mio_rag.cli.options.config import config_text
-
     measured = {
         "questions": found.questions,
         "trials": found.trials,

@@ -1,1 +1,3 @@
-"""Groups of options that several commands share, and what they make of them; options in TOML files."""
+"""Groups of options that commands share, and what they make of them: a selector, settings of controllers.
+`config.py` takes options from a TOML file. Nothing here knows a command.
+"""

@@ -6,18 +6,19 @@ command line wins. A table ``[measured]`` says how the settings were found, and 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
-import tomli_w
+import typer
 
-from mio_rag.corpora.dataset import is_text
+from mio_rag.cli.options.relevance import RelevanceOptions
+from mio_rag.cli.options.shared import ProgramOptions, SolverOptions
+from mio_rag.cli.options.side import SideOptions
 from mio_rag.errors import InputError
-from mio_rag.reading import read_toml
 
-__all__ = ["config_text", "read_config", "toml_text"]
+__all__ = ["ConfigFile", "config_text", "read_config"]
 
 _NAMED_RELEVANCE = ("cosine", "default")
 
@@ -34,33 +35,13 @@ def config_text(options: Mapping[str, Any], measured: Mapping[str, Any], comment
     Raises
     ------
     InputError
-        As `toml_text`.
+        As `mio_rag.toml.toml_text`.
     """
+    from mio_rag.toml import toml_text
+
     body = toml_text({**options, "measured": measured})
     lines = ["".join(c if c.isprintable() else " " for c in line) for line in comment.splitlines()]
     return "".join(f"# {line}\n" for line in lines) + body
-
-
-def toml_text(data: Mapping[str, Any]) -> str:
-    """Plain data as TOML; numpy scalars and arrays are written as what they hold, None is left out.
-
-    Raises
-    ------
-    InputError
-        For a text that holds half of a surrogate pair: no TOML file can.
-    """
-    text = tomli_w.dumps(_plain(data))
-    if not is_text(text):
-        raise InputError(f"{text[:200]!r} holds characters that are no text, and cannot be written as TOML")
-    return text
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items() if one is not None}
-    if isinstance(value, (np.generic, np.ndarray)):
-        return value.tolist()
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:
@@ -76,6 +57,8 @@ def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:
     InputError
         If the file cannot be read, or holds something else.
     """
+    from mio_rag.reading import read_toml
+
     data = read_toml(path)
     data.pop("measured", None)
     problems = [
@@ -94,3 +77,31 @@ def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:
     if isinstance(relevance, str) and relevance not in _NAMED_RELEVANCE:
         data["relevance"] = str(path.parent / relevance)
     return data
+
+
+def _known() -> set[str]:
+    """Options that a file may set."""
+    groups = (ProgramOptions, RelevanceOptions, SideOptions, SolverOptions)
+    return {f.name for group in groups for f in dataclasses.fields(group)} | {
+        "budget_tokens",
+        "pool",
+        "retrieval",
+    }
+
+
+def _read(context: typer.Context, path: Path | None) -> Path | None:
+    """Make the options of a file the defaults of a command, before its other options are looked at."""
+    if path is not None:
+        context.default_map = {**(context.default_map or {}), **read_config(path, _known())}
+    return path
+
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        callback=_read,
+        is_eager=True,
+        help="Take options from this TOML file, as `mio-rag tune` writes it; those given here win.",
+    ),
+]

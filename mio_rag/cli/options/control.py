@@ -1,26 +1,20 @@
-"""Controllers on the command line: the options of ``ask`` and ``evaluate``, and asking through an agent."""
+"""Options about controllers: of ``ask`` for one question, of ``evaluate`` for a question set."""
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.cli.show.selection import Output
-    from mio_rag.control.controller import Outcome
     from mio_rag.control.settings import ControlSettings
     from mio_rag.corpora.dataset import Dataset
-    from mio_rag.generation import Generator
-    from mio_rag.retrieval import Retriever
-    from mio_rag.selection.selector import Selector
 
-__all__ = ["AgentOptions", "ControlOptions", "ask_agent", "outcome_json", "show_profile"]
+__all__ = ["AgentOptions", "ControlOptions"]
 
 
 @dataclass(frozen=True)
@@ -73,7 +67,6 @@ class AgentOptions:
         if controller is None:
             self.unused(trace)
             return None
-        from mio_rag.cli.show.selection import collect
         from mio_rag.control.make import check_controllers
 
         settings, _ = collect(self.settings, lambda: _check_trace(trace))
@@ -82,8 +75,7 @@ class AgentOptions:
 
     def settings(self) -> ControlSettings:
         """The settings that the options describe; the problems of all of them at once."""
-        from mio_rag.cli.commands.mdp import model_of
-        from mio_rag.cli.show.selection import collect
+        from mio_rag.control.mdp.plan import model_of
         from mio_rag.control.meter import Limits
         from mio_rag.control.settings import ControlSettings
 
@@ -161,62 +153,3 @@ class ControlOptions(AgentOptions):
 def _check_trace(trace: Path | None) -> None:
     if trace is not None and (trace.is_dir() or not trace.absolute().parent.is_dir()):
         raise InputError(f"--trace={trace} must be a file, in a folder that exists")
-
-
-def ask_agent(
-    output: Output,
-    controller: str,
-    question: str,
-    generator: Generator,
-    retriever: Retriever,
-    selector: Selector,
-    settings: ControlSettings,
-    *,
-    budget_tokens: int,
-    max_tokens: int,
-    seed: int,
-    trace: Path | None,
-) -> None:
-    """Answer one question through an agent, and show how."""
-    from mio_rag.cli.show.control import print_outcome
-    from mio_rag.control.controller import Setup, answered
-    from mio_rag.control.make import make_controller
-    from mio_rag.control.trace import append_traces
-    from mio_rag.types import Question
-
-    agent = make_controller(controller, Setup(settings, retriever, selector, max_tokens, seed))
-    # Luck is drawn by question: each has an id of its own, the same in every run.
-    name = f"question-{hashlib.sha256(question.encode()).hexdigest()[:12]}"
-    found = agent.attempt(Question(name, question), generator, budget_tokens)
-    if trace is not None:
-        append_traces(trace, [found.trace])
-    outcome = answered(found)
-    if output.as_json:
-        output.json(outcome_json(outcome))
-    else:
-        print_outcome(output.console, outcome.trace)
-
-
-def outcome_json(outcome: Outcome) -> dict[str, Any]:
-    """Plain data of an outcome: the answer, the selection, and the whole trace."""
-    selection = {} if outcome.selection is None else outcome.selection.to_dict()
-    trace = outcome.trace
-    return {
-        "question": trace.question,
-        "answer": trace.answer,
-        "generator": trace.generator,
-        "prompt_tokens": sum(call.prompt_tokens for call in trace.calls),
-        "completion_tokens": sum(call.completion_tokens for call in trace.calls),
-        "lm_calls": sum(call.lm_calls for call in trace.calls),
-        "retrieval_calls": sum(call.retrieval_calls for call in trace.calls),
-        **selection,
-        "trace": trace.to_dict(),
-    }
-
-
-def show_profile(output: Output, rows: list[dict[str, Any]]) -> None:
-    """Where the time of an evaluation went."""
-    from mio_rag.cli.show.control import print_profile
-    from mio_rag.evaluation.profile import profile
-
-    print_profile(output.console, profile(rows))

@@ -7,28 +7,22 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
 import typer
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.cli.commands.calibrate import RelevanceOptions
-    from mio_rag.cli.options.control import ControlOptions
-    from mio_rag.evaluation.harness import EvaluationSettings
     from mio_rag.formulations.uncertainty import Norm
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.embedders import Embedder
-    from mio_rag.retrieval.retriever import Mode
     from mio_rag.selection.selector import Selector
     from mio_rag.solvers.result import SolveOptions
     from mio_rag.types import Passage
 
 __all__ = [
     "Budget",
-    "ComparisonOptions",
     "EmbedderName",
     "Exclude",
     "GeneratorSpec",
@@ -41,10 +35,11 @@ __all__ = [
     "SolverOptions",
     "build_index",
     "check_request",
-    "evaluation_settings",
     "make_selector",
+    "numbers",
     "penalty",
     "spread",
+    "whole_numbers",
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
@@ -127,7 +122,6 @@ class SolverOptions:
 
     def checked(self) -> SolveOptions:
         """The options as solvers take them, once these and the solver's name are found good."""
-        from mio_rag.cli.show.selection import collect
         from mio_rag.solvers.registry import check_name
         from mio_rag.solvers.result import SolveOptions
 
@@ -136,53 +130,6 @@ class SolverOptions:
             lambda: check_name(self.solver),
         )
         return cast("SolveOptions", options)
-
-
-@dataclass(frozen=True)
-class ComparisonOptions:
-    """What an evaluation compares, on which index, and who reads."""
-
-    methods: Annotated[
-        str,
-        typer.Option(
-            "--methods",
-            help="Comma-separated: topk, topk:K, bm25, fused, mmr, density, greedy, local_search, exact; "
-            "with a relevance model also calibrated, with --rerank also maxsim, cross-encoder, yes-no; none: "
-            "controllers alone.",
-        ),
-    ] = "topk,mmr,exact"
-    budget_tokens: Annotated[str, typer.Option("--budget-tokens", help="Comma-separated token budgets.")] = (
-        "256"
-    )
-    generator: Annotated[
-        str, typer.Option("--generator", help="As in ask, or none: evaluate the selection alone.")
-    ] = "extractive"
-    index: Annotated[
-        Path | None, typer.Option("--index", help="Index of this corpus; otherwise one is built.")
-    ] = None
-    embedder: Annotated[
-        str | None, typer.Option("--embedder", help="Embedder of the index that is built. [minilm]")
-    ] = None
-    limit: Annotated[int | None, typer.Option("--limit", help="Only the first so many questions.")] = None
-    baseline: Annotated[str | None, typer.Option("--baseline", help="Method to compare with. [topk]")] = None
-    mmr_lambda: Annotated[
-        float, typer.Option("--mmr-lambda", help="Weight of relevance in mmr, in (0, 1].")
-    ] = 0.7
-
-    def budgets(self) -> tuple[int, ...]:
-        """The token budgets."""
-        try:
-            return tuple(int(part) for part in self.budget_tokens.split(",") if part.strip())
-        except ValueError as error:
-            raise InputError(
-                f"--budget-tokens={self.budget_tokens!r} must be whole numbers separated by commas, "
-                "for instance 128,256"
-            ) from error
-
-    def check_index(self) -> None:
-        """Raise `InputError` where index and embedder contradict each other."""
-        if self.index is not None and self.embedder is not None:
-            raise InputError("--index and --embedder exclude each other: the index brings its embedder")
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
@@ -216,6 +163,24 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     return with_groups
 
 
+def numbers(name: str, text: str) -> tuple[float, ...]:
+    """The numbers of a comma-separated option."""
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise InputError(
+            f"{name}={text!r} must be numbers separated by commas, for instance 0,0.1"
+        ) from error
+
+
+def whole_numbers(name: str, text: str) -> tuple[int, ...]:
+    """The whole numbers of a comma-separated option."""
+    found = numbers(name, text)
+    if any(value % 1 != 0 for value in found):
+        raise InputError(f"{name}={text!r} must be whole numbers separated by commas, for instance 128,256")
+    return tuple(int(value) for value in found)
+
+
 def penalty(text: str) -> float | Literal["auto"]:
     """A passage penalty as it is written on the command line."""
     if text.strip() == "auto":
@@ -230,7 +195,6 @@ def make_selector(
     program: ProgramOptions, solving: SolverOptions, include: Sequence[str] = (), exclude: Sequence[str] = ()
 ) -> Selector:
     """The selector that the options describe; the problems of all of them at once."""
-    from mio_rag.cli.show.selection import collect
     from mio_rag.selection.selector import Selector
 
     selector, options = collect(
@@ -252,65 +216,11 @@ def make_selector(
     return cast("Selector", dataclasses.replace(selector, options=options))
 
 
-def evaluation_settings(
-    comparison: ComparisonOptions,
-    program: ProgramOptions,
-    evidence: RelevanceOptions,
-    solving: SolverOptions,
-    pool: int,
-    retrieval: str,
-    max_tokens: int,
-    control: ControlOptions,
-) -> EvaluationSettings:
-    """What the options ask an evaluation to do; the problems of all of them at once."""
-    from mio_rag.cli.show.selection import collect
-    from mio_rag.evaluation.harness import EvaluationSettings
-    from mio_rag.evaluation.methods import make_methods
-    from mio_rag.selection.selector import Selector
-
-    methods = tuple(name.strip() for name in comparison.methods.split(",") if name.strip())
-    if methods == ("none",) and control.names:
-        methods = ()
-    selector, budgets, agents, *_ = collect(
-        lambda: evidence.applied(lambda: make_selector(program, solving)),
-        comparison.budgets,
-        control.settings,
-        lambda: EvaluationSettings(
-            limit=comparison.limit, max_tokens=max_tokens, pool=pool, seed=solving.seed
-        ),
-        # "calibrated" is checked with the model, further down.
-        lambda: make_methods(
-            [name for name in methods if not name.startswith("calibrated")] or ["exact"],
-            Selector(),
-            comparison.mmr_lambda,
-        ),
-    )
-    return EvaluationSettings(
-        methods=methods,
-        budgets=budgets,
-        baseline=comparison.baseline,
-        selector=selector,
-        mmr_lambda=comparison.mmr_lambda,
-        pool=pool,
-        mode=cast("Mode", retrieval),
-        **evidence.retrieval(),
-        limit=comparison.limit,
-        max_tokens=max_tokens,
-        seed=solving.seed,
-        controllers=control.names,
-        control=agents,
-        closed_book=control.closed_book,
-    )
-
-
-def check_request(question: str, budget_tokens: int, pool: int, retrieval: str, max_tokens: int = 1) -> None:
+def check_request(question: str, budget_tokens: int, max_tokens: int = 1) -> None:
     """Raise `InputError` with everything that is wrong with what a command was asked."""
-    from mio_rag.retrieval.retriever import pool_problems
-
     problems = ["the question is empty"] if not question.strip() else []
     least = {"--budget-tokens": budget_tokens, "--max-tokens": max_tokens}
     problems += [f"{name}={value} must be >= 1" for name, value in least.items() if value < 1]
-    problems += pool_problems(pool, retrieval)
     if problems:
         raise InputError(problems)
 
@@ -322,7 +232,7 @@ def build_index(
     name_of: Callable[[Passage], str] | None = None,
 ) -> CorpusIndex:
     """A new index, with a progress bar while it is built."""
-    from mio_rag.cli.show.selection import progress_bar
+    from mio_rag.cli.progress import progress_bar
     from mio_rag.retrieval import CorpusIndex
 
     with progress_bar(f"embedding with {embedder.name}", len(passages)) as advance:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.cli.options.config import toml_text
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.reading import read_toml
 from mio_rag.solvers.value_iteration import MDPSolution, solve_mdp
+from mio_rag.toml import toml_text
 
 __all__ = [
     "TIE",
     "GridError",
     "Plan",
     "model_from_mapping",
+    "model_of",
     "model_to_toml",
     "read_model",
     "solve_plan",
@@ -140,6 +142,18 @@ def model_from_mapping(given: dict[str, Any], where: str) -> RetrievalMDP:
     if settings.get("horizon") == "inf":
         settings["horizon"] = None
     return RetrievalMDP(**settings)
+
+
+def model_of(config: Path | None, given: Mapping[str, Any]) -> RetrievalMDP:
+    """The model of a TOML file, with what was given on the command line in its place.
+
+    Raises
+    ------
+    InputError
+        As `read_model` and `model_from_mapping`.
+    """
+    settings = {} if config is None else read_model(config)
+    return model_from_mapping({**settings, **given}, f"'{config}'" if config else "the command line")
 
 
 def model_to_toml(model: RetrievalMDP) -> str:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from mio_rag.context import SEPARATOR, clean, render_context
+from mio_rag.context import SEPARATOR, render_context
 from mio_rag.control.memory import Memory
 from mio_rag.control.meter import Meter, Reply
 from mio_rag.generation import Prompt, build_prompt
 from mio_rag.generation.prompts import LETTERS
+from mio_rag.text import clean
 
 __all__ = ["LmDecomposer", "LmReasoner", "LmSynthesizer"]
 

@@ -21,7 +21,7 @@ from mio_rag.frontier.dataset import FrontierSettings
 from mio_rag.frontier.query import query_frontier
 from mio_rag.selection.ids import check_ids
 from mio_rag.solvers import Status
-from tests.test_side import made, pool
+from tests.selection.test_constraints import made, pool
 
 N, BUDGET = 9, 70
 PRICES = {"passages": 0.07, "sources": 0.05, "clusters": 0.06, "conflicts": 0.08, "needs": 0.04}

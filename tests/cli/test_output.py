@@ -15,7 +15,7 @@ from mio_rag import Passage, generation
 from mio_rag.cli.app import app
 from mio_rag.retrieval import CorpusIndex, embedders
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROGRAM = json.dumps({"linear": [1.0], "costs": [1], "budget": 1})
 SOLVE = f"{sys.executable} -m mio_rag solve - --solver topk"
 
@@ -104,16 +104,14 @@ def interrupted(module: str, arguments: list[str], what: str = AT_ONCE) -> subpr
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "module", ["mio_rag.cli.app", "typer", "mio_rag.cli.show.selection", "mio_rag.retrieval"]
-)
+@pytest.mark.parametrize("module", ["mio_rag.cli.app", "typer", "mio_rag.cli.terminal", "mio_rag.retrieval"])
 @pytest.mark.parametrize("what", [AT_ONCE, CONVERTED], ids=["at once", "converted"])
 def test_an_interrupt_is_one_line_however_early_it_comes(module: str, what: str) -> None:
     done = interrupted(module, ["select", "nowhere", "What?"], what)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
-@pytest.mark.parametrize("module", ["typer", "mio_rag.cli.show.selection"])
+@pytest.mark.parametrize("module", ["typer", "mio_rag.cli.terminal"])
 def test_an_interrupt_is_an_object_too(module: str) -> None:
     done = interrupted(module, ["select", "nowhere", "What?", "--json"])
     assert (done.returncode, done.stderr) == (130, "interrupted\n")

@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from mio_rag import Passage
 from mio_rag.cli.app import app
-from mio_rag.cli.show.selection import print_answer, print_failures, print_summary, progress_bar
+from mio_rag.cli.progress import progress_bar
+from mio_rag.cli.show.evaluation import print_failures, print_summary
+from mio_rag.cli.show.selection import print_answer
 from mio_rag.cli.streams import prepare_streams
 from mio_rag.cli.terminal import Terminal, printable, styled
 from mio_rag.retrieval import CorpusIndex
@@ -65,7 +67,7 @@ def test_no_string_is_markup_whatever_prints_it() -> None:
 def test_a_label_of_a_progress_bar_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     watched = Terminal(file=file, width=200, force_terminal=True, force_interactive=True)
-    monkeypatch.setattr("mio_rag.cli.show.selection.errors", watched)
+    monkeypatch.setattr("mio_rag.cli.progress.errors", watched)
     monkeypatch.setenv("TERM", "xterm")
     with progress_bar(f"embedding with {EVIL}", 2) as advance:
         advance(1)

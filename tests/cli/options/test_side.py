@@ -11,7 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
-from tests.test_cli import here, only_object, refused
+from tests.cli.running import here, only_object, refused
 
 
 @pytest.fixture(scope="module")

@@ -27,11 +27,6 @@ def run(*arguments: object, code: int = 0) -> tuple[Any, str]:
 
 
 @pytest.fixture(scope="module")
-def index(demo_index: CorpusIndex, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return demo_index.save(tmp_path_factory.mktemp("relevance") / "index")
-
-
-@pytest.fixture(scope="module")
 def model(index: Path) -> Path:
     out = index.parent / "model.json"
     run("calibrate", "demo", "--index", index, "--out", out, "--pool", 20, "--json")

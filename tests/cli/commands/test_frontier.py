@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
-from mio_rag.retrieval import CorpusIndex
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 
@@ -22,11 +21,6 @@ def run(*arguments: object, code: int = 0) -> tuple[Any, str]:
         raise result.exception
     assert result.exit_code == code, result.stderr
     return (json.loads(result.stdout) if "--json" in arguments and not code else result.stdout), result.stderr
-
-
-@pytest.fixture(scope="module")
-def index(demo_index: CorpusIndex, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return demo_index.save(tmp_path_factory.mktemp("frontier") / "index")
 
 
 def test_query_as_json_agrees_with_select(index: Path, tmp_path: Path) -> None:

@@ -1,0 +1,191 @@
+"""``mio-rag ask``: passages for one question, and an answer from them; or from an agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mio_rag.cli.options.config import ConfigFile
+from mio_rag.cli.options.control import AgentOptions
+from mio_rag.cli.options.relevance import RelevanceOptions, doubt_embedder
+from mio_rag.cli.options.shared import (
+    Budget,
+    Exclude,
+    GeneratorSpec,
+    Include,
+    Json,
+    MaxTokens,
+    ModeName,
+    Pool,
+    ProgramOptions,
+    SolverOptions,
+    check_request,
+    make_selector,
+    spread,
+)
+from mio_rag.cli.options.side import SideOptions
+from mio_rag.cli.output import Output, open_output
+from mio_rag.errors import collect
+
+if TYPE_CHECKING:
+    from mio_rag.control.controller import Outcome
+    from mio_rag.control.settings import ControlSettings
+    from mio_rag.generation import Generator
+    from mio_rag.retrieval import Retriever
+    from mio_rag.selection.selector import Selector
+
+__all__ = ["ask"]
+
+
+@spread
+def ask(
+    index: Annotated[Path, typer.Argument(help="Folder of an index.")],
+    question: Annotated[str, typer.Argument(help="What is asked.")],
+    generator: GeneratorSpec = "extractive",
+    budget_tokens: Budget = 256,
+    *,
+    program: ProgramOptions,
+    must_include: Include = None,
+    must_exclude: Exclude = None,
+    evidence: RelevanceOptions,
+    side: SideOptions,
+    solving: SolverOptions,
+    pool: Pool = 50,
+    retrieval: ModeName = "fused",
+    max_tokens: MaxTokens = 64,
+    controller: Annotated[
+        str | None,
+        typer.Option("--controller", help="Let an agent retrieve, reason and stop: mdp, or a baseline."),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="With --controller: append its trace to this file.")
+    ] = None,
+    agent: AgentOptions,
+    config: ConfigFile = None,
+    json_output: Json = False,
+) -> None:
+    """Choose passages, let a model answer from them, and show what it read."""
+    from mio_rag.ask import ask as answer_question
+    from mio_rag.cli.show.selection import print_answer, print_selection
+    from mio_rag.generation import check_generator, make_generator
+    from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.retrieval.index import check_index
+    from mio_rag.selection.ids import check_ids
+
+    output = open_output(json_output)
+    selector, control, _, _, _, found = collect(
+        lambda: side.applied(
+            lambda: evidence.applied(
+                lambda: make_selector(program, solving, must_include or (), must_exclude or ())
+            ),
+            program,
+        ),
+        lambda: agent.of(controller, trace),
+        lambda: check_index(index),
+        lambda: check_generator(generator),
+        lambda: check_request(question, budget_tokens, max_tokens),
+        lambda: evidence.retrieval(pool, retrieval),
+    )
+    corpus, reader = collect(lambda: CorpusIndex.load(index), lambda: make_generator(generator))
+    try:
+        check_ids(selector, corpus.ids)
+        doubt_embedder(selector, corpus)
+        if controller is not None:
+            _ask_agent(
+                output,
+                controller,
+                question,
+                reader,
+                Retriever.of(corpus, found, reader),
+                selector,
+                control,
+                budget_tokens=budget_tokens,
+                max_tokens=max_tokens,
+                seed=solving.seed,
+                trace=trace,
+            )
+            return
+        selection, answer = answer_question(
+            corpus,
+            question,
+            reader,
+            selector,
+            budget_tokens=budget_tokens,
+            pool=found.pool,
+            mode=found.mode,
+            max_tokens=max_tokens,
+            link_hops=found.link_hops,
+            rerankers=found.rerankers,
+        )
+    finally:
+        reader.close()
+    if json_output:
+        output.json(
+            {
+                "question": question,
+                "answer": answer.text,
+                "generator": answer.generator,
+                "prompt_tokens": answer.prompt_tokens,
+                "completion_tokens": answer.completion_tokens,
+                "generate_seconds": answer.latency_seconds,
+                **selection.to_dict(),
+            }
+        )
+        return
+    print_answer(output.console, answer)
+    print_selection(output.console, selection)
+
+
+def _ask_agent(
+    output: Output,
+    controller: str,
+    question: str,
+    generator: Generator,
+    retriever: Retriever,
+    selector: Selector,
+    settings: ControlSettings,
+    *,
+    budget_tokens: int,
+    max_tokens: int,
+    seed: int,
+    trace: Path | None,
+) -> None:
+    """Answer one question through an agent, and show how."""
+    import hashlib
+
+    from mio_rag.cli.show.control import print_outcome
+    from mio_rag.control.controller import Setup, answered
+    from mio_rag.control.make import make_controller
+    from mio_rag.control.trace import append_traces
+    from mio_rag.types import Question
+
+    agent = make_controller(controller, Setup(settings, retriever, selector, max_tokens, seed))
+    # Luck is drawn by question: each has an id of its own, the same in every run.
+    name = f"question-{hashlib.sha256(question.encode()).hexdigest()[:12]}"
+    found = agent.attempt(Question(name, question), generator, budget_tokens)
+    if trace is not None:
+        append_traces(trace, [found.trace])
+    outcome = answered(found)
+    if output.as_json:
+        output.json(_outcome_json(outcome))
+    else:
+        print_outcome(output.console, outcome.trace)
+
+
+def _outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """Plain data of an outcome: the answer, the selection, and the whole trace."""
+    selection = {} if outcome.selection is None else outcome.selection.to_dict()
+    trace = outcome.trace
+    return {
+        "question": trace.question,
+        "answer": trace.answer,
+        "generator": trace.generator,
+        "prompt_tokens": sum(call.prompt_tokens for call in trace.calls),
+        "completion_tokens": sum(call.completion_tokens for call in trace.calls),
+        "lm_calls": sum(call.lm_calls for call in trace.calls),
+        "retrieval_calls": sum(call.retrieval_calls for call in trace.calls),
+        **selection,
+        "trace": trace.to_dict(),
+    }

@@ -1,0 +1,79 @@
+"""``mio-rag select``: passages for one question, with reasons and the proof."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mio_rag.cli.options.config import ConfigFile
+from mio_rag.cli.options.relevance import RelevanceOptions, doubt_embedder
+from mio_rag.cli.options.shared import (
+    Budget,
+    Exclude,
+    Include,
+    Json,
+    ModeName,
+    Pool,
+    ProgramOptions,
+    SolverOptions,
+    check_request,
+    make_selector,
+    spread,
+)
+from mio_rag.cli.options.side import SideOptions
+from mio_rag.cli.output import open_output
+from mio_rag.errors import collect
+
+__all__ = ["select"]
+
+
+@spread
+def select(
+    index: Annotated[Path, typer.Argument(help="Folder of an index.")],
+    question: Annotated[str, typer.Argument(help="What is asked.")],
+    budget_tokens: Budget = 256,
+    *,
+    program: ProgramOptions,
+    must_include: Include = None,
+    must_exclude: Exclude = None,
+    evidence: RelevanceOptions,
+    side: SideOptions,
+    solving: SolverOptions,
+    pool: Pool = 50,
+    retrieval: ModeName = "fused",
+    config: ConfigFile = None,
+    json_output: Json = False,
+) -> None:
+    """Choose passages for a question, with reasons and the proof.
+
+    Tokens are counted by an approximation here, since no model reads the passages; `ask` counts as its model
+    does.
+    """
+    from mio_rag.cli.show.selection import print_selection
+    from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.retrieval.index import check_index
+    from mio_rag.selection.ids import check_ids
+
+    output = open_output(json_output)
+    selector, _, _, found = collect(
+        lambda: side.applied(
+            lambda: evidence.applied(
+                lambda: make_selector(program, solving, must_include or (), must_exclude or ())
+            ),
+            program,
+        ),
+        lambda: check_index(index),
+        lambda: check_request(question, budget_tokens),
+        lambda: evidence.retrieval(pool, retrieval),
+    )
+    corpus = CorpusIndex.load(index)
+    check_ids(selector, corpus.ids)
+    doubt_embedder(selector, corpus)
+    retriever = Retriever.of(corpus, found)
+    selection = selector.select(retriever.retrieve(question), budget_tokens, retriever.counter)
+    if json_output:
+        output.json({"question": question, **selection.to_dict()})
+        return
+    print_selection(output.console, selection)

@@ -1,0 +1,37 @@
+"""``mio-rag ask``: as the function, or nothing at all."""
+
+from pathlib import Path
+
+from mio_rag.ask import ask
+from mio_rag.generation import ExtractiveGenerator
+from mio_rag.retrieval import CorpusIndex
+from tests.cli.running import here, only_object, refused
+
+
+def test_ask(index: Path) -> None:
+    question = "In what year was the Forth Bridge opened to rail traffic?"
+    done = here("ask", index, question, "--budget-tokens", 150, "--pool", 10, "--json")
+    assert done.returncode == 0, done.stderr
+    told = only_object(done)
+    selection, answer = ask(
+        CorpusIndex.load(index), question, ExtractiveGenerator(), budget_tokens=150, pool=10
+    )
+    assert (told["answer"], told["generator"]) == (answer.text, "extractive")
+    assert told["selected_ids"] == list(selection.ids)
+    assert told["tokens_used"] == selection.tokens_used <= 150
+    assert told["prompt_tokens"] == answer.prompt_tokens > told["tokens_used"]
+    assert told["status"] == "optimal"
+
+
+def test_ask_does_not_answer_from_an_infeasible_selection(index: Path) -> None:
+    question = "When was the Forth Bridge opened?"
+    problems = refused(here("ask", index, question, "--budget-tokens", 60, "--min-passages", 4, "--json"), 1)
+    assert "at most 60 tokens; at least 4 passages" in problems[0]
+
+
+def test_readers_that_are_not_there(index: Path, tmp_path: Path) -> None:
+    problems = refused(here("ask", index, "What?", "--generator", f"gguf:{tmp_path / 'no.gguf'}", "--json"))
+    assert "no.gguf" in problems[0]
+    endpoint = "openai:http://127.0.0.1:9/v1#model?retries=0&timeout_seconds=2"
+    problems = refused(here("ask", index, "What?", "--generator", endpoint, "--json"), 1)
+    assert len(problems) == 1

@@ -1,0 +1,37 @@
+"""``mio-rag demo``: a report, and what it does not overwrite."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mio_rag.cli.commands.demo import run_demo
+from mio_rag.errors import InputError
+from mio_rag.files import locked
+from tests.cli.running import here, only_object
+
+
+def test_demo(tmp_path: Path) -> None:
+    done = here("demo", "--out", tmp_path / "demo", "--embedder", "tfidf", "--json")
+    assert done.returncode == 0, done.stderr
+    told = only_object(done)
+    assert told["run"]["questions"] == 25
+    assert {(e["method"], e["budget_tokens"]) for e in told["summary"]} == {
+        (m, b) for m in ("topk", "mmr", "exact") for b in (128, 256)
+    }
+    assert all(entry["n"] == 25 for entry in told["summary"])
+    assert "report:" in done.stderr
+    # An earlier demo is replaced, whatever killed it, but not under the hands of one that is at work, and
+    # nothing that somebody put beside it.
+    for name in (".lock", f".report.{'0f' * 16}.partial.html"):
+        (tmp_path / "demo" / name).touch()
+    with locked(tmp_path / "demo"), pytest.raises(InputError, match="another run is at work"):
+        run_demo(Console(quiet=True), tmp_path / "demo", "tfidf", "extractive")
+    assert (tmp_path / "demo" / "report.html").is_file()
+    (tmp_path / "demo" / ".lock").touch()
+    run_demo(Console(quiet=True), tmp_path / "demo", "tfidf", "extractive")
+    assert not list((tmp_path / "demo").glob(".*"))
+    (tmp_path / "demo" / "notes.txt").write_text("keep me")
+    with pytest.raises(InputError, match="holds no earlier demo"):
+        run_demo(Console(quiet=True), tmp_path / "demo", "tfidf", "extractive")
+    assert (tmp_path / "demo" / "notes.txt").read_text() == "keep me"
