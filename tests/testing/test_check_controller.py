@@ -1,0 +1,188 @@
+"""Every controller that ships keeps its promises; and every broken promise is caught."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from mio_rag.control.controller import Controller, Failure, Outcome, Setup
+from mio_rag.control.costs import Call, Costs
+from mio_rag.control.make import make_controller
+from mio_rag.control.mdp.policies import POLICIES
+from mio_rag.control.meter import Replies
+from mio_rag.corpora.load import Dataset
+from mio_rag.errors import InputError
+from mio_rag.generation import Generator, build_prompt
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.testing import check_controller
+from mio_rag.types import GenerationError, Question
+
+NAMES = [*(name.replace("-N", "-2") for name in POLICIES), "fixed-0", "fixed-3@evidence", "threshold:.4"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_controller_keeps_its_promises(name: str) -> None:
+    check_controller(lambda setup: make_controller(name, setup), name=name)
+
+
+class Liar:
+    """fixed-2, whose outcomes are changed on their way out."""
+
+    def __init__(self, setup: Setup, tell: Callable[[Any, Question, Generator, int, Any], Any]) -> None:
+        self.inner, self.tell = make_controller("fixed-2", setup), tell
+        self.asked = 0
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def attempt(
+        self, question: Question, generator: Generator, budget_tokens: int, replies: Replies | None = None
+    ) -> Outcome | Failure:
+        self.asked += 1
+        return self.tell(self, question, generator, budget_tokens, replies)
+
+
+def honest(me: Liar, *asked: Any) -> Outcome | Failure:
+    return me.inner.attempt(*asked)
+
+
+def with_trace(me: Liar, *asked: Any, **changes: Any) -> Outcome | Failure:
+    found = honest(me, *asked)
+    if "settings" in changes:
+        changes["settings"] = {**found.trace.settings, **changes["settings"]}
+    return dataclasses.replace(found, trace=dataclasses.replace(found.trace, **changes))
+
+
+def greedy(me: Liar, question: Question, generator: Generator, budget: int, replies: Any) -> Any:
+    if budget < 1:
+        raise InputError("no budget")
+    return honest(me, question, generator, 10 * budget, replies)
+
+
+def behind_its_back(me: Liar, question: Question, generator: Generator, budget: int, replies: Any) -> Any:
+    """Asks the reader, and does not count it."""
+    with suppress(GenerationError):
+        generator.generate(build_prompt(question))
+    return honest(me, question, generator, budget, replies)
+
+
+def forgetful(me: Liar, *asked: Any) -> Any:
+    """Drops a call from the costs, but not from the trace."""
+    found, kept = honest(me, *asked), Costs()
+    kept.spent = found.costs.spent[:-1]
+    return dataclasses.replace(found, costs=kept)
+
+
+def double(me: Liar, *asked: Any) -> Any:
+    found = honest(me, *asked)
+    found.costs.add(Call("answer", 0.5, 1, 0, 10, 1), model="extractive")
+    return found
+
+
+def moody(me: Liar, *asked: Any) -> Any:
+    """Another answer to the third question than to the first."""
+    return with_trace(me, *asked, settings={"asked": me.asked})
+
+
+def raising(me: Liar, *asked: Any) -> Any:
+    found = honest(me, *asked)
+    if found.error is not None:
+        raise found.error
+    return found
+
+
+def swallowing(me: Liar, *asked: Any) -> Any:
+    try:
+        return honest(me, *asked)
+    except InputError:
+        raise
+    except Exception as error:
+        empty = honest(me, asked[0], type(asked[1])(), *asked[2:])
+        return Failure(GenerationError(str(error)), None, empty.trace, Costs())
+
+
+def endless(me: Liar, question: Question, generator: Generator, budget: int, replies: Any) -> Any:
+    """Knows no limits."""
+    inner = me.inner
+    free = dataclasses.replace(inner.settings.limits, steps=99, tokens=10**6, seconds=1e6)
+    policy = make_controller("fixed-6", Setup()).policy
+    settings = dataclasses.replace(inner.settings, limits=free)
+    unbound = dataclasses.replace(inner, settings=settings, policy=policy, name="fixed-6")
+    found = unbound.attempt(question, generator, budget, replies)
+    return dataclasses.replace(found, trace=dataclasses.replace(found.trace, controller="fixed-2"))
+
+
+LIES: dict[str, tuple[Callable[..., Any], str]] = {
+    "reads more than it may": (greedy, "are the budget"),
+    "does not count": (behind_its_back, "the reader gave (replies, tokens in, tokens out)"),
+    "forgets a call": (forgetful, "costs in the trace add up to"),
+    "counts what was not": (double, "costs in the trace add up to"),
+    "depends on what was asked": (moody, "with the same seed, other settings than the first time"),
+    "raises": (raising, "raised GenerationError: the reader broke"),
+    "swallows bugs": (swallowing, "it was swallowed"),
+    "knows no limits": (endless, "are the limit"),
+    "returns a text": (lambda *asked: "42", "returned a str, neither Outcome nor Failure"),
+    "names another": (lambda *a: with_trace(*a, controller="other"), "the trace names 'other'"),
+    "answers otherwise": (lambda *a: with_trace(*a, answer="42"), "the reply is another"),
+    "writes no JSON": (lambda *a: with_trace(*a, settings={"x": {1}}), "cannot be written and read back"),
+    "changes in JSON": (lambda *a: with_trace(*a, settings={"x": (1,)}), "comes back from JSON as another"),
+    "decided otherwise": (lambda *a: with_trace(*a, uncertainty=0.123), "made again, the end: U is 0.123"),
+    "has other totals": (lambda *a: with_trace(*a, parts={}), "do not add up"),
+    "takes any budget": (
+        lambda me, q, g, budget, replies: honest(me, q, g, max(1, budget), replies),
+        "InputError was not raised",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_broken_promise_is_caught(lie: str, demo: Dataset, demo_index: CorpusIndex) -> None:
+    tell, complaint = LIES[lie]
+    with pytest.raises(AssertionError) as found:
+        check_controller(
+            lambda setup: Liar(setup, tell), name=lie, dataset=demo, index=demo_index, questions=3
+        )
+    assert str(found.value).startswith(f"controller '{lie}' fails ")
+    assert complaint in str(found.value)
+
+
+def test_a_case_that_failed_comes_with_its_trace(demo: Dataset, demo_index: CorpusIndex) -> None:
+    def mute(setup: Setup) -> Controller:
+        return Liar(setup, lambda *asked: with_trace(*asked, answer="42"))
+
+    with pytest.raises(AssertionError) as found:
+        check_controller(mute, name="mute", dataset=demo, index=demo_index, questions=1, budgets=(60,))
+    lines = str(found.value).splitlines()
+    assert lines[1].startswith(f"1. question '{demo.questions[0].id}', budget 60: ")
+    assert json.loads(lines[2])["answer"] == "42"
+
+
+def test_another_kind_of_trace_is_made_again_by_its_own(demo: Dataset, demo_index: CorpusIndex) -> None:
+    asked: list[Any] = []
+
+    def again(trace: Any) -> list[str]:
+        asked.append(trace)
+        return ["the second action was another"]
+
+    with pytest.raises(AssertionError, match="made again, the second action was another"):
+        check_controller(
+            lambda setup: Liar(setup, honest), name="mine", dataset=demo, index=demo_index, replay=again
+        )
+    assert asked
+
+
+def test_what_is_asked_of_the_suite_itself_is_checked(demo: Dataset) -> None:
+    def make(setup: Setup) -> Controller:
+        return make_controller("fixed-0", setup)
+
+    with pytest.raises(InputError, match="dataset and index belong together"):
+        check_controller(make, name="none", dataset=demo)
+    for wrong in ({"questions": 0}, {"budgets": ()}, {"budgets": (0,)}):
+        with pytest.raises(InputError, match="must be >= 1"):
+            check_controller(make, name="none", **wrong)
