@@ -120,7 +120,9 @@ def test_too_little_to_fit_on() -> None:
 def test_features_that_tell_nothing_are_refused_by_name(kind: Kind) -> None:
     """Cosines that are lower where a passage is needed leave no model, and no raw error of the solver."""
     against = pools(slope=-12.0)
-    with pytest.raises(InputError, match=r"no feature distinguishes needed .*'cosine' \(lower where a passage is"):
+    with pytest.raises(
+        InputError, match=r"no feature distinguishes needed .*'cosine' \(lower where a passage is"
+    ):
         fit(against, features=["cosine", "cosine_gap"], kind=kind)
     alike = [Labelled(replace(p.candidates, scores={"dense": np.ones(20)}), p.gold) for p in against]
     with pytest.raises(InputError, match=r"'cosine' \(the same for every candidate\)"):
