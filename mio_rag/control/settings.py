@@ -53,7 +53,7 @@ class ControlSettings:
         if not 0 <= self.stop_at <= 1:
             problems.append(f"stop_at={self.stop_at!r} must be in [0, 1]")
         if self.gauge not in GAUGES:
-            problems.append(f"'{self.gauge}' is no way to know U: choose {', '.join(GAUGES)}")
+            problems.append(f"'{self.gauge}' is not a way to measure U: choose {', '.join(GAUGES)}")
         if problems:
             raise InputError(problems)
 

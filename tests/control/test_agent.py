@@ -300,7 +300,7 @@ def test_probabilities_that_are_no_numbers_are_refused(said_of: tuple[float, ...
         def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
             return dataclasses.replace(super()._generate(prompt, max_tokens), logprobs=said_of)
 
-    with pytest.raises(InputError, match="no numbers"):
+    with pytest.raises(InputError, match="gives no probabilities, or invalid ones"):
         agent("mdp@confidence", None).run(COMPARISON, Broken(lambda prompt: 0.5), 60)
 
 
