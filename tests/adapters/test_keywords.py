@@ -135,7 +135,7 @@ def test_vectors_of_any_length_have_a_direction() -> None:
         ({"texts": ["a", None]}, r"texts\[1\] is None, expected a string"),
         ({"titles": [1, "b"]}, r"titles\[0\] is 1, expected a string"),
         ({"links": "abc"}, "links is not an array of numbers"),
-        ({"counter": len}, "is no TokenCounter"),
+        ({"counter": len}, "is not a TokenCounter"),
         ({"scores": [10**400, 1]}, "relevance is not a numeric vector"),
         ({"embeddings": np.array([[1j], [0]])}, "embeddings holds complex numbers"),
         ({"tokens": [10**30, 1]}, "tokens must be at most 1e.12, given 1e.30"),
