@@ -331,6 +331,6 @@ def test_sizes_that_float64_cannot_resolve_are_told_and_not_called_optimal() -> 
         if result.status is not Status.OPTIMAL:
             unresolved += 1
             assert result.status is Status.FEASIBLE
-            assert "different sizes" in result.message
+            assert "differ too much in size" in result.message
             assert result.message in result.certificate()
     assert unresolved > 0
