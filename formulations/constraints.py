@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.formulations.program import LARGEST_NUMBER, LinearConstraint
+from mio_rag.formulations.numbers import LARGEST_NUMBER
+from mio_rag.formulations.program import LinearConstraint
 
 __all__ = ["fixed_values", "passage_count", "source_caps"]
 

@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.formulations.program import LARGEST_SETTING, LinearConstraint, SelectionProgram, is_setting
+from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.formulations.uncertainty import UncertaintySet
 
 __all__ = ["nominal_program", "termwise_program", "worst_similarity"]

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.formulations.program import LARGEST_SETTING, LinearConstraint, SelectionProgram, is_setting
+from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 
 __all__ = [
     "SoftRow",

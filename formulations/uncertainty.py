@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.formulations.program import LARGEST_SETTING
+from mio_rag.formulations.numbers import LARGEST_SETTING
 
 __all__ = ["Norm", "NormBall", "ScaledSet", "UncertaintySet"]
 

@@ -30,7 +30,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations.program import FEASIBILITY_TOLERANCE, LinearConstraint, SelectionProgram, row_size
+from mio_rag.formulations.numbers import FEASIBILITY_TOLERANCE, row_size
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.solvers import kernel, kernel_start
 from mio_rag.solvers.blas import one_blas_thread
 from mio_rag.solvers.compiled import VERSION, announced, compiled_beside

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations.program import SelectionProgram, feasibility_tolerance
+from mio_rag.formulations.numbers import feasibility_tolerance
+from mio_rag.formulations.program import SelectionProgram
 
 __all__ = ["Problem", "fixed_in", "part_of", "presolve"]
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations.program import LinearConstraint, SelectionProgram, is_whole
+from mio_rag.formulations.numbers import is_whole
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.solvers.heuristics import solve as local_search
 from mio_rag.solvers.result import SolveOptions, SolveResult, absolute_tolerance, conclude
 

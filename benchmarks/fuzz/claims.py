@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.fuzz.endings import Wrong, strict
 from benchmarks.trust.oracle import enumerate_all
 from mio_rag.formulations import SelectionProgram
-from mio_rag.formulations.program import feasibility_tolerance
+from mio_rag.formulations.numbers import feasibility_tolerance
 from mio_rag.solvers import SolveOptions, SolveResult, Status
 
 __all__ = ["check_result"]

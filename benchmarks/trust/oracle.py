@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.formulations import SelectionProgram
-from mio_rag.formulations.program import feasibility_tolerance, is_whole
+from mio_rag.formulations.numbers import feasibility_tolerance, is_whole
 
 __all__ = ["Truth", "enumerate_all"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.constraints import count_problem
-from mio_rag.formulations.program import LARGEST_SETTING, is_setting
+from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
 from mio_rag.selection.clusters import check_clustering
 
 __all__ = ["KINDS", "SideConstraints"]
