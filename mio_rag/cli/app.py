@@ -24,6 +24,7 @@ from mio_rag.cli.commands.select import select
 from mio_rag.cli.commands.serve import serve
 from mio_rag.cli.commands.solve import solve, warmup
 from mio_rag.cli.commands.tune import tune
+from mio_rag.cli.help import brief
 from mio_rag.cli.output import ReportingGroup
 
 __all__ = ["app", "main"]
@@ -39,6 +40,13 @@ app = typer.Typer(
 )
 app.add_typer(frontier_app, name="frontier")
 app.add_typer(mdp_app, name="mdp")
+
+
+#: What most people set when passages are chosen.
+_SELECTING = (
+    "budget_tokens", "relevance", "passage_penalty", "link_hops", "link_benefit", "max_passages",
+    "max_per_source", "pool",
+)  # fmt: skip
 
 
 def _version(wanted: bool) -> None:
@@ -61,9 +69,12 @@ def _common(
 
 app.command()(demo)
 app.command()(index)
-app.command()(select)
-app.command()(ask)
-app.command()(evaluate)
+app.command(cls=brief(*_SELECTING, "retrieval", "solver", "config"))(select)
+app.command(cls=brief("generator", *_SELECTING, "controller", "config"))(ask)
+app.command(
+    cls=brief("out", "methods", "budget_tokens", "generator", "index", "limit", "baseline", "relevance",
+              "link_hops", "link_benefit", "passage_penalty", "resume", "config")
+)(evaluate)  # fmt: skip
 app.command()(calibrate)
 app.command(name="select-batch")(select_batch)
 app.command()(serve)
