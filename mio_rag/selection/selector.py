@@ -73,13 +73,13 @@ class Selector(Settings):
         Returns
         -------
         Selection
-            With an empty choice where the constraints are infeasible or the solver found nothing;
-            `result.status` says which.
+            With an empty choice where the constraints are infeasible or the solver found nothing
+            (`result.status` says which), or where no passage fits or is worth its price (`notes` say why).
 
         Raises
         ------
         InputError
-            If the pool is empty, or no passage fits the budget.
+            If the pool is empty.
         SolverError
             If the solver broke.
         """
@@ -162,12 +162,6 @@ class Selector(Settings):
             raise InputError("there are no candidates to select from: retrieve a pool first")
         if problem := count_problem("budget_tokens", budget_tokens):
             raise InputError(problem)
-        shortest = int(candidates.tokens.min())
-        if budget_tokens < shortest:
-            raise InputError(
-                f"budget_tokens={budget_tokens} is below the shortest passage ({shortest} tokens): "
-                "raise the budget or split passages"
-            )
         candidates = self.valued(candidates)
         formulation, allowed = Formulation(self, candidates), int(budget_tokens)
         while True:

@@ -86,6 +86,36 @@ def _worst_case(choice: Choice) -> WorstCase | None:
     return WorstCase("termwise", max(result.objective, lower), upper)
 
 
+def _why_nothing(choice: Choice) -> list[str]:
+    """Why no passage is chosen, and what would change it, where that is a proven answer."""
+    if choice.chosen or choice.result.x is None:
+        return []
+    formulation = choice.formulation
+    candidates, settings = formulation.candidates, formulation.settings
+    shortest = int(candidates.tokens.min())
+    if shortest > choice.allowed:
+        return [
+            f"nothing is chosen: the shortest passage has {shortest} tokens, the budget is "
+            f"{choice.budget_tokens}: raise the budget, or split passages"
+        ]
+    best = float(candidates.relevance.max())
+    said = f"nothing is chosen: no passage is worth its price (the highest relevance is {best:.3g}"
+    prices = {
+        "passage_penalty": settings.penalty(candidates),
+        "token_price": settings.token_price,
+        "radius": settings.radius,
+    }
+    charged = [f"{name} {value:.3g}" for name, value in prices.items() if value > 0]
+    if best <= 0:
+        return [f"{said}): relevance must be above 0 for what is worth reading; larger is better"]
+    if not charged:
+        return [f"{said})"]
+    return [
+        f"{said}; charged are {', '.join(charged)}): lower them, or give relevance on the scale of a "
+        "probability"
+    ]
+
+
 def concluded(choice: Choice) -> Selection:
     """The selection that people see: without the items that buy broken rows, with what is known about it."""
     formulation, program, result = choice.formulation, choice.found.program, choice.result
@@ -104,7 +134,7 @@ def concluded(choice: Choice) -> Selection:
         program,
         decisions(candidates, bare, visible, priced),
         worst_case=_worst_case(choice),
-        notes=tuple(side.notes(result.x)),
+        notes=(*side.notes(result.x), *_why_nothing(choice)),
         conflict=conflict,
         # From the settings, not from the formulation: a selection that is kept holds no matrices.
         problem=functools.partial(joint_problem, settings, candidates, choice.allowed),

@@ -100,7 +100,7 @@ class Answering:
         Raises
         ------
         InputError
-            If the budget is below the shortest passage, or the question is empty.
+            If the question is empty.
         SolverError
             If the solver broke.
         """

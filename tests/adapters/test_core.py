@@ -261,7 +261,6 @@ def test_an_empty_context_is_an_error() -> None:
         (Documents(["a"], scores=[True]), 9, "document 0: its score is True"),
         (Documents(["a"], scores=[1.0]), 0, "budget_tokens=0 must be >= 1"),
         (Documents(["a"], scores=[1.0]), 1.5, "whole number"),
-        (Documents(["one two three"], scores=[1.0]), 2, "below the shortest passage"),
     ],
 )
 def test_what_does_not_fit_is_named(items, budget, message: str) -> None:

@@ -132,7 +132,7 @@ def test_bad_rows_stand_aside_with_every_reason_and_cost_nobody_else(tmp_path: P
     data[8]["query_id"] = None
     out = tmp_path / "out"
     done = select_batch(write(tmp_path / "c.parquet", data), out, 90, SELECTOR)
-    assert (done.rejected, done.statuses) == (8, {"optimal": 1})
+    assert (done.rejected, done.statuses) == (7, {"optimal": 2})
     reasons = {row: "; ".join(texts) for row, texts in refused(out).items()}
     for row, words in {
         1: "relevance[2] is nan",
@@ -140,12 +140,11 @@ def test_bad_rows_stand_aside_with_every_reason_and_cost_nobody_else(tmp_path: P
         3: "embeddings holds rows of 2 and of 6 numbers",
         4: "ids repeat (p1)",
         5: "ids is null or empty",
-        6: "budget_tokens=90 is below the shortest passage (500 tokens)",
         7: "needs embeddings",
         8: "query_id is null or empty",
     }.items():
         assert words in reasons[row]
-    assert [row["row"] for row in answered(out)] == [0]
+    assert [(row["row"], len(row["selected_ids"]) > 0) for row in answered(out)] == [(0, True), (6, False)]
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

@@ -114,9 +114,36 @@ def test_infeasible_wishes_are_a_result(selector: Selector, message: str) -> Non
     assert all(not d.selected for d in chosen.decisions)
 
 
-def test_a_budget_below_the_shortest_passage_names_both_numbers() -> None:
-    with pytest.raises(InputError, match=r"budget_tokens=300 is below the shortest passage \(412 tokens\)"):
-        PLAIN.select(simple([0.5, 0.4], [412, 500]), 300)
+@pytest.mark.parametrize(
+    ("settings", "relevance", "tokens", "note"),
+    [
+        ({}, [0.5, 0.4], [412, 500], "the shortest passage has 412 tokens, the budget is 300"),
+        (
+            {"passage_penalty": 0.02},
+            [1 / 61, 1 / 62],
+            [50, 50],
+            "worth its price (the highest relevance is 0.0164; charged are passage_penalty 0.02)",
+        ),
+        ({"token_price": 0.1}, [0.5, 0.4], [50, 50], "charged are token_price 0.1): lower them"),
+        ({}, [-1.0, -2.0], [50, 50], "(the highest relevance is -1): relevance must be above 0"),
+    ],
+)
+def test_an_empty_selection_says_why_and_what_would_change_it(settings, relevance, tokens, note: str) -> None:
+    chosen = Selector(**({"redundancy_weight": 0, "passage_penalty": 0} | settings)).select(
+        simple(relevance, tokens), 300
+    )
+    assert chosen.ids == ()
+    assert chosen.result.is_optimal
+    assert len(chosen.notes) == 1
+    assert chosen.notes[0].startswith("nothing is chosen: ")
+    assert note in chosen.notes[0]
+    assert chosen.notes[0] in chosen.explain()
+
+
+def test_what_must_be_read_and_does_not_fit_is_infeasible_still() -> None:
+    made = Selector(redundancy_weight=0, must_include=["p0"]).select(simple([0.5], [412]), 300)
+    assert made.result.status is Status.INFEASIBLE
+    assert made.notes == ()
 
 
 @pytest.mark.parametrize("budget", [1.5, "9", True, float("nan"), -3, None])
