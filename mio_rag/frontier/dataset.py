@@ -192,9 +192,8 @@ def question_rows(
     for k, (setting, (program, result)) in enumerate(zip(grid, solved, strict=True)):
         chosen = in_prompt_order(pool, result.selected, selector.prompt_order)
         used = int(pool.tokens[list(chosen)].sum())
-        selection = Selection(
-            pool, chosen, used, setting.budget_tokens, result, program, decisions(pool, program, result)
-        )
+        why = decisions(pool, program, result, robust=setting.radius > 0)
+        selection = Selection(pool, chosen, used, setting.budget_tokens, result, program, why)
         x = np.zeros(len(pool)) if result.x is None else result.x
         overlaps = [_jaccard(result.selected, other[k][1].selected) for other in elsewhere]
         row = {

@@ -33,7 +33,12 @@ class Priced:
 
 
 def decisions(
-    candidates: Candidates, program: SelectionProgram, result: SolveResult, priced: Priced | None = None
+    candidates: Candidates,
+    program: SelectionProgram,
+    result: SolveResult,
+    priced: Priced | None = None,
+    *,
+    robust: bool = False,
 ) -> tuple[Decision, ...]:
     """One `Decision` for each candidate, in candidate order.
 
@@ -41,6 +46,8 @@ def decisions(
     ----------
     program : SelectionProgram
         Without what `priced` counts.
+    robust : bool
+        Whether relevance is also charged for embeddings that may be off.
     """
     n = program.n
     x = np.zeros(n, dtype=np.int8) if result.x is None else result.x
@@ -49,6 +56,7 @@ def decisions(
     value = program.linear - program.pairwise[:, chosen].sum(axis=1)
     if priced is not None:
         value = value - priced.marginal
+    charges = "penalties and radius" if robust else "penalties"
     made = []
     for i in range(n):
         others = chosen[chosen != i]
@@ -56,9 +64,9 @@ def decisions(
         if others.size and float(program.pairwise[i, others].max()) > 0:
             rival = int(others[int(np.argmax(program.pairwise[i, others]))])
         reason = (
-            _why_in(candidates, program, x, i, float(value[i]), rival, priced)
+            _why_in(candidates, program, x, i, float(value[i]), rival, priced, charges)
             if x[i]
-            else _why_out(candidates, program, result, i, value, chosen, rival, priced)
+            else _why_out(candidates, program, result, i, value, chosen, rival, priced, charges)
         )
         made.append(
             Decision(
@@ -94,6 +102,7 @@ def _why_in(
     value: float,
     rival: int | None,
     priced: Priced | None,
+    charges: str,
 ) -> str:
     assert program.fixed is not None
     others = np.flatnonzero(x)
@@ -103,7 +112,7 @@ def _why_in(
     gain, pays = float(gains.sum()), 0.0 if priced is None else float(priced.marginal[i])
     losses = []
     if relevance - alone > 0.0005:
-        losses.append(f"{relevance - alone:.3f} for penalties and radius")
+        losses.append(f"{relevance - alone:.3f} for {charges}")
     if rival is not None and alone + gain - pays - value > 0.0005:
         overlap = alone + gain - pays - value
         losses.append(f"{overlap:.3f} for overlap, most with '{candidates.ids[rival]}'")
@@ -133,6 +142,7 @@ def _why_out(
     chosen: NDArray[np.int64],
     rival: int | None,
     priced: Priced | None,
+    charges: str,
 ) -> str:
     assert program.fixed is not None
     if program.fixed[i] == 0:
@@ -156,7 +166,7 @@ def _why_out(
         if alone <= 0:
             left = "nothing is left" if alone > -nothing else _signed(alone, nothing)
             relevance = f"relevance {candidates.relevance[i]:.3f}"
-            return f"{relevance} does not pay for penalties and uncertainty ({left})"
+            return f"{relevance} does not pay for {charges} ({left})"
         why = [] if pays <= 0.0005 else [f"{pays:.3f} goes to what it would break or change"]
         if rival is not None:
             overlap = f"most with '{candidates.ids[rival]}'{_similarity(candidates, i, rival)}"

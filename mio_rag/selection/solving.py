@@ -132,7 +132,7 @@ def concluded(choice: Choice) -> Selection:
         choice.budget_tokens,
         result,
         program,
-        decisions(candidates, bare, visible, priced),
+        decisions(candidates, bare, visible, priced, robust=formulation.uncertainty is not None),
         worst_case=_worst_case(choice),
         notes=(*side.notes(result.x), *_why_nothing(choice)),
         conflict=conflict,

@@ -126,7 +126,7 @@ def test_tiny_values_are_not_printed_as_zero() -> None:
         assert not any(re.search(r"[+-]0\.000\b", d.reason) for d in seen.decisions)
     why = [d.reason for d in chosen.decisions]
     assert why[1].startswith("worth +0.0002, but needs 10 tokens")
-    assert why[4] == "relevance 0.000 does not pay for penalties and uncertainty (nothing is left)"
+    assert why[4] == "relevance 0.000 does not pay for penalties (nothing is left)"
     assert any(reason.endswith("it would not change the objective") for reason in why)
 
 

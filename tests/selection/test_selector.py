@@ -239,9 +239,9 @@ def test_reasons_by_hand() -> None:
     embeddings = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.6, 0.8]]
     candidates = simple([0.9, 0.5, 0.8, 0.01, 0.7], [5, 5, 5, 5, 50], embeddings=embeddings)
     why = reasons(Selector(redundancy_weight=0.8, passage_penalty=0.05, must_exclude=[]), candidates, 20)
-    assert why["p0"] == "relevance 0.900, adds +0.850 after 0.050 for penalties and radius"
+    assert why["p0"] == "relevance 0.900, adds +0.850 after 0.050 for penalties"
     assert why["p1"] == "would add -0.350: overlaps with what is chosen, most with 'p0' (similarity 1.00)"
-    assert why["p3"] == "relevance 0.010 does not pay for penalties and uncertainty (-0.040)"
+    assert why["p3"] == "relevance 0.010 does not pay for penalties (-0.040)"
     assert why["p4"] == "its 50 tokens exceed the whole budget of 20"
     why = reasons(
         Selector(redundancy_weight=0, must_exclude=["p0"], must_include=["p3"], max_passages=2),
@@ -258,9 +258,16 @@ def test_reasons_by_hand() -> None:
     assert why["p1"].endswith("-0.300")
     why = reasons(Selector(redundancy_weight=0, passage_penalty=0.6, min_passages=3), candidates, 20)
     assert why["p1"] == (
-        "relevance 0.500, adds -0.100 after 0.600 for penalties and radius, "
-        "which 'at least 3 passages' requires"
+        "relevance 0.500, adds -0.100 after 0.600 for penalties, which 'at least 3 passages' requires"
     )
+
+
+def test_reasons_name_a_radius_only_where_there_is_one() -> None:
+    embeddings = [[1.0, 0.0], [0.0, 1.0]]
+    pool = simple([0.9, 0.8], [5, 5], embeddings=embeddings, query_embedding=[1.0, 0.0])
+    for radius, words in ((0.0, "for penalties"), (0.1, "for penalties and radius")):
+        why = reasons(Selector(redundancy_weight=0, passage_penalty=0.1, radius=radius), pool, 20)
+        assert why["p0"].endswith(words)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-6, 1e-10])
