@@ -1,11 +1,13 @@
-"""Every code block of the guide runs, in order, page by page, on one index of the bundled corpus.
+"""Every code block of the README and of the guide runs, in order, page by page.
 
-Python blocks of a page share their names; lines of bash blocks that begin with ``mio-rag`` run the command in
-this process. A block after ``<!-- not run: REASON -->`` is left out, and so is a page that
-``<!-- needs: MODULE -->`` names a module for which is not there.
+The guide has an index of the bundled corpus, the README a folder of documents. Python blocks of a page share
+their names; lines of bash blocks that begin with ``mio-rag`` run the command in this process. A block after
+``<!-- file: NAME -->`` is written to that file for the blocks below. One after ``<!-- not run: REASON -->``
+is left out, and so is a page that ``<!-- needs: MODULE -->`` names a module for which is not there.
 """
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -17,12 +19,18 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
+from mio_rag.control import make
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import CorpusIndex
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "pages"
+README = ROOT / "README.md"
+TEXTS = [README, *sorted(PAGES.rglob("*.md"))]
 BLOCK = re.compile(
-    r"(?:^<!-- not run: (?P<why>[^\n]*) -->\n)?^```(?P<kind>\w+)\n(?P<code>.*?)^```$", re.M | re.S
+    r"(?:^<!-- (?:not run: (?P<why>[^\n]*)|file: (?P<file>[^\n]*)) -->\n)?"
+    r"^```(?P<kind>\w+)\n(?P<code>.*?)^```$",
+    re.M | re.S,
 )
 FRAMEWORKS = {
     "langchain": "langchain_classic",
@@ -37,12 +45,13 @@ class Block(NamedTuple):
     code: str
     line: int
     why: str | None
+    file: str | None
 
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     return [
-        Block(m["kind"], m["code"], text.count("\n", 0, m.start("code")) + 1, m["why"])
+        Block(m["kind"], m["code"], text.count("\n", 0, m.start("code")) + 1, m["why"], m["file"])
         for m in BLOCK.finditer(text)
     ]
 
@@ -65,20 +74,41 @@ def run_shell(code: str) -> None:
         assert done.exit_code == 0, f"{line}\n{done.output}"
 
 
-@pytest.mark.parametrize("page", sorted(PAGES.rglob("*.md")), ids=lambda p: p.stem)
-def test_every_block_of_a_page_runs(page: Path, index: Path, tmp_path: Path, monkeypatch) -> None:
+def documents(folder: Path, data: Dataset) -> None:
+    """A folder of Markdown files, such as a reader of the README has."""
+    folder.mkdir()
+    for source in {p.source for p in data.passages}:
+        told = [f"# {p.title}\n\n{p.text}\n" for p in data.passages if p.source == source]
+        name = re.sub(r"\W+", "-", source or "other")
+        (folder / f"{name}.md").write_text("\n".join(told), encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda p: p.stem)
+def test_every_block_of_a_page_runs(
+    page: Path, index: Path, demo: Dataset, tmp_path: Path, monkeypatch
+) -> None:
     wanted = re.match(r"<!-- needs: (\S+) -->", page.read_text(encoding="utf-8"))
     for module in filter(None, (wanted and wanted[1], FRAMEWORKS.get(page.stem))):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not there")
     monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
     monkeypatch.setenv("DSPY_CACHEDIR", str(tmp_path / "dspy"))
+    monkeypatch.setattr(make, "_KINDS", list(make._KINDS))  # what a page registers goes with it
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(index, tmp_path / "INDEX")
+    if page == README:
+        documents(tmp_path / "my-documents", demo)
+    else:
+        shutil.copytree(index, tmp_path / "INDEX")
     names: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(page):
-        assert block.kind in ("python", "bash", "toml", "text"), f"{page.name}:{block.line}: {block.kind}?"
+        known = ("python", "bash", "toml", "json", "text")
+        assert block.kind in known, f"{page.name}:{block.line}: {block.kind}?"
         if block.why is not None or block.kind == "text":
+            continue
+        if block.kind == "json":
+            json.loads(block.code)
+        if block.file is not None:
+            Path(block.file).write_text(block.code, encoding="utf-8")
             continue
         if block.kind == "toml":  # its first line names the file, which later blocks use
             Path(block.code.splitlines()[0].removeprefix("# ")).write_text(block.code, encoding="utf-8")
@@ -91,10 +121,23 @@ def test_every_block_of_a_page_runs(page: Path, index: Path, tmp_path: Path, mon
 
 
 def test_blocks_that_are_not_run_say_why() -> None:
-    left_out = [b for page in PAGES.rglob("*.md") for b in blocks(page) if b.why is not None]
+    left_out = [b for page in TEXTS for b in blocks(page) if b.why is not None]
     assert all(len(b.why or "") > 10 for b in left_out)
-    fences = sum(page.read_text(encoding="utf-8").count("\n```") for page in PAGES.rglob("*.md"))
-    assert fences == 2 * sum(len(blocks(page)) for page in PAGES.rglob("*.md"))
+    fences = sum(page.read_text(encoding="utf-8").count("\n```") for page in TEXTS)
+    assert fences == 2 * sum(len(blocks(page)) for page in TEXTS)
+
+
+def test_the_readme_links_to_what_is_there() -> None:
+    """Files, and the headings that a link names; the site's own build checks the links of the guide."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", README.read_text(encoding="utf-8")):
+        if target.startswith("https://"):
+            continue
+        name, _, heading = target.partition("#")
+        assert (ROOT / name).exists(), target
+        if heading:
+            text = (ROOT / name).read_text(encoding="utf-8")
+            headings = re.findall(r"^#+ (.+)$", text, re.M)
+            assert heading in {re.sub(r"[^\w\- ]", "", h).lower().replace(" ", "-") for h in headings}, target
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def select_batch(
     """Choose passages for every row of a Parquet file. Run it again to resume after an interruption.
 
     A row holds a question's pool: query_id, ids, relevance, tokens and embeddings (or similarity) as lists;
-    see the batch section of the README for all columns.
+    see docs/pages/batch.md for all columns.
     """
     from mio_rag.batch import select_batch as run
 
