@@ -11,9 +11,6 @@ import importlib.util
 from dataclasses import dataclass
 from functools import cache
 
-from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
-
 from mio_rag.errors import InputError, MissingExtraError
 
 __all__ = ["PACKAGES", "Package", "check_installed", "is_usable", "refusal"]
@@ -72,10 +69,16 @@ def _installed(module: str) -> str | None:
 
 
 def _within(version: str, versions: str) -> bool:
+    if not versions:
+        return True
+    # Here, since the exact kernel needs neither: they would add a hundredth of a second to every start.
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
     try:
         return SpecifierSet(versions).contains(Version(version), prereleases=True)
     except InvalidVersion:  # of somebody's own build
-        return not versions
+        return False
 
 
 def refusal(module: str, version: str | None = None) -> str | None:
