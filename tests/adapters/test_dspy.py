@@ -90,10 +90,10 @@ def test_passages_of_the_call_with_what_goes_along() -> None:
 
 def test_other_retrievers(model) -> None:
     def plain(query: str) -> list[str]:
-        return ["The Menai bridge opened.", "Bread is baked.", "The bridge at Menai was opened."]
+        return ["The Menai bridge opened.", "Yeast ferments.", "The bridge at Menai was opened."]
 
     module = SelectionModule(plain, budget_tokens=9, embedder=embed(model), redundancy_weight=0.9)
-    assert "Bread is baked." not in module("When did the Menai bridge open?").passages
+    assert "Yeast ferments." not in module("When did the Menai bridge open?").passages
     assert asyncio.run(module.acall("When did the Menai bridge open?")).passages
 
     class Awaited(dspy.Module):

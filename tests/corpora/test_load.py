@@ -159,12 +159,11 @@ def test_the_hash_covers_everything_that_scores() -> None:
 
 
 def test_bundled_set(demo: Dataset) -> None:
-    assert (len(demo.passages), len(demo.questions)) == (84, 25)
+    assert (len(demo.passages), len(demo.questions)) == (205, 90)
     known = {p.id for p in demo.passages}
     for question in demo.questions:
-        assert question.gold_ids
+        assert bool(question.gold_ids) == bool(question.answers) == (question.type != "unanswerable")
         assert set(question.gold_ids) <= known
-        assert question.answers
         if question.type in ("single", "bridge"):
             assert not any(answer.lower() in question.text.lower() for answer in question.answers)
     assert {q.type for q in demo.questions} >= {"single", "bridge"}

@@ -32,7 +32,7 @@ def saved(demo_index: CorpusIndex, tmp_path: Path) -> Path:
 def test_round_trip_searches_alike(demo: Dataset, demo_index: CorpusIndex, saved: Path) -> None:
     loaded = CorpusIndex.load(saved)
     assert loaded.passages == demo.passages
-    assert (loaded.name, loaded.dimensions, len(loaded)) == ("demo", demo_index.dimensions, 84)
+    assert (loaded.name, loaded.dimensions, len(loaded)) == ("demo", demo_index.dimensions, 205)
     for question in demo.questions:
         before, after = (Retriever(i, pool=20).retrieve(question.text) for i in (demo_index, loaded))
         assert before.ids == after.ids
@@ -79,7 +79,7 @@ def test_other_version(saved: Path) -> None:
 
 def test_contradicting_counts(saved: Path) -> None:
     rewrite(saved, passages=83)
-    with pytest.raises(IndexFormatError, match="84 texts, 84 vectors"):
+    with pytest.raises(IndexFormatError, match="205 texts, 205 vectors"):
         CorpusIndex.load(saved)
 
 
@@ -103,7 +103,7 @@ def test_foreign_folder(tmp_path: Path, content: str | None) -> None:
 def test_overwriting(saved: Path, river_index: CorpusIndex, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--overwrite"):
         river_index.save(saved)
-    assert len(CorpusIndex.load(saved)) == 84
+    assert len(CorpusIndex.load(saved)) == 205
     river_index.save(saved, overwrite=True)
     assert len(CorpusIndex.load(saved)) == 6
     assert [p.name for p in saved.parent.iterdir()] == ["index"]
@@ -211,4 +211,4 @@ def test_bad_vectors_are_refused(rivers: Dataset) -> None:
 
 def test_moving_an_index_keeps_it_readable(saved: Path, tmp_path: Path) -> None:
     shutil.move(saved, tmp_path / "elsewhere")
-    assert len(CorpusIndex.load(tmp_path / "elsewhere")) == 84
+    assert len(CorpusIndex.load(tmp_path / "elsewhere")) == 205

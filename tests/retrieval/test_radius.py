@@ -56,8 +56,9 @@ def test_alignment_sees_through_a_rotation(demo_index: CorpusIndex) -> None:
     assert np.median(measure_radius(small, "encoder", other=stranger, limit=1000).errors) > 0.1
     unfit = Turned(dimensions=60)
     unfit.fit(texts)
+    few = CorpusIndex.build(demo_index.passages[:84], TfidfEmbedder(dimensions=60))
     with pytest.raises(InputError, match=r"needs 134 passages to align.*84 are sampled"):
-        measure_radius(demo_index, "encoder", other=unfit, limit=1000)
+        measure_radius(few, "encoder", other=unfit, limit=1000)
 
 
 def test_chunks_need_two_sentences() -> None:
@@ -175,7 +176,7 @@ def test_impossible_products_say_what_is_possible(demo_index: CorpusIndex) -> No
         measure_radius(demo_index, "pq:6x12")
     for method in ("pq", "pq:6", "pq:6x13", "pq:7x9"):
         with pytest.raises(
-            InputError, match=r"This index takes pq:MxBITS, M may be .* BITS 1 to 6"
+            InputError, match=r"This index takes pq:MxBITS, M may be .* BITS 1 to 7"
         ) as caught:
             measure_radius(demo_index, method)
         tried = str(caught.value).split("try ")[1].split(",")[0]

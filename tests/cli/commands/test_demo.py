@@ -15,11 +15,11 @@ def test_demo(tmp_path: Path) -> None:
     done = here("demo", "--out", tmp_path / "demo", "--embedder", "tfidf", "--json")
     assert done.returncode == 0, done.stderr
     told = only_object(done)
-    assert told["run"]["questions"] == 25
+    assert told["run"]["questions"] == 90
     assert {(e["method"], e["budget_tokens"]) for e in told["summary"]} == {
         (m, b) for m in ("topk", "mmr", "exact") for b in (128, 256)
     }
-    assert all(entry["n"] == 25 for entry in told["summary"])
+    assert all(entry["n"] == 90 for entry in told["summary"])
     assert "report:" in done.stderr
     # An earlier demo is replaced, whatever killed it, but not under the hands of one that is at work, and
     # nothing that somebody put beside it.

@@ -17,7 +17,7 @@ from tests.cli.running import ROOT, cli, full_disk, here, only_object, refused
 
 def script(folder: Path, demo: Dataset) -> str:
     path = folder / "script.json"
-    path.write_text(json.dumps({q.id: q.answers[0] for q in demo.questions}))
+    path.write_text(json.dumps({q.id: q.answers[0] for q in demo.questions if q.answers}))
     return f"scripted:{path}"
 
 

@@ -12,7 +12,7 @@ def test_index(demo: Dataset, tmp_path: Path) -> None:
     assert done.returncode == 0
     told = only_object(done)
     assert {k: told[k] for k in ("index", "passages", "embedder")} == {
-        "index": str(tmp_path / "i"), "passages": 84, "embedder": "tfidf",
+        "index": str(tmp_path / "i"), "passages": 205, "embedder": "tfidf",
     }  # fmt: skip
     built = CorpusIndex.load(tmp_path / "i")
     assert built.passages == demo.passages
@@ -36,4 +36,4 @@ def test_a_full_disk_leaves_no_half_index(index: Path, tmp_path: Path) -> None:
         problems = refused(done)
         assert "could not be written" in problems[0]
         assert {p.name for p in path.parent.iterdir()} == before
-    assert len(CorpusIndex.load(index)) == 84
+    assert len(CorpusIndex.load(index)) == 205

@@ -38,7 +38,7 @@ def test_calibrate_writes_a_model_and_its_plot(index: Path, model: Path, tmp_pat
     loaded = load_model(model)
     assert loaded is not None
     assert loaded.measures["after"]["log_loss"] < loaded.measures["before"]["log_loss"]
-    assert "25 questions of 'demo'" in loaded.provenance
+    assert "83 questions of 'demo'" in loaded.provenance
     shown, _ = run("calibrate", "demo", "--index", index, "--out", tmp_path / "m.json", "--kind", "isotonic")
     assert "calibration error" in shown
     assert "cosine as it is" in shown

@@ -121,7 +121,7 @@ def test_measured_radii_of_each_passage_are_used(folder: Path, tmp_path: Path) -
     assert robust["worst_case"]["lower"] < only_object(here(*asked))["objective"]
     only_some = tmp_path / "some.npz"
     said = here("radius", folder, "--method", "chunks", "--limit", 10, "--out", only_some).stdout
-    assert "not measured: 74 of 84 passages; " in said
+    assert "not measured: 195 of 205 passages; " in said
     assert only_object(here(*asked, "--radii", only_some))["worst_case"]
     small = CorpusIndex.build(CorpusIndex.load(folder).passages[:20], TfidfEmbedder(dimensions=8))
     other = small.save(tmp_path / "other")
@@ -183,7 +183,7 @@ def test_unknown_ids_are_named_with_the_closest(folder: Path, tmp_path: Path) ->
         (
             "--conflict",
             "demo-01,demo-002",
-        ): "conflicts names 'demo-01', which is not in the index: the closest ids are 'demo-0",
+        ): "conflicts names 'demo-01', which is not in the index: the closest ids are 'demo-201', 'demo-101'",
         ("--needs", "demo-001,header"): "needs names 'header', which is not in the index: ",
         ("--previous", "demo-001,demo-002", *changes): "which are 2 ids: give each on its own",
         ("--must-exclude", "demo-9999"): "must_exclude names 'demo-9999'",
