@@ -20,8 +20,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy  # loads scipy.optimize, a fifth of a second, where it is first used
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 
 from mio_rag.formulations.joint import JointProblem
 from mio_rag.formulations.program import SelectionProgram
@@ -177,7 +177,7 @@ def _mixed(scenarios: list[SelectionProgram], weights: FloatArray) -> SelectionP
 def _weights(values: FloatArray) -> FloatArray:
     """w on the simplex that makes max over columns of w . values smallest."""
     rows, columns = values.shape
-    found = linprog(
+    found = scipy.optimize.linprog(
         np.append(np.zeros(rows), 1.0),
         A_ub=np.hstack([values.T, -np.ones((columns, 1))]),
         b_ub=np.zeros(columns),

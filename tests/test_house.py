@@ -18,7 +18,17 @@ ROOT = Path(__file__).parents[1]
 CONFINED = {"formulations": {"errors", "reading"}, "solvers": {"errors", "formulations"}}
 
 HEAVY = (
-    *("torch", "faiss", "ortools", "numba", "transformers", "sentence_transformers", "pandas", "sklearn"),
+    *(
+        "torch",
+        "onnxruntime",
+        "faiss",
+        "ortools",
+        "numba",
+        "transformers",
+        "sentence_transformers",
+        "pandas",
+        "sklearn",
+    ),
     *("langchain_core", "llama_index", "haystack", "dspy", "pydantic"),
 )
 

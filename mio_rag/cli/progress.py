@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mio_rag.cli.terminal import errors, printable
 
-__all__ = ["progress_bar"]
+__all__ = ["progress_bar", "said_if_slow"]
+
+_MOMENT_SECONDS = 1.0  # shorter waits need no word
+
+
+@contextmanager
+def said_if_slow(what: str) -> Iterator[None]:
+    """Say on stderr what takes longer than a moment; silent where nobody watches a terminal."""
+    timer = threading.Timer(_MOMENT_SECONDS, lambda: errors.print(f"{what} ..."))
+    timer.daemon = True
+    if errors.is_terminal:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager

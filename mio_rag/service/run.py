@@ -102,12 +102,12 @@ def _application(
 
 def _loaded(settings: ServiceSettings) -> tuple[CorpusIndex, Generator]:
     from mio_rag.generation import make_generator
-    from mio_rag.retrieval.embedders import SentenceTransformerEmbedder
+    from mio_rag.retrieval.cached import CachedEmbedder
     from mio_rag.retrieval.index import CorpusIndex
     from mio_rag.solvers.branch_and_bound import warmup
 
     index = CorpusIndex.load(settings.index)
-    if isinstance(index.embedder, SentenceTransformerEmbedder):
+    if isinstance(index.embedder, CachedEmbedder):
         index.embedder.stop_caching()
     generator = make_generator(settings.generator)
     warmup()

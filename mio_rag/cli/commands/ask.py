@@ -22,6 +22,7 @@ from mio_rag.cli.options.shared import (
     ProgramOptions,
     SolverOptions,
     check_request,
+    load_index,
     make_selector,
     spread,
 )
@@ -70,7 +71,7 @@ def ask(
     from mio_rag.ask import ask as answer_question
     from mio_rag.cli.show.selection import print_answer, print_selection
     from mio_rag.generation import check_generator, make_generator
-    from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
     from mio_rag.selection.ids import check_ids
 
@@ -88,7 +89,7 @@ def ask(
         lambda: check_request(question, budget_tokens, max_tokens),
         lambda: evidence.retrieval(pool, retrieval),
     )
-    corpus, reader = collect(lambda: CorpusIndex.load(index), lambda: make_generator(generator))
+    corpus, reader = collect(lambda: load_index(index), lambda: make_generator(generator))
     try:
         check_ids(selector, corpus.ids)
         doubt_embedder(selector, corpus)

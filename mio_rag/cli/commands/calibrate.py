@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from mio_rag.cli.options.relevance import Rerank
-from mio_rag.cli.options.shared import Json, ModeName, Pool
+from mio_rag.cli.options.shared import Json, ModeName, Pool, load_index
 from mio_rag.cli.output import open_output
 from mio_rag.errors import InputError, collect
 
@@ -46,7 +46,7 @@ def calibrate(
     from mio_rag.corpora.load import check_source, load_dataset
     from mio_rag.evaluation.fit.relevance import calibrate as fit_model
     from mio_rag.evaluation.fit.relevance import write_model
-    from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
     from mio_rag.retrieval.settings import Mode, RetrievalSettings
 
@@ -57,7 +57,7 @@ def calibrate(
         lambda: RetrievalSettings(pool, cast("Mode", retrieval), link_hops, tuple(rerank or ())),
         lambda: _check(kind, link_stages, limit, seed, out),
     )
-    dataset, corpus = collect(lambda: load_dataset(data), lambda: CorpusIndex.load(index))
+    dataset, corpus = collect(lambda: load_dataset(data), lambda: load_index(index))
     retriever = Retriever.of(corpus, found)
     with progress_bar("retrieving", len(dataset.questions[:limit])) as advance:
         model = fit_model(

@@ -19,6 +19,8 @@ from mio_rag.cli.options.shared import (
     ProgramOptions,
     SolverOptions,
     build_index,
+    load_embedder,
+    load_index,
     make_selector,
     spread,
 )
@@ -108,8 +110,7 @@ def evaluate(
     from mio_rag.evaluation.record import check_folder
     from mio_rag.evaluation.run import evaluate_and_report
     from mio_rag.generation import check_generator, make_generator
-    from mio_rag.retrieval import CorpusIndex
-    from mio_rag.retrieval.embedders import check_embedder, make_embedder
+    from mio_rag.retrieval.embedders import check_embedder
     from mio_rag.retrieval.index import check_index
 
     output = open_output(json_output, kept_rows(out))
@@ -130,8 +131,8 @@ def evaluate(
     dataset, reader, corpus, model = collect(
         lambda: control.load(data, solving.seed),
         lambda: None if comparison.generator == "none" else make_generator(comparison.generator),
-        lambda: None if comparison.index is None else CorpusIndex.load(comparison.index),
-        lambda: None if comparison.index is not None or control.closed_book else make_embedder(embedder),
+        lambda: None if comparison.index is None else load_index(comparison.index),
+        lambda: None if comparison.index is not None or control.closed_book else load_embedder(embedder),
     )
     print_left_out(output.console, dataset.left_out)
     try:

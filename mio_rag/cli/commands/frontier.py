@@ -21,6 +21,8 @@ from mio_rag.cli.options.shared import (
     SolverOptions,
     build_index,
     check_request,
+    load_embedder,
+    load_index,
     make_selector,
     numbers,
     penalty,
@@ -85,7 +87,7 @@ def query(
     from mio_rag.frontier.plot import plot_query
     from mio_rag.frontier.query import query_frontier
     from mio_rag.pictures import check_figure
-    from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
     from mio_rag.selection.ids import check_ids
 
@@ -102,7 +104,7 @@ def query(
         lambda: _check_reach(up_to, budget_tokens),
         lambda: None if plot is None else check_figure(plot),
     )
-    corpus = CorpusIndex.load(index)
+    corpus = load_index(index)
     check_ids(selector, corpus.ids)
     doubt_embedder(selector, corpus)
     retriever = Retriever.of(corpus, pools)
@@ -204,8 +206,7 @@ def data(
     from mio_rag.frontier.dataset import FrontierSettings
     from mio_rag.frontier.run import data_frontier
     from mio_rag.generation import check_generator, make_generator
-    from mio_rag.retrieval import CorpusIndex
-    from mio_rag.retrieval.embedders import check_embedder, make_embedder
+    from mio_rag.retrieval.embedders import check_embedder
     from mio_rag.retrieval.index import check_index
 
     output = open_output(json_output, kept_rows(out))
@@ -234,8 +235,8 @@ def data(
     dataset, reader, corpus, model = collect(
         lambda: load_dataset(data),
         lambda: None if generator == "none" else make_generator(generator),
-        lambda: None if index is None else CorpusIndex.load(index),
-        lambda: None if index is not None else make_embedder(embedder or "minilm"),
+        lambda: None if index is None else load_index(index),
+        lambda: None if index is not None else load_embedder(embedder or "minilm"),
     )
     try:
         corpus = corpus or build_index(dataset.passages, model, dataset.name)

