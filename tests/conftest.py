@@ -1,6 +1,13 @@
 """Fixtures for all tests: a cache of their own, a small corpus, the bundled set; indexes without a model."""
 
 import os
+
+# Before anything loads BLAS, and for subprocesses too: arrays of tests are small, and threads that wait for
+# one another spin. Where the number of threads matters, a test sets it itself.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Dozens of tests start this package in processes of their own: only the first of them need compile it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

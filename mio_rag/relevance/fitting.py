@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
+from threadpoolctl import threadpool_limits
 
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError, require
@@ -162,7 +163,16 @@ class _Split:
         self.folds = list(folds.split(groups, self.y, groups))
 
     def stage(self, matrix: FloatArray, names: Sequence[str]) -> tuple[Stage, FloatArray, float]:
-        """The stage on all data, its out-of-fold probabilities, and the regularisation that these chose."""
+        """The stage on all data, its out-of-fold probabilities, and the regularisation that these chose.
+
+        With one BLAS thread: a dozen features are too few to share, and threads that wait for one another
+        take most of the time.
+        """
+        require("sklearn.linear_model", "retrieval", "fitting a relevance model")  # brings a BLAS of its own
+        with threadpool_limits(1, user_api="blas"):
+            return self._stage(matrix, names)
+
+    def _stage(self, matrix: FloatArray, names: Sequence[str]) -> tuple[Stage, FloatArray, float]:
         best: tuple[float, float, FloatArray] | None = None
         for strength in _STRENGTHS:
             outside = np.empty(self.y.size)

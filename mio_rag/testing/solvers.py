@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -125,6 +126,7 @@ def _complaint(solve: SolveFunction, trial: _Trial, may_refuse: bool) -> str | N
     except Exception as error:  # whatever somebody's solver raises is its failure, not the suite's
         return f"raised {type(error).__name__}: {error}"
     if json.dumps(trial.program.to_dict()) != before:
+        _drawn.cache_clear()  # the next solver gets it as it was drawn
         return "the program was changed"
     return malformed(trial.program, claim) or trial.judge(claim)
 
@@ -132,30 +134,51 @@ def _complaint(solve: SolveFunction, trial: _Trial, may_refuse: bool) -> str | N
 def _trials(exact: bool, programs: int, seed: int) -> Iterator[_Trial]:
     for case in known_cases():
         yield _known(case, exact)
-    for k in range(programs):
-        given = random_program(np.random.default_rng([seed, 7, k]), 9)
-        yield _against_enumeration(f"random program {k}", given, exact)
-    for k in range(max(66, programs // 5)):
-        rng = np.random.default_rng([seed, 19, k])
-        given = at_scale(random_program(rng, 9), SCALES[k % len(SCALES)], *rng.choice(SCALES, 2))
-        yield _against_enumeration(f"random program {k} at another scale", given, exact, plain=False)
-    for k in range(6):
-        for penalty in (1e3, 1e5, 1e8, 1e11):
-            given = _small_values(np.random.default_rng([seed, 31, k]), penalty)
-            # Whether such values are told apart beside larger penalties is the back end's affair.
-            owed = exact and penalty < 1e4
-            yield _against_enumeration(
-                f"penalties of {penalty:g} times the values, {k}", given, owed, plain=False
-            )
+    for drawn in _drawn(programs, seed):
+        yield drawn.trial(exact)
     yield from _options(exact)
     if exact:
         yield from _limits(seed)
         yield _gap(seed)
 
 
-def _against_enumeration(what: str, given: SelectionProgram, exact: bool, *, plain: bool = True) -> _Trial:
-    truth = registry.solve(given, _ORACLE)
-    return _Trial(what, given, lambda claim: disagreement(given, truth, claim, exact), SolveOptions(), plain)
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """A random program, and what enumeration says of it."""
+
+    what: str
+    program: SelectionProgram
+    truth: SolveResult
+    plain: bool
+    provable: bool = True
+
+    def trial(self, exact: bool) -> _Trial:
+        def judge(claim: SolveResult) -> str | None:
+            return disagreement(self.program, self.truth, claim, exact and self.provable)
+
+        return _Trial(self.what, self.program, judge, SolveOptions(), self.plain)
+
+
+@lru_cache(maxsize=2)  # whoever checks several solvers gives them the same programs
+def _drawn(programs: int, seed: int) -> tuple[_Drawn, ...]:
+    found = []
+
+    def add(what: str, given: SelectionProgram, *, plain: bool, provable: bool = True) -> None:
+        found.append(_Drawn(what, given, registry.solve(given, _ORACLE), plain, provable))
+
+    for k in range(programs):
+        add(f"random program {k}", random_program(np.random.default_rng([seed, 7, k]), 9), plain=True)
+    for k in range(max(66, programs // 5)):
+        rng = np.random.default_rng([seed, 19, k])
+        given = at_scale(random_program(rng, 9), SCALES[k % len(SCALES)], *rng.choice(SCALES, 2))
+        add(f"random program {k} at another scale", given, plain=False)
+    for k in range(6):
+        for penalty in (1e3, 1e5, 1e8, 1e11):
+            given = _small_values(np.random.default_rng([seed, 31, k]), penalty)
+            # Whether such values are told apart beside larger penalties is the back end's affair.
+            what = f"penalties of {penalty:g} times the values, {k}"
+            add(what, given, plain=False, provable=penalty < 1e4)
+    return tuple(found)
 
 
 def _small_values(rng: np.random.Generator, penalty: float) -> SelectionProgram:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
@@ -59,6 +60,24 @@ def test_it_recovers_the_model_that_made_the_labels() -> None:
     p, y = flat(fresh, [model.probabilities(f.candidates) for f in fresh])
     assert calibration_measures(p, y)["ece"] < 0.02
     assert model.measures["after"]["ece"] < model.measures["before"]["ece"]
+
+
+def test_it_is_fitted_with_one_blas_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    def threads() -> set[int]:
+        return {entry["num_threads"] for entry in threadpool_info() if entry["user_api"] == "blas"}
+
+    seen: list[set[int]] = []
+    plain = LogisticRegression.fit
+    monkeypatch.setattr(
+        LogisticRegression, "fit", lambda *given, **more: (seen.append(threads()), plain(*given, **more))[1]
+    )
+    with threadpool_limits(2, user_api="blas"):
+        fit(pools(30), features=["cosine"], link_stages=0)
+        assert threads() == {2}
+    assert seen
+    assert all(found == {1} for found in seen)
 
 
 def test_weights_on_the_cosine_are_never_negative() -> None:
