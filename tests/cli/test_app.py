@@ -25,7 +25,7 @@ def test_every_problem_of_a_call_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("command", "seconds"), [("select", "10.0"), ("evaluate", "2.0")])
 def test_shared_options_have_the_defaults_of_their_command(command: str, seconds: str) -> None:
-    told = " ".join(here(command, "--help").stdout.split())
+    told = " ".join(here(command, "--help-all").stdout.split())
     assert f"then the certified gap is reported. [default: {seconds}]" in told
     assert ("--must-include" in told) == (command == "select")
 
