@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy  # loads scipy.linalg, a tenth of a second, where it is first used
 from numpy.typing import NDArray
-from scipy.linalg import orthogonal_procrustes
 
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.reading import parse_json, read_text
@@ -245,7 +245,7 @@ def _encoder(
     errors = np.empty(rows.size)
     for fold in range(_FOLDS):
         measured = np.arange(rows.size) % _FOLDS == fold
-        turn, _ = orthogonal_procrustes(theirs[~measured], ours[~measured])
+        turn, _ = scipy.linalg.orthogonal_procrustes(theirs[~measured], ours[~measured])
         errors[measured] = np.linalg.norm(theirs[measured] @ turn - ours[measured], axis=1)
     return MeasuredRadius("encoder", errors, _ids(index, rows))
 
