@@ -1,6 +1,7 @@
 """The house rules, read from the syntax trees and from fresh interpreters."""
 
 import ast
+import functools
 import subprocess
 import sys
 import tomllib
@@ -46,6 +47,12 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a file, parsed once for all tests, which only read it."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(tree: ast.AST, known: Collection[str]) -> set[str]:
     """Modules that a file imports: anywhere in it, for the type checker too."""
     found = set()
@@ -83,11 +90,12 @@ def inside(graph: Mapping[str, Collection[str]], folder: str) -> dict[str, set[s
     return parts
 
 
+@functools.cache
 def everyone() -> dict[str, set[str]]:
     """Who imports whom. The package's own __init__ lists the public names, and is not followed."""
     known = modules()
     return {
-        name: imports(ast.parse(path.read_text(encoding="utf-8")), known) - {name, "mio_rag"}
+        name: imports(tree_of(path), known) - {name, "mio_rag"}
         for name, path in known.items()
         if name != "mio_rag"
     }
@@ -133,7 +141,7 @@ def f():
 def test_every_folder_says_what_lives_there() -> None:
     for path in modules().values():
         if path.name == "__init__.py":
-            said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+            said = ast.get_docstring(tree_of(path))
             assert said, path
             assert "\n\n\n" not in said
 
@@ -225,6 +233,6 @@ def test_everything_public_is_documented() -> None:
     found = {
         f"{path.relative_to(ROOT)}: {name}"
         for path in modules().values()
-        for name in undocumented(ast.parse(path.read_text(encoding="utf-8")))
+        for name in undocumented(tree_of(path))
     }
     assert found == set()

@@ -31,7 +31,7 @@ FROM_CACHE = """
 import sys, numba, numpy as np, tiny
 print(tiny.twice(21.0), *tiny.twice.stats.cache_hits.values(), "numba.np.linalg" in sys.modules, end=" ")
 print(tiny.twice(np.ones(2)), *tiny.twice.stats.cache_hits.values(), end=" ")
-print(numba.njit(lambda A, b: np.linalg.solve(A, b))(2.0 * np.eye(2), np.ones(2)), tiny.twice(4.0))
+print(numba.njit(lambda A: np.linalg.inv(A))(2.0 * np.eye(2)).diagonal(), tiny.twice(4.0))
 """
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
