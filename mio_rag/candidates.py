@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mio_rag.entries import holds_truth_values, listed, no_names, no_strings
+from mio_rag.entries import listed, no_names, no_strings, not_numbers
 from mio_rag.errors import InputError
 from mio_rag.types import Passage
 
@@ -40,8 +40,8 @@ def _frozen_array(value: ArrayLike, dtype: Any) -> NDArray[Any]:
 
 def _vector(name: str, value: Any, n: int, dtype: Any, problems: list[str]) -> NDArray[Any] | None:
     """A read-only vector of length n, or None with the problem noted."""
-    if holds_truth_values(value):
-        problems.append(f"{name} holds truth values: give numbers")
+    if (found := not_numbers(value)) is not None:
+        problems.append(f"{name} holds {found}: give numbers")
         return None
     try:
         array = _frozen_array(value, dtype)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
+from mio_rag.entries import not_numbers
 from mio_rag.errors import InputError
 from mio_rag.text import clean
 from mio_rag.types import Passage
@@ -139,6 +140,8 @@ def counted(counter: TokenCounter, texts: Sequence[str]) -> NDArray[np.int64]:
         If it gives anything but a whole number >= 0 for each text.
     """
     given = counter.count(texts)
+    if (found := not_numbers(given)) is not None:
+        raise InputError(f"counter '{counter.name}' gives {found}: it must give whole numbers >= 0")
     try:
         counts = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from mio_rag.errors import InputError
 
-__all__ = ["holds_truth_values", "listed", "no_names", "no_strings"]
+__all__ = ["listed", "no_names", "no_strings", "not_numbers"]
 
 
 def listed(name: str, value: Any) -> tuple[Any, ...]:
@@ -55,7 +56,7 @@ def _first(name: str, entries: Sequence[Any], kind: type | tuple[type, ...]) -> 
     return [f"{name}[{k}] is {entries[k]!r}, expected a string" for k in wrong][:1]
 
 
-def holds_truth_values(value: Any) -> bool:
+def _holds_truth_values(value: Any) -> bool:
     """Whether some of the values are True or False, which pass for 1 and 0 unnoticed."""
     if isinstance(value, np.ndarray) and value.dtype != object:
         return bool(value.dtype.kind == "b")
@@ -64,3 +65,18 @@ def holds_truth_values(value: Any) -> bool:
     if isinstance(value, (list, tuple, np.ndarray)):
         return bool(set(map(type, value)) & {bool, np.bool_})
     return str(getattr(value, "dtype", "")) in ("bool", "boolean")  # a column of another library
+
+
+def not_numbers(value: Any) -> str | None:
+    """What a list or array holds that numpy would turn into numbers unasked; None where it holds numbers."""
+    if _holds_truth_values(value):
+        return "truth values"
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    listing = isinstance(value, (list, tuple)) or (kind == "O" and getattr(value, "ndim", 0) > 0)
+    kinds: set[type] = set(map(type, value)) if listing else set()
+    if kind in ("U", "S", "T") or any(issubclass(one, (str, bytes)) for one in kinds):
+        return "strings"
+    times = (np.datetime64, np.timedelta64, datetime.date, datetime.timedelta)
+    if kind in ("m", "M") or any(issubclass(one, times) for one in kinds):
+        return "dates or times"
+    return None

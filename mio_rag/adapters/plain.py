@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from mio_rag.adapters.keywords import SelectorSettings, make_selector
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter, TokenCounter, text_tokens
-from mio_rag.entries import listed, no_strings
+from mio_rag.entries import listed, no_names, no_strings
 from mio_rag.errors import InputError
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
@@ -96,7 +96,11 @@ def select(
         None if given is None else listed(name, given)
         for name, given in (("ids", ids), ("titles", titles), ("sources", sources), ("clusters", clusters))
     )
-    if problems := no_strings("texts", texts) + no_strings("titles", titles or ()):
+    if (
+        problems := no_strings("texts", texts)
+        + no_strings("titles", titles or ())
+        + no_names("ids", ids or ())
+    ):
         raise InputError(problems)
     if counter is not None and not isinstance(counter, TokenCounter):
         raise InputError(

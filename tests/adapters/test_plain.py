@@ -49,11 +49,19 @@ class Wrong:
         ({"scores": {0.1, 0.2, 0.3}}, "not a numeric vector"),
         ({"scores": (s for s in (1, 2, 3))}, "not a numeric vector"),
         ({"tokens": [True, True, True]}, "tokens holds truth values"),
+        ({"scores": ["0.5", "0.2", "0.1"]}, "holds strings: give numbers"),
+        (
+            {"scores": np.array(["2026-01-01", "2026-01-02", "2026-01-03"], dtype="datetime64[D]")},
+            "holds dates",
+        ),
+        ({"scores": np.array([np.datetime64("2026-01-01")] * 3, dtype=object)}, "holds dates"),
+        ({"ids": ["a", None, "c"]}, r"ids\[1\] is None"),
         ({"counter": Wrong(-3, 2, 2)}, "'wrong' counts -3 tokens"),
         ({"counter": Wrong(1.5, 2, 2)}, r"'wrong' counts 1\.5 tokens"),
         ({"counter": Wrong(float("nan"), 2, 2)}, "'wrong' counts nan tokens"),
         ({"counter": Wrong(1, 2)}, r"shape \(2,\) for 3 texts"),
-        ({"counter": Wrong("many", "few", "none")}, "'wrong' gives no numbers"),
+        ({"counter": Wrong("many", "few", "none")}, "'wrong' gives strings"),
+        ({"counter": Wrong(True, True, True)}, "'wrong' gives truth values"),
     ],
 )
 def test_what_is_no_list_or_no_number_is_refused(changes: dict[str, Any], message: str) -> None:
