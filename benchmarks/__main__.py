@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks import adapters, attacks, batch, conformance, mdp, rows, service
 from benchmarks.control import command as control
+from benchmarks.default import command as default
 from benchmarks.files import write_json
 from benchmarks.fuzz import command as fuzz
 from benchmarks.relevance import answers_command as answers
@@ -47,6 +48,11 @@ def main(arguments: list[str] | None = None) -> int:
             lambda given: speed.command(given, said),
         ),
         "rows": ("the exact kernel with source caps, topics and conflicts", rows.add_options, rows.command),
+        "default": (
+            "what a newcomer gets, against the best ranking of sets that nothing was fitted on",
+            default.add_options,
+            default.command,
+        ),
         "relevance": (
             "calibrated relevance and evidence links, against rank baselines",
             relevance.add_options,

@@ -33,7 +33,7 @@ from mio_rag.cli.progress import progress_bar
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError, SolverError, require
 from mio_rag.formulations.uncertainty import UncertaintySet
-from mio_rag.relevance import load_model
+from mio_rag.relevance import RelevanceModel, load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.attack import attack
 from mio_rag.selection.program import joint_problem
@@ -202,7 +202,7 @@ class _Attacker:
         query = pool.query_embedding.astype(np.float64)
         moved = pool.embeddings.astype(np.float64) + delta
         value = moved @ query
-        if self._base.relevance_model is not None:
+        if isinstance(self._base.relevance_model, RelevanceModel):
             value = self._base.relevance_model.probabilities(pool, pool.embeddings @ query - value)
         moved_pool = replace(pool, embeddings=moved.astype(np.float32), relevance=value)
         return self._base.program(moved_pool, _BUDGET).objective(x)

@@ -29,7 +29,7 @@ def ask(
     pool: int = 50,
     mode: Mode = "fused",
     max_tokens: int = 64,
-    link_hops: int = 0,
+    link_hops: int | None = None,
     rerankers: Sequence[str | Reranker] = (),
 ) -> tuple[Selection, Answer]:
     """Answer a question from an index.
@@ -37,7 +37,7 @@ def ask(
     Parameters
     ----------
     selector : Selector, optional
-        By default one whose passage penalty is "auto", since the pool is deep.
+        By default `Selector()`.
     budget_tokens : int
         Largest context block as the generator counts tokens; what its window leaves, where that is less.
     pool, mode, link_hops, rerankers
@@ -60,7 +60,7 @@ def ask(
     if budget_tokens < 1:
         raise InputError(f"budget_tokens={budget_tokens} must be >= 1")
     allowed = context_budget(generator, asked, budget_tokens, max_tokens=max_tokens, error=InputError)
-    chooser = selector or Selector(passage_penalty="auto")
+    chooser = selector or Selector()
     check_ids(chooser, index.ids)
     retriever = Retriever(
         index, pool=pool, mode=mode, counter=generator, link_hops=link_hops, rerankers=rerankers

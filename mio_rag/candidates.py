@@ -92,6 +92,8 @@ class Candidates:
     similarity : array_like, shape (n, n), optional
         Symmetric; what redundancy is priced by, instead of the embeddings' inner products. The diagonal is
         ignored. Under embedding uncertainty it cannot stand in for embeddings.
+    embedder : str
+        Fingerprint of the model that made the embeddings; blank where unknown.
 
     Raises
     ------
@@ -114,6 +116,7 @@ class Candidates:
     links: NDArray[np.float32] | None = None
     positions: NDArray[np.int64] | None = None
     similarity: FloatArray | None = None
+    embedder: str = ""
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -290,6 +293,7 @@ def merge_pools(one: Candidates, other: Candidates, size: int, keep: set[str]) -
         else [pool.passage(i).source for pool, i in taken],
         scores={name: np.array([column[p] for p in ids]) for name, column in scores.items()},
         question=one.question,
+        embedder=one.embedder if one.embedder == other.embedder else "",
         links=_merged_links((one, other), ids),
         positions=None
         if one.positions is None or other.positions is None

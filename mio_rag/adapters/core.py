@@ -14,6 +14,7 @@ from mio_rag.adapters.vectors import Vectors, matrix
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.formulations.constraints import count_problem
+from mio_rag.relevance.model import RelevanceModel
 from mio_rag.selection.result import Decision, Selection
 from mio_rag.selection.selector import Selector
 
@@ -201,7 +202,7 @@ def _needs_passages(selector: Selector) -> bool:
 
 def _needs_query(selector: Selector) -> bool:
     robust = selector.radius > 0 or selector.uncertainty is not None
-    return robust or bool(selector.passage_radii) or selector.relevance_model is not None
+    return robust or bool(selector.passage_radii) or isinstance(selector.relevance_model, RelevanceModel)
 
 
 def _rows(documents: Documents, vectors: Callable[[], Vectors | None]) -> NDArray[np.float32]:

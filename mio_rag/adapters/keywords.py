@@ -15,6 +15,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.formulations.uncertainty_json import uncertainty_from_dict
 from mio_rag.relevance.model import RelevanceModel
+from mio_rag.relevance.source import Relevance
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
 from mio_rag.selection.settings import Counterpart
@@ -24,8 +25,12 @@ __all__ = ["SelectorSettings", "check_names", "from_plain", "make_selector", "to
 
 
 class SelectorSettings(TypedDict, total=False):
-    """The settings of a `Selector`, as keywords of whatever makes one. None: as in the selector given."""
+    """The settings of a `Selector`, as keywords of whatever makes one. None: as in the selector given.
 
+    `preset` names what to start from instead of a selector; see `mio_rag.selection.presets`.
+    """
+
+    preset: str | None
     redundancy_weight: float | None
     passage_penalty: float | Literal["auto"] | None
     token_price: float | None
@@ -38,8 +43,8 @@ class SelectorSettings(TypedDict, total=False):
     must_exclude: Sequence[str] | None
     solver: str | None
     options: SolveOptions | None
-    relevance_model: RelevanceModel | None
-    link_benefit: float | None
+    relevance_model: Relevance
+    link_benefit: float | Literal["auto"] | None
     redundancy_by_relevance: bool | None
     prompt_order: PromptOrder | None
     uncertainty: UncertaintySet | None
@@ -62,8 +67,13 @@ def make_selector(base: Selector | None, settings: Mapping[str, Any]) -> Selecto
     """
     if base is not None and not isinstance(base, Selector):
         raise InputError(f"selector is {base!r}, expected a Selector")
-    check_names("setting", settings, _NAMES)
+    check_names("setting", settings, ("preset", *_NAMES))
     changes = {name: value for name, value in settings.items() if value is not None}
+    preset = changes.pop("preset", None)
+    if preset is not None:
+        if base is not None:
+            raise InputError("selector and preset exclude each other: both are what settings start from")
+        return Selector.preset(preset, **changes)
     if not changes:
         return base or _DEFAULT
     return replace(base or _DEFAULT, **changes)
@@ -94,7 +104,7 @@ def from_plain(data: Mapping[str, Any]) -> Selector:
     parts = {
         "options": lambda value: _nested(SolveOptions, "options", value),
         "side": lambda value: _nested(SideConstraints, "side", value),
-        "relevance_model": RelevanceModel.from_dict,
+        "relevance_model": lambda value: value if isinstance(value, str) else RelevanceModel.from_dict(value),
         "uncertainty": uncertainty_from_dict,
     }
     for name, read in parts.items():

@@ -169,7 +169,7 @@ def columns_read(schema: Any, selector: Selector, names: Mapping[str, str]) -> t
 def _needed(there: set[str], selector: Selector) -> set[str]:
     """What there is, without what these settings have no use for: embeddings are most of a file."""
     needed = set(there)
-    model = selector.relevance_model is not None
+    model = selector.relevance_model != "given"
     robust = selector.radius > 0 or selector.uncertainty is not None
     robust = robust or bool(selector.passage_radii) or "radius" in there
     side = selector.side
@@ -186,7 +186,7 @@ def _needed(there: set[str], selector: Selector) -> set[str]:
         needed -= {"question", *(name for name in there if name.startswith(_SCORE))}
         if "tokens" in there:
             needed -= {"texts", "titles"}
-    if selector.link_benefit == 0 and not model:
+    if selector.link_benefit in (0, "auto") and not model:
         needed -= {"links"}
     if selector.prompt_order != "document":
         needed -= {"positions"}

@@ -86,9 +86,7 @@ class EvaluationSettings:
     methods: Sequence[str] = ("topk", "mmr", "exact")
     budgets: Sequence[int] = (256,)
     baseline: str | None = None
-    selector: Selector = field(
-        default_factory=lambda: Selector(passage_penalty="auto", options=SolveOptions(time_limit_seconds=2.0))
-    )
+    selector: Selector = field(default_factory=lambda: Selector(options=SolveOptions(time_limit_seconds=2.0)))
     mmr_lambda: float = 0.7
     retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
     limit: int | None = None

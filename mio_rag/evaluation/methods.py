@@ -141,7 +141,7 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
         uncertainty=None,
         passage_radii={},
         counterpart="termwise",
-        relevance_model=None,
+        relevance_model="given",
         link_benefit=0.0,
     )
     methods = []
@@ -151,9 +151,11 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
         )
         if ranked:
             score = None if ranked[1] in ("topk", "calibrated") else ranked[1]
-            if ranked[1] == "calibrated" and selector.relevance_model is None:
-                problems.append(f"method '{name}' needs a relevance model: give one (--relevance default)")
-            model = selector.relevance_model if ranked[1] == "calibrated" else None
+            if ranked[1] == "calibrated" and selector.relevance_model == "given":
+                problems.append(
+                    f"method '{name}' needs probabilities: leave relevance at auto, or give a model"
+                )
+            model = selector.relevance_model if ranked[1] == "calibrated" else "given"
             given = (int(ranked[2]) if ranked[2] else None, plain.max_passages)
             most = min((k for k in given if k is not None), default=None)
             try:
@@ -174,7 +176,7 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
         elif name != "mmr":
             problems.append(
                 f"method '{name}' is unknown: choose from {', '.join(METHODS)}, topk:K, bm25:K, "
-                "fused:K, and with a relevance model calibrated"
+                "fused:K, and calibrated"
             )
     if problems:
         raise InputError(problems)

@@ -11,10 +11,26 @@
                        the passage opens with
     title_named        1 where the question holds all of it, word after word
     log_words          log of the passage's length in words
+    spread_gap         cosine minus the best cosine of the pool, in standard deviations of the pool's cosines
+    log_rank_best      the smaller of log_rank_dense and log_rank_bm25
+    log_rank_given     log of the rank by the score that the candidates came with
+    given_gap          that score minus the best of the pool, in standard deviations of the pool's scores
+    question_cover     share of the question's words that the passage holds; rare words weigh more
+    question_names     share of the question's capitalised words and numbers that the passage holds
     score:NAME         `Candidates.scores[NAME]` as it is: a re-ranker's score, for instance
     gap:NAME           that score minus the best of the pool (<= 0)
 
-and, from the probabilities p of the stage before and the evidence links of the pool, of weight w <= 1:
+from the whole pool, the same for each of its passages (`mio_rag.relevance.pool`), all >= 0:
+
+    pool_agreement     share of the ten best passages that cosine and BM25 have in common
+    pool_correlation   of cosine and BM25; 0 where it is negative
+    pool_dense_lead    best cosine minus the second, in standard deviations, at most 3
+    pool_bm25_lead     best BM25 score minus the second, over the best
+    pool_question_words   words of the question that are not common ones, over 10, at most 2
+    pool_question_names   capitalised words and numbers of the question, at most 5
+
+products of two features, written "a*b"; and, from the probabilities p of the stage before and the evidence
+links of the pool, of weight w <= 1:
 
     best_mentioning    largest w p among the passages that mention this one
     best_mentioned     largest w p among the passages that this one mentions
@@ -23,16 +39,17 @@ and, from the probabilities p of the stage before and the evidence links of the 
     does_mention       1 where it mentions another passage
 
 Under embedding uncertainty the cosine of a passage may be lower by up to its loss h. Then `cosine` and
-`cosine_gap` both fall by h, the best cosine of the pool being what the search observed, a property of the
-question; so do not the ranks, which are what the search reported. A model whose weights on `cosine`,
-`cosine_gap`, `best_mentioning` and `best_mentioned` are not negative is monotone in every cosine, and its
-value at the lowered cosines is its exact worst case.
+`cosine_gap` both fall by h, and gaps in standard deviations by h over one of these: the best cosine and the
+spread are what the search observed, properties of the question. So are the ranks, and what is told of a whole
+pool. A model whose weights on these, on their products with what is told of the pool, on `best_mentioning`
+and on `best_mentioned` are not negative is monotone in every cosine, and its value at the lowered cosines is
+its exact worst case.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,25 +57,37 @@ from numpy.typing import NDArray
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.names import leading_name, name_key
+from mio_rag.relevance.pool import (
+    GIVEN,
+    given,
+    log_rank,
+    pool_facts,
+    question_cover,
+    question_names,
+    spread,
+)
 
-__all__ = ["BASE_FEATURES", "LINK_FEATURES", "MONOTONE", "available_features", "feature_matrix"]
+__all__ = [
+    "BASE_FEATURES",
+    "GIVEN",
+    "LINK_FEATURES",
+    "available_features",
+    "cosine_slopes",
+    "feature_matrix",
+    "is_monotone",
+    "missing",
+]
 
 FloatArray = NDArray[np.float64]
 
 LINK_FEATURES = ("best_mentioning", "best_mentioned", "mention_weight", "is_mentioned", "does_mention")
-#: Features whose weight must not be negative, so that worst cases pass through the model exactly.
-MONOTONE = ("cosine", "cosine_gap", "best_mentioning", "best_mentioned")
+#: What falls with a passage's own cosine; a weight on it must not be negative, nor one on those links.
+_BY_COSINE = ("cosine", "cosine_gap", "spread_gap", "given_gap")
+_MONOTONE = (*_BY_COSINE, "best_mentioning", "best_mentioned")
 
 
 def _score(candidates: Candidates, name: str) -> FloatArray:
     return np.asarray(candidates.scores[name], dtype=np.float64)
-
-
-def _log_rank(scores: FloatArray) -> FloatArray:
-    order = np.argsort(-scores, kind="stable")
-    ranks = np.empty(scores.size)
-    ranks[order] = np.arange(1, scores.size + 1)
-    return np.asarray(np.log(ranks))
 
 
 def _share_of_best(scores: FloatArray) -> FloatArray:
@@ -71,6 +100,19 @@ def _names(candidates: Candidates) -> list[str]:
     titles = candidates.titles or [""] * len(candidates)
     pairs = zip(titles, candidates.texts, strict=True)
     return [name_key(title.strip() or leading_name(text)) for title, text in pairs]
+
+
+def _gap_in_spreads(scores: FloatArray) -> FloatArray:
+    width = spread(scores)
+    return (scores - scores.max()) / width if width else np.zeros_like(scores)
+
+
+def _best_rank(candidates: Candidates) -> FloatArray:
+    return np.minimum(log_rank(_score(candidates, "dense")), log_rank(_score(candidates, "bm25")))
+
+
+def _of_pool(candidates: Candidates, name: str) -> FloatArray:
+    return np.full(len(candidates), pool_facts(candidates)[name])
 
 
 def _title_share(candidates: Candidates) -> FloatArray:
@@ -94,14 +136,48 @@ _BASE: dict[str, tuple[str, Callable[[Candidates], FloatArray]]] = {
     "cosine_gap": ("scores['dense']", lambda c: _score(c, "dense") - _score(c, "dense").max()),
     "bm25": ("scores['bm25']", lambda c: np.log1p(np.maximum(_score(c, "bm25"), 0.0))),
     "bm25_share": ("scores['bm25']", lambda c: _share_of_best(_score(c, "bm25"))),
-    "log_rank_dense": ("scores['dense']", lambda c: _log_rank(_score(c, "dense"))),
-    "log_rank_bm25": ("scores['bm25']", lambda c: _log_rank(_score(c, "bm25"))),
-    "log_rank_fused": ("scores['fused']", lambda c: _log_rank(_score(c, "fused"))),
+    "log_rank_dense": ("scores['dense']", lambda c: log_rank(_score(c, "dense"))),
+    "log_rank_bm25": ("scores['bm25']", lambda c: log_rank(_score(c, "bm25"))),
+    "log_rank_fused": ("scores['fused']", lambda c: log_rank(_score(c, "fused"))),
     "title_share": ("question", _title_share),
     "title_named": ("question", _title_named),
     "log_words": ("texts", _log_words),
 }
+#: What models are fitted on where nothing else is asked for.
 BASE_FEATURES = tuple(_BASE)
+_BASE |= {
+    "spread_gap": ("scores['dense']", lambda c: _gap_in_spreads(_score(c, "dense"))),
+    "log_rank_given": ("relevance", lambda c: log_rank(given(c))),
+    "given_gap": ("relevance", lambda c: _gap_in_spreads(given(c))),
+    "log_rank_best": ("pool", _best_rank),
+    "question_cover": ("question", question_cover),
+    "question_names": ("question", question_names),
+}
+_POOL = ("agreement", "correlation", "dense_lead", "bm25_lead", "question_words", "question_names")
+_BASE |= {f"pool_{name}": ("pool", partial(_of_pool, name=f"pool_{name}")) for name in _POOL}
+
+
+def is_monotone(name: str) -> bool:
+    """Whether a weight on this feature must not be negative, so that worst cases pass through exactly."""
+    return any(part in _MONOTONE for part in name.split("*"))
+
+
+def cosine_slopes(candidates: Candidates, names: Sequence[str]) -> FloatArray:
+    """By how much each feature falls with a passage's own cosine, as long as ranks stay; shape (k,)."""
+    return np.array([_slope(candidates, name) for name in names])
+
+
+def _slope(candidates: Candidates, name: str) -> float:
+    first, _, second = name.partition("*")
+    if second:  # of a passage's own feature and one that is the same for the pool
+        own, pool = (first, second) if first in _BY_COSINE else (second, first)
+        return _slope(candidates, own) * (pool_facts(candidates)[pool] if own in _BY_COSINE else 0.0)
+    if name not in _BY_COSINE:
+        return 0.0
+    if name in ("cosine", "cosine_gap"):
+        return 1.0
+    width = spread(_score(candidates, "dense") if name == "spread_gap" else given(candidates))
+    return 1.0 / width if width else 0.0
 
 
 @lru_cache(maxsize=2 * len(_BASE))  # worst cases and attacks ask for the same pool at many losses
@@ -111,8 +187,10 @@ def _base_feature(candidates: Candidates, name: str) -> FloatArray:
     return values
 
 
-def _missing(candidates: Candidates, name: str) -> str | None:
-    """What candidates lack for a feature, or None."""
+def missing(candidates: Candidates, name: str) -> str | None:
+    """What candidates lack for a feature, or None where they have it all."""
+    if "*" in name:
+        return next((need for part in name.split("*") if (need := missing(candidates, part))), None)
     if name in LINK_FEATURES:
         return "links" if candidates.links is None else None
     if name.startswith(("score:", "gap:")):
@@ -121,6 +199,11 @@ def _missing(candidates: Candidates, name: str) -> str | None:
     if name not in _BASE:
         return "a feature of that name"
     needed = _BASE[name][0]
+    if needed == "relevance":
+        return None
+    if needed == "pool":
+        parts = ("log_rank_dense", "log_rank_bm25", "title_share")
+        return next((need for part in parts if (need := missing(candidates, part))), None)
     if needed.startswith("scores"):
         return None if needed.split("'")[1] in candidates.scores else needed
     return None if getattr(candidates, needed) else needed
@@ -128,10 +211,10 @@ def _missing(candidates: Candidates, name: str) -> str | None:
 
 def available_features(candidates: Candidates, *, links: bool = True) -> tuple[str, ...]:
     """Names of the features that these candidates can give, scores of re-rankers included."""
-    added = [key for key in sorted(candidates.scores) if key not in ("dense", "bm25", "fused")]
+    added = [key for key in sorted(candidates.scores) if key not in ("dense", "bm25", "fused", GIVEN)]
     extra = [f"{kind}:{key}" for key in added for kind in ("score", "gap")]
     names = [*BASE_FEATURES, *extra, *(LINK_FEATURES if links else ())]
-    return tuple(name for name in names if _missing(candidates, name) is None)
+    return tuple(name for name in names if missing(candidates, name) is None)
 
 
 def feature_matrix(
@@ -160,7 +243,7 @@ def feature_matrix(
     InputError
         Naming every feature that cannot be made, and what it lacks.
     """
-    lacking = {name: need for name in names if (need := _missing(candidates, name)) is not None}
+    lacking = {name: need for name in names if (need := missing(candidates, name)) is not None}
     if lacking:
         listed = ", ".join(f"'{name}' (needs {need})" for name, need in lacking.items())
         raise InputError(
@@ -177,8 +260,11 @@ def feature_matrix(
             values = _score(candidates, key)
             columns.append(values - values.max(initial=-np.inf) if kind == "gap" else values)
         else:
-            values = _base_feature(candidates, name)
-            columns.append(values - cosine_loss if name in ("cosine", "cosine_gap") else values)
+            values = np.ones(len(candidates))
+            for part in name.split("*"):
+                values = values * _base_feature(candidates, part)
+            slope = _slope(candidates, name)
+            columns.append(values - slope * cosine_loss if slope else values)
     return np.stack(columns, axis=1) if columns else np.zeros((len(candidates), 0))
 
 

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError, require
 from mio_rag.relevance.calibration import calibration_measures, reliability
-from mio_rag.relevance.features import LINK_FEATURES, MONOTONE, available_features, feature_matrix
+from mio_rag.relevance.features import LINK_FEATURES, available_features, feature_matrix, is_monotone
 from mio_rag.relevance.model import Kind, RelevanceModel, Stage
 
 __all__ = ["Labelled", "fit"]
@@ -60,6 +60,8 @@ def fit(
     kind: Kind = "logistic",
     features: Sequence[str] | None = None,
     link_stages: int = 1,
+    rank_prior: float = 0.0,
+    strengths: Sequence[float] = _STRENGTHS,
     seed: int = 0,
     name: str = "model",
     provenance: str = "",
@@ -79,6 +81,12 @@ def fit(
     link_stages : int
         Stages after the first, with the link features: as many links in a row carry evidence. Left out where
         pools have no links.
+    rank_prior : float
+        >= 0: taken off the log-odds of every stage per log of the fused rank, before they are calibrated once
+        more. It draws the order towards plain fused ranking, for questions unlike those that are fitted on.
+    strengths : sequence of float
+        Inverse regularisation on standardised features, > 0; the one with the smallest log loss on questions
+        outside the fold is taken.
     name, provenance, embedder : str
         Kept with the model, see `RelevanceModel`.
     progress : callable, optional
@@ -126,7 +134,9 @@ def fit(
                 for pool, p in zip(labelled, before, strict=True)
             ]
         )
-        stage, outside, strength = split.stage(matrix, names)
+        stage, outside, strength = split.stage(matrix, names, strengths)
+        if rank_prior > 0:
+            stage, outside = split.drawn_to_fused(stage, outside, labelled, rank_prior)
         stages.append(stage)
         before = list(np.split(outside, split.ends))
         if progress:
@@ -162,7 +172,9 @@ class _Split:
         folds = selection.GroupKFold(_FOLDS, shuffle=True, random_state=seed)
         self.folds = list(folds.split(groups, self.y, groups))
 
-    def stage(self, matrix: FloatArray, names: Sequence[str]) -> tuple[Stage, FloatArray, float]:
+    def stage(
+        self, matrix: FloatArray, names: Sequence[str], strengths: Sequence[float]
+    ) -> tuple[Stage, FloatArray, float]:
         """The stage on all data, its out-of-fold probabilities, and the regularisation that these chose.
 
         With one BLAS thread: a dozen features are too few to share, and threads that wait for one another
@@ -170,11 +182,13 @@ class _Split:
         """
         require("sklearn.linear_model", "retrieval", "fitting a relevance model")  # brings a BLAS of its own
         with threadpool_limits(1, user_api="blas"):
-            return self._stage(matrix, names)
+            return self._stage(matrix, names, strengths)
 
-    def _stage(self, matrix: FloatArray, names: Sequence[str]) -> tuple[Stage, FloatArray, float]:
+    def _stage(
+        self, matrix: FloatArray, names: Sequence[str], strengths: Sequence[float]
+    ) -> tuple[Stage, FloatArray, float]:
         best: tuple[float, float, FloatArray] | None = None
-        for strength in _STRENGTHS:
+        for strength in strengths:
             outside = np.empty(self.y.size)
             for train, test in self.folds:
                 part = self._regression(matrix[train], self.y[train], self.weights[train], names, strength)
@@ -212,7 +226,7 @@ class _Split:
             model = linear.LogisticRegression(C=strength, max_iter=1000)
             model.fit((matrix[:, kept] - mean[kept]) / scale[kept], y, sample_weight=weights)
             coefficients = model.coef_[0] / scale[kept]
-            wrong = {k: c for k, c in zip(kept, coefficients, strict=True) if names[k] in MONOTONE and c < 0}
+            wrong = {k: c for k, c in zip(kept, coefficients, strict=True) if is_monotone(names[k]) and c < 0}
             if not wrong:
                 break
             kept.remove(min(wrong, key=lambda k: wrong[k] * scale[k]))
@@ -224,6 +238,26 @@ class _Split:
             rare = 0.5 / y.size
             intercept = float(logit(np.clip(np.average(y, weights=weights), rare, 1 - rare)))
         return Stage(tuple(names), tuple(float(w) for w in full), intercept)
+
+    def drawn_to_fused(
+        self, stage: Stage, outside: FloatArray, pools: Sequence[Labelled], prior: float
+    ) -> tuple[Stage, FloatArray]:
+        """The stage with a prior on the fused rank, and its out-of-fold probabilities, calibrated again."""
+        linear: Any = require("sklearn.linear_model", "retrieval", "fitting a relevance model")
+        by_rank = "log_rank_fused"
+        ranks = np.concatenate([feature_matrix(pool.candidates, [by_rank])[:, 0] for pool in pools])
+        odds = logit(np.clip(outside, 1e-12, 1 - 1e-12)) - prior * ranks
+        platt = linear.LogisticRegression(C=1e6, max_iter=1000)
+        platt.fit(odds[:, None], self.y, sample_weight=self.weights)
+        scale, offset = float(platt.coef_[0, 0]), float(platt.intercept_[0])
+        weights = dict(zip(stage.features, stage.weights, strict=True))
+        weights[by_rank] = weights.get(by_rank, 0.0) - prior
+        drawn = Stage(
+            tuple(weights),
+            tuple(scale * weight for weight in weights.values()),
+            scale * stage.intercept + offset,
+        )
+        return drawn, np.asarray(expit(scale * odds + offset))
 
     def bent(self, p: FloatArray) -> tuple[FloatArray, tuple[tuple[float, float], ...]]:
         """Out-of-fold isotonic probabilities, and the knots of the curve on all data."""

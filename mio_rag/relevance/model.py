@@ -21,12 +21,14 @@ from scipy.special import expit
 from mio_rag.candidates import Candidates
 from mio_rag.errors import DataError, InputError
 from mio_rag.reading import read_json
-from mio_rag.relevance.features import LINK_FEATURES, MONOTONE, feature_matrix
+from mio_rag.relevance.features import GIVEN, LINK_FEATURES, cosine_slopes, feature_matrix, is_monotone
 
-__all__ = ["FORMAT", "VERSION", "Kind", "RelevanceModel", "Stage", "load_model"]
+__all__ = ["FORMAT", "SHIPPED", "VERSION", "Kind", "RelevanceModel", "Stage", "load_model"]
 
 FORMAT = "mio-rag-relevance"
 VERSION = 1
+#: Weights in this folder: the older set, and those that `mio_rag.relevance.source` chooses from.
+SHIPPED = ("default", "minilm", "tfidf", "ranks", "scores")
 
 FloatArray = NDArray[np.float64]
 Kind = Literal["logistic", "isotonic"]
@@ -41,7 +43,7 @@ class Stage:
     features : tuple of str, length k
         See `mio_rag.relevance.features`.
     weights : tuple of float, length k
-        On the features as they are, not standardised. Not negative for `MONOTONE` features.
+        On the features as they are, not standardised. Not negative where a feature is monotone.
     """
 
     features: tuple[str, ...]
@@ -59,7 +61,7 @@ class Stage:
                 f"the weight of '{name}' is {weight:g}: it must not be negative, because worst cases "
                 "under embedding uncertainty are exact only for increasing models"
                 for name, weight in zip(self.features, self.weights, strict=True)
-                if name in MONOTONE and weight < 0
+                if is_monotone(name) and weight < 0
             ]
         if problems:
             raise InputError(problems)
@@ -81,6 +83,8 @@ class RelevanceModel:
         What the numbers were fitted on, for people.
     embedder : str
         Fingerprint of the embedder whose cosines it was fitted on; blank where unknown.
+    ranges : mapping of str to (float, float)
+        Name of a score -> the smallest and largest that was the best of its pool in fitting.
     measures : mapping
         What was measured while fitting (calibration error, log loss, counts); plain data.
 
@@ -97,6 +101,7 @@ class RelevanceModel:
     provenance: str = ""
     embedder: str = ""
     measures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problems = []
@@ -120,6 +125,15 @@ class RelevanceModel:
     def uses_links(self) -> bool:
         """Whether candidates need evidence links."""
         return any(set(stage.features) & set(LINK_FEATURES) for stage in self.stages)
+
+    def without_links(self) -> RelevanceModel:
+        """The model up to the stage before links come in, which is calibrated by itself."""
+        kept = [stage for stage in self.stages if not set(stage.features) & set(LINK_FEATURES)]
+        return (
+            self
+            if len(kept) == len(self.stages)
+            else replace(self, stages=tuple(kept), kind="logistic", knots=())
+        )
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -197,17 +211,29 @@ class RelevanceModel:
         score = np.full(len(candidates), last.intercept)
         matrix = feature_matrix(candidates, last.features, before=before)
         score += matrix @ np.array(last.weights)
-        slope = sum(
-            weight
-            for name, weight in zip(last.features, last.weights, strict=True)
-            if name in ("cosine", "cosine_gap")
-        )
+        slope = float(cosine_slopes(candidates, last.features) @ np.array(last.weights))
 
         def probability(own: FloatArray) -> FloatArray:
             value = np.asarray(expit(score - slope * own))
             return np.interp(value, *np.array(self.knots).T) if self.knots else value
 
         return probability
+
+    def valued(self, candidates: Candidates) -> Candidates:
+        """The candidates with these probabilities as relevance; what it was stays in scores["given"]."""
+        scores = {GIVEN: candidates.relevance, **candidates.scores}
+        return replace(candidates, relevance=self.probabilities(candidates), scores=scores)
+
+    def outside(self, candidates: Candidates) -> str | None:
+        """Which score of a pool lies where none did in fitting; None where all are within what was seen."""
+        for name, (low, high) in self.ranges.items():
+            best = float(candidates.scores[name].max(initial=-math.inf)) if name in candidates.scores else low
+            if not low <= best <= high:
+                return (
+                    f"the best {name} score is {best:.3g}, and the weights were fitted on {low:.3g} to "
+                    f"{high:.3g}"
+                )
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -227,6 +253,7 @@ class RelevanceModel:
             ],
             "knots": [list(knot) for knot in self.knots],
             "measures": dict(self.measures),
+            **({"ranges": {name: list(ends) for name, ends in self.ranges.items()}} if self.ranges else {}),
         }
 
     @classmethod
@@ -262,6 +289,7 @@ class RelevanceModel:
                 str(data.get("provenance", "")),
                 str(data.get("embedder", "")),
                 dict(data.get("measures", {})),
+                {str(k): (float(low), float(high)) for k, (low, high) in data.get("ranges", {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, InputError):
@@ -275,8 +303,8 @@ def load_model(name: str | Path) -> RelevanceModel | None:
     Parameters
     ----------
     name : str or Path
-        "cosine" (no model: relevance stays what retrieval gave), "default" (weights that ship with mio-rag;
-        its `provenance` tells what they were fitted on), or a file that `mio-rag calibrate` wrote.
+        "cosine" (no model: relevance stays what retrieval gave), one of `SHIPPED` (weights that ship with
+        mio-rag; their `provenance` tells what they were fitted on), or a file that `mio-rag calibrate` wrote.
 
     Raises
     ------
@@ -285,7 +313,7 @@ def load_model(name: str | Path) -> RelevanceModel | None:
     """
     if str(name) == "cosine":
         return None
-    path = Path(__file__).with_name("default.json") if str(name) == "default" else Path(name)
+    path = Path(__file__).with_name(f"{name}.json") if str(name) in SHIPPED else Path(name)
     try:
         data = read_json(path)
     except InputError as error:

@@ -56,9 +56,9 @@ class Retriever:
         What ranks the pool. "fused" takes the best of dense and BM25 by reciprocal rank.
     counter : TokenCounter, optional
         The reader's tokenizer; an approximation (`RegexCounter`) where no reader is known.
-    link_hops : int
+    link_hops : int, optional
         Links in a row that are followed from the best passages of the pool to passages that retrieval missed.
-        0: the pool is not expanded.
+        0: the pool is not expanded. None: one where the index has links.
     rerankers : sequence of str or Reranker
         Their scores are added to every pool; see `mio_rag.retrieval.rerank` for what the strings say. The
         order of the pool stays.
@@ -76,12 +76,13 @@ class Retriever:
         pool: int = 50,
         mode: Mode = "fused",
         counter: TokenCounter | None = None,
-        link_hops: int = 0,
+        link_hops: int | None = None,
         rerankers: Sequence[str | Reranker] = (),
     ) -> None:
         specs = [given for given in rerankers if isinstance(given, str)]
         RetrievalSettings(pool, mode, link_hops, specs)  # raises for what is out of range
-        self.index, self.pool, self.mode, self.link_hops = index, pool, mode, link_hops
+        self.index, self.pool, self.mode = index, pool, mode
+        self.link_hops = int(index.links is not None) if link_hops is None else link_hops
         if link_hops:
             index.required_links()
         self.counter: TokenCounter = counter or RegexCounter()
@@ -168,6 +169,7 @@ class Retriever:
             question=question,
             links=None if self.index.links is None else self.index.links.among(rows),
             positions=np.array(rows, dtype=np.int64),
+            embedder=self.index.embedder.fingerprint,
         )
 
     def _expanded(self, rows: list[int], query: NDArray[np.float32]) -> list[int]:

@@ -26,8 +26,9 @@ class RetrievalSettings:
         Candidates per question, >= 1.
     mode : {"fused", "dense", "bm25"}
         What ranks the pool.
-    link_hops : int
-        Links in a row that are followed out of the pool, from 0 (none) to 3.
+    link_hops : int or None
+        Links in a row that are followed out of the pool, from 0 (none) to 3. None: one where the index has
+        links.
     rerankers : sequence of str
         Specifications; see `mio_rag.retrieval.rerank`. No model is loaded here.
 
@@ -39,12 +40,12 @@ class RetrievalSettings:
 
     pool: int = 50
     mode: Mode = "fused"
-    link_hops: int = 0
+    link_hops: int | None = None
     rerankers: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         problems = spec_problems(self.rerankers)
-        if not 0 <= self.link_hops <= _MOST_HOPS:
+        if self.link_hops is not None and not 0 <= self.link_hops <= _MOST_HOPS:
             problems.append(
                 f"link_hops={self.link_hops} must be between 0 (no expansion of the pool) and {_MOST_HOPS}"
             )

@@ -23,6 +23,7 @@ from mio_rag.formulations.relevance_value import CurveValue, InnerProductValue, 
 from mio_rag.formulations.robust import nominal_program, worst_similarity
 from mio_rag.formulations.uncertainty import NormBall, ScaledSet, UncertaintySet
 from mio_rag.formulations.uncertainty_sets import DeviationBudget
+from mio_rag.relevance.model import RelevanceModel
 from mio_rag.selection.pool_constraints import Side, side_of
 from mio_rag.selection.settings import Settings
 
@@ -39,10 +40,19 @@ class Formulation:
     settings : Settings
     candidates : Candidates
         Taken as they are: with a `relevance_model`, what `Settings.valued` made of them.
+
+    Attributes
+    ----------
+    settings : Settings
+        Those given, with a model and a number where they say "auto".
+    source : RelevanceSource
+        Where relevance comes from.
     """
 
     def __init__(self, settings: Settings, candidates: Candidates) -> None:
-        self.settings, self.candidates = settings, candidates
+        resolved = settings.resolved(candidates)
+        self.settings, self.source, self.candidates = resolved.settings, resolved.source, candidates
+        self._model = resolved.model
         self._program: SelectionProgram | None = None
         self._joint: tuple[int, JointProblem] | None = None
 
@@ -90,7 +100,7 @@ class Formulation:
 
     def _built(self, budget_tokens: int) -> SelectionProgram:
         side = self.side
-        value, similarity = _terms(self.settings, self.candidates, self.uncertainty)
+        value, similarity = _terms(self.settings, self._model, self.candidates, self.uncertainty)
         weights = self._weights
         worth = np.maximum(value, 0.0)
         program = nominal_program(
@@ -142,7 +152,7 @@ class Formulation:
             )
         assemble = self._assembler(budget_tokens)
         given = uncertainty or self.uncertainty or NormBall(0.0)
-        model = settings.relevance_model
+        model = self._model
         value: ItemValue = InnerProductValue(candidates.relevance)
         if model is not None:
             value = CurveValue(
@@ -222,22 +232,26 @@ def _radii(settings: Settings, candidates: Candidates) -> FloatArray:
 
 def _benefit_weights(settings: Settings, candidates: Candidates) -> FloatArray | None:
     """w * weight of the link, for every pair of which one mentions the other."""
-    if settings.link_benefit == 0:
+    benefit = float(settings.link_benefit)  # a number, once the settings are resolved
+    if benefit == 0:
         return None
     if candidates.links is None:
         raise InputError(
-            f"link_benefit={settings.link_benefit:g} needs candidates with evidence links: retrieve them "
+            f"link_benefit={benefit:g} needs candidates with evidence links: retrieve them "
             "from an index that holds links, pass links, or set link_benefit=0"
         )
     either = np.maximum(candidates.links, candidates.links.T).astype(np.float64)
-    return np.asarray(settings.link_benefit * either)
+    return np.asarray(benefit * either)
 
 
 def _terms(
-    settings: Settings, candidates: Candidates, uncertainty: UncertaintySet | None
+    settings: Settings,
+    model: RelevanceModel | None,
+    candidates: Candidates,
+    uncertainty: UncertaintySet | None,
 ) -> tuple[FloatArray, FloatArray | None]:
     """Relevance and similarity as the program charges them: nominal, or each at its own worst."""
-    n, model = len(candidates), settings.relevance_model
+    n = len(candidates)
     vectors, query = candidates.embeddings, candidates.query_embedding
     if uncertainty is None:
         value = candidates.relevance

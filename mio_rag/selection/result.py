@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mio_rag.formulations.joint import JointProblem
     from mio_rag.formulations.program import SelectionProgram
     from mio_rag.formulations.uncertainty import UncertaintySet
+    from mio_rag.relevance.source import RelevanceSource
     from mio_rag.selection.attack import Attack
     from mio_rag.solvers.infeasibility import Conflict
     from mio_rag.solvers.result import SolveResult
@@ -110,6 +111,8 @@ class Selection:
         Where nothing is feasible: requirements that cannot hold together, and the budget that would do.
     problem : callable or None
         Uncertainty set (None: the selector's own) -> the robust problem, for `attack`.
+    relevance_source : RelevanceSource or None
+        Where the candidates' relevance comes from, and why from there.
 
     Notes
     -----
@@ -128,6 +131,7 @@ class Selection:
     notes: tuple[str, ...] = ()
     conflict: Conflict | None = None
     problem: Callable[[UncertaintySet | None], JointProblem] | None = None
+    relevance_source: RelevanceSource | None = None
 
     def attack(
         self,
@@ -187,6 +191,7 @@ class Selection:
             f"{len(self.chosen)} of {len(self.candidates)} passages, "
             f"{self.tokens_used} of {self.budget_tokens} tokens",
             result.certificate(),
+            *([] if self.relevance_source is None else [f"relevance: {self.relevance_source.why}"]),
             *([] if self.worst_case is None else [self.worst_case.explain()]),
             *self.notes,
         ]
@@ -213,6 +218,7 @@ class Selection:
             "selected_ids": list(self.ids),
             "worst_case": None if self.worst_case is None else self.worst_case.to_dict(),
             "notes": list(self.notes),
+            "relevance_source": None if self.relevance_source is None else self.relevance_source.to_dict(),
             "conflict": None
             if self.conflict is None
             else {"parts": list(self.conflict.parts), "smallest_budget": self.conflict.smallest_budget},

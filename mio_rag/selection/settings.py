@@ -19,13 +19,17 @@ from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.relevance.model import RelevanceModel
+from mio_rag.relevance.source import Relevance, RelevanceSource, relevance_of
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.solvers.result import SolveOptions
 
-__all__ = ["Counterpart", "Settings"]
+__all__ = ["LINK_BENEFIT", "Counterpart", "Resolved", "Settings"]
 
 #: termwise: each term at its own worst (closed, conservative). joint: one perturbation for all, by cuts.
 Counterpart = Literal["termwise", "joint"]
+
+#: w where `link_benefit` is "auto" and there are links; `python -m benchmarks default` measures it.
+LINK_BENEFIT = 0.2
 
 #: Settings that are no numbers: their types, in words.
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -34,7 +38,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "prompt_order": ((str,), "the name of an order"),
     "solver": ((str,), "the name of a solver"),
     "options": ((SolveOptions,), "SolveOptions"),
-    "relevance_model": ((RelevanceModel, type(None)), "a RelevanceModel or None"),
+    "relevance_model": ((RelevanceModel, str, type(None)), "a RelevanceModel, auto, given or None"),
     "uncertainty": ((UncertaintySet, type(None)), "an UncertaintySet or None"),
     "passage_radii": ((Mapping,), "a mapping of id to radius"),
     "redundancy_by_relevance": ((bool, np.bool_), "True or False"),
@@ -56,8 +60,8 @@ class Settings:
     passage_penalty : float or "auto"
         lambda_2 >= 0, in units of relevance: what one more passage must be worth. 0: fill the budget with
         whatever is relevant at all; large: few passages. "auto" takes the median relevance of the pool, so
-        that the typical candidate is worth nothing: right for a deep pool of raw scores (some 20 or more),
-        whose middle is background; wrong for a short list in which everything matters.
+        that the typical candidate is worth nothing: meant for raw scores of a deep pool (some 20 or more),
+        whose middle is background.
     token_price : float
         lambda_3 >= 0, in units of relevance per token.
     radius : float
@@ -72,11 +76,13 @@ class Settings:
     solver : str
         See `mio_rag.solvers.solve`.
     options : SolveOptions
-    relevance_model : RelevanceModel, optional
-        Replaces the candidates' relevance by the probability that each passage is needed.
-    link_benefit : float
+    relevance_model : RelevanceModel, "auto", "given" or None
+        Replaces the candidates' relevance by the probability that each passage is needed. "auto": by what the
+        candidates bring, see `mio_rag.relevance.source`. "given" or None: relevance stays what it is.
+    link_benefit : float or "auto"
         w >= 0: choosing two passages of which one mentions the other gains w * max(r_i, r_j). 0: links count
-        for nothing in the program. Above 0 the candidates need evidence links.
+        for nothing in the program. Above 0 the candidates need evidence links. "auto": 0.2 where candidates
+        have links and relevance is a probability, else 0.
     redundancy_by_relevance : bool
         Weigh the similarity of two passages by sqrt(r_i r_j), so that only relevant passages compete.
     prompt_order : {"best_first", "best_at_ends", "document"}
@@ -100,8 +106,8 @@ class Settings:
         With every problem found.
     """
 
-    redundancy_weight: float = 0.1
-    passage_penalty: float | Literal["auto"] = 0.02
+    redundancy_weight: float = 0.0
+    passage_penalty: float | Literal["auto"] = 0.01
     token_price: float = 0.0
     radius: float = 0.0
     norm: Norm = "l2"
@@ -112,8 +118,8 @@ class Settings:
     must_exclude: Sequence[str] = ()
     solver: str = "auto"
     options: SolveOptions = field(default_factory=SolveOptions)
-    relevance_model: RelevanceModel | None = None
-    link_benefit: float = 0.0
+    relevance_model: Relevance = "auto"
+    link_benefit: float | Literal["auto"] = "auto"
     redundancy_by_relevance: bool = False
     prompt_order: PromptOrder = "best_first"
     uncertainty: UncertaintySet | None = None
@@ -129,12 +135,21 @@ class Settings:
         ]
         if problems:
             raise InputError(problems)  # what follows relies on the types
+        if self.relevance_model is None:  # one value for one meaning, which plain data can hold too
+            object.__setattr__(self, "relevance_model", "given")
         for name in ("redundancy_weight", "passage_penalty", "token_price", "radius", "link_benefit"):
             value = getattr(self, name)
-            if name == "passage_penalty" and isinstance(value, str) and value == "auto":
+            may_be_auto = name in ("passage_penalty", "link_benefit")
+            if may_be_auto and isinstance(value, str) and value == "auto":
                 continue
             if not is_setting(value):
-                problems.append(f"{name}={value!r} must be a number from 0 to {LARGEST_SETTING:g}")
+                known = f"a number from 0 to {LARGEST_SETTING:g}{', or auto' if may_be_auto else ''}"
+                problems.append(f"{name}={value!r} must be {known}")
+        if isinstance(self.relevance_model, str) and self.relevance_model not in ("auto", "given"):
+            problems.append(
+                f"relevance_model={self.relevance_model!r} is unknown: give auto, given, or a RelevanceModel "
+                "(mio_rag.relevance.load_model reads one from a file)"
+            )
         if self.norm not in get_args(Norm):
             problems.append(f"norm={self.norm!r} is unknown: choose l2, l1 or linf")
         if self.counterpart not in get_args(Counterpart):
@@ -210,8 +225,33 @@ class Settings:
             return max(0.0, float((ranked[(ranked.size - 1) // 2] + ranked[ranked.size // 2]) / 2))
         return float(self.passage_penalty)
 
+    def resolved(self, candidates: Candidates) -> Resolved:
+        """These settings for one pool, with a model and a number where they say "auto".
+
+        Raises
+        ------
+        InputError
+            If the candidates lack what the model needs.
+        """
+        model, source = relevance_of(self.relevance_model, candidates)
+        benefit = self.link_benefit
+        if isinstance(benefit, str):
+            benefit = LINK_BENEFIT if model is not None and candidates.links is not None else 0.0
+        known: dict[Any, Settings] = self.__dict__.setdefault("_resolved", {})
+        if (id(model), benefit) not in known:  # checking settings takes longer than many a program
+            known[id(model), benefit] = replace(self, relevance_model=model, link_benefit=benefit)
+        return Resolved(known[id(model), benefit], model, source)
+
     def valued(self, candidates: Candidates) -> Candidates:
-        """The candidates with the relevance that these settings give them: the model's, or their own."""
-        if self.relevance_model is None:
-            return candidates
-        return replace(candidates, relevance=self.relevance_model.probabilities(candidates))
+        """The candidates with the relevance that these settings give them: a model's, or their own."""
+        model, _ = relevance_of(self.relevance_model, candidates)
+        return candidates if model is None else model.valued(candidates)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Settings without "auto" for relevance and links, and where relevance comes from."""
+
+    settings: Settings
+    model: RelevanceModel | None
+    source: RelevanceSource

@@ -138,4 +138,5 @@ def concluded(choice: Choice) -> Selection:
         conflict=conflict,
         # From the settings, not from the formulation: a selection that is kept holds no matrices.
         problem=functools.partial(joint_problem, settings, candidates, choice.allowed),
+        relevance_source=choice.formulation.source,
     )

@@ -152,7 +152,7 @@ class _Suite:
     def _controller(self, limits: Limits | None = None) -> Controller:
         settings = ControlSettings(limits=limits or self.limits)
         retriever = Retriever(self.index, pool=12)
-        return self.make(Setup(settings, retriever, Selector(passage_penalty="auto"), seed=self.seed))
+        return self.make(Setup(settings, retriever, Selector(), seed=self.seed))
 
     def _note(self, what: str, wrong: Sequence[str], trace: Trace | None = None) -> None:
         """Count a case, and keep what is wrong with it."""

@@ -113,7 +113,7 @@ def _columns(given: list[str] | None) -> dict[str, str]:
     return names
 
 
-def _no_hops(link_hops: int) -> None:
+def _no_hops(link_hops: int | None) -> None:
     if link_hops:
         raise InputError("--link-hops expands a pool from an index: a batch takes its pools as they are")
 

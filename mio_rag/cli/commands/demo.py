@@ -74,7 +74,7 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
         raise InputError(f"'{out}' exists and holds no earlier demo: choose another folder with --out")
     collect(lambda: check_embedder(embedder), lambda: check_generator(generator_spec))
     dataset = load_dataset("demo")
-    selector = Selector(passage_penalty="auto", options=SolveOptions(time_limit_seconds=5.0))
+    selector = Selector(options=SolveOptions(time_limit_seconds=5.0))
     settings = EvaluationSettings(
         methods=("topk", "mmr", "exact"),
         budgets=_BUDGETS,

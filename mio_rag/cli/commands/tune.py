@@ -214,9 +214,11 @@ def _options(
     retrieval: str,
 ) -> dict[str, Any]:
     """The options of `select`, `ask` and `evaluate` that the figures were found with."""
+    from mio_rag.relevance.model import SHIPPED
+
     setting = found.setting
     relevance = model or evidence.relevance
-    if model is None and relevance not in ("cosine", "default"):
+    if model is None and relevance not in (None, "auto", *SHIPPED, "cosine"):
         relevance = str(Path(relevance).resolve())
     return {
         "budget_tokens": setting.budget_tokens,

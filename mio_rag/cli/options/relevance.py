@@ -12,6 +12,7 @@ from mio_rag.errors import collect
 
 if TYPE_CHECKING:
     from mio_rag.context import PromptOrder
+    from mio_rag.relevance.source import Relevance
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.settings import Mode, RetrievalSettings
     from mio_rag.selection.selector import Selector
@@ -34,22 +35,27 @@ class RelevanceOptions:
     """What relevance means, and what links between passages are worth."""
 
     relevance: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--relevance",
-            help="cosine, default (shipped weights), or a file from `mio-rag calibrate`.",
+            help="auto (probabilities by what the pool brings), cosine, or a file from `mio-rag calibrate`. "
+            "[by preset: auto]",
         ),
-    ] = "cosine"
+    ] = None
     link_hops: Annotated[
-        int,
-        typer.Option("--link-hops", help="Extend the pool along evidence links, up to N hops. 0: do not."),
-    ] = 0
-    link_benefit: Annotated[
-        float,
+        int | None,
         typer.Option(
-            "--link-benefit", help="Benefit of choosing both ends of a link, times the larger relevance."
+            "--link-hops",
+            help="Extend the pool along evidence links, up to N hops. 0: do not. [1 where there are links]",
         ),
-    ] = 0.0
+    ] = None
+    link_benefit: Annotated[
+        float | None,
+        typer.Option(
+            "--link-benefit",
+            help="Benefit of choosing both ends of a link, times the larger relevance. [by preset: 0.2]",
+        ),
+    ] = None
     redundancy_by_relevance: Annotated[
         bool,
         typer.Option(
@@ -77,16 +83,31 @@ class RelevanceOptions:
         """The selector that `make` gives, with these settings; the problems of both at once."""
         import dataclasses
 
-        from mio_rag.relevance.model import load_model
+        from mio_rag.selection.presets import preset_settings
 
-        selector, model, *_ = collect(make, lambda: load_model(self.relevance), self.check)
+        selector, model, *_ = collect(make, self.model, self.check)
+        made = cast("Selector", selector)
+        if self.relevance is not None and made.relevance_model == "given":
+            preset_settings("raw", ["relevance_model"])  # says why not
         return dataclasses.replace(
-            cast("Selector", selector),
-            relevance_model=model,
-            link_benefit=self.link_benefit,
+            made,
+            relevance_model=made.relevance_model if self.relevance is None else model,
+            link_benefit=made.link_benefit if self.link_benefit is None else self.link_benefit,
             redundancy_by_relevance=self.redundancy_by_relevance,
             prompt_order=cast("PromptOrder", self.prompt_order),
         )
+
+    def model(self) -> Relevance:
+        """What --relevance names.
+
+        Raises
+        ------
+        DataError
+            If it names a file that is no relevance model.
+        """
+        from mio_rag.relevance.model import load_model
+
+        return "auto" if self.relevance in (None, "auto") else load_model(self.relevance)
 
     def check(self) -> None:
         """Raise `InputError` with what is out of range."""
@@ -94,13 +115,15 @@ class RelevanceOptions:
         from mio_rag.selection.selector import Selector
 
         RetrievalSettings(link_hops=self.link_hops, rerankers=tuple(self.rerank or ()))
-        Selector(link_benefit=self.link_benefit, prompt_order=cast("PromptOrder", self.prompt_order))
+        Selector(link_benefit=self.link_benefit or 0.0, prompt_order=cast("PromptOrder", self.prompt_order))
 
 
 def doubt_embedder(selector: Selector, index: CorpusIndex) -> None:
     """Say on stderr where the relevance model was fitted with another embedder than the index's."""
+    from mio_rag.relevance.model import RelevanceModel
+
     model = selector.relevance_model
-    doubt = model and model.doubt(index.embedder.name, index.embedder.fingerprint)
+    doubt = isinstance(model, RelevanceModel) and model.doubt(index.embedder.name, index.embedder.fingerprint)
     if doubt:
         from mio_rag.cli.terminal import errors
 

@@ -71,17 +71,26 @@ MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Maximum length of 
 class ProgramOptions:
     """What is optimized, and under which counts."""
 
-    redundancy: Annotated[
-        float, typer.Option("--redundancy", help="lambda_1: price of similarity between two chosen passages.")
-    ] = 0.1
-    passage_penalty: Annotated[
+    preset: Annotated[
         str,
+        typer.Option("--preset", help="Settings to start from: default, frugal, thorough or raw."),
+    ] = "default"
+    redundancy: Annotated[
+        float | None,
+        typer.Option(
+            "--redundancy", help="lambda_1: price of similarity between two chosen passages. [by preset: 0]"
+        ),
+    ] = None
+    passage_penalty: Annotated[
+        str | None,
         typer.Option(
             "--passage-penalty",
-            help="lambda_2: price of each passage; auto: the median relevance of the pool.",
+            help="lambda_2: price of each passage; auto: the median relevance of the pool. [by preset: 0.01]",
         ),
-    ] = "auto"
-    token_price: Annotated[float, typer.Option("--token-price", help="lambda_3: price of each token.")] = 0.0
+    ] = None
+    token_price: Annotated[
+        float | None, typer.Option("--token-price", help="lambda_3: price of each token. [0]")
+    ] = None
     radius: Annotated[
         float | None,
         typer.Option("--radius", help="Embedding uncertainty: how far each embedding may be off. [0]"),
@@ -201,11 +210,15 @@ def make_selector(
     """The selector that the options describe; the problems of all of them at once."""
     from mio_rag.selection.selector import Selector
 
+    prices: dict[str, Any] = {
+        "redundancy_weight": program.redundancy,
+        "passage_penalty": None if program.passage_penalty is None else penalty(program.passage_penalty),
+        "token_price": program.token_price,
+    }
     selector, options = collect(
-        lambda: Selector(
-            redundancy_weight=program.redundancy,
-            passage_penalty=penalty(program.passage_penalty),
-            token_price=program.token_price,
+        lambda: Selector.preset(
+            program.preset,
+            **{name: price for name, price in prices.items() if price is not None},
             radius=program.radius or 0.0,
             norm=cast("Norm", program.norm or "l2"),
             max_per_source=program.max_per_source,

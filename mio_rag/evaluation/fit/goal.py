@@ -23,7 +23,9 @@ from mio_rag.errors import InputError, SolverError
 from mio_rag.measures import coverage
 from mio_rag.relevance import Labelled, RelevanceModel, fit
 from mio_rag.relevance.model import Kind
+from mio_rag.relevance.source import Relevance
 from mio_rag.selection.selector import Selector
+from mio_rag.selection.settings import LINK_BENEFIT, Settings
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import Status
 from mio_rag.types import Question
@@ -90,7 +92,7 @@ class Setting:
             selector.redundancy_weight,
             selector.passage_penalty,
             selector.token_price,
-            selector.link_benefit,
+            LINK_BENEFIT if isinstance(selector.link_benefit, str) else selector.link_benefit,
             selector.redundancy_by_relevance,
             cap,
             int(budget_tokens),
@@ -189,7 +191,7 @@ def readings(
 
 
 def valued_pools(
-    relevance: RelevanceModel | Kind | None,
+    relevance: Relevance | Kind,
     questions: Sequence[Question],
     pools: Sequence[Candidates],
     train: Sequence[int],
@@ -200,26 +202,24 @@ def valued_pools(
 
     Parameters
     ----------
-    relevance : RelevanceModel, "logistic", "isotonic" or None
-        A model as it is, a kind to be fitted on `train`, or None: what retrieval gave.
+    relevance : RelevanceModel, "logistic", "isotonic", "auto", "given" or None
+        A kind to be fitted on `train`, or what `Settings.relevance_model` may be.
     train, test : sequences of int
         Positions. Pools of `train` get the predictions of models fitted on the other parts of `train`; those
         of `test`, of the one fitted on all of it.
     """
 
     def model_of(part: Sequence[int]) -> RelevanceModel:
-        assert isinstance(relevance, str)
-        return fit(
-            [Labelled(pools[i], frozenset(questions[i].gold_ids)) for i in part], kind=relevance, seed=seed
-        )
+        assert relevance in ("logistic", "isotonic")
+        labelled = [Labelled(pools[i], frozenset(questions[i].gold_ids)) for i in part]
+        return fit(labelled, kind=relevance, seed=seed)
 
     def valued(model: RelevanceModel, part: Sequence[int]) -> dict[int, Candidates]:
-        return {i: replace(pools[i], relevance=model.probabilities(pools[i])) for i in part}
+        return {i: model.valued(pools[i]) for i in part}
 
-    if relevance is None:
-        return {i: pools[i] for i in (*train, *test)}
-    if isinstance(relevance, RelevanceModel):
-        return valued(relevance, [*train, *test])
+    if relevance != "logistic" and relevance != "isotonic":
+        settings = Settings(relevance_model=relevance)
+        return {i: settings.valued(pools[i]) for i in (*train, *test)}
     found = valued(model_of(train), test) if len(test) else {}
     for part in np.array_split(np.random.default_rng(seed).permutation(list(train)), _INNER_FOLDS):
         inside = {int(i) for i in part}

@@ -44,12 +44,15 @@ from mio_rag.evaluation.fit.reading_file import ReadingFile, opened_readings
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.relevance import RelevanceModel
 from mio_rag.relevance.model import Kind
+from mio_rag.relevance.source import Relevance
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
 
 __all__ = ["TuneResult", "TuneSettings", "tune"]
 
 _CHUNKS = 5  # parts of the questions after which a trial may end early
+
+_FITTED = ("logistic", "isotonic")
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class TuneSettings:
     goal : Goal
     start : Selector
         What is not varied, and the first setting that every search tries. Without embedding uncertainty.
-    relevance : RelevanceModel, "logistic", "isotonic" or None
+    relevance : RelevanceModel, "logistic", "isotonic", "auto", "given" or None
         See `mio_rag.evaluation.fit.goal.valued_pools`. A model that was fitted on these very questions makes
         all figures too good: have it fitted within the folds instead.
     vary : sequence of str
@@ -77,7 +80,7 @@ class TuneSettings:
 
     goal: Goal
     start: Selector
-    relevance: RelevanceModel | Kind | None = None
+    relevance: Relevance | Kind = "auto"
     vary: Sequence[str] = ("redundancy_weight", "passage_penalty", "token_price", "link_benefit")
     trials: int = 60
     patience: int = 25
@@ -100,8 +103,8 @@ class TuneSettings:
             problems.append("settings are tuned without embedding uncertainty: set the radius afterwards")
         if "max_per_source" in self.vary and "sources" in start.side.prices:
             problems.append("max_per_source cannot be varied with a price on it: leave one of them out")
-        if isinstance(self.relevance, str) and self.relevance not in ("logistic", "isotonic"):
-            problems.append(f"relevance '{self.relevance}' cannot be fitted: logistic or isotonic")
+        if isinstance(self.relevance, str) and self.relevance not in (*_FITTED, "auto", "given"):
+            problems.append(f"relevance '{self.relevance}' is unknown: {', '.join(_FITTED)}, auto or given")
         if problems:
             raise InputError(problems)
 
@@ -175,7 +178,7 @@ def tune(
             f"{len(questions)} labelled questions are too few for {settings.folds} folds: at least "
             f"{5 * settings.folds} are needed; label more, or lower --folds"
         )
-    if isinstance(settings.relevance, str) and not all(len(q.gold_ids) for q in questions):
+    if settings.relevance in _FITTED and not all(len(q.gold_ids) for q in questions):
         raise InputError("relevance can only be fitted where every question names its gold passages")
     with opened_readings(Path(storage)) as kept:
         told = progress or (lambda n, text: None)
@@ -250,8 +253,11 @@ class _Searches:
         self.questions, self.pools, self.settings = questions, pools, settings
         self.kept, self.progress = kept, progress
         # The model has valued the pools by the time that programs are built.
-        self.selector = dataclasses.replace(settings.start, relevance_model=None)
-        self.start = Setting.of(settings.start, settings.goal.budget_tokens)
+        self.selector = dataclasses.replace(settings.start, relevance_model="given")
+        start = settings.start
+        if start.link_benefit == "auto" and not all(pool.links is not None for pool in pools):
+            start = dataclasses.replace(start, link_benefit=0.0)
+        self.start = Setting.of(start, settings.goal.budget_tokens)
         # All that a reading depends on; how long a search goes on is not part of it.
         model = settings.relevance
         told = {

@@ -1,0 +1,144 @@
+"""One set with one embedder: every row at every budget, one number a question.
+
+    topk, bm25, fused, mmr   rankings of the pool of 50
+    default, frugal, thorough   `Selector.preset(...)`, weights fitted on the other sets
+    same probabilities       ranking by the probabilities of `default`, whatever fits
+    other embedder           `default` with weights fitted on the other sets and on the other embedder
+    fused scores alone       `default` where nothing but the fused score is known
+    raw                      `Selector.raw()`, on cosines
+
+Finished rows lie in the work folder as one JSON file each, so that an interrupted run goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from benchmarks.default.models import Pools
+from mio_rag.candidates import Candidates
+from mio_rag.evaluation.methods import Method, make_methods
+from mio_rag.files import write_atomically
+from mio_rag.measures import coverage
+from mio_rag.relevance import RelevanceModel
+from mio_rag.selection.selector import Selector
+from mio_rag.solvers import SolveOptions
+
+__all__ = ["BASELINES", "BUDGETS", "OURS", "Columns", "rows_of"]
+
+BASELINES = ("topk", "bm25", "fused", "mmr")
+OURS = (
+    "default",
+    "frugal",
+    "thorough",
+    "same probabilities",
+    "other embedder",
+    "fused scores alone",
+    "raw",
+)
+BUDGETS = (256, 512, 1024)
+_POOL = 50
+
+#: budget -> {recall, tokens, proven}: a list with one value a question each
+Columns = dict[str, dict[str, list[float]]]
+_Row = tuple[Selector, Callable[[Candidates], Candidates]]
+
+
+def rows_of(
+    folder: Path,
+    given: Pools,
+    models: Mapping[str, RelevanceModel],
+    time_limit: float,
+    tell: Callable[[str], None],
+) -> dict[str, Columns]:
+    """Every row of a set; `models` holds "own", "other" and "scores", none of them fitted on this set."""
+    found = {}
+    for name, (selector, of) in _rows(models, time_limit).items():
+        said = f"{name}{selector.to_dict()}{[q.id for q in given.questions]}"
+        digest = hashlib.sha256(said.encode()).hexdigest()[:16]
+        path = folder / f"{name.replace(' ', '-')}.json"
+        known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        if known.get("settings") != digest:
+            known = {"settings": digest, "columns": _columns(selector, given, of)}
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(known))
+            tell(name)
+        found[name] = known["columns"]
+    return found
+
+
+def _rows(models: Mapping[str, RelevanceModel], time_limit: float) -> dict[str, _Row]:
+    options = SolveOptions(time_limit_seconds=time_limit, relative_gap=1e-3)
+    plain = Selector.raw(options=options)
+    rows: dict[str, _Row] = {}
+    for method in make_methods(list(BASELINES), plain):
+        rows[method.name] = (method.selector, partial(_scored, method))
+    own = Selector(options=options, relevance_model=models["own"])
+
+    def whole(pool: Candidates) -> Candidates:
+        return pool
+
+    for preset in ("default", "frugal", "thorough"):
+        made = Selector.preset(preset, options=options)
+        rows[preset] = (dataclasses.replace(made, relevance_model=models["own"]), whole)
+    rows["same probabilities"] = (make_methods(["calibrated"], own)[0].selector, whole)
+    rows["other embedder"] = (dataclasses.replace(own, relevance_model=models["other"]), whole)
+    rows["fused scores alone"] = (dataclasses.replace(own, relevance_model=models["scores"]), _bare)
+    rows["raw"] = (plain, _head)
+    return rows
+
+
+def _scored(method: Method, pool: Candidates) -> Candidates:
+    return method.scored(_head(pool))
+
+
+def _columns(selector: Selector, given: Pools, of: Callable[[Candidates], Candidates]) -> Columns:
+    columns: Columns = {}
+    for budget in BUDGETS:
+        column: dict[str, list[float]] = {"recall": [], "tokens": [], "proven": []}
+        for question, pool in zip(given.questions, given.pools, strict=True):
+            candidates = of(pool)
+            choice = selector.choose(candidates, budget)
+            column["recall"].append(coverage(question, candidates, choice.chosen))
+            column["tokens"].append(float(choice.used))
+            column["proven"].append(float(choice.result.is_optimal))
+        columns[str(budget)] = column
+    return columns
+
+
+def _head(pool: Candidates) -> Candidates:
+    """What retrieval ranked, without what links led to."""
+    return _part(pool, range(min(_POOL, len(pool))))
+
+
+def _bare(pool: Candidates) -> Candidates:
+    """Texts and one score, as a caller hands them over."""
+    head = _head(pool)
+    return Candidates(
+        ids=head.ids,
+        texts=head.texts,
+        relevance=head.scores["fused"],
+        tokens=head.tokens,
+        sources=head.sources,
+    )
+
+
+def _part(pool: Candidates, kept: Sequence[int]) -> Candidates:
+    rows = list(kept)
+    return dataclasses.replace(
+        pool,
+        ids=[pool.ids[k] for k in rows],
+        texts=[pool.texts[k] for k in rows],
+        relevance=pool.relevance[rows],
+        tokens=pool.tokens[rows],
+        embeddings=None if pool.embeddings is None else pool.embeddings[rows],
+        titles=None if pool.titles is None else [pool.titles[k] for k in rows],
+        sources=None if pool.sources is None else [pool.sources[k] for k in rows],
+        scores={name: values[rows] for name, values in pool.scores.items()},
+        links=None,
+        positions=None,
+    )

@@ -1,0 +1,87 @@
+"""Columns of numbers -> differences to the best ranking of each set, with intervals, and the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.default.study import BASELINES, BUDGETS, OURS, Columns
+from mio_rag.evaluation.statistics import mean_interval
+
+__all__ = ["summarize", "table", "totals"]
+
+
+def summarize(rows: Mapping[str, Columns]) -> dict[str, Any]:
+    """The figures of one set: by budget the best ranking in hindsight, and every row against it."""
+    found: dict[str, Any] = {}
+    for budget in map(str, BUDGETS):
+        best = max(BASELINES, key=lambda name: float(np.mean(rows[name][budget]["recall"])))
+        reference = rows[best][budget]
+        entries = {}
+        for name, columns in rows.items():
+            column = columns[budget]
+            pairs = zip(column["recall"], reference["recall"], strict=True)
+            entries[name] = {
+                "recall": float(np.mean(column["recall"])),
+                "tokens": float(np.mean(column["tokens"])),
+                "proven": float(np.mean(column["proven"])),
+                "difference": mean_interval([ours - theirs for ours, theirs in pairs]),
+                "token_share": float(np.mean(column["tokens"]) / np.mean(reference["tokens"])),
+            }
+        found[budget] = {"best": best, "rows": entries}
+    return found
+
+
+def totals(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Over all sets: mean difference, mean share of tokens, and where a row is clearly below or above."""
+    found = {}
+    for name in (*BASELINES, *OURS):
+        cells = {
+            (data, budget): entry["rows"][name]
+            for data, by_budget in results.items()
+            for budget, entry in by_budget.items()
+        }
+        found[name] = {
+            "cells": len(cells),
+            "difference": float(np.mean([cell["difference"]["mean"] for cell in cells.values()])),
+            "token_share": float(np.mean([cell["token_share"] for cell in cells.values()])),
+            "clearly_below": [f"{d} {b}" for (d, b), c in cells.items() if c["difference"]["high"] < 0],
+            "clearly_above": [f"{d} {b}" for (d, b), c in cells.items() if c["difference"]["low"] > 0],
+        }
+    return found
+
+
+def table(results: Mapping[str, Mapping[str, Any]], summed: Mapping[str, Any]) -> str:
+    """Sets and rows as text; an exclamation mark where the 95 % interval lies below 0, a plus where above."""
+    lines = [
+        "difference in evidence found to the best ranking of each set and budget (share of its tokens)",
+        "",
+    ]
+    for data, by_budget in results.items():
+        best = ", ".join(
+            f"{b}: {e['best']} {e['rows'][e['best']]['recall']:.3f}" for b, e in by_budget.items()
+        )
+        lines.append(f"{data}  (best ranking at {best})")
+        lines += [f"  {name:20} {_cells(by_budget, name)}" for name in (*BASELINES, *OURS)]
+    lines += ["", "all sets and budgets: mean difference, share of tokens, cells clearly below and above"]
+    for name, entry in summed.items():
+        lines.append(
+            f"  {name:20} {entry['difference']:+.4f}  {entry['token_share']:.3f}  "
+            f"{len(entry['clearly_below'])} below, {len(entry['clearly_above'])} above, of {entry['cells']}"
+        )
+    return "\n".join(lines)
+
+
+def _cells(by_budget: Mapping[str, Any], name: str) -> str:
+    cells: Sequence[Mapping[str, Any]] = [entry["rows"][name] for entry in by_budget.values()]
+    said = []
+    for cell in cells:
+        difference = cell["difference"]
+        mark = "!" if difference["high"] < 0 else "+" if difference["low"] > 0 else " "
+        said.append(
+            f"{difference['mean']:+.3f} [{difference['low']:+.3f}, {difference['high']:+.3f}]{mark} "
+            f"({100 * cell['token_share']:3.0f} %)"
+        )
+    return "   ".join(said)

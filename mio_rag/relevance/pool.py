@@ -1,0 +1,127 @@
+"""What a whole pool tells: how far its rankings agree, how clearly they lead, what its question names.
+
+None of these numbers has the scale of an embedder. One holds for all passages of a pool, so alone it orders
+nothing; in a product with a passage's own feature it says how far to trust that feature on this question.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.candidates import Candidates
+
+__all__ = ["GIVEN", "given", "log_rank", "pool_facts", "question_cover", "question_names", "spread"]
+
+FloatArray = NDArray[np.float64]
+
+#: Where candidates keep the relevance that they came with, once a model has replaced it.
+GIVEN = "given"
+_AGREEMENT = 10  # best passages of each ranking that are compared
+_HEAD = 50  # passages that tell how far scores spread; links may have added more
+_WORD = re.compile(r"\w+")
+_NAME = re.compile(r"\b[A-Z]\w+|\d+")
+_COMMON_WORDS = """
+a an the of in on at to for and or is was were are be been by with from as that this which who whom whose what
+when where why how did do does has have had it its his her their he she they into about between than not no
+many much first
+"""
+_COMMON = frozenset(_COMMON_WORDS.split())
+
+
+def given(candidates: Candidates) -> FloatArray:
+    """The scores that the candidates came with, whatever a model has made of them since."""
+    return np.asarray(candidates.scores.get(GIVEN, candidates.relevance), dtype=np.float64)
+
+
+def log_rank(scores: FloatArray) -> FloatArray:
+    """Log of each score's rank, 1 for the best; equal scores keep their order."""
+    order = np.argsort(-scores, kind="stable")
+    ranks = np.empty(scores.size)
+    ranks[order] = np.arange(1, scores.size + 1)
+    return np.asarray(np.log(ranks))
+
+
+def spread(scores: FloatArray) -> float:
+    """Standard deviation of the best scores of a pool; 0 where they are as good as equal."""
+    best = np.sort(scores)[::-1][:_HEAD]
+    deviation = float(best.std()) if best.size else 0.0
+    return deviation if deviation > 1e-9 * float(np.abs(best).max(initial=0.0)) else 0.0
+
+
+@lru_cache(maxsize=4)
+def pool_facts(candidates: Candidates) -> dict[str, float]:
+    """The numbers of a pool by the names of `mio_rag.relevance.features`, each >= 0."""
+    dense, bm25 = (np.asarray(candidates.scores[name], dtype=np.float64) for name in ("dense", "bm25"))
+    head = slice(0, _HEAD)
+    names = _asked_names(candidates.question)
+    facts = {
+        "pool_agreement": _agreement(dense, bm25),
+        "pool_correlation": _correlation(dense[head], bm25[head]),
+        "pool_dense_lead": 0.0,
+        "pool_bm25_lead": 0.0,
+        "pool_question_words": min(len(_asked_words(candidates.question)), 20) / 10,
+        "pool_question_names": float(min(len(names), 5)),
+    }
+    if dense.size > 1:
+        best, second = np.sort(dense)[::-1][:2]
+        width = spread(dense)
+        facts["pool_dense_lead"] = min(float(best - second) / width, 3.0) if width else 0.0
+        best, second = np.sort(bm25)[::-1][:2]
+        facts["pool_bm25_lead"] = float(best - second) / float(best) if best > 0 else 0.0
+    return facts
+
+
+def _agreement(one: FloatArray, other: FloatArray) -> float:
+    """Share of the best passages that two scores have in common."""
+    count = min(_AGREEMENT, one.size)
+    best = [set(np.argsort(-scores, kind="stable")[:count].tolist()) for scores in (one, other)]
+    return len(best[0] & best[1]) / count if count else 0.0
+
+
+def _correlation(one: FloatArray, other: FloatArray) -> float:
+    """Pearson's, 0 where it is negative or one of them does not vary."""
+    if one.size < 4 or not spread(one) or not spread(other):
+        return 0.0
+    return max(0.0, float(np.corrcoef(one, other)[0, 1]))
+
+
+def _asked_words(question: str) -> list[str]:
+    words = dict.fromkeys(_WORD.findall(question.lower()))
+    return [word for word in words if word not in _COMMON]
+
+
+def _asked_names(question: str) -> list[str]:
+    """Capitalised words and numbers, in lower case."""
+    return [word.lower() for word in _NAME.findall(question) if word.lower() not in _COMMON]
+
+
+@lru_cache(maxsize=4)  # two features of the same pool ask for them
+def _passage_words(candidates: Candidates) -> list[frozenset[str]]:
+    titles = candidates.titles or [""] * len(candidates)
+    pairs = zip(titles, candidates.texts, strict=True)
+    return [frozenset(_WORD.findall(f"{title} {text}".lower())) for title, text in pairs]
+
+
+def question_cover(candidates: Candidates) -> FloatArray:
+    """Share of the question's words that each passage holds; words that few passages hold weigh more."""
+    passages = _passage_words(candidates)
+    words = _asked_words(candidates.question)
+    holding = {word: sum(word in held for held in passages) for word in words}
+    weight = {word: math.log((len(passages) + 1) / (holding[word] + 0.5)) for word in words}
+    total = sum(weight.values())
+    if total <= 0:
+        return np.zeros(len(passages))
+    return np.array([sum(weight[word] for word in words if word in held) / total for held in passages])
+
+
+def question_names(candidates: Candidates) -> FloatArray:
+    """Share of the question's capitalised words and numbers that each passage holds."""
+    names = _asked_names(candidates.question)
+    if not names:
+        return np.zeros(len(candidates))
+    return np.array([sum(name in held for name in names) / len(names) for held in _passage_words(candidates)])

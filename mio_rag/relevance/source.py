@@ -1,0 +1,91 @@
+"""Where relevance comes from: a model that is given, one that ships and fits the candidates, or neither.
+
+"auto" goes by what the candidates bring:
+
+    fitted weights   scores of a `Retriever` by an embedder that shipped weights were fitted on, within the
+                     range that was seen in fitting
+    ranks            such scores by any other embedder: ranks, gaps and shares, which have no scale
+    scores           nothing but one score for each passage: its order and gaps
+
+Each gives probabilities that a passage is needed, so that prices mean the same whatever the scores were.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+from mio_rag.candidates import Candidates
+from mio_rag.relevance.features import LINK_FEATURES, missing
+from mio_rag.relevance.model import RelevanceModel, load_model
+
+__all__ = ["Relevance", "RelevanceSource", "SourceKind", "relevance_of"]
+
+#: A model, or who chooses one: "auto" by what candidates bring, "given" and None nobody.
+Relevance = RelevanceModel | Literal["auto", "given"] | None
+SourceKind = Literal["given", "model", "fitted weights", "ranks", "scores"]
+
+#: Weights for one embedder each, which they name by the beginning of its fingerprint.
+_FITTED = ("minilm", "tfidf")
+
+
+@dataclass(frozen=True)
+class RelevanceSource:
+    """Where relevance comes from.
+
+    Parameters
+    ----------
+    kind : {"given", "model", "fitted weights", "ranks", "scores"}
+        given: as the candidates have it. model: a model that was given. Otherwise what "auto" found.
+    why : str
+        One sentence for a person.
+    """
+
+    kind: SourceKind
+    why: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Plain data for JSON."""
+        return {"kind": self.kind, "why": self.why}
+
+
+_GIVEN = RelevanceSource("given", "relevance as the candidates have it")
+_RANKS = RelevanceSource(
+    "ranks", "probabilities by ranks and gaps: no weights that ship were fitted on this embedder"
+)
+_SCORES = RelevanceSource("scores", "probabilities by the order and the gaps of the scores given")
+
+
+@functools.cache
+def _shipped(name: str, links: bool) -> RelevanceModel:
+    """Weights that ship; without links, the stages that need none."""
+    model = load_model(name)
+    assert model is not None
+    return model if links else model.without_links()
+
+
+def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceModel | None, RelevanceSource]:
+    """The model that gives these candidates their relevance, and why that one.
+
+    Parameters
+    ----------
+    wanted : RelevanceModel, "auto", "given" or None
+        See `mio_rag.selection.settings.Settings`.
+    """
+    if isinstance(wanted, RelevanceModel):
+        return wanted, RelevanceSource("model", f"probabilities by the model '{wanted.name}'")
+    if wanted != "auto":
+        return None, _GIVEN
+    links = candidates.links is not None
+    by_ranks = _shipped("ranks", links)
+    if any(missing(candidates, name) for name in by_ranks.features if name not in LINK_FEATURES):
+        return _shipped("scores", links), _SCORES
+    for name in _FITTED:
+        fitted = _shipped(name, links)
+        if not candidates.embedder.startswith(fitted.embedder):
+            continue
+        if (outside := fitted.outside(candidates)) is not None:
+            return by_ranks, RelevanceSource("ranks", f"probabilities by ranks and gaps: {outside}")
+        return fitted, RelevanceSource("fitted weights", f"probabilities by weights fitted on '{name}'")
+    return by_ranks, _RANKS
