@@ -114,7 +114,7 @@ def _levels(trace: ProcessTrace) -> list[tuple[str, str, str]]:
         (
             f"{step.uncertainty:.3f}",
             f"{step.next_uncertainty:.3f}",
-            _worth(step.q_values, open_actions(trace.steps[:k], closed_book)),
+            _worth(step.q_values, open_actions(trace.steps[:k], closed_book, step.closed)),
         )
         for k, step in enumerate(trace.steps)
     ]
@@ -122,7 +122,8 @@ def _levels(trace: ProcessTrace) -> list[tuple[str, str, str]]:
 
 def _end(trace: ProcessTrace) -> str:
     """U in the end, and why nothing more was done."""
-    worth = _worth(trace.last_q_values, open_actions(trace.steps, bool(trace.settings["closed_book"])))
+    closed_book = bool(trace.settings["closed_book"])
+    worth = _worth(trace.last_q_values, open_actions(trace.steps, closed_book, trace.last_closed))
     return f", at U = {trace.uncertainty:.3f}" + (f"; {worth}" if worth and trace.ended == "stop" else "")
 
 
