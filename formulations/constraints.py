@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.formulations.numbers import LARGEST_NUMBER
+from mio_rag.formulations.numbers import LARGEST_NUMBER, plural
 from mio_rag.formulations.program import LinearConstraint
 
 __all__ = ["fixed_values", "passage_count", "source_caps"]
@@ -50,9 +50,11 @@ def passage_count(n: int, minimum: int | None = None, maximum: int | None = None
         raise InputError(problems)
     rows = []
     if minimum:
-        rows.append(LinearConstraint(np.ones(n), lower=minimum, name=f"at least {minimum} passages"))
+        rows.append(
+            LinearConstraint(np.ones(n), lower=minimum, name=f"at least {plural(minimum, 'passage')}")
+        )
     if maximum is not None and maximum < n:
-        rows.append(LinearConstraint(np.ones(n), upper=maximum, name=f"at most {maximum} passages"))
+        rows.append(LinearConstraint(np.ones(n), upper=maximum, name=f"at most {plural(maximum, 'passage')}"))
     return rows
 
 

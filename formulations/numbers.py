@@ -17,6 +17,7 @@ __all__ = [
     "is_whole",
     "number",
     "numeric",
+    "plural",
     "row_size",
     "size_of",
 ]
@@ -32,6 +33,11 @@ LARGEST_SETTING = 1e50
 FEASIBILITY_TOLERANCE = 1e-6
 #: Relative rounding error of sums in float64, the only tolerance of rows of whole numbers.
 _ROUNDING = 1e-12
+
+
+def plural(count: float, noun: str) -> str:
+    """A count with its noun, for people."""
+    return f"{count:.10g} {noun}{'' if count == 1 else 's'}"
 
 
 def is_setting(value: Any) -> bool:

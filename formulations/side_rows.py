@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
+from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting, plural
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 
 __all__ = [
@@ -81,7 +81,9 @@ def change_rows(ids: Sequence[str], previous: Iterable[str], most: int) -> list[
     if upper >= float((sign > 0).sum()):
         return []
     return [
-        LinearConstraint(sign, upper=upper, name=f"at most {most} changes against the previous selection")
+        LinearConstraint(
+            sign, upper=upper, name=f"at most {plural(most, 'change')} against the previous selection"
+        )
     ]
 
 

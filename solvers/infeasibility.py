@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import SolveOptions, Status
@@ -46,7 +47,7 @@ class Conflict:
         """One line for a person."""
         text = f"cannot hold together: {'; '.join(self.parts)}"
         if self.smallest_budget is not None:
-            return f"{text}; a budget of {self.smallest_budget:.10g} tokens would do"
+            return f"{text}; a budget of {plural(self.smallest_budget, 'token')} would do"
         return text
 
 
@@ -102,7 +103,7 @@ def find_conflict(program: SelectionProgram, names: Sequence[str], solver: str =
         "row": lambda k: program.rows[k].name,
         "in": lambda k: f"'{names[k]}' in",
         "out": lambda k: f"'{names[k]}' out",
-        "budget": lambda k: f"at most {program.budget:.10g} tokens",
+        "budget": lambda k: f"at most {plural(program.budget, 'token')}",
     }
     order = ("budget", "row", "in", "out")
     kept.sort(key=lambda part: (order.index(part[0]), part[1]))

@@ -7,6 +7,7 @@ solver="pyomo:NAME"     any other installed solver: "pyomo:gurobi", "pyomo:scip"
 from __future__ import annotations
 
 import math
+import re
 import time
 from dataclasses import replace
 from typing import Any
@@ -188,12 +189,14 @@ def _solve_highs(model: Any, options: SolveOptions, given: Scaled) -> _Claims:
     if found:
         outcome.solution_loader.load_vars()
     kinds = results.TerminationCondition
+    infeasible = why in (kinds.provenInfeasible, kinds.infeasibleOrUnbounded)
+    ended = re.sub(r"(?=[A-Z])", " ", why.name).lower()  # Pyomo's names run together
     return (
         _values(model, pyo) if found else None,
         outcome.objective_bound,
-        why in (kinds.provenInfeasible, kinds.infeasibleOrUnbounded),
+        infeasible,
         "time" if why == kinds.maxTimeLimit else None,
-        "" if found else f"HiGHS through Pyomo stopped with {why.name}",
+        "" if found or infeasible else f"HiGHS through Pyomo stopped: {ended}",
     )
 
 

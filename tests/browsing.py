@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,13 @@ def started_browser() -> Iterator[Any]:
         browser.close()
 
 
-def served(index: CorpusIndex, api_key: str | None = None) -> Iterator[str]:
+def served(index: CorpusIndex, api_key: str | None = None, examples: Sequence[str] = ()) -> Iterator[str]:
     """The address of an index that is served until the iterator goes on."""
     uvicorn: Any = pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
     from mio_rag.service.app import create_app
 
-    app = create_app(index, make_generator("extractive"), api_key=api_key)
+    app = create_app(index, make_generator("extractive"), api_key=api_key, examples=examples)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -199,8 +199,8 @@ def test_what_is_taken_back_is_gone(rivers: Dataset, river_index: CorpusIndex, t
         ({"name": "Gold first"}, "lower-case"),
         ({"meaning": " "}, "does not say its meaning"),
         ({"source": ""}, "does not say its source"),
-        ({"labelled": None}, "failing would pay"),
-        ({"better": "lower"}, "failing would pay"),
+        ({"labelled": None}, "failed rows would raise the mean"),
+        ({"better": "lower"}, "failed rows would count as good"),
         ({"of": "cost"}, "recorded where it arises"),
     ],
 )

@@ -68,7 +68,8 @@ def pages(
 
 @pytest.fixture(scope="module")
 def address(demo_index: CorpusIndex) -> Iterator[str]:
-    yield from served(demo_index)
+    examples = ("Which tower is taller?", f"What is {LONG}?", "Who built the Bell Rock Lighthouse? " * 6)
+    yield from served(demo_index, examples=examples)
 
 
 def opened(browser: Any, width: int, address: str) -> Any:
@@ -99,6 +100,7 @@ def test_the_page_of_the_service_is_laid_out_whatever_it_shows(
     browser: Any, address: str, width: int
 ) -> None:
     page = opened(browser, width, address)
+    page.wait_for_selector("#examples button")
     assert layout_problems(page) == []
     page.keyboard.type(f"Which tower is taller, Bell Rock Lighthouse or Skerryvore? {LONG}")
     page.keyboard.press("Enter")

@@ -69,8 +69,8 @@ def _common(
 
 app.command()(demo)
 app.command()(index)
-app.command(cls=brief(*_SELECTING, "retrieval", "solver", "config"))(select)
-app.command(cls=brief("generator", *_SELECTING, "controller", "config"))(ask)
+app.command(cls=brief(*_SELECTING, "retrieval", "solver", "explain", "config"))(select)
+app.command(cls=brief("generator", *_SELECTING, "controller", "explain", "config"))(ask)
 app.command(
     cls=brief("out", "methods", "budget_tokens", "generator", "index", "limit", "baseline", "relevance",
               "link_hops", "link_benefit", "passage_penalty", "resume", "config")

@@ -29,7 +29,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "max_seconds", "stop_at",
     ),
     "Comparison": ("methods", "baseline", "mmr_lambda", "limit", "resume"),
-    "Output": ("out", "config", "json_output", "help_all", "help"),
+    "Output": ("out", "config", "explain", "json_output", "help_all", "help"),
 }  # fmt: skip
 
 _EVERYTHING = "mio_rag.help.everything"  # a key of the context

@@ -145,7 +145,8 @@ class Trace:
                 given[name] = _calls(given[name])
             given["parts"] = {part: Call(**call) for part, call in given["parts"].items()}
             given["steps"] = tuple(cls._step(step) for step in given["steps"])
-            trace = cls(**{**given, "choices": tuple(given["choices"]), "passages": tuple(given["passages"])})
+            given |= {name: tuple(given[name]) for name in ("choices", "passages")}
+            trace = cls(**cls._read(given))
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"this is not a trace ({type(error).__name__}: {error})") from error
         if problems := trace.problems():
@@ -155,14 +156,18 @@ class Trace:
     @classmethod
     def _step(cls, data: Mapping[str, Any]) -> Step:
         given = _known(cls, data, cls.step_type)
-        return cls.step_type(
-            **{
-                **given,
-                "calls": _calls(given["calls"]),
-                "new_ids": tuple(given["new_ids"]),
-                "selected_ids": tuple(given["selected_ids"]),
-            }
-        )
+        given |= {name: tuple(given[name]) for name in ("new_ids", "selected_ids")}
+        return cls.step_type(**cls._read_step({**given, "calls": _calls(given["calls"])}))
+
+    @classmethod
+    def _read(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a kind of its own, as they are in memory."""
+        return given
+
+    @classmethod
+    def _read_step(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Likewise, of a step."""
+        return given
 
 
 T = TypeVar("T", bound=Trace)

@@ -92,7 +92,8 @@ def load_folder(
     Files that end with .txt, .md, .pdf, .docx, .html or .htm are read. Whatever else there is, and whatever
     cannot be read, is in `Dataset.left_out` with the reason. Ids are "relative/path#k" (PDF:
     "relative/path#page.k"), sources the relative paths. Titles are those that DOCX and HTML files give
-    themselves, otherwise the file names.
+    themselves, the first heading of a Markdown file, otherwise the file names. The head of a text does not
+    repeat its title.
 
     Parameters
     ----------

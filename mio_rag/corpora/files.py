@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -38,6 +39,11 @@ _NOT_SHOWN = {
     f"{_WORD}moveFrom",
     "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback",
 }
+#: What stands between the title of a page and the name of its site.
+_SITE = re.compile(r"\s+[-|\u2013\u2014\u00b7\u00bb]\s+|:\s+")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_HEADING = re.compile(r" {0,3}#[ \t]+(.+?)(?:[ \t]+#+)?[ \t]*$")
+_UNDERLINE = re.compile(r" {0,3}=+[ \t]*$")
 _OLE = b"\xd0\xcf\x11\xe0"  # what Word wraps an encrypted document in, and what .doc files are
 
 
@@ -50,7 +56,8 @@ class Document:
     title : str
         What the document calls itself, or its file name without the ending.
     parts : tuple of (str, str)
-        Where a part stands ("3." is the third page, "" the whole file), and its text.
+        Where a part stands ("3." is the third page, "" the whole file), and its text; without the title at
+        its head, unless that is all there is.
     left_out : tuple of (str, str)
         Parts that could not be read, and why.
     """
@@ -94,7 +101,16 @@ def read_document(path: Path, max_bytes: int) -> Document:
         return _docx(data, path.stem, max_bytes)
     if kind in (".html", ".htm"):
         return _html(data, path.stem)
-    return Document(path.stem, (("", _decoded(data)),))
+    text = _decoded(data)
+    return _markdown(text, path.stem) if kind == ".md" else Document(path.stem, (("", text),))
+
+
+def _titled(title: str, paragraphs: list[str]) -> Document:
+    """The document; a first paragraph that says no more than the title is left to the title."""
+    head = " ".join(paragraphs[0].split()).casefold() if len(paragraphs) > 1 else ""
+    if head and head in (title.casefold(), _SITE.split(title.casefold())[0]):
+        paragraphs = paragraphs[1:]
+    return Document(title, (("", "\n\n".join(paragraphs)),))
 
 
 def _megabytes(size: int) -> str:
@@ -152,6 +168,46 @@ def _pdf(data: bytes, name: str) -> Document:
     return Document(name, tuple(parts), tuple(left_out))
 
 
+# Markdown --------------------------------------------------------------------------------------------------
+
+
+def _markdown(text: str, name: str) -> Document:
+    """The first heading of the first level is the title; neither code nor front matter holds headings."""
+    lines = text.splitlines()
+    start, fence = _front_matter(lines), ""
+    for k in range(start, len(lines)):
+        mark = _FENCE.match(lines[k])
+        if mark and (not fence or (mark[1].startswith(fence) and not lines[k][mark.end() :].strip())):
+            fence = "" if fence else mark[1]
+        elif not fence and (found := _heading(lines, k)):
+            title, end = found
+            if not "".join(lines[:k]).strip() and "".join(lines[end:]).strip():
+                text = "\n".join(lines[end:])
+            return Document(title, (("", text),))
+    return Document(name, (("", text),))
+
+
+def _front_matter(lines: list[str]) -> int:
+    """How many lines of settings stand at the head, between two lines of three dashes."""
+    if lines and lines[0].rstrip() == "---":
+        return next((k + 1 for k, line in enumerate(lines[1:], 1) if line.rstrip() in ("---", "...")), 0)
+    return 0
+
+
+def _heading(lines: list[str], k: int) -> tuple[str, int] | None:
+    """The text of a heading of the first level that begins in line k, and the line after it."""
+    end = k + 1
+    if found := _HEADING.match(lines[k]):
+        text = found[1]
+    elif end < len(lines) and _UNDERLINE.match(lines[end]) and (k == 0 or not lines[k - 1].strip()):
+        text, end = lines[k], end + 1
+    else:
+        return None
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)  # links and pictures
+    text = " ".join(re.sub(r"[*`]|\b_|_\b", "", text).split())
+    return (text, end) if text else None
+
+
 # Pages -----------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +223,7 @@ def _html(data: bytes, name: str) -> Document:
         title = next((t for t in (" ".join(n.get_text().split()) for n in titles if n) if t), name)
         for node in page.find_all("title"):
             node.decompose()
-        return Document(title, (("", "\n\n".join(_paragraphs(bs4, page))),))
+        return _titled(title, list(_paragraphs(bs4, page)))
     except Exception as error:
         raise _unreadable("HTML", error) from error
 
@@ -229,7 +285,7 @@ def _docx(data: bytes, name: str, max_bytes: int) -> Document:
             for link in document.part.rels.values():
                 if not link.is_external and link.reltype.endswith(("/footnotes", "/endnotes")):
                     bodies.append(docx.oxml.parse_xml(link.target_part.blob))
-            text = "\n\n".join(block for body in bodies for block in _blocks(body))
+            paragraphs = [block for body in bodies for block in _blocks(body)]
             top = islice(document.paragraphs, 30)
             titles = (p.text for p in top if p.style is not None and p.style.name == "Title")
             title = next(filter(str.strip, titles), document.core_properties.title or "")
@@ -237,7 +293,7 @@ def _docx(data: bytes, name: str, max_bytes: int) -> Document:
         raise _unreadable("a DOCX", error) from error
     if size > max_bytes:
         raise DataError(f"unpacks to {_megabytes(size)}, more than the limit of {_megabytes(max_bytes)}")
-    return Document(" ".join(title.split()) or name, (("", text),))
+    return _titled(" ".join(title.split()) or name, paragraphs)
 
 
 def _blocks(element: Any) -> Iterator[str]:

@@ -61,7 +61,7 @@ def register(measure: Measure) -> Measure:
     ------
     InputError
         With everything that is wrong with it: its name is taken or cannot be a column, something is not said,
-        or failing would pay.
+        or a failed row would count as a good one.
     """
     name = measure.name
     problems = []
@@ -83,13 +83,13 @@ def register(measure: Measure) -> Measure:
         )
     if measure.compute is not None and measure.judged and measure.labelled is None:
         problems.append(
-            f"failing would pay: a row that failed has no '{name}', and would be left out of its mean. Say "
-            "by `labelled` which questions define it, or that it is not judged (page=Page(judged=False))"
+            f"failed rows would raise the mean: a row that failed has no '{name}', and would be left out. "
+            "Say by `labelled` which questions define it, or that it is not judged (page=Page(judged=False))"
         )
     if measure.labelled is not None and measure.better == "lower" and measure.failed <= 0:
         problems.append(
-            f"failing would pay: lower is better, and a row that failed has '{name}'={measure.failed:g}. "
-            "Say by `failed` what it is worth"
+            f"failed rows would count as good: lower is better, and a row that failed has "
+            f"'{name}'={measure.failed:g}. Say by `failed` which value it gets"
         )
     if problems:
         raise InputError(problems)

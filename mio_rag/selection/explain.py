@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
+from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.selection.result import Decision
 from mio_rag.solvers.result import SolveResult, Status
@@ -56,17 +57,18 @@ def decisions(
     value = program.linear - program.pairwise[:, chosen].sum(axis=1)
     if priced is not None:
         value = value - priced.marginal
-    charges = "penalties and radius" if robust else "penalties"
+    charges = "penalties and the radius" if robust else "penalties"
     made = []
     for i in range(n):
         others = chosen[chosen != i]
         rival = None
         if others.size and float(program.pairwise[i, others].max()) > 0:
             rival = int(others[int(np.argmax(program.pairwise[i, others]))])
+        worth = _worth(candidates, program, i, float(value[i]), others, rival, priced, charges)
         reason = (
-            _why_in(candidates, program, x, i, float(value[i]), rival, priced, charges)
+            _why_in(program, x, i, worth)
             if x[i]
-            else _why_out(candidates, program, result, i, value, chosen, rival, priced, charges)
+            else _why_out(candidates, program, result, i, value, chosen, worth, priced)
         )
         made.append(
             Decision(
@@ -87,49 +89,107 @@ def _nothing(program: SelectionProgram) -> float:
     return 1e-9 * min(1.0, program.value_scale)
 
 
-def _signed(value: float, nothing: float) -> str:
-    """A value with its sign, never as +0.000."""
-    if abs(value) < nothing:
-        return "nothing"
-    return f"{value:+.3f}" if abs(value) >= 0.0005 else f"{value:+.1g}"
+def _amount(value: float) -> str:
+    """A value in two digits or more, never a zero that it is not."""
+    if not 0 < abs(value) < 1000:
+        return f"{value:.4g}"
+    return f"{value:.2f}" if abs(value) >= 0.0995 else f"{value:.2g}"
 
 
-def _why_in(
+@dataclass(frozen=True, eq=False)
+class _Worth:
+    """What a passage is worth beside the chosen ones, and what that is made of.
+
+    Parameters
+    ----------
+    alone : float
+        Relevance without what is charged for the passage itself.
+    value : float
+        Beside the others: `alone`, plus `gain` (from links, or unlike texts), less `overlap` and `pays`
+        (below 0: saves).
+    rival, partner : str
+        The other passage that most of the overlap, and of the gain, is with.
+    repeats_several, in_company : bool
+        Whether there are more of them.
+    """
+
+    relevance: float
+    alone: float
+    value: float
+    gain: float
+    pays: float
+    charges: str
+    rival: str
+    partner: str
+    repeats_several: bool
+    in_company: bool
+
+    @property
+    def overlap(self) -> float:
+        return self.alone + self.gain - self.pays - self.value
+
+    @property
+    def price(self) -> float:
+        """What is charged for the passage itself."""
+        return self.relevance - self.alone
+
+    def own(self, among: bool) -> str:
+        """What the passage is worth, `among` others where these change that."""
+        own = f"worth {_amount(self.alone)}{' on its own' if among else ''}"
+        if abs(self.price) <= 5e-4 * abs(self.relevance):
+            return f"{own}, its relevance"
+        return f"{own} (relevance {_amount(self.relevance)} less {_amount(self.price)} for {self.charges})"
+
+    def beside(self, would: bool, nothing: float) -> list[str]:
+        """What the other passages make of that, clause by clause, without what is next to `nothing`."""
+        is_, said = ("would be" if would else "is"), []
+        if self.gain > nothing:
+            others = "other chosen passages, most of all " if self.in_company else ""
+            said.append(f"{_amount(self.gain)} {is_} gained beside {others}'{self.partner}'")
+        if self.overlap > nothing and self.rival:
+            others = "other chosen passages, most of all " if self.repeats_several else ""
+            said.append(f"{_amount(self.overlap)} {is_} lost because it repeats {others}{self.rival}")
+        if self.pays > nothing:
+            said.append(f"{_amount(self.pays)} {is_} paid for what it breaks or changes")
+        if self.pays < -nothing:
+            said.append(f"{_amount(-self.pays)} {is_} saved: what would break or change without it")
+        return said
+
+
+def _worth(
     candidates: Candidates,
     program: SelectionProgram,
-    x: NDArray[np.int8],
     i: int,
     value: float,
+    others: NDArray[np.int64],
     rival: int | None,
     priced: Priced | None,
     charges: str,
-) -> str:
-    assert program.fixed is not None
-    others = np.flatnonzero(x)
-    others = others[others != i]
-    relevance, alone = float(candidates.relevance[i]), float(program.linear[i])
+) -> _Worth:
     gains = np.maximum(-program.pairwise[i, others], 0.0)
-    gain, pays = float(gains.sum()), 0.0 if priced is None else float(priced.marginal[i])
-    losses = []
-    if relevance - alone > 0.0005:
-        losses.append(f"{relevance - alone:.3f} for {charges}")
-    if rival is not None and alone + gain - pays - value > 0.0005:
-        overlap = alone + gain - pays - value
-        losses.append(f"{overlap:.3f} for overlap, most with '{candidates.ids[rival]}'")
-    if pays > 0.0005:
-        losses.append(f"{pays:.3f} for what it breaks or changes")
-    text = f"relevance {relevance:.3f}, adds {_signed(value, _nothing(program))}"
-    if gain > 0.0005:
-        partner = candidates.ids[others[int(np.argmax(gains))]]
-        text += f" with {gain:.3f} for its links, most with '{partner}'"
-    if pays < -0.0005:
-        text += f" with {-pays:.3f} for what would break or change without it"
-    if losses:
-        text += f" after {' and '.join(losses)}"
+    return _Worth(
+        relevance=float(candidates.relevance[i]),
+        alone=float(program.linear[i]),
+        value=value,
+        gain=float(gains.sum()),
+        pays=0.0 if priced is None else float(priced.marginal[i]),
+        charges=charges,
+        rival="" if rival is None else f"'{candidates.ids[rival]}'{_similarity(candidates, i, rival)}",
+        partner=candidates.ids[others[int(np.argmax(gains))]] if others.size else "",
+        repeats_several=int((program.pairwise[i, others] > 0).sum()) > 1,
+        in_company=int((gains > 0).sum()) > 1,
+    )
+
+
+def _why_in(program: SelectionProgram, x: NDArray[np.int8], i: int, worth: _Worth) -> str:
+    assert program.fixed is not None
+    beside = worth.beside(False, 5e-4 * min(1.0, program.value_scale))
+    total = f"adds {_amount(worth.value)}: " if beside else ""
+    text = "; ".join([f"{total}{worth.own(bool(beside))}", *beside])
     if program.fixed[i] == 1:
-        return f"required (must include); {text}"
-    if value < 0 and (held := _broken_row(program, x, i)) is not None:
-        return f"{text}, which '{held.name}' requires"
+        return f"required (must_include): {text}"
+    if worth.value < 0 and (held := _broken_row(program, x, i)) is not None:
+        return f"{text}; chosen because this has to hold: {held.name}"
     return text
 
 
@@ -140,13 +200,12 @@ def _why_out(
     i: int,
     value: NDArray[np.float64],
     chosen: NDArray[np.int64],
-    rival: int | None,
+    worth: _Worth,
     priced: Priced | None,
-    charges: str,
 ) -> str:
     assert program.fixed is not None
     if program.fixed[i] == 0:
-        return "excluded (must exclude)"
+        return "excluded (must_exclude)"
     if result.x is None:
         return {
             Status.INFEASIBLE: "no selection satisfies the constraints",
@@ -154,37 +213,37 @@ def _why_out(
         }.get(result.status, "there is no selection")
     cost = float(program.costs[i])
     if cost > program.most_cost:
-        return f"its {cost:.10g} tokens exceed the whole budget of {program.budget:.10g}"
+        return f"its {plural(cost, 'token')} exceed the whole budget of {program.budget:.10g}"
     for row in program.rows:
         least = float(np.minimum(row.coefficients, 0.0).sum() + max(row.coefficients[i], 0.0))
         if least > row.most:
-            return f"cannot be read: {row.name}"
-    alone, gain = float(program.linear[i]), float(value[i])
-    pays = 0.0 if priced is None else float(priced.marginal[i])
+            return f"cannot be chosen: {row.name}"
     nothing = _nothing(program)
-    if gain <= nothing:  # an item worth nothing alone may still gain beside the chosen ones
-        if alone <= 0:
-            left = "nothing is left" if alone > -nothing else _signed(alone, nothing)
-            relevance = f"relevance {candidates.relevance[i]:.3f}"
-            return f"{relevance} does not pay for {charges} ({left})"
-        why = [] if pays <= 0.0005 else [f"{pays:.3f} goes to what it would break or change"]
-        if rival is not None:
-            overlap = f"most with '{candidates.ids[rival]}'{_similarity(candidates, i, rival)}"
-            why.append(f"overlaps with what is chosen, {overlap}")
-        return f"would add {_signed(gain, nothing)}{': ' if why else ''}{' and '.join(why)}"
-    worth = f"worth {_signed(gain, nothing)}"
+    if worth.value <= nothing:  # an item worth nothing alone may still gain beside the chosen ones
+        return _why_worthless(worth, nothing)
+    adds = f"would add {_amount(worth.value)}"
     blocked = _broken_row(program, result.x, i)
     if blocked is not None:
         full = blocked.name.startswith("at most") and blocked.coefficients.min() >= 0
-        return f"{worth}, but '{blocked.name}' is full" if full else f"{worth}, but {blocked.name}"
+        return f"{adds}, but '{blocked.name}' is full" if full else f"{adds}, but: {blocked.name}"
     left_over = program.budget - program.cost(result.x)
     if cost > program.most_cost - program.cost(result.x):
         swap = _best_swap(candidates, program, i, value, chosen, priced)
-        return f"{worth}, but needs {cost:.10g} tokens and {max(left_over, 0):.10g} are left; {swap}"
+        left = f"{max(left_over, 0):.10g} {'is' if left_over == 1 else 'are'} left"
+        return f"{adds}, but needs {plural(cost, 'token')} and {left}; {swap}"
     if result.status is Status.OPTIMAL:
-        return f"would add {gain:+.3g}, within the tolerance of the proof"
-    told = f"would add {_signed(gain, nothing)} and fits"
-    return f"{told}: '{result.solver}' did not take it (it proves no optimum)"
+        return f"{adds}, which is less than the proof tells apart"
+    if result.limit:
+        return f"{adds} and fits: the {result.limit} limit stopped the search before it was tried"
+    return f"{adds} and fits: '{result.solver}' missed it, since it proves no optimum"
+
+
+def _why_worthless(worth: _Worth, nothing: float) -> str:
+    if worth.alone <= nothing:
+        price = f", {worth.charges} {_amount(worth.price)}" if worth.price > nothing else ""
+        beside = "".join(f"; {clause}" for clause in worth.beside(True, nothing)) if worth.gain else ""
+        return f"not worth its price: relevance {_amount(worth.relevance)}{price}{beside}"
+    return f"{worth.own(True)}, but {'; '.join(worth.beside(True, nothing))}"
 
 
 def _similarity(candidates: Candidates, i: int, j: int) -> str:
@@ -226,8 +285,9 @@ def _best_swap(
     for k in np.argsort(-change, kind="stable"):
         if program.rows and program.violations(swapped[k]):  # the budget has been looked at
             continue
-        moves = "not change the objective"
-        if abs(change[k]) >= (nothing := _nothing(program)):
-            moves = f"change the objective by {_signed(float(change[k]), nothing)}"
-        return f"in place of '{candidates.ids[out[k]]}' it would {moves}"
-    return "no single passage could make room"
+        moves = "change nothing in total"
+        if abs(change[k]) >= _nothing(program):
+            verb = "gain" if change[k] > 0 else "lose"
+            moves = f"{verb} {_amount(abs(float(change[k])))} in total"
+        return f"read in place of '{candidates.ids[out[k]]}' it would {moves}"
+    return "no single passage could make room for it"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
+from mio_rag.formulations.numbers import plural
 from mio_rag.types import Passage
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class Selection:
         assert self.program.fixed is not None
         lines = [
             f"{len(self.chosen)} of {len(self.candidates)} passages, "
-            f"{self.tokens_used} of {self.budget_tokens} tokens",
+            f"{self.tokens_used} of {plural(self.budget_tokens, 'token')}",
             result.certificate(),
             *([] if self.relevance_source is None else [f"relevance: {self.relevance_source.why}"]),
             *([] if self.worst_case is None else [self.worst_case.explain()]),
@@ -198,14 +199,17 @@ class Selection:
         if self.conflict is not None:
             return "\n".join([*lines, self.conflict.explain()])
         if result.x is None:  # there is nothing to say about single passages
-            asked = [f"at most {self.program.budget:.10g} tokens", *(row.name for row in self.program.rows)]
+            asked = [
+                f"at most {plural(self.program.budget, 'token')}",
+                *(row.name for row in self.program.rows),
+            ]
             ids = zip(self.candidates.ids, self.program.fixed, strict=False)  # prices stand behind them
             asked += [f"'{i}' in" for i, value in ids if value == 1]
             return "\n".join([*lines, "asked for, together: " + "; ".join(asked)])
         order = [*self.chosen, *(i for i in range(len(self.candidates)) if i not in set(self.chosen))]
         for i in order:
             d = self.decisions[i]
-            lines.append(f"{'+' if d.selected else '-'} {d.id} ({d.tokens} tokens): {d.reason}")
+            lines.append(f"{'+' if d.selected else '-'} {d.id} ({plural(d.tokens, 'token')}): {d.reason}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:

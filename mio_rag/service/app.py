@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Any
@@ -24,9 +24,19 @@ from mio_rag.selection.selector import Selector
 from mio_rag.service.answering import Answering, Asked
 from mio_rag.service.body import StrictRoute, UnusableBody
 from mio_rag.service.connections import CONNECTION_GUARD, ConnectionGuard, SeldomLogged
+from mio_rag.service.examples import example_questions
 from mio_rag.service.guard import BodyLimit, Full, Gate, HeadAsGet, key_matches, refusal
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits
-from mio_rag.service.messages import Answered, Health, Problems, Selected, request_models
+from mio_rag.service.messages import (
+    Answered,
+    Examples,
+    Health,
+    Limits,
+    Problems,
+    Selected,
+    invalid_field,
+    request_models,
+)
 from mio_rag.service.metrics import CONTENT_TYPE_LATEST, Metrics
 from mio_rag.service.reference import render_reference
 from mio_rag.text import clean
@@ -68,6 +78,7 @@ def create_app(
     connections: ConnectionLimits | None = None,
     api_key: str | None = None,
     loopback: bool = True,
+    examples: Sequence[str] = (),
 ) -> FastAPI:
     """The application over an index.
 
@@ -83,6 +94,8 @@ def create_app(
     loopback : bool
         Answer only requests whose Host header names this machine. This prevents DNS rebinding: a foreign page
         cannot reach the service through its own name.
+    examples : sequence of str
+        Questions that the page proposes; without them they are taken from the index.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
     answering, metrics = Answering(index, generator), Metrics()
@@ -111,15 +124,17 @@ def create_app(
     )
     app.router.route_class = StrictRoute
     _guard(app, metrics, api_key)
-    _explain_errors(app)
+    models = dict(zip(("/select", "/ask"), request_models(bounds), strict=True))
+    _explain_errors(app, models)
     if loopback:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=_LOOPBACK)
     app.add_middleware(HeadAsGet)
     app.add_middleware(
         BodyLimit, max_bytes=bounds.max_body_bytes, seconds=clients.body_seconds, metrics=metrics
     )
-    _add_questions(app, answering, metrics, bounds)
+    _add_questions(app, answering, metrics, models)
     _add_state(app, answering, metrics, bounds)
+    _add_examples(app, example_questions(index, examples))
     _add_pages(app)
     return app
 
@@ -129,7 +144,7 @@ def _guard(app: FastAPI, metrics: Metrics, api_key: str | None) -> None:
     async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         began, path = time.monotonic(), request.url.path
         request.state.began = began
-        known = path if path in _OPEN | {"/select", "/ask", "/metrics"} else "other"
+        known = path if path in _OPEN | {"/select", "/ask", "/examples", "/metrics"} else "other"
         metrics.active.inc()
         try:
             if api_key is not None and path not in _OPEN and not key_matches(request, api_key):
@@ -149,7 +164,7 @@ def _guard(app: FastAPI, metrics: Metrics, api_key: str | None) -> None:
         return response
 
 
-def _explain_errors(app: FastAPI) -> None:
+def _explain_errors(app: FastAPI, models: Mapping[str, type[BaseModel]]) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         problems = []
@@ -161,9 +176,9 @@ def _explain_errors(app: FastAPI) -> None:
             if len(part["loc"]) == 1:
                 problems.append("send a JSON object, as Content-Type: application/json")
                 continue
-            place = ".".join(str(step) for step in part["loc"][1:])
-            problems.append(clean(f"{place}: {part['msg']}" if place else str(part["msg"])))
-        return refusal(422, "InputError", *problems[:20])
+            path = request.scope["route"].path
+            problems.append(clean(invalid_field(str(part["loc"][1]), part, path, models)))
+        return refusal(422, "InputError", *dict.fromkeys(problems[:20]))
 
     @app.exception_handler(UnusableBody)
     async def unusable(request: Request, error: UnusableBody) -> Response:
@@ -190,9 +205,9 @@ def _explain_errors(app: FastAPI) -> None:
         return refusal(status, type(error).__name__, clean(str(error)))
 
 
-def _add_questions(app: FastAPI, answering: Answering, metrics: Metrics, limits: ServiceLimits) -> None:
-    select_model, ask_model = request_models(limits)
-
+def _add_questions(
+    app: FastAPI, answering: Answering, metrics: Metrics, models: Mapping[str, type[BaseModel]]
+) -> None:
     async def answered(
         request: Request, body: BaseModel, work: Callable[[Asked], dict[str, Any]]
     ) -> Response:
@@ -210,8 +225,8 @@ def _add_questions(app: FastAPI, answering: Answering, metrics: Metrics, limits:
         return await answered(request, body, answering.ask)
 
     # The models are built from the limits at run time, so annotations cannot name them.
-    select.__annotations__["body"] = select_model
-    ask.__annotations__["body"] = ask_model
+    select.__annotations__["body"] = models["/select"]
+    ask.__annotations__["body"] = models["/ask"]
     app.post("/select", response_model=Selected, responses=_REFUSALS)(select)
     app.post("/ask", response_model=Answered, responses=_REFUSALS)(ask)
 
@@ -254,7 +269,7 @@ def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, limits: Ser
             passages=len(answering.index),
             embedder=clean(answering.index.embedder.name),
             generator=clean(answering.generator.name),
-            limits=limits.to_dict(),
+            limits=Limits(**limits.to_dict()),
         )
 
     @app.get(
@@ -265,6 +280,13 @@ def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, limits: Ser
     async def show_metrics() -> Response:
         """Requests, latencies, certificates and gaps in Prometheus' text format."""
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_examples(app: FastAPI, questions: tuple[str, ...]) -> None:
+    @app.get("/examples", response_model=Examples, responses={401: _REFUSALS[401]})
+    async def examples() -> Examples:
+        """Questions to begin with."""
+        return Examples(questions=list(questions))
 
 
 def _add_pages(app: FastAPI) -> None:

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
 from mio_rag.service.limits import ServiceLimits
 
-__all__ = ["Answered", "Health", "Problems", "Selected", "request_models"]
+__all__ = [
+    "Answered",
+    "Examples",
+    "Health",
+    "Limits",
+    "Problems",
+    "Selected",
+    "invalid_field",
+    "request_models",
+]
 
+_ALIKE = 0.45  # of two names, by difflib: from here on one may be meant by the other
+_SHOWN = 40  # characters of what was given
+#: To the millisecond, and without noise such as 0.30000000000000004.
+Seconds = Annotated[float, AfterValidator(lambda value: round(value, 3))]
 Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
@@ -26,8 +42,12 @@ class _Request(BaseModel):
     radius: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = Field(
         0.0, description="rho: how far each embedding may be off (l2)"
     )
-    max_passages: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    max_per_source: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    max_passages: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        None, description="largest number of passages; null: no limit"
+    )
+    max_per_source: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        None, description="largest number of passages from one source; null: no limit"
+    )
 
 
 def request_models(limits: ServiceLimits) -> tuple[type[BaseModel], type[BaseModel]]:
@@ -66,22 +86,57 @@ def request_models(limits: ServiceLimits) -> tuple[type[BaseModel], type[BaseMod
     return select, ask
 
 
-class Passage(BaseModel):
+def invalid_field(
+    name: str, error: Mapping[str, Any], path: str, models: Mapping[str, type[BaseModel]]
+) -> str:
+    """What is wrong with a field of a request, in a sentence.
+
+    Parameters
+    ----------
+    error : mapping
+        As Pydantic describes it.
+    path : str
+        What was asked.
+    models : mapping of str to type
+        Path -> the model of its requests.
+    """
+    if error["type"] == "extra_forbidden":
+        known = list(models[path].model_fields)
+        elsewhere = [other for other, model in models.items() if name in model.model_fields]
+        meant = get_close_matches(name, known, 1, _ALIKE)
+        hint = (
+            f" (but {elsewhere[0]} has)." if elsewhere else f"; did you mean '{meant[0]}'?" if meant else "."
+        )
+        return f"{path} has no field '{name}'{hint} The fields are {', '.join(known)}"
+    if error["type"] == "missing":
+        return f"the field '{name}' is missing: give it"
+    given = error["input"]
+    shown = f"={json.dumps(given)}" if isinstance(given, (bool, int, float)) or given is None else ""
+    if isinstance(given, str):
+        shown = f"='{given[:_SHOWN]}{' ...' if len(given) > _SHOWN else ''}'"
+    return f"{name}{shown}: {error['msg']}"
+
+
+class _Response(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Passage(_Response):
     """A candidate, in or out, and why."""
 
     id: str
     title: str
     source: str
-    tokens: int
+    tokens: int = Field(description="what it costs in a prompt")
     relevance: float
-    value: float
+    value: float = Field(description="what it adds to the others chosen, or would add")
     selected: bool
-    reason: str
-    redundant_with: str | None
+    reason: str = Field(description="why it is in or out, in a sentence")
+    redundant_with: str | None = Field(description="id of the chosen passage that it repeats most")
     text: str
 
 
-class More(BaseModel):
+class More(_Response):
     """What more tokens buy: `gain`, proven to lie between `low` and `high`."""
 
     more_tokens: int
@@ -94,23 +149,45 @@ class More(BaseModel):
     certified: bool
 
 
-class Selected(BaseModel):
-    """A selection and its certificate; the chosen passages first, in prompt order."""
+class WorstCase(_Response):
+    """The value for the worst embeddings within the radius, between `lower` and `upper`."""
 
-    model_config = ConfigDict(extra="allow")
+    counterpart: Literal["termwise", "joint"]
+    lower: float
+    upper: float | None
+    programs: int
+
+
+class Conflict(_Response):
+    """Requirements that cannot hold together."""
+
+    parts: list[str]
+    smallest_budget: float | None
+
+
+class Selected(_Response):
+    """A selection and its certificate; the chosen passages first, in prompt order."""
 
     question: str
     status: Literal["optimal", "feasible", "infeasible", "no_solution"]
-    objective: float | None
-    bound: float | None
-    gap: float | None
-    limit: str | None
+    objective: float | None = Field(description="value of the selection")
+    bound: float | None = Field(description="proven: no selection is worth more")
+    gap: float | None = Field(description="(bound - objective) / |objective|")
+    limit: str | None = Field(description="what stopped the search before a proof")
+    solver: str
+    version: str = Field(description="of the solver")
+    wall_seconds: float = Field(description="that the solver took")
+    nodes: int | None = Field(description="of the search, where the solver counts them")
+    message: str = Field(description="of the solver; mostly empty")
     tokens_used: int
     budget_tokens: int
-    passage_penalty: float
-    selected_ids: list[str]
+    passage_penalty: float = Field(description="as charged, where the request says auto")
+    selected_ids: list[str] = Field(description="in prompt order")
+    worst_case: WorstCase | None = Field(description="where the radius is above 0")
+    notes: list[str] = Field(description="for people, such as why nothing is chosen")
+    conflict: Conflict | None = Field(description="where nothing is feasible")
     passages: list[Passage]
-    more: More | None = None
+    more: More | None = Field(None, description="with more_tokens")
 
 
 class Answered(Selected):
@@ -122,6 +199,26 @@ class Answered(Selected):
     completion_tokens: int
 
 
+class Examples(_Response):
+    """Questions to begin with."""
+
+    questions: list[str]
+
+
+class Limits(_Response):
+    """Limits on requests."""
+
+    max_body_bytes: int
+    max_question: int = Field(description="characters")
+    max_pool: int
+    max_budget_tokens: int
+    max_answer_tokens: int
+    max_deadline_seconds: Seconds
+    concurrency: int = Field(description="requests worked on at the same time, by each process")
+    queue: int = Field(description="requests that may wait")
+    max_wait_seconds: Seconds
+
+
 class Health(BaseModel):
     """What this service serves."""
 
@@ -131,7 +228,7 @@ class Health(BaseModel):
     passages: int
     embedder: str
     generator: str
-    limits: dict[str, float]
+    limits: Limits
 
 
 class Problem(BaseModel):

@@ -5,7 +5,7 @@ const $ = id => document.getElementById(id);
 const DEBOUNCE = 90, SHOWN = 10, MORE = 100, DEADLINE = 3;
 const SLIDERS = ["budget", "redundancy", "penalty", "radius"];
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-const state = {key: "", asked: "", answered: null, chosen: new Set(), first: true, all: false, data: null, open: new Set(), call: null, timer: 0, retry: 0};
+const state = {key: "", asked: "", answered: null, chosen: new Set(), first: true, reveal: false, all: false, data: null, open: new Set(), call: null, timer: 0, retry: 0};
 
 function el(tag, attributes, ...children) {
   const node = document.createElement(tag);
@@ -95,6 +95,7 @@ function show(data, took) {
   const entered = first ? [] : data.selected_ids.filter(id => !before.has(id));
   const left = first ? [] : [...before].filter(id => !state.chosen.has(id));
   state.first = false;
+  if (state.reveal) reveal();
   values();
   proof(data);
   if ("more" in data) more(data.more);  // answers do not include it; what is shown remains valid
@@ -104,6 +105,10 @@ function show(data, took) {
   const change = entered.length + left.length ? `${plural(entered.length, "passage")} added, ${left.length} removed. ` : first ? "" : "The same passages. ";
   if (data.selected_ids.length) say(`${change}${plural(data.selected_ids.length, "passage")}, ${data.tokens_used} tokens, ${Math.round(took)} ms.`);
   else say(data.message || "No passage is worth its penalty: lower the passage penalty or the redundancy weight.", data.status !== "optimal");
+}
+function reveal() {  // on a small screen the passages lie below the settings
+  state.reveal = false;
+  if ($("selection").getBoundingClientRect().top > innerHeight) $("selection").scrollIntoView({behavior: still.matches ? "auto" : "smooth"});
 }
 function proof(data) {
   const names = {optimal: "Optimal", feasible: "Feasible", infeasible: "Infeasible", no_solution: "No solution"};
@@ -169,20 +174,33 @@ function answered(data, took) {
   $("answer").hidden = false;
 }
 
-$("form").addEventListener("submit", event => {
-  event.preventDefault();
+async function propose() {  // a service without examples, or with a key that is not known yet, shows none
+  const headers = state.key ? {Authorization: `Bearer ${state.key}`} : {};
+  const questions = await fetch("examples", {headers}).then(response => response.ok ? response.json() : {questions: []})
+    .then(data => data.questions).catch(() => []);
+  $("examples").hidden = questions.length === 0;
+  $("examples").querySelector("ul").replaceChildren(...questions.map(question => {
+    const button = el("button", {type: "button"}, question);
+    button.addEventListener("click", () => { $("question").value = question; submit(); });
+    return el("li", {}, button);
+  }));
+}
+function submit() {
   const question = $("question").value.trim();
   if (!question) { say("The question is empty.", true); return; }
   if (question !== state.asked) { state.first = true; state.chosen = new Set(); state.open.clear(); state.all = false; $("answer").hidden = true; }
   state.asked = question;
+  state.reveal = true;
   choose();
-});
+}
+$("form").addEventListener("submit", event => { event.preventDefault(); submit(); });
 $("ask").addEventListener("click", () => run("ask", settings(), answered, "Reading …"));
 $("key-form").addEventListener("submit", event => {
   event.preventDefault();
   state.key = $("key").value;
   $("key-form").hidden = true;
   choose();
+  propose();
 });
 $("all").addEventListener("click", () => { state.all = true; lists(state.data, new Set(), new Set()); });
 for (const name of SLIDERS) $(name).addEventListener("input", () => { if (name === "penalty") $("auto").checked = false; later(); });
@@ -192,6 +210,7 @@ document.addEventListener("keydown", event => {
   if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) { event.preventDefault(); $("question").focus(); }
 });
 values();
+propose();
 fetch("health").then(response => response.json()).then(data => {
   $("serving").textContent = `${data.index}: ${plural(data.passages, "passage")}, ${data.embedder}`;
   $("budget").max = Math.min(1024, data.limits.max_budget_tokens - MORE);

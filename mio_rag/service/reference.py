@@ -54,24 +54,31 @@ def _schema(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> Mapping[str,
 
 
 def _table(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
+    rows = "".join(_rows(schema, parts, ""))
+    return f"<div class='scroll'><table><tbody>{rows}</tbody></table></div>"
+
+
+def _rows(schema: Mapping[str, Any], parts: Mapping[str, Any], above: str) -> Iterator[str]:
+    """A row for each field, and for each field of those that hold fields themselves."""
     required = set(schema.get("required", ()))
-    rows = []
     for name, field in schema.get("properties", {}).items():
         given = "required" if name in required else f"default {json.dumps(field.get('default'))}"
-        rows.append(
-            f"<tr><th scope='row'><code>{escape(name)}</code></th>"
+        yield (
+            f"<tr><th scope='row'><code>{escape(above + name)}</code></th>"
             f"<td>{escape(' or '.join(_types(field, parts)))}</td><td>{escape(given)}</td>"
             f"<td>{escape(field.get('description', ''))}</td></tr>"
         )
-    return f"<div class='scroll'><table><tbody>{''.join(rows)}</tbody></table></div>"
+        for option in field.get("anyOf", [field]):
+            inner = option.get("items", option)
+            if "$ref" in inner:
+                yield from _rows(_schema(inner, parts), parts, f"{above}{name}{'[]' * ('items' in option)}.")
 
 
 def _types(field: Mapping[str, Any], parts: Mapping[str, Any]) -> Iterator[str]:
     """What a field may hold, in words."""
     for option in field.get("anyOf", [field]):
         if "$ref" in option:
-            named = _schema(option, parts)
-            yield "{" + ", ".join(named.get("properties", {})) + "}"
+            yield "object"
         elif "enum" in option or "const" in option:
             yield " | ".join(map(str, option.get("enum", [option.get("const")])))
         elif option.get("type") == "array":

@@ -16,6 +16,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from mio_rag.errors import InputError, require
+from mio_rag.service.examples import check_examples
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits, fitted
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class ServiceSettings:
         As `make_generator` takes it.
     workers : int
         Processes; each loads index and models by itself.
+    examples : tuple of str
+        Questions that the page proposes; without them they are taken from the index.
     """
 
     index: str
@@ -52,6 +55,7 @@ class ServiceSettings:
     workers: int = 1
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    examples: tuple[str, ...] = ()
 
 
 def is_loopback(host: str) -> bool:
@@ -78,6 +82,7 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
             f"{settings.host} can be reached from other machines, and no key is set: set {KEY} or "
             "--api-key-file, or allow access without a key with --without-key"
         )
+    problems += check_examples(settings.examples, settings.limits.max_question)
     if problems:
         raise InputError(problems)
 
@@ -97,6 +102,7 @@ def _application(
         connections=settings.connections,
         api_key=api_key,
         loopback=is_loopback(settings.host),
+        examples=settings.examples,
     )
 
 
@@ -120,6 +126,7 @@ def app_from_environment() -> FastAPI:
     parts = {
         "limits": ServiceLimits(**given["limits"]),
         "connections": ConnectionLimits(**given["connections"]),
+        "examples": tuple(given["examples"]),
     }
     settings = ServiceSettings(**{**given, **parts})
     return _application(settings, _loaded(settings), os.environ.get(KEY) or None)

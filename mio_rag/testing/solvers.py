@@ -83,7 +83,8 @@ def check_solver(
     Raises
     ------
     AssertionError
-        Listing every case that failed, with its program as JSON (`SelectionProgram.from_json` reads it).
+        Listing every case that failed, with its program as JSON without what is default: ``mio-rag solve``
+        takes it, and so does `SelectionProgram.from_json`.
     InputError
         For a parameter out of range.
     """
@@ -100,7 +101,7 @@ def check_solver(
         checked += 1
         wrong = _complaint(solve, trial, may_refuse)
         if wrong is not None:
-            failed.append(f"{trial.what}: {wrong}\n  {json.dumps(trial.program.to_dict())}")
+            failed.append(f"{trial.what}: {wrong}\n  {_shown(trial.program)}")
     if failed:
         listed = "\n".join(f"{k}. {text}" for k, text in enumerate(failed, start=1))
         raise AssertionError(f"solver '{name}' fails {len(failed)} of {checked} cases:\n{listed}")
@@ -115,6 +116,15 @@ class _Trial:
     judge: Callable[[SolveResult], str | None]
     options: SolveOptions
     plain: bool = True
+
+
+def _shown(program: SelectionProgram) -> str:
+    """The program as JSON, to be read and to be solved again: without what is default."""
+    data = program.to_dict()
+    data["rows"] = [{k: v for k, v in row.items() if v is not None} for row in data["rows"]]
+    bare = {"pairwise": not program.pairwise.any(), "rows": not program.rows}
+    bare["fixed"] = program.free.size == program.n
+    return json.dumps({key: value for key, value in data.items() if not bare.get(key, False)})
 
 
 def _complaint(solve: SolveFunction, trial: _Trial, may_refuse: bool) -> str | None:

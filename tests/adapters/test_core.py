@@ -228,7 +228,7 @@ def test_a_constraint_broken_at_its_price_is_told() -> None:
     found = choose("q", Documents(["one", "two"], scores=[0.9, 0.8]), budget_tokens=9, selector=selector)
     assert found.indices == (0, 1)
     (note,) = found.report()["certificate"]["notes"]
-    assert "passages" in note
+    assert note == "paid 0.01: at most 1 passage, broken by 1"
     assert [each["certificate"]["notes"] for each in found.notes] == [[note]] * 2
     found.notes[0]["certificate"]["notes"].clear()
     assert found.notes[1]["certificate"]["notes"] == [note]

@@ -188,7 +188,7 @@ def test_a_planted_exception_is_found_shrunk_and_shown_again(
     real = LinearConstraint.violation
 
     def planted(self: LinearConstraint, activity: float) -> float:
-        if self.name == "at most 1 passages":
+        if self.name == "at most 1 passage":
             raise KeyError("planted")
         return real(self, activity)
 
@@ -200,7 +200,7 @@ def test_a_planted_exception_is_found_shrunk_and_shown_again(
     assert code == 1
     assert found["place"].startswith("formulations/program.py:")  # which called what was planted
     assert found["count"] >= len(found["numbers"]) > 0
-    assert "at most 1 passages" in found["input"]
+    assert "at most 1 passage" in found["input"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fuzz.json"]
     again = f"programs:{found['numbers'][0]}"
     table = capsys.readouterr().err

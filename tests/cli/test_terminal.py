@@ -89,7 +89,7 @@ def evil_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("command", ["select", "ask", "frontier"])
 def test_every_encoding_can_be_printed_in(evil_index: Path, command: str, encoding: str) -> None:
-    names = ["frontier", "query"] if command == "frontier" else [command]
+    names = ["frontier", "query"] if command == "frontier" else [command, "--explain"]
     done = CliRunner(charset=encoding).invoke(
         app, [*names, str(evil_index), "When did the bridge open? \u2192"]
     )

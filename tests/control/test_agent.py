@@ -14,13 +14,14 @@ from mio_rag.control.controller import Outcome
 from mio_rag.control.costs import totals
 from mio_rag.control.mdp.gauges import make_gauge
 from mio_rag.control.mdp.plan import solve_plan
-from mio_rag.control.mdp.policies import State, make_policy, open_actions
+from mio_rag.control.mdp.policies import Decision, State, make_policy, open_actions
 from mio_rag.control.mdp.replay import replay
 from mio_rag.control.mdp.trace import ProcessTrace
 from mio_rag.control.memory import Memory
 from mio_rag.control.meter import LimitReached, Limits, Meter
 from mio_rag.control.steps.base import Parts
 from mio_rag.control.steps.write import LmSynthesizer
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
@@ -82,6 +83,34 @@ def test_what_brings_nothing_is_not_repeated(river_index: CorpusIndex) -> None:
     only = check_books(agent("always-reason", river_index).run(COMPARISON, dull, 60))
     assert [s.note for s in only.steps] == ["again", ""]
     assert only.steps[1].next_uncertainty == only.steps[1].uncertainty  # no new note: U stays
+
+
+@pytest.mark.parametrize("name", ["mdp@evidence", "mdp", "always-retrieve@evidence", "fixed-9", "random"])
+def test_a_search_that_was_made_is_no_step(name: str, demo: Dataset, demo_index: CorpusIndex) -> None:
+    noticed = 0
+    for question in demo.questions[:6]:
+        trace = check_books(agent(name, demo_index).run(question, ExtractiveGenerator(), 256))
+        searched = [step.query.lower() for step in trace.steps if step.action == "retrieve"]
+        assert len(searched) == len(set(searched)), trace.question
+        for step in trace.steps:
+            parts = [call.part for call in step.calls]
+            assert ("retrieve" in parts) == (step.action == "retrieve")  # what is called so was done
+        noticed += sum(bool(step.closed) for step in trace.steps) + bool(trace.last_closed)
+    assert noticed  # the model did ask for what had been searched for; its reply was paid, and no step
+
+
+def test_a_policy_that_insists_gets_its_step(river_index: CorpusIndex) -> None:
+    class Stubborn:
+        name = "stubborn"
+
+        def decide(self, state: State) -> Decision:
+            return Decision("retrieve")
+
+    dull = ScriptedGenerator(lambda prompt: "again")
+    built = agent("fixed-4", river_index, limits=Limits(steps=4))
+    trace = dataclasses.replace(built, policy=Stubborn()).run(COMPARISON, dull, 60).trace
+    assert trace.ended == "4 steps"
+    assert [step.closed for step in trace.steps] == [(), (), ("retrieve",), ("retrieve",)]
 
 
 def test_confidence_is_measured_and_its_draft_is_the_answer(river_index: CorpusIndex) -> None:

@@ -165,6 +165,8 @@ def test_the_floor_at_zero_biases_nothing() -> None:
     assert found.model.reason_drop == pytest.approx(0.05)
     assert not any(check.violated for check in found.checks)
     assert sum("0 cuts the fall short" in note for note in found.notes) == 2
+    priced = calibrate(simulate(truth, 3, seed=3, length=4), RetrievalMDP(), cost_by="tokens", price=0.25)
+    assert "one token costs as much as 0.25 of quality is worth" in priced.notes
 
 
 def test_what_was_never_observed_keeps_its_bins() -> None:

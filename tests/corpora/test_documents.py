@@ -56,12 +56,11 @@ def test_folder_of_documents(tmp_path: Path) -> None:
         ("PAPER.PDF#1.0", "The Tiber flows through Rome."),
         ("PAPER.PDF#2.0", "It is 406 kilometres long."),
         ("po.txt#0", "The Po is long."),
-        ("sub/notes.md#0", "# Arno"),
-        ("sub/notes.md#1", "The Arno is a river."),
-        ("sub/notes.md#2", "It flows through Florence."),
+        ("sub/notes.md#0", "The Arno is a river."),
+        ("sub/notes.md#1", "It flows through Florence."),
     }
     assert {(p.title, p.source) for p in data.passages if p.id.startswith("sub")} == {
-        ("notes", "sub/notes.md")
+        ("Arno", "sub/notes.md")
     }
     assert data.questions == ()
 
@@ -171,6 +170,55 @@ HTML = """<!DOCTYPE html><html><head><meta charset="utf-8"><title>The  Po </titl
 <ul><li>one<li>two</ul><button>Buy</button><!-- comment --><template>no</template></body>"""
 
 
+MARKDOWN = {  # text -> title, and what is left of the text
+    "# Arno\n\nIt flows.": ("Arno", "It flows."),
+    "\n\n#  The `Arno` at **Pisa** ##\nIt flows.": ("The Arno at Pisa", "It flows."),
+    "The [Arno](a.md)\n====\nIt flows.": ("The Arno", "It flows."),
+    "# snake_case and _emphasis_\nIt flows.": ("snake_case and emphasis", "It flows."),
+    "---\n# a comment\ntags: x\n---\n# Arno\nIt flows.": ("Arno", None),
+    "It flows.\n\n# Arno\nTo Pisa.": ("Arno", None),
+    "```sh\n# install\n```\n# Arno\nIt flows.": ("Arno", None),
+    "~~~\n# install\n```\n# more\n~~~ \nIt flows.": ("page", None),
+    "# Arno": ("Arno", None),  # all there is
+    "## Arno\n#hashtag\nIt flows.": ("page", None),
+    "It flows.\nTo Pisa.\n===": ("page", None),  # the last line of a paragraph
+    "# \n\n===\n": ("page", None),
+}
+
+
+@pytest.mark.parametrize("text", MARKDOWN)
+def test_the_first_heading_is_the_title_of_a_markdown_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "page.md").write_text(text)
+    title, left = MARKDOWN[text]
+    read = read_document(tmp_path / "page.md", 10_000)
+    assert read.title == title
+    assert read.parts[0][1].strip() == (text.strip() if left is None else left)
+
+
+@pytest.mark.parametrize(
+    ("title", "heading", "repeated"),
+    [
+        ("Po", "Po", True),
+        ("The Po", "THE  po", True),
+        ("Po | Rivers of Italy", "Po", True),
+        ("Po - Rivers of Italy", "Po", True),
+        ("Po-Delta", "Po", False),
+        ("Rivers: Po", "Po", False),
+    ],
+)
+def test_the_title_is_not_repeated_at_the_head_of_a_page(
+    tmp_path: Path, title: str, heading: str, repeated: bool
+) -> None:
+    text = f"<title>{title}</title><h1>{heading}</h1><p>It is long.<p>{heading}"
+    (tmp_path / "po.html").write_text(text)
+    (tmp_path / "bare.html").write_text(f"<h1>{heading}</h1>")
+    data = load_folder(tmp_path)
+    (bare, page) = data.passages
+    assert page.title == title
+    assert page.text.split()[0] == ("It" if repeated else heading)
+    assert bare.text.split() == heading.split()  # all there is stays
+
+
 def test_html_keeps_title_and_text_alone(tmp_path: Path) -> None:
     (tmp_path / "po.html").write_text(HTML)
     (tmp_path / "old.htm").write_bytes('<meta charset="latin1"><p>Caf\u00e9 \u2013 fin.'.encode("cp1252"))
@@ -219,7 +267,7 @@ def test_docx_is_read_with_tables_boxes_and_changes_as_they_are_shown(tmp_path: 
     read = read_document(tmp_path / "atlas.docx", 10**7)
     assert read.title == "The River Atlas"
     assert read.parts[0][1].split("\n\n") == [
-        "The River Atlas", "The Arno is 241 km", "River | Length", "Tiber | 406 km", "Controlled.",
+        "The Arno is 241 km", "River | Length", "Tiber | 406 km", "Controlled.",
         "In stays.", "Boxed.",
     ]  # fmt: skip
 

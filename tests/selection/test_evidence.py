@@ -84,7 +84,7 @@ def test_a_bridge_is_worth_more_in_company() -> None:
     chosen = replace(PLAIN, link_benefit=0.2).select(c, 20)
     assert chosen.ids == ("seed", "bridge")
     assert chosen.result.objective == pytest.approx(0.9 + 0.2 + 0.18)
-    assert "0.180 for its links, most with 'seed'" in chosen.decisions[2].reason
+    assert "0.18 is gained beside 'seed'" in chosen.decisions[2].reason
     with pytest.raises(InputError, match="needs candidates with evidence links"):
         replace(PLAIN, link_benefit=0.2).select(replace(c, links=None), 20)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from mio_rag.adapters.plain import select
 from mio_rag.candidates import Candidates
 from mio_rag.context import render_context
 from mio_rag.errors import InputError
+from mio_rag.selection.result import Decision
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import Status
 
@@ -200,6 +202,26 @@ def test_the_radius_of_the_candidates_takes_precedence() -> None:
 # --- explanations
 
 
+def rounded(value: float) -> str:
+    return f"{value:.2f}" if abs(value) >= 0.0995 else f"{value:.2g}"
+
+
+def _check_amounts(decision: Decision, value: float, alone: float) -> None:
+    """The amounts of a sentence are those of the program, and add up."""
+    adds = re.search(r"(?:^|would )adds? (-?[\d.e-]+)", decision.reason)
+    assert adds is None or adds[1] == rounded(value)
+    own = re.search(r"worth (-?[\d.e-]+)", decision.reason)
+    if own is None:
+        assert adds is not None or "not worth" in decision.reason or "exceed" in decision.reason
+        return
+    assert own[1] == rounded(alone)
+    lost = re.search(r"([\d.e-]+) (?:is|would be) lost", decision.reason)
+    gained = re.search(r"([\d.e-]+) (?:is|would be) gained", decision.reason)
+    total = alone - (0 if lost is None else float(lost[1])) + (0 if gained is None else float(gained[1]))
+    assert total == pytest.approx(value, abs=0.011)
+    assert decision.selected == (" would be lost" not in decision.reason)
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("solver", ["auto", "topk"])
 def test_decisions_agree_with_recomputed_values(seed: int, solver: str) -> None:
@@ -211,19 +233,20 @@ def test_decisions_agree_with_recomputed_values(seed: int, solver: str) -> None:
         value = program.objective(beside) - program.objective(without)
         assert decision.value == pytest.approx(value, abs=1e-12)
         assert decision.selected == bool(x[i])
-        if decision.selected or "would add" in decision.reason or "worth" in decision.reason:
-            assert f"{value:+.3f}" in decision.reason or "tolerance" in decision.reason
+        _check_amounts(decision, value, float(program.linear[i]))
         if "tokens and" in decision.reason:
             assert program.cost(beside) > program.budget
         if "is full" in decision.reason:
             assert any("row" in broken for broken in program.violations(beside))
-        if "in place of" in decision.reason:
-            rival = decision.reason.split("in place of '")[1].split("'")[0]
+        if swap := re.search(r"in place of '(\w+)' it would (gain|lose|change)", decision.reason):
+            rival = swap[1]
             swapped = beside.copy()
             swapped[chosen.candidates.ids.index(rival)] = 0
             assert program.violations(swapped) == []
             change = program.objective(swapped) - program.objective(x)
-            assert f"{change:+.3f}" in decision.reason
+            sign = {"gain": 1, "lose": -1, "change": 0}[swap[2]]
+            assert sign * change >= -1e-9
+            assert sign == 0 or f"{swap[2]} {rounded(abs(change))} in total" in decision.reason
             assert solver == "topk" or change <= 1e-6
         if decision.redundant_with is not None:
             j = chosen.candidates.ids.index(decision.redundant_with)
@@ -239,33 +262,51 @@ def test_reasons_by_hand() -> None:
     embeddings = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.6, 0.8]]
     candidates = simple([0.9, 0.5, 0.8, 0.01, 0.7], [5, 5, 5, 5, 50], embeddings=embeddings)
     why = reasons(Selector(redundancy_weight=0.8, passage_penalty=0.05, must_exclude=[]), candidates, 20)
-    assert why["p0"] == "relevance 0.900, adds +0.850 after 0.050 for penalties"
-    assert why["p1"] == "would add -0.350: overlaps with what is chosen, most with 'p0' (similarity 1.00)"
-    assert why["p3"] == "relevance 0.010 does not pay for penalties (-0.040)"
+    assert why["p0"] == "worth 0.85 (relevance 0.90 less 0.05 for penalties)"
+    assert why["p1"] == (
+        "worth 0.45 on its own (relevance 0.50 less 0.05 for penalties), but 0.80 would be lost because it "
+        "repeats 'p0' (similarity 1.00)"
+    )
+    assert why["p3"] == "not worth its price: relevance 0.01, penalties 0.05"
     assert why["p4"] == "its 50 tokens exceed the whole budget of 20"
     why = reasons(
         Selector(redundancy_weight=0, must_exclude=["p0"], must_include=["p3"], max_passages=2),
         candidates,
         20,
     )
-    assert why["p0"] == "excluded (must exclude)"
-    assert why["p3"].startswith("required (must include); relevance 0.010")
-    assert why["p1"] == "worth +0.480, but 'at most 2 passages' is full"
+    assert why["p0"] == "excluded (must_exclude)"
+    assert why["p3"].startswith("required (must_include): worth")
+    assert why["p1"] == "would add 0.48, but 'at most 2 passages' is full"
     why = reasons(PLAIN, candidates, 10)
-    assert why["p1"].startswith(
-        "worth +0.500, but needs 5 tokens and 0 are left; in place of 'p2' it would change"
+    assert why["p1"] == (
+        "would add 0.50, but needs 5 tokens and 0 are left; read in place of 'p2' it would lose 0.30 in total"
     )
-    assert why["p1"].endswith("-0.300")
     why = reasons(Selector(redundancy_weight=0, passage_penalty=0.6, min_passages=3), candidates, 20)
     assert why["p1"] == (
-        "relevance 0.500, adds -0.100 after 0.600 for penalties, which 'at least 3 passages' requires"
+        "worth -0.10 (relevance 0.50 less 0.60 for penalties); chosen because this has to hold: "
+        "at least 3 passages"
+    )
+
+
+def test_what_a_passage_repeats_is_told_of_chosen_ones_too() -> None:
+    embeddings = [[1.0, 0.0], [0.8, 0.6], [0.6, 0.8]]
+    candidates = simple([0.9, 0.8, 0.7], [5, 5, 5], embeddings=embeddings)
+    why = reasons(Selector(redundancy_weight=0.1, passage_penalty=0.05), candidates, 15)
+    assert why["p1"] == (
+        "adds 0.57: worth 0.75 on its own (relevance 0.80 less 0.05 for penalties); 0.18 is lost because it "
+        "repeats other chosen passages, most of all 'p2' (similarity 0.96)"
+    )
+    why = reasons(Selector(redundancy_weight=0.1, passage_penalty=0), candidates, 10)
+    assert why["p0"] == (
+        "adds 0.82: worth 0.90 on its own, its relevance; 0.08 is lost because it repeats 'p1' "
+        "(similarity 0.80)"
     )
 
 
 def test_reasons_name_a_radius_only_where_there_is_one() -> None:
     embeddings = [[1.0, 0.0], [0.0, 1.0]]
     pool = simple([0.9, 0.8], [5, 5], embeddings=embeddings, query_embedding=[1.0, 0.0])
-    for radius, words in ((0.0, "for penalties"), (0.1, "for penalties and radius")):
+    for radius, words in ((0.0, "for penalties)"), (0.1, "for penalties and the radius)")):
         why = reasons(Selector(redundancy_weight=0, passage_penalty=0.1, radius=radius), pool, 20)
         assert why["p0"].endswith(words)
 
@@ -274,11 +315,11 @@ def test_reasons_name_a_radius_only_where_there_is_one() -> None:
 def test_reasons_at_every_scale_of_values(scale: float) -> None:
     candidates = simple([3 * scale, 2 * scale, 2 * scale, 0.0], [3, 2, 2, 1])
     why = reasons(Selector(redundancy_weight=0, passage_penalty=0), candidates, 4)
-    assert "worth +" in why["p0"]
+    assert why["p0"].startswith(f"would add {3 * scale:.2g}" if scale < 1 else "would add 3.00")
     assert "needs 3 tokens and 0 are left; no single passage could make room" in why["p0"]
-    assert "adds +" in why["p1"]
-    assert "adds +" in why["p2"]
-    assert "(nothing is left)" in why["p3"]
+    for name in ("p1", "p2"):
+        assert why[name] == f"worth {f'{2 * scale:.2g}' if scale < 1 else '2.00'}, its relevance"
+    assert why["p3"] == "not worth its price: relevance 0"
 
 
 def test_an_item_that_pays_only_in_company_is_not_called_worthless() -> None:
@@ -286,14 +327,14 @@ def test_an_item_that_pays_only_in_company_is_not_called_worthless() -> None:
     candidates = simple([0.9, 0.0], [5, 5], embeddings=[[1.0, 0.0], [-0.8, 0.6]])
     chosen = Selector(redundancy_weight=1.0, passage_penalty=0.02).select(candidates, 9)
     assert chosen.ids == ("p0",)
-    assert chosen.decisions[1].reason.startswith("worth +0.780, but needs 5 tokens and 4 are left")
+    assert chosen.decisions[1].reason.startswith("would add 0.78, but needs 5 tokens and 4 are left")
 
 
 def test_an_exchange_that_a_row_forbids_is_not_proposed() -> None:
     """p2 would be better than p1, but its source is full once p0 stays."""
     candidates = simple([0.9, 0.3, 0.8], [5, 4, 5], sources=["s", "t", "s"])
     why = reasons(Selector(redundancy_weight=0, passage_penalty=0, max_per_source=1), candidates, 9)
-    assert why["p2"] == "worth +0.800, but 'at most 1 from source 's'' is full"
+    assert why["p2"] == "would add 0.80, but 'at most 1 from source 's'' is full"
     low = simple([0.9, 0.1, 0.8], [5, 5, 6], sources=["s", "t", "t"])
     keep = Selector(redundancy_weight=0, passage_penalty=0, must_include=["p0", "p1"])
     assert "no single passage could make room" in reasons(keep, low, 11)["p2"]

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from mio_rag.retrieval import CorpusIndex
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
+from mio_rag.types import Passage
 from tests.browsing import served
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
@@ -53,6 +55,7 @@ def moved(page: Any, slider: str, key: str, times: int) -> None:
 
 def test_a_person_asks_moves_sliders_and_sees_passages_enter_and_leave(page: Any, address: str) -> None:
     page.goto(address)
+    page.wait_for_selector("#examples button")
     fixed = ("#budget", "#status", "#proof", "#read")
     before = tops(page, *fixed)
     page.keyboard.type(QUESTION)
@@ -80,6 +83,47 @@ def test_a_person_asks_moves_sliders_and_sees_passages_enter_and_leave(page: Any
     moved(page, "#radius", "End", 1)
     assert page.text_content("#radius-value") == "0.30"
     assert tops(page, *fixed) == before, "the layout jumped"
+
+
+def test_an_example_is_asked_by_a_click_or_by_keyboard(page: Any, address: str, demo: Dataset) -> None:
+    page.goto(address)
+    page.wait_for_selector("#examples button")
+    before = tops(page, "#status", "#budget", "#read")
+    shown = [button.text_content() for button in page.query_selector_all("#examples button")]
+    assert len(shown) == 3
+    assert set(shown) <= {question.text for question in demo.questions}
+    page.click("#examples li:nth-child(2) button")
+    page.wait_for_selector(READY)
+    assert page.input_value("#question") == shown[1]
+    first = chosen(page)
+    text = page.locator("#in .text").first
+    assert text.inner_text() == next(p.text for p in demo.passages if p.id == first[0])
+    assert text.evaluate("node => node.scrollHeight <= node.clientHeight + 1")  # all of it
+    page.focus("#examples li:nth-child(3) button")
+    with page.expect_response("**/select"):
+        page.keyboard.press("Enter")
+    page.wait_for_function("id => document.querySelector('#in > li').dataset.id !== id", arg=first[0])
+    assert page.input_value("#question") == shown[2]
+    assert tops(page, "#status", "#budget", "#read") == before, "the layout jumped"
+
+
+def test_on_a_small_screen_what_was_chosen_comes_into_view(browser: Any, address: str) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 800}, reduced_motion="reduce")
+    page.goto(address)
+    page.wait_for_selector("#examples button")
+    assert page.locator("#proof").bounding_box()["y"] > 800
+    page.click("#examples button >> nth=0")
+    page.wait_for_selector(READY)
+    assert 0 <= page.locator("#proof").bounding_box()["y"] < 800
+    page.close()
+
+
+def test_without_examples_there_is_no_empty_frame(page: Any) -> None:
+    index = CorpusIndex.build([Passage("a", "it rains."), Passage("b", "it snows.")], TfidfEmbedder())
+    serving = served(index)
+    page.goto(next(serving))
+    page.wait_for_selector("#examples", state="hidden")
+    next(serving, None)
 
 
 def test_reasons_open_by_keyboard_and_stay_open(page: Any, address: str) -> None:
@@ -128,12 +172,14 @@ def test_a_key_is_asked_for_and_kept_out_of_the_address(browser: Any, demo_index
     address = next(serving)
     page = browser.new_page()
     page.goto(address)
+    page.wait_for_selector("#examples", state="hidden")
     page.keyboard.type(QUESTION)
     page.keyboard.press("Enter")
     page.wait_for_selector("#key-form:not([hidden])")
     page.keyboard.type(KEY)
     page.keyboard.press("Enter")
     page.wait_for_selector(READY)
+    page.wait_for_selector("#examples button")  # they tell of the collection, so they wait for the key
     assert KEY not in page.url
     page.close()
     next(serving, None)
@@ -147,7 +193,7 @@ def test_text_stands_out_and_fits_small_screens(browser: Any, address: str, sche
     page.keyboard.press("Enter")
     page.wait_for_selector(READY)
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
-    for name in ("#status", "#proof", ".text", ".fine", "button.main", ".out .text"):
+    for name in ("#status", "#proof", ".text", ".fine", "button.main", ".out .text", "#examples button"):
         assert contrast(page, name) >= 4.5, name
     page.close()
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from fastapi.testclient import TestClient
 
 from mio_rag import InputError, Retriever, Selector
 from mio_rag.cli.commands.serve import LimitOptions
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.generation import make_generator
 from mio_rag.generation.extractive import ExtractiveGenerator
-from mio_rag.retrieval import CorpusIndex
+from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.service.app import create_app
 from mio_rag.service.limits import ServiceLimits
-from mio_rag.service.run import ServiceSettings, check, read_key, serve
+from mio_rag.service.run import ServiceSettings, app_from_environment, check, read_key, serve
+from mio_rag.types import Passage
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 KEY = "a key of more than sixteen characters"
@@ -97,7 +100,17 @@ def test_ask_answers_from_what_was_selected(client: TestClient) -> None:
         ({"deadline_seconds": 31}, 422, "30"),
         ({"radius": -1}, 422, "radius"),
         ({"passage_penalty": "much"}, 422, "passage_penalty"),
-        ({"budget": 100}, 422, "Extra inputs"),
+        ({"budget": 100}, 422, "/select has no field 'budget'; did you mean 'budget_tokens'? The fields are"),
+        (
+            {"redundancy": 0.1},
+            422,
+            "did you mean 'redundancy_weight'? The fields are redundancy_weight, passage",
+        ),
+        ({"zzz": 1}, 422, "/select has no field 'zzz'. The fields are redundancy_weight, passage_penalty,"),
+        ({"max_tokens": 9}, 422, "/select has no field 'max_tokens' (but /ask has). The fields are"),
+        ({"question": 7}, 422, "question=7: Input should be a valid string"),
+        ({"budget_tokens": "many"}, 422, "budget_tokens='many': Input should be a valid integer"),
+        ({"max_passages": True}, 422, "max_passages=true: Input should be a valid integer"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_words(
@@ -106,6 +119,105 @@ def test_what_cannot_be_used_is_refused_in_words(
     answer = client.post("/select", json={"question": QUESTION, **change})
     assert answer.status_code == status
     assert words in "; ".join(answer.json()["error"]["problems"])
+
+
+def test_a_field_that_is_missing_is_named(client: TestClient) -> None:
+    answer = client.post("/ask", json={"query": "Which tower is taller?", "max_token": 8})
+    assert answer.status_code == 422
+    missing, query, length = answer.json()["error"]["problems"]
+    assert missing == "the field 'question' is missing: give it"
+    assert query.startswith("/ask has no field 'query'")
+    assert "did you mean 'max_tokens'?" in length
+    assert length.endswith("max_tokens")  # a field of /ask alone
+
+
+@pytest.mark.parametrize("path", ["/select", "/ask"])
+def test_every_field_of_requests_and_answers_is_described(client: TestClient, path: str) -> None:
+    document = client.get("/openapi.json").json()
+    parts = document["components"]["schemas"]
+
+    def undescribed(value: Any, schema: dict[str, Any], where: str) -> list[str]:
+        options = [
+            parts[o["$ref"].rpartition("/")[2]] if "$ref" in o else o for o in schema.get("anyOf", [schema])
+        ]
+        known = next((o for o in options if "properties" in o), None)
+        if isinstance(value, dict):
+            assert known is not None, where
+            found = [f"{where}.{name}" for name in value if name not in known["properties"]]
+            inner = [(item, known["properties"][name], f"{where}.{name}") for name, item in value.items()]
+            return found + [name for item in inner for name in undescribed(*item)]
+        if isinstance(value, list):
+            items = next(o for o in options if o.get("type") == "array")["items"]
+            return [name for item in value for name in undescribed(item, items, f"{where}[]")]
+        return []
+
+    operation = document["paths"][path]["post"]
+    answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    for change in ({}, {"radius": 0.1}, {"more_tokens": 50} if path == "/select" else {}):
+        got = client.post(path, json={"question": QUESTION, **change})
+        assert got.status_code == 200
+        assert undescribed(got.json(), answer, path) == []
+    asked = parts[
+        operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    ]
+    assert all("description" in field for field in asked["properties"].values())
+    page = client.get("/docs").text
+    assert all(
+        f"<code>{name}</code>" in page for name in ("wall_seconds", "worst_case.upper", "passages[].value")
+    )
+
+
+def test_health_tells_whole_numbers_as_such_and_seconds_without_noise(demo_index: CorpusIndex) -> None:
+    limits = ServiceLimits(max_deadline_seconds=0.1 + 0.2)
+    with TestClient(create_app(demo_index, make_generator("extractive"), limits)) as client:
+        text = client.get("/health").text
+    assert '"max_deadline_seconds":0.3,' in text
+    assert '"max_pool":200,' in text
+    told = json.loads(text)["limits"]
+    assert {**limits.to_dict(), "max_deadline_seconds": 0.3} == told
+
+
+def test_examples_are_those_of_the_set_of_the_operator_or_of_the_titles(
+    demo: Dataset, demo_index: CorpusIndex, river_index: CorpusIndex
+) -> None:
+    def proposed(index: CorpusIndex, **given: Any) -> list[str]:
+        with TestClient(create_app(index, make_generator("extractive"), **given)) as client:
+            found: list[str] = client.get("/examples").json()["questions"]
+        return found
+
+    assert set(proposed(demo_index)) < {question.text for question in demo.questions}
+    assert proposed(demo_index, examples=[" Which  one?", "What?"]) == ["Which  one?", "What?"]
+    titles = {passage.title for passage in river_index.passages}
+    about = [re.fullmatch(r"What does the collection say about (.*)\?", q) for q in proposed(river_index)]
+    assert len(about) == 3
+    assert all(found and found[1] in titles for found in about)
+    other = CorpusIndex.build(demo.passages[:20], TfidfEmbedder(dimensions=9), "demo")
+    assert all(q.startswith("What does the collection say about") for q in proposed(other))
+    nameless = CorpusIndex.build([Passage("a", "it rains."), Passage("b", "it snows.")], TfidfEmbedder())
+    assert proposed(nameless) == []
+    with TestClient(create_app(demo_index, make_generator("extractive"), api_key=KEY)) as client:
+        assert client.get("/examples").status_code == 401
+
+
+def test_worker_processes_propose_what_the_operator_gave(
+    demo_index: CorpusIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = demo_index.save(tmp_path / "index")
+    settings = ServiceSettings(str(folder), examples=("Which one?", "What?"))
+    monkeypatch.setenv("MIO_RAG_SERVICE", json.dumps(asdict(settings)))
+    monkeypatch.delenv("MIO_RAG_API_KEY", raising=False)
+    with TestClient(app_from_environment()) as client:
+        assert client.get("/examples").json() == {"questions": ["Which one?", "What?"]}
+
+
+def test_examples_that_nobody_could_ask_are_refused() -> None:
+    given = ServiceSettings("index", examples=("", "x" * 2001, *["fine?"] * 11))
+    with pytest.raises(InputError) as raised:
+        check(given, None, without_key=False)
+    many, empty, long = raised.value.problems
+    assert "at most 12" in many
+    assert "is empty" in empty
+    assert "2001 characters" in long
 
 
 @pytest.mark.parametrize(

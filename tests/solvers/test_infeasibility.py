@@ -94,3 +94,22 @@ def test_a_budget_of_nothing_is_not_minus_nothing() -> None:
     conflict = find_conflict(SelectionProgram([1.0], [[0.0]], [0], -1), ["a"])
     assert conflict is not None
     assert "a budget of 0 tokens would do" in conflict.explain()
+
+
+@pytest.mark.parametrize("solver", ["highs", "cpsat", "exhaustive", "branch_and_bound", "pyomo"])
+def test_every_back_end_says_infeasibility_in_the_same_words(solver: str) -> None:
+    pytest.importorskip({"cpsat": "ortools", "pyomo": "pyomo"}.get(solver, "numpy"))
+    program = SelectionProgram(
+        np.ones(3), np.zeros((3, 3)), np.full(3, 2.0), 5.0, tuple(passage_count(3, minimum=3))
+    )
+    assert solve(program, solver).message == "no selection satisfies the constraints"
+
+
+def test_one_is_a_singular() -> None:
+    program = SelectionProgram(
+        np.ones(2), np.zeros((2, 2)), np.full(2, 1.0), 0.5, tuple(passage_count(2, minimum=1))
+    )
+    found = find_conflict(program, ["a", "b"])
+    assert found is not None
+    assert found.parts == ("at most 0.5 tokens", "at least 1 passage")
+    assert found.explain().endswith("a budget of 1 token would do")

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from mio_rag.cli.app import app
 from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, SolveResult, Status, solve
@@ -129,7 +131,28 @@ def test_every_failed_case_is_listed_with_its_program() -> None:
     for line in lines[1::2]:
         program = SelectionProgram.from_json(line)
         assert (program.fixed >= 0).any()
-        assert json.loads(line) == program.to_dict()
+
+
+def test_the_programs_shown_say_nothing_that_is_default_and_can_be_solved_as_they_are() -> None:
+    given: dict[str, SelectionProgram] = {}
+
+    def refusing(program: SelectionProgram, options: SolveOptions) -> SolveResult:
+        given.setdefault(json.dumps(program.to_dict()), program)
+        raise InputError("no")
+
+    with pytest.raises(AssertionError) as found:
+        check_solver(refusing, name="refusing", exact=True, programs=30, max_free=12)
+    shown = str(found.value).splitlines()[2::2]
+    assert {json.dumps(SelectionProgram.from_json(line).to_dict()) for line in shown} == set(given)
+    for line in shown:
+        program, data = SelectionProgram.from_json(line), json.loads(line)
+        assert ("rows" in data, "pairwise" in data) == (bool(program.rows), bool(program.pairwise.any()))
+        assert ("fixed" in data) == bool((program.fixed >= 0).any())
+        assert all(None not in row.values() for row in data.get("rows", ()))
+    for line in shown[:3] + shown[60:63]:
+        answered = CliRunner().invoke(app, ["solve", "-", "--json"], input=line)
+        expected = solve(SelectionProgram.from_json(line))
+        assert json.loads(answered.stdout)["objective"] == expected.objective
 
 
 def test_refusals_are_allowed_for_odd_numbers_alone() -> None:

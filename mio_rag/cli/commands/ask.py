@@ -13,6 +13,7 @@ from mio_rag.cli.options.relevance import RelevanceOptions, doubt_embedder
 from mio_rag.cli.options.shared import (
     Budget,
     Exclude,
+    Explain,
     GeneratorSpec,
     Include,
     Json,
@@ -65,9 +66,10 @@ def ask(
     ] = None,
     agent: AgentOptions,
     config: ConfigFile = None,
+    explain: Explain = False,
     json_output: Json = False,
 ) -> None:
-    """Choose passages, let a model answer from them, and show the passages."""
+    """Choose passages, let a model answer from them, and show the answer and what was read."""
     from mio_rag.ask import ask as answer_question
     from mio_rag.cli.show.selection import print_answer, print_selection
     from mio_rag.generation import check_generator, make_generator
@@ -106,6 +108,7 @@ def ask(
                 max_tokens=max_tokens,
                 seed=solving.seed,
                 trace=trace,
+                explain=explain,
             )
             return
         selection, answer = answer_question(
@@ -136,7 +139,8 @@ def ask(
         )
         return
     print_answer(output.console, answer)
-    print_selection(output.console, selection)
+    output.console.print("read:", style="dim")
+    print_selection(output.console, selection, explain=explain)
 
 
 def _ask_agent(
@@ -152,11 +156,13 @@ def _ask_agent(
     max_tokens: int,
     seed: int,
     trace: Path | None,
+    explain: bool,
 ) -> None:
     """Answer one question through an agent, and show how."""
     import hashlib
 
     from mio_rag.cli.show.control import print_outcome
+    from mio_rag.cli.show.selection import print_selection
     from mio_rag.control.controller import Setup, answered
     from mio_rag.control.make import make_controller
     from mio_rag.control.trace import append_traces
@@ -173,6 +179,9 @@ def _ask_agent(
         output.json(_outcome_json(outcome))
     else:
         print_outcome(output.console, outcome.trace)
+        if explain and outcome.selection is not None:
+            output.console.print("\nread in the end:", style="dim")
+            print_selection(output.console, outcome.selection, explain=True)
 
 
 def _outcome_json(outcome: Outcome) -> dict[str, Any]:

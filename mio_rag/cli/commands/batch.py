@@ -23,6 +23,7 @@ from mio_rag.cli.options.shared import (
 from mio_rag.cli.options.side import SideOptions
 from mio_rag.cli.output import open_output
 from mio_rag.errors import InputError, collect
+from mio_rag.formulations.numbers import plural
 
 if TYPE_CHECKING:
     from mio_rag.batch import BatchSummary, Engine
@@ -130,10 +131,19 @@ def _sentences(done: BatchSummary) -> str:
         if done.peak_worker_mb is None
         else f"at most {done.peak_worker_mb:.0f} MB each"
     )
+    if done.done_before >= done.rows:
+        return f"{text}: nothing was left to do -> {done.out}"
     return (
-        f"{text}\n{done.rows_per_second:.0f} rows per second, {done.seconds:.0f} s, "
-        f"{done.workers} worker(s), {peak} -> {done.out}"
+        f"{text}\n{_rate(done.rows_per_second)}, {done.seconds:.0f} s, "
+        f"{plural(done.workers, 'worker')}, {peak} -> {done.out}"
     )
+
+
+def _rate(per_second: float) -> str:
+    """Rows in a time in which there is at least one."""
+    units = {"second": 1, "minute": 60, "hour": 3600}
+    unit = next((unit for unit, seconds in units.items() if per_second * seconds >= 1), "hour")
+    return f"{per_second * units[unit]:.3g} rows per {unit}"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""``mio-rag select``: passages for one question, with reasons and certificate."""
+"""``mio-rag select``: passages for one question, with a proof and, on request, reasons."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mio_rag.cli.options.relevance import RelevanceOptions, doubt_embedder
 from mio_rag.cli.options.shared import (
     Budget,
     Exclude,
+    Explain,
     Include,
     Json,
     ModeName,
@@ -45,9 +46,10 @@ def select(
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     config: ConfigFile = None,
+    explain: Explain = False,
     json_output: Json = False,
 ) -> None:
-    """Choose passages for a question, with reasons and certificate.
+    """Choose passages for a question, and prove the choice; with --explain also say why.
 
     Tokens are counted by an approximation, since no model reads the passages; `ask` uses the tokenizer of its
     model.
@@ -77,4 +79,4 @@ def select(
     if json_output:
         output.json({"question": question, **selection.to_dict()})
         return
-    print_selection(output.console, selection)
+    print_selection(output.console, selection, explain=explain)

@@ -91,6 +91,15 @@ def serve(
     without_key: Annotated[
         bool, typer.Option("--without-key", help="Allow access from other machines without a key.")
     ] = False,
+    example: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--example",
+            metavar="QUESTION",
+            help="Question that the page proposes. Repeatable.",
+            show_default="from the index",
+        ),
+    ] = None,
     *,
     limits: LimitOptions,
     clients: ConnectionOptions,
@@ -102,11 +111,12 @@ def serve(
     from mio_rag.service.run import ServiceSettings, check, read_key
     from mio_rag.service.run import serve as run
 
-    output = open_output(False)
+    output, examples = open_output(False), tuple(example or ())
 
     def checked() -> str | None:
         key = read_key(api_key_file)
-        check(ServiceSettings(str(index), generator, host, port, workers), key, without_key)
+        where = ServiceSettings(str(index), generator, host, port, workers, examples=examples)
+        check(where, key, without_key)
         return key
 
     bounds, connections, key, *_ = collect(
@@ -116,7 +126,7 @@ def serve(
         lambda: check_index(index),
         lambda: check_generator(generator),
     )
-    settings = ServiceSettings(str(index), generator, host, port, workers, bounds, connections)
+    settings = ServiceSettings(str(index), generator, host, port, workers, bounds, connections, examples)
     shown = f"[{host}]" if ":" in host else host
 
     answered = False

@@ -26,6 +26,7 @@ __all__ = [
     "Budget",
     "EmbedderName",
     "Exclude",
+    "Explain",
     "GeneratorSpec",
     "Include",
     "Json",
@@ -46,6 +47,9 @@ __all__ = [
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="Also say why each passage is in or out, and what it is worth.")
+]
 Budget = Annotated[
     int, typer.Option("--budget-tokens", help="Maximum size of the context, in tokens of the reader.")
 ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from mio_rag.cli.show.selection import print_passage
 from mio_rag.cli.terminal import Terminal, styled
 from mio_rag.control.mdp.policies import open_actions
 from mio_rag.control.mdp.trace import ProcessTrace
@@ -73,7 +74,10 @@ def _table(*titles: str, left: int = 1) -> Table:
 
 
 def print_outcome(console: Terminal, trace: Trace) -> None:
-    """The answer, then every step: what was done and what it brought; of the process U and worth as well."""
+    """The answer, what was read for it, then every step: what was done and what it brought.
+
+    Of the process U and worth as well.
+    """
     console.print(trace.answer or "(no answer)", style="bold")
     parts = trace.parts.values()
     process = trace if isinstance(trace, ProcessTrace) else None
@@ -85,6 +89,10 @@ def print_outcome(console: Terminal, trace: Trace) -> None:
         style="dim",
     )
     levels = [] if process is None else _levels(process)
+    for place, passage in enumerate(trace.passages, 1):
+        print_passage(console, place, passage["title"], passage["id"], passage["tokens"], passage["text"])
+    if trace.passages:
+        console.print()
     table = _table("step", "action", "what", "new", *(("U", "then", "Q") if levels else ()), "s", left=3)
     for k, step in enumerate(trace.steps):
         table.add_row(
@@ -100,11 +108,6 @@ def print_outcome(console: Terminal, trace: Trace) -> None:
     if trace.error is not None:
         console.print(trace.error, style="red", soft_wrap=True)
     console.print(f"ended: {trace.ended}{'' if process is None else _end(process)}")
-    for passage in trace.passages:
-        title = f" {passage['title']} " if passage["title"] else " "
-        console.print(
-            styled(("\u2713", "green"), title, (passage["id"], "dim"), f", {passage['tokens']} tokens")
-        )
 
 
 def _levels(trace: ProcessTrace) -> list[tuple[str, str, str]]:
@@ -114,7 +117,7 @@ def _levels(trace: ProcessTrace) -> list[tuple[str, str, str]]:
         (
             f"{step.uncertainty:.3f}",
             f"{step.next_uncertainty:.3f}",
-            _worth(step.q_values, open_actions(trace.steps[:k], closed_book)),
+            _worth(step.q_values, open_actions(trace.steps[:k], closed_book, step.closed)),
         )
         for k, step in enumerate(trace.steps)
     ]
@@ -122,7 +125,8 @@ def _levels(trace: ProcessTrace) -> list[tuple[str, str, str]]:
 
 def _end(trace: ProcessTrace) -> str:
     """U in the end, and why nothing more was done."""
-    worth = _worth(trace.last_q_values, open_actions(trace.steps, bool(trace.settings["closed_book"])))
+    closed_book = bool(trace.settings["closed_book"])
+    worth = _worth(trace.last_q_values, open_actions(trace.steps, closed_book, trace.last_closed))
     return f", at U = {trace.uncertainty:.3f}" + (f"; {worth}" if worth and trace.ended == "stop" else "")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
-from mio_rag.cli.terminal import Terminal, styled
+from mio_rag.cli.terminal import Terminal, printable, styled
+from mio_rag.formulations.numbers import plural
 
 if TYPE_CHECKING:
     from mio_rag.corpora.dataset import LeftOut
@@ -15,61 +15,128 @@ if TYPE_CHECKING:
     from mio_rag.solvers.result import SolveResult
     from mio_rag.types import Answer
 
-__all__ = ["print_answer", "print_left_out", "print_result", "print_selection"]
+__all__ = [
+    "print_answer",
+    "print_left_out",
+    "print_passage",
+    "print_result",
+    "print_selection",
+    "snippet",
+]
 
 
-def print_selection(console: Terminal, selection: Selection, show_rest: int = 8) -> None:
-    """The chosen passages, then the best of the rest, each with its reason; the certificate last."""
-    if selection.result.x is None:
-        console.print(selection.explain())
+_SNIPPET_LINES, _SNIPPET_LENGTH = 2, 160  # on a terminal; in characters, where the output goes elsewhere
+
+
+def print_selection(
+    console: Terminal, selection: Selection, *, explain: bool = False, show_rest: int = 8
+) -> None:
+    """The chosen passages in prompt order, and one line about them.
+
+    Parameters
+    ----------
+    explain : bool
+        Also why each passage is chosen, why the best of the rest are not, and the whole certificate.
+    show_rest : int
+        How many of the rest, with `explain`.
+    """
+    result = selection.result
+    if result.x is None:
+        console.print(selection.explain(), soft_wrap=not console.is_terminal)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, kind in (
-        ("", "left"),
-        ("passage", "left"),
-        ("tokens", "right"),
-        ("relevance", "right"),
-        ("why", "left"),
-    ):
-        table.add_column(name, justify=kind, overflow="fold")  # type: ignore[arg-type]
-    chosen = list(selection.chosen)
-    rest = sorted(
-        (i for i in range(len(selection.candidates)) if i not in set(chosen)),
-        key=lambda i: -selection.decisions[i].value,
-    )
-    for i in chosen + rest[:show_rest]:
+    for place, i in enumerate(selection.chosen, 1):
         d, passage = selection.decisions[i], selection.candidates.passage(i)
-        label = styled(f"{passage.title} ", (d.id, "dim")) if passage.title else d.id
-        mark, style = (("\u2713", "green"), "") if d.selected else (("\u00b7", "dim"), "dim")
-        table.add_row(
-            styled(mark),
-            label,
-            str(d.tokens),
-            f"{round(d.relevance, 3) + 0.0:.3f}",
-            d.reason,
-            style=style,
+        print_passage(
+            console, place, passage.title, d.id, d.tokens, passage.text, f"why: {d.reason}" if explain else ""
         )
-    console.print(table)
-    if len(rest) > show_rest:
-        console.print(f"  and {len(rest) - show_rest} more left out", style="dim")
-    count = f"{len(chosen)} passage{'' if len(chosen) == 1 else 's'}"
+    if explain:
+        _print_rest(console, selection, show_rest)
     console.print(
         styled(
-            (f"{count}, {selection.tokens_used} of {selection.budget_tokens} tokens", "bold"),
-            f" \u2014 {selection.result.certificate()}",
-        )
+            (
+                f"{plural(len(selection.chosen), 'passage')}, "
+                f"{selection.tokens_used} of {plural(selection.budget_tokens, 'token')}",
+                "bold",
+            ),
+            f" \u2014 {result.certificate() if explain else _proof(result)}",
+        ),
+        soft_wrap=not console.is_terminal,
     )
     for line in (*([selection.worst_case.explain()] if selection.worst_case else []), *selection.notes):
-        console.print(line)
+        console.print(line, soft_wrap=not console.is_terminal)
+
+
+def print_passage(
+    console: Terminal, place: int, title: str, identifier: str, tokens: int, text: str, why: str = ""
+) -> None:
+    """Which passage is read, what it costs, and how it begins."""
+    name = ((title, "bold"), "  ", (identifier, "dim")) if title else ((identifier, "bold"),)
+    console.print(
+        styled(f"{place}. ", *name, (f", {plural(tokens, 'token')}", "dim")),
+        soft_wrap=not console.is_terminal,
+    )
+    for line in snippet(text, console.width - 3 if console.is_terminal else None):
+        console.print(f"   {line}", soft_wrap=True)
+    if why:
+        _print_indented(console, why)
+
+
+def snippet(text: str, width: int | None) -> list[str]:
+    """The beginning of a text, in lines of so many characters; None: in one line, wherever that ends."""
+    text = " ".join(printable(text).split())
+    lines = 1 if width is None else _SNIPPET_LINES
+    width = _SNIPPET_LENGTH if width is None else max(20, width)
+    shown = textwrap.wrap(text, width, break_on_hyphens=False)
+    if len(shown) <= lines:
+        return shown
+    shown = textwrap.wrap(" ".join(shown[:lines]), width - 4, break_on_hyphens=False)[:lines]
+    return [*shown[:-1], f"{shown[-1]} ..."]
+
+
+def _print_indented(console: Terminal, text: str) -> None:
+    lines = textwrap.wrap(text, max(20, console.width - 3)) if console.is_terminal else [text]
+    for line in lines:
+        console.print(f"   {line}", style="dim", soft_wrap=True)
+
+
+def _print_rest(console: Terminal, selection: Selection, shown: int) -> None:
+    """The best of what is left out, and why."""
+    chosen = set(selection.chosen)
+    rest = [i for i in range(len(selection.candidates)) if i not in chosen]
+    rest.sort(key=lambda i: -selection.decisions[i].value)
+    if rest:
+        console.print("\nleft out, what would add most first:", style="dim")
+    for i in rest[:shown]:
+        d, passage = selection.decisions[i], selection.candidates.passage(i)
+        name = f"{passage.title}  {d.id}" if passage.title else d.id
+        console.print(f" - {name}, {plural(d.tokens, 'token')}", soft_wrap=not console.is_terminal)
+        _print_indented(console, d.reason)
+    if len(rest) > shown:
+        console.print(f"   and {len(rest) - shown} more; --json lists everything", style="dim")
+    console.print()
+
+
+def _proof(result: SolveResult) -> str:
+    """What is proven about the choice, in words."""
+    if result.is_optimal:
+        within = f" to within {result.gap:.2%}" if result.gap and result.gap > 1e-4 else ""
+        return f"proven optimal{within}: no other choice is worth more"
+    why = [f"the {result.limit} limit came first"] if result.limit else []
+    why += [result.message] if result.message else []
+    most = ""
+    if result.gap is not None:  # what is not proven never reads as nothing
+        most = f": the best choice is worth at most {max(result.gap, 1e-4):.2%} more"
+    return f"not proven optimal{most}" + (f" ({'; '.join(why)})" if why else "")
 
 
 def print_answer(console: Terminal, answer: Answer) -> None:
     """What the reader said, and what that took."""
-    console.print(answer.text or "(no answer)", style="bold")
+    console.print(answer.text or "(no answer)", style="bold", soft_wrap=not console.is_terminal)
     console.print(
         f"{answer.generator}: {answer.prompt_tokens} prompt and {answer.completion_tokens} answer tokens, "
         f"{answer.latency_seconds:.2f} s\n",
         style="dim",
+        soft_wrap=not console.is_terminal,
     )
 
 

@@ -94,6 +94,7 @@ class _Run:
     ended: str = "stop"
     level: float = 1.0
     q: dict[str, float] | None = None
+    closed: tuple[str, ...] = ()
 
     def answer(self, replies: Replies | None) -> Reply:
         """Act until the controller stops or a limit comes, then answer."""
@@ -126,7 +127,7 @@ class _Run:
         self.opening = meter.take()
         while True:
             step = len(self.steps)
-            possible = open_actions(self.steps, agent.parts.finder is None)
+            possible = open_actions(self.steps, agent.parts.finder is None, self.closed)
             decision = agent.policy.decide(State(self.question.id, step, self.level, possible))
             self.q = decision.q_values
             if decision.action == "stop":
@@ -134,19 +135,25 @@ class _Run:
             if step >= limits.steps:
                 raise LimitReached(f"{limits.steps} steps")
             meter.check()
-            self.steps.append(self._act(decision.action, self.q, self.level, step, self.memory, meter))
-            self.level = self.steps[-1].next_uncertainty
+            query = ""
+            if decision.action == "retrieve":
+                query = agent.parts.decomposer.next_query(self.memory, self.level, meter)
+                if self._searched(query) and not self.closed:
+                    self.closed = ("retrieve",)  # it would change nothing: no step, decide again without it
+                    continue
+            self.steps.append(self._act(decision.action, query, step, self.memory, meter))
+            self.level, self.closed = self.steps[-1].next_uncertainty, ()
 
-    def _act(
-        self, action: str, q: dict[str, float] | None, level: float, step: int, memory: Memory, meter: Meter
-    ) -> ProcessStep:
+    def _searched(self, query: str) -> bool:
+        return query.lower() in {q.lower() for q in self.memory.queries}
+
+    def _act(self, action: str, query: str, step: int, memory: Memory, meter: Meter) -> ProcessStep:
         """Carry an action out, and see what it did to U."""
-        query = note = ""
+        note, level = "", self.level
         new: tuple[str, ...] = ()
         if action == "retrieve":
             assert self.agent.parts.finder is not None
-            query = self.agent.parts.decomposer.next_query(memory, level, meter)
-            if query.lower() not in {q.lower() for q in memory.queries}:
+            if not self._searched(query):  # a policy of one's own may insist
                 read = _ids(memory)
                 new = self.agent.parts.finder.find(memory, query, meter)
                 memory.draft = memory.draft if _ids(memory) == read else None
@@ -161,12 +168,13 @@ class _Run:
             step=step,
             uncertainty=level,
             action=action,
-            q_values=q,
+            q_values=self.q,
             query=query,
             note=note,
             new_ids=new,
             selected_ids=_ids(memory),
             next_uncertainty=after,
+            closed=self.closed,
             calls=meter.take(),
         )
 
@@ -186,6 +194,7 @@ class _Run:
             ended=self.ended if error is None else "error",
             uncertainty=self.level,
             last_q_values=self.q,
+            last_closed=self.closed,
             passages=read_passages(self.memory.selection),
             answer="" if reply is None else reply.answer.text,
             choice=None if reply is None else reply.choice,

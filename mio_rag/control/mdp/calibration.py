@@ -236,7 +236,7 @@ def _costs(
     rate = price if price is not None or one is None else kept / one.value
     assert rate is not None
     notes.append(
-        f"one of {cost_by} is worth {rate:.3g} of quality"
+        f"one {cost_by.removesuffix('s')} costs as much as {rate:.3g} of quality is worth"
         + ("" if price is not None else ", so that a reasoning step keeps its cost")
     )
     both = (mean_of(retrieved, amount), one)

@@ -22,8 +22,8 @@ from typing import Protocol
 
 from mio_rag.control.mdp.gauges import draw
 from mio_rag.control.mdp.plan import TIE, Plan, solve_plan
+from mio_rag.control.mdp.trace import ProcessStep
 from mio_rag.control.settings import GAUGES
-from mio_rag.control.trace import Step
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import ACTIONS, RetrievalMDP
 
@@ -149,16 +149,24 @@ def _open_one(wanted: str, state: State) -> str:
     return next(action for action in (wanted, other, "stop") if action in state.open)
 
 
-def open_actions(steps: Sequence[Step], closed_book: bool) -> tuple[str, ...]:
+def open_actions(
+    steps: Sequence[ProcessStep], closed_book: bool, tried: Sequence[str] = ()
+) -> tuple[str, ...]:
     """What can bring something new after these steps.
 
     Models decode greedily and retrieval is deterministic, so a query that was searched for brings nothing
     again, and a prompt that brought no new note brings none again: until a note changes what is asked for, or
     new passages what is thought about.
+
+    Parameters
+    ----------
+    tried : sequence of str
+        Actions that were chosen since the last step and could not change anything.
     """
     closed: set[str] = set()
     queries: set[str] = set()
     for step in steps:
+        closed.update(step.closed)
         if step.action == "retrieve":
             if step.query.lower() in queries:
                 closed.add("retrieve")
@@ -169,6 +177,7 @@ def open_actions(steps: Sequence[Step], closed_book: bool) -> tuple[str, ...]:
             closed.discard("retrieve")
         else:
             closed.add("reason")
+    closed.update(tried)
     if closed_book:
         closed.add("retrieve")
     return tuple(action for action in ACTIONS if action not in closed)

@@ -39,7 +39,7 @@ def replay(trace: ProcessTrace) -> list[str]:
         where = f"step {k}"
         if step.step != k or abs(step.uncertainty - level) > _SAME:
             wrong.append(f"{where}: U is {step.uncertainty}, after the step before it was {level}")
-        possible = open_actions(trace.steps[:k], closed)
+        possible = open_actions(trace.steps[:k], closed, step.closed)
         decision = policy.decide(State(trace.question_id, k, step.uncertainty, possible))
         if decision.action != step.action:
             wrong.append(f"{where}: {step.action} was chosen, the controller says {decision.action}")
@@ -56,7 +56,7 @@ def replay(trace: ProcessTrace) -> list[str]:
     if abs(level - trace.uncertainty) > _SAME:
         wrong.append(f"the end: U is {trace.uncertainty}, after the last step it was {level}")
     if trace.ended == "stop" or trace.steps or trace.last_q_values:  # else a limit came before any decision
-        possible = open_actions(trace.steps, closed)
+        possible = open_actions(trace.steps, closed, trace.last_closed)
         last = policy.decide(State(trace.question_id, len(trace.steps), trace.uncertainty, possible))
         if trace.ended == "stop" and last.action != "stop":
             wrong.append(f"the end: it stopped, the controller says {last.action}")

@@ -21,13 +21,17 @@ class ProcessStep(Step):
         U before and after.
     q_values : dict or None
         Worth of every action, where the policy knows it.
+    closed : tuple of str
+        What the policy chose first and could not change anything: retrieve, where the query that it was to
+        search for had been searched for.
     calls : tuple of Call
-        What it took, measuring U included.
+        What it took, measuring U and asking for such a query included.
     """
 
     uncertainty: float
     q_values: dict[str, float] | None
     next_uncertainty: float
+    closed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,8 @@ class ProcessTrace(Trace):
         U in the end.
     last_q_values : dict or None
         Worth of every action then.
+    last_closed : tuple of str
+        As `ProcessStep.closed`, before the end.
     settings : dict
         model, stop_at, seed, closed_book, limits: what decisions depend on.
     opening : tuple of Call
@@ -55,10 +61,19 @@ class ProcessTrace(Trace):
     gauge: str
     uncertainty: float
     last_q_values: dict[str, float] | None
+    last_closed: tuple[str, ...] = ()
 
     def columns(self) -> dict[str, Any]:
         """With U in the end."""
         return super().columns() | {"uncertainty": self.uncertainty}
+
+    @classmethod
+    def _read(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return {**given, "last_closed": tuple(given.get("last_closed", ()))}
+
+    @classmethod
+    def _read_step(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return {**given, "closed": tuple(given.get("closed", ()))}
 
     def problems(self) -> list[str]:
         """What no agent writes."""
@@ -69,6 +84,13 @@ class ProcessTrace(Trace):
             levels += [(f"steps[{k}].next_uncertainty", step.next_uncertainty)]
             if step.action not in ACTIONS[1:]:
                 problems.append(f"steps[{k}].action is {step.action!r}, not reason or retrieve")
+        closed = [("last_closed", self.last_closed)]
+        closed += [(f"steps[{k}].closed", step.closed) for k, step in enumerate(self.steps)]
+        problems += [
+            f"{name} is {actions!r}, not empty or retrieve"
+            for name, actions in closed
+            if actions not in ((), ("retrieve",))
+        ]
         problems += [f"{name} is {u!r}, not in [0, 1]" for name, u in levels if not is_between(u, 0, 1)]
         problems += super().problems()
         settings: Any = self.settings

@@ -23,6 +23,28 @@ def test_ask(index: Path) -> None:
     assert told["status"] == "optimal"
 
 
+def test_the_answer_comes_first_then_what_was_read(index: Path) -> None:
+    question = "In what year was the Forth Bridge opened to rail traffic?"
+    told = only_object(here("ask", index, question, "--json"))
+    shown = here("ask", index, question).stdout
+    answer, spent, empty, read, first, *_ = shown.splitlines()
+    assert (answer, empty, read) == (told["answer"], "", "read:")
+    assert spent.startswith("extractive: ")
+    assert f"  {told['selected_ids'][0]}, " in first
+    assert "why:" not in shown
+    assert "why: " in here("ask", index, question, "--explain").stdout
+
+
+def test_an_agent_shows_what_it_read_before_its_steps(index: Path) -> None:
+    asked = ("ask", index, "When was the Forth Bridge opened?", "--controller", "fixed-1")
+    told = only_object(here(*asked, "--json"))
+    shown = here(*asked).stdout
+    places = [shown.index(f"  {i}, ") for i in told["selected_ids"]]
+    assert places == sorted(places)
+    assert places[-1] < shown.index("step  action")
+    assert "why: " in here(*asked, "--explain").stdout
+
+
 def test_ask_does_not_answer_from_an_infeasible_selection(index: Path) -> None:
     question = "When was the Forth Bridge opened?"
     problems = refused(here("ask", index, question, "--budget-tokens", 60, "--min-passages", 4, "--json"), 1)

@@ -45,7 +45,7 @@ def test_constraints_change_the_choice(folder: Path) -> None:
     )
     assert first not in needs["selected_ids"]
     reasons = {p["id"]: p["reason"] for p in needs["passages"]}
-    assert reasons[first] == f"cannot be read: '{first}' needs '{elsewhere}', which is not in the pool"
+    assert reasons[first] == f"cannot be chosen: '{first}' needs '{elsewhere}', which is not in the pool"
     assert any(f"'{first}': cannot be read" in note for note in needs["notes"])
     asked = ("select", folder, QUESTION, "--pool", 20, "--json")
     apart = only_object(here(*asked, "--conflict", f"{first},{elsewhere}"))
