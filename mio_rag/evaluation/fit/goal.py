@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError, SolverError
-from mio_rag.measures import coverage
+from mio_rag.measures import evidence_found
 from mio_rag.relevance import Labelled, RelevanceModel, fit
 from mio_rag.relevance.model import Kind
 from mio_rag.selection.selector import Selector
@@ -184,7 +184,7 @@ def readings(
             if result.status is Status.ERROR:
                 raise SolverError(result.message)
             chosen = [i for i in result.selected if i < len(pool)]
-        found.append(Reading(coverage(question, pool, chosen), float(pool.tokens[chosen].sum())))
+        found.append(Reading(evidence_found(question, pool, chosen), float(pool.tokens[chosen].sum())))
     return found
 
 
