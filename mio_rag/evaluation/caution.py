@@ -25,16 +25,19 @@ def proven_yet_behind(summary: Records, comparisons: Records) -> list[str]:
     measure = evidence_measure(summary)
     if measure is None:
         return []
-    differences = {(c["method"], c["budget_tokens"]): c for c in comparisons if c["measure"] == measure.name}
+    scale, unit = (100, " points") if measure.kind == "rate" else (1, "")
+    tested = [c for c in comparisons if c["measure"] == measure.name]
+    differences = {(c["method"], c.get("budget_tokens")): c for c in tested}
     behind: dict[tuple[str, str], list[str]] = {}
     for entry in summary:
-        found = differences.get((entry["method"], entry["budget_tokens"]))
-        if not entry.get("optimal_share") or found is None or found.get("high") is None or found["high"] >= 0:
+        budget, share = entry.get("budget_tokens"), entry.get("optimal_share")
+        found = differences.get((entry["method"], budget))
+        if not share or found is None or found.get("high") is None or found["high"] >= 0:
             continue
-        points, low, high = (abs(100 * found[end]) for end in ("difference", "high", "low"))
+        less, low, high = (abs(scale * found[end]) for end in ("difference", "high", "low"))
         behind.setdefault((entry["method"], found["baseline"]), []).append(
-            f"{points:.1f} points less ({low:.1f} to {high:.1f}) at {entry['budget_tokens']} tokens, with "
-            f"{entry['optimal_share']:.0%} of its selections proven optimal"
+            f"{less:.1f}{unit} less ({low:.1f} to {high:.1f}) at {budget} tokens, with {share:.0%} of its "
+            "selections proven optimal"
         )
     return [
         f"{method} finds clearly less evidence than {baseline}: {'; '.join(told)}. The proof is about the "

@@ -67,6 +67,7 @@ def render_page(
         sentence=escape(_sentence(data.get("operating_point"))),
         plotly=plotly.offline.get_plotlyjs(),
         data=script_json(plain(_page_data(data, rows, dataset, shown))),
+        scroll=report.joinpath("scroll.html").read_text(encoding="utf-8"),
         script=here.joinpath("page_script.html").read_text(encoding="utf-8"),
     )
 
