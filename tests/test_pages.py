@@ -119,8 +119,8 @@ def test_a_table_that_goes_on_says_so_until_its_end(browser: Any, pages: dict[st
         page = opened(browser, width, pages[name].as_uri())
         page.wait_for_selector(".plot-container")
         told = page.evaluate(
-            """() => [...document.querySelectorAll(".scroll")].filter(one => one.checkVisibility()).map(box => [
-              box.scrollWidth > box.clientWidth + 4, box.classList.contains("beyond"),
+            """() => [...document.querySelectorAll(".scroll")].filter(one => one.checkVisibility())
+              .map(box => [box.scrollWidth > box.clientWidth + 4, box.classList.contains("beyond"),
               !box.previousElementSibling.hidden])"""
         )
         assert all(beyond == faded == hint for beyond, faded, hint in told)
