@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mio_rag.evaluation.methods import RANKING_SOLVERS
 from mio_rag.evaluation.report.model import (
     Key,
     Record,
@@ -39,6 +40,7 @@ def page_data(report: Report) -> dict[str, Any]:
         "baseline": report.baseline,
         "reading": report.reading,
         "answered": report.answered,
+        "rankings": RANKING_SOLVERS,
         "primary": report.primary.name if report.primary else None,
         "quality": [m.name for m in quality],
         "measures": {m.name: {"label": m.label, "kind": m.kind} for m in [*explained, *report.measures]},
