@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from mio_rag.cli.commands.evaluate import ComparisonOptions
 from mio_rag.cli.show.evaluation import print_summary
 from mio_rag.cli.show.frontier import print_points
 from mio_rag.cli.show.tables import Field, heading, print_fields
 from mio_rag.cli.terminal import Terminal
+from mio_rag.evaluation.harness import EvaluationSettings
 from mio_rag.evaluation.methods import DEFAULT_METHODS
 from mio_rag.measures import Measure, register, unregister
 
@@ -65,6 +67,11 @@ def shown(width: int | None, *given: Any, **named: Any) -> str:
 
 def lines(text: str, first: str) -> list[str]:
     return [line for line in text.split("\n") if line.startswith(first)]
+
+
+def test_what_is_compared_where_nobody_says() -> None:
+    assert tuple(ComparisonOptions().methods.split(",")) == DEFAULT_METHODS == EvaluationSettings().methods
+    assert EvaluationSettings().reference == "fused"
 
 
 @pytest.mark.parametrize("width", WIDTHS)

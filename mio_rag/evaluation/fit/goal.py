@@ -6,8 +6,8 @@ A setting is worth, by the stated goal, either
     at a recall      -mean tokens / budget  -  10 * what is missing to the stated mean recall
 
 so that at a budget tokens settle what recall leaves open, and at a recall the fewest tokens win among the
-settings that reach it. Evidence is the gold passages, or the gold documents where only these are known; recall
-is the share of it that was found.
+settings that reach it. Evidence is the gold passages, or the gold documents where only these are known;
+recall is the share of it that was found.
 """
 
 from __future__ import annotations
