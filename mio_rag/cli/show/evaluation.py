@@ -152,7 +152,7 @@ def _saved(entries: Sequence[Record], reading: str, baseline: str) -> list[str]:
         if entry["method"] == baseline or own is None or reference is None:
             cells.append("" if entry["method"] == baseline else _NONE)
             continue
-        saved = round(reference - own)
+        saved = round(reference) - round(own)  # as the column beside it is rounded
         cells.append(f"{saved} ({round(100 * saved / reference) if reference else 0} %)")
     return cells
 
