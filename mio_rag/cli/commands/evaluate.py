@@ -157,6 +157,9 @@ def evaluate(
         return
     print_run(output.console, result.run)
     print_summary(output.console, result.summary, result.comparisons, result.run["baseline"], details=details)
+    if not details:
+        said = "every measure, with intervals: --details, summary.json and the report"
+        output.console.print(said, style="dim")
     if control.names:
         _show_profile(output, result.rows)
     print_failures(output.console, result.rows)

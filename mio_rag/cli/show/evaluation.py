@@ -82,8 +82,6 @@ def print_summary(
     if shown:
         console.print("\nanswers, proofs and costs", style="bold")
         print_fields(console, keys, shown)
-    if not details:
-        console.print("every measure, with intervals: --details, summary.json and the report", style="dim")
 
 
 # The first table: what was found and read ----------------------------------------------------------------
@@ -102,7 +100,9 @@ def _print_first(
     fields = []
     if evidence is not None:
         what = "gold documents" if evidence.name == "source_recall" else "gold passages"
-        said += f". Evidence: the {what} of a question"
+        asked = max((c["n"] for c in comparisons if c["measure"] == evidence.name), default=0)
+        few = f" ({asked} questions name them)" if 0 < asked < _count_of(entries) else ""
+        said += f". Evidence: the {what} of a question{few}"
         form = _percent if evidence.kind == "rate" else evidence.form.format
         fields.append(Field("evidence\nfound", _means(entries, evidence.name, form)))
         if any(entry.get(_ALL) for entry in entries):
@@ -125,9 +125,13 @@ def _print_first(
 
 def _at(entries: Sequence[Record]) -> str:
     budgets = list(dict.fromkeys(entry["budget_tokens"] for entry in entries))
-    count = max((entry.get("n") or 0 for entry in entries), default=0)
+    count = _count_of(entries)
     over = f"Means over {count} question{'s' * (count != 1)}" if count else "Means"
     return over + (f" at a budget of {budgets[0]} tokens" if len(budgets) == 1 else "")
+
+
+def _count_of(entries: Sequence[Record]) -> int:
+    return max((entry.get("n") or 0 for entry in entries), default=0)
 
 
 def _percent(share: float) -> str:
