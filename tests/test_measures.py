@@ -11,7 +11,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.measures import (
     answer_measures,
-    coverage,
+    evidence_found,
     exact_match,
     failed_measures,
     measures,
@@ -151,14 +151,14 @@ def test_selection_measures_by_hand() -> None:
 def test_coverage_is_of_passages_or_else_of_documents() -> None:
     pool = selection(["p0"], [0.5, 0.4, 0.9, 0.8, 0.1], ["x", "x", "y", "z", ""], VECTORS).candidates
     by_passage = Question("q", "?", gold_ids=("p0", "p3", "absent"), gold_sources=("x",))
-    assert coverage(by_passage, pool, [0, 1, 2]) == 1 / 3
+    assert evidence_found(by_passage, pool, [0, 1, 2]) == 1 / 3
     by_document = Question("q", "?", gold_sources=("x", "z"))
-    assert coverage(by_document, pool, [0, 1, 2]) == 1 / 2
-    assert coverage(by_document, pool, []) == 0
+    assert evidence_found(by_document, pool, [0, 1, 2]) == 1 / 2
+    assert evidence_found(by_document, pool, []) == 0
     with pytest.raises(InputError, match="no gold passages and no gold documents"):
-        coverage(Question("q", "?"), pool, [0])
+        evidence_found(Question("q", "?"), pool, [0])
     with pytest.raises(InputError, match="names no sources"):
-        coverage(by_document, replace(pool, sources=None), [0])
+        evidence_found(by_document, replace(pool, sources=None), [0])
 
 
 def test_all_gold_and_a_perfect_ranking() -> None:

@@ -146,7 +146,7 @@ def test_a_new_measure_is_in_the_frontier(tmp_path: Path, monkeypatch: pytest.Mo
         for p in points:
             beaten = sign * p["measures"][name]["mean"] < sign * best["measures"][name]["mean"]
             assert not (beaten and tokens(p) >= tokens(best) and name in p["front"])
-    assert "gold first" in shown
+    assert "gold at once" in shown
     data = page_data((out / "frontier.html").read_text(encoding="utf-8"), "frontier-data")
     assert data["measures"]["gold_first"] == "Gold at once"
     assert any("gold_first" in pick["values"] for pick in data["questions"][0]["picks"])

@@ -44,7 +44,6 @@ def pages(
         demo_index,
         reader,
         EvaluationSettings(
-            methods=("topk", "mmr", "exact"),
             budgets=(128, 256),
             retrieval=RetrievalSettings(pool=15),
             limit=4,
@@ -93,6 +92,59 @@ def test_reports_are_laid_out_whatever_they_show(
     page.eval_on_selector_all("details", "all => all.slice(0, 4).forEach(one => one.open = true)")
     assert layout_problems(page) == []
     page.close()
+
+
+def test_the_list_of_questions_begins_where_methods_differ(browser: Any, pages: dict[str, Path]) -> None:
+    page = opened(browser, 1280, pages["report"].as_uri())
+    assert page.eval_on_selector("#f-budget", "one => one.selectedOptions[0].text") == "256 tokens"
+    marks = page.eval_on_selector_all(
+        ".q", "all => all.map(one => [...one.querySelectorAll('.m b')].map(b => b.textContent))"
+    )
+    # Evidence alone: what an extractive reader quotes is not judged.
+    assert all(len(own) == 5 and all("/" in mark for mark in own) for own in marks)
+    shares = [[int(a) / int(b) for a, b in (mark.split("/") for mark in own)] for own in marks]
+    order = [(min(own) - max(own), sum(own)) for own in shares]
+    assert [spread for spread, _ in order] == sorted(spread for spread, _ in order)
+    assert order == sorted(order)
+    assert page.query_selector("#f-show [value=wrong]") is None
+    page.select_option("#f-show", "missed")
+    assert page.locator(".q").count() == sum(min(own) < 1 for own in shares)
+    page.select_option("#f-show", "disagree")
+    assert page.locator(".q").count() == sum(min(own) < max(own) for own in shares)
+    page.close()
+
+
+@pytest.mark.parametrize("name", ["report", "frontier"])
+def test_a_table_that_goes_on_says_so_until_its_end(browser: Any, pages: dict[str, Path], name: str) -> None:
+    for width, goes_on in ((390, True), (1800, False)):
+        page = opened(browser, width, pages[name].as_uri())
+        page.wait_for_selector(".plot-container")
+        told = page.evaluate(
+            """() => [...document.querySelectorAll(".scroll")].filter(one => one.checkVisibility())
+              .map(box => [box.scrollWidth > box.clientWidth + 4, box.classList.contains("beyond"),
+              !box.previousElementSibling.hidden])"""
+        )
+        assert all(beyond == faded == hint for beyond, faded, hint in told)
+        if goes_on:
+            assert any(beyond for beyond, _, _ in told)
+            page.evaluate("document.querySelector('.scroll.beyond').scrollLeft = 1e6")
+            page.wait_for_timeout(100)
+            left = page.locator(".scroll.beyond:visible").count()
+            assert left == sum(beyond for beyond, _, _ in told) - 1
+        page.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_marker_is_cut_off_by_its_chart(browser: Any, pages: dict[str, Path], width: int) -> None:
+    for name in ("report", "frontier"):
+        page = opened(browser, width, pages[name].as_uri())
+        page.wait_for_selector(".plot-container")
+        clipped = page.evaluate(
+            """() => [...document.querySelectorAll(".scatterlayer .trace")].filter(trace =>
+              trace.querySelector(".points path") && trace.closest("[clip-path]")).length"""
+        )
+        assert clipped == 0
+        page.close()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

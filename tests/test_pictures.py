@@ -13,6 +13,7 @@ from mio_rag.control.mdp.plan import solve_plan
 from mio_rag.control.mdp.plot import plot_plan
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.frontier.plot import plot_data, plot_query
+from mio_rag.measures import Measure, register, unregister
 from mio_rag.relevance import reliability, reliability_plot
 from mio_rag.relevance.calibration import share_interval
 
@@ -141,6 +142,29 @@ def test_a_data_frontier(drawn: list[Any], tmp_path: Path, names: tuple[str, ...
     ]
     plot_data({"run": {"dataset": LONG, "questions": 20}, "points": points}, tmp_path / "d.png")
     assert problems(drawn[0]) == []
+
+
+def test_a_data_frontier_of_a_measure_with_a_long_name(drawn: list[Any], tmp_path: Path) -> None:
+    own = Measure("own_long", LONG, "?", "selection", "none", "0 to 1", "this test")
+    register(own)
+    try:
+        same = {"mean": 1.0, "low": 1.0, "high": 1.0}
+        points = [
+            {
+                "measures": {"tokens_used": {"mean": 100.0 * k, "low": 90.0 * k, "high": 120.0 * k}}
+                | {"gold_recall": same, "own_long": same},
+                "front": [],
+                "certified": True,
+            }
+            for k in range(1, 3)
+        ]
+        plot_data({"run": {"dataset": "d", "questions": 20}, "points": points}, tmp_path / "d.png")
+    finally:
+        unregister("own_long")
+    assert problems(drawn[0]) == []
+    labels = [axes.get_ylabel() for axes in drawn[0].axes]
+    assert labels[0] == "Evidence found"
+    assert all(axes.get_ylim() == (-0.05, 1.05) for axes in drawn[0].axes)
 
 
 @pytest.mark.parametrize("horizon", [None, 1, 10, 40])

@@ -23,7 +23,7 @@ from benchmarks.default.models import Pools
 from mio_rag.candidates import Candidates
 from mio_rag.evaluation.methods import Method, make_methods
 from mio_rag.files import write_atomically
-from mio_rag.measures import coverage
+from mio_rag.measures import evidence_found
 from mio_rag.relevance import RelevanceModel
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
@@ -103,7 +103,7 @@ def _columns(selector: Selector, given: Pools, of: Callable[[Candidates], Candid
         for question, pool in zip(given.questions, given.pools, strict=True):
             candidates = of(pool)
             choice = selector.choose(candidates, budget)
-            column["recall"].append(coverage(question, candidates, choice.chosen))
+            column["recall"].append(evidence_found(question, candidates, choice.chosen))
             column["tokens"].append(float(choice.used))
             column["proven"].append(float(choice.result.is_optimal))
         columns[str(budget)] = column

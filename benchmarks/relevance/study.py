@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.relevance.methods import LINKED, PLAIN, RERANKED, Compared
 from mio_rag.candidates import Candidates
 from mio_rag.files import write_atomically
-from mio_rag.measures import coverage
+from mio_rag.measures import evidence_found
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.rerank import rescored
 from mio_rag.retrieval.reranker import Reranker
@@ -111,7 +111,7 @@ def _at_budget(
     for question, pool in zip(questions, pools, strict=True):
         result = solve(selector.program(pool, budget), selector.solver, selector.options)
         chosen = list(result.selected)
-        found = coverage(question, pool, chosen)
+        found = evidence_found(question, pool, chosen)
         values = (
             found,
             float(found >= 1 - 1e-12),

@@ -58,10 +58,11 @@ def _compared(cell: Mapping[str, Any]) -> str:
     )
 
 
-def _share(interval: Mapping[str, float] | None, signed: bool = False) -> str:
+def _share(interval: Mapping[str, float | None] | None, signed: bool = False) -> str:
     if interval is None:
         return "-"
-    return f"{interval['mean']:{'+' if signed else ''}.1%} ({interval['low']:.1%} to {interval['high']:.1%})"
+    high = "unbounded" if interval["high"] is None else f"{interval['high']:.1%}"
+    return f"{interval['mean']:{'+' if signed else ''}.1%} ({interval['low']:.1%} to {high})"
 
 
 def _verdicts(report: Mapping[str, Any]) -> list[str]:

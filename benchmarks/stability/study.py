@@ -21,7 +21,7 @@ from benchmarks.stability.versions import Versions
 from mio_rag.candidates import Candidates
 from mio_rag.errors import SolverError
 from mio_rag.formulations.joint import JointProblem
-from mio_rag.measures import coverage
+from mio_rag.measures import evidence_found
 from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import Retriever
 from mio_rag.selection.program import Formulation, joint_problem
@@ -94,7 +94,7 @@ class _Chooser:
         return found
 
     def _recall(self, chosen: Sequence[int]) -> float:
-        return coverage(self._question, self.pools["own"], chosen)
+        return evidence_found(self._question, self.pools["own"], chosen)
 
 
 def _solved(selector: Selector, pool: Candidates, budget: int) -> SolveResult:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
@@ -35,8 +35,14 @@ def styled(*parts: str | tuple[str, str]) -> Text:
     return Text.assemble(*((printable(text), style) for text, style in pairs))
 
 
+#: Columns of a pipe or a file: nothing is wrapped, and tables take the width that they need.
+_UNBOUNDED = 100_000
+
+
 class Terminal(Console):
     """A console that prints strings as they are: no markup, no emoji codes, nothing a terminal acts on.
+
+    What is no terminal has no width: lines stay whole there, unless `width` or ``COLUMNS`` says otherwise.
 
     Parameters
     ----------
@@ -46,6 +52,19 @@ class Terminal(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """Columns and lines."""
+        stated = self._width is not None or self._environ.get("COLUMNS", "").isdigit()
+        if not stated and not self.is_terminal:
+            return ConsoleDimensions(_UNBOUNDED, self._height or 25)
+        return super().size
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        """Set columns and lines."""
+        self._width, self._height = new_size
 
     def render_str(self, text: str, **options: Any) -> Text:
         """As a console does; what is left out takes no room in a table either."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mio_rag.control.costs import Costs, Prices
 from mio_rag.errors import InputError
 
-__all__ = ["PARTS", "cost_columns", "parts_of", "seconds_column"]
+__all__ = ["PARTS", "cost_columns", "parts_of", "reading_column", "seconds_column"]
 
 #: Parts that every controller's row names; others come after them.
 PARTS = ("decompose", "retrieve", "select", "reason", "measure", "answer")
@@ -58,3 +58,17 @@ def cost_columns(costs: Costs, prices: Prices | None, *, answered: bool) -> dict
     if prices is not None:
         columns["dollars"] = total.dollars(prices)
     return columns
+
+
+def reading_column(records: Iterable[Mapping[str, Any]]) -> str:
+    """The column that says what was read: "tokens_used", or "prompt_tokens" where controllers take part.
+
+    A method is answered once, so that its context tells methods apart. A controller asks the model several
+    times: beside one, everybody is counted by the prompts of all calls.
+
+    Parameters
+    ----------
+    records : iterable of mappings
+        Rows, or entries of a summary.
+    """
+    return "prompt_tokens" if any(record.get("steps") is not None for record in records) else "tokens_used"

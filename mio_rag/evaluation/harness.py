@@ -24,7 +24,7 @@ from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.make import default_baseline, make_contenders
 from mio_rag.evaluation.matched import matched_rows
-from mio_rag.evaluation.methods import make_methods
+from mio_rag.evaluation.methods import DEFAULT_METHODS, make_methods
 from mio_rag.evaluation.record import environment, now, opened_run
 from mio_rag.evaluation.rows import Road, warm_up
 from mio_rag.evaluation.summary import compare_rows, summarize
@@ -62,7 +62,7 @@ class EvaluationSettings:
     budgets : sequence of int
         Token budgets of the context block, each >= 1.
     baseline : str or None
-        Method that others are compared with; by default topk if present, else the first.
+        Method that others are compared with; by default fused if present, else topk, else the first.
     selector : Selector
         Settings of the program.
     retrieval : RetrievalSettings
@@ -83,7 +83,7 @@ class EvaluationSettings:
         What tokens cost: rows then tell dollars.
     """
 
-    methods: Sequence[str] = ("topk", "mmr", "exact")
+    methods: Sequence[str] = DEFAULT_METHODS
     budgets: Sequence[int] = (256,)
     baseline: str | None = None
     selector: Selector = field(default_factory=lambda: Selector(options=SolveOptions(time_limit_seconds=2.0)))

@@ -44,7 +44,8 @@ def make_contenders(
 
 
 def default_baseline(names: Sequence[str]) -> str:
-    """Whom others are compared with: topk, else the first that is a rival, else the first."""
+    """Whom others are compared with: fused, else topk, else the first that is a rival, else the first."""
     kinds = {name: find_kind(name) for name in names}
     rivals = [name for name, kind in kinds.items() if kind is None or kind.rival]
-    return "topk" if "topk" in names else [*rivals, *names][0]
+    rankings = [name for name in ("fused", "topk") if name in names]
+    return [*rankings, *rivals, *names][0]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
+from mio_rag.evaluation.expenses import reading_column
 
 __all__ = ["matched_rows", "matched_tokens", "tokens_to_reach"]
 
@@ -125,8 +126,10 @@ def matched_rows(
 ) -> list[dict[str, Any]]:
     """`matched_tokens` for ledger rows, at every budget of the baseline; empty where nothing can be matched.
 
-    Questions without the measure or without `tokens_used` in some row are left out of all.
+    Tokens are those of `reading_column`; each entry names them as `tokens_measure`. Questions without the
+    measure or without tokens in some row are left out of all.
     """
+    reading = reading_column(rows)
     methods = list(dict.fromkeys(row["method"] for row in rows))
     budgets = sorted({int(row["budget_tokens"]) for row in rows})
     table = {(row["method"], int(row["budget_tokens"]), row["question_id"]): row for row in rows}
@@ -136,7 +139,7 @@ def matched_rows(
         if all(
             (row := table.get((m, b, q))) is not None
             and row.get(measure) is not None
-            and row.get("tokens_used") is not None
+            and row.get(reading) is not None
             for m in methods
             for b in budgets
         )
@@ -147,9 +150,9 @@ def matched_rows(
     def column(method: str, name: str) -> FloatArray:
         return np.array([[float(table[method, b, q][name]) for b in budgets] for q in known])
 
-    curves = {m: (column(m, "tokens_used"), column(m, measure)) for m in methods}
+    curves = {m: (column(m, reading), column(m, measure)) for m in methods}
     return [
-        {**entry, "measure": measure, "budget_tokens": budget, "n": len(known)}
+        {**entry, "measure": measure, "tokens_measure": reading, "budget_tokens": budget, "n": len(known)}
         for k, budget in enumerate(budgets)
         for entry in matched_tokens(curves, baseline, k, seed)
     ]

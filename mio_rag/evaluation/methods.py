@@ -26,12 +26,15 @@ from mio_rag.generation import build_prompt
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 
-__all__ = ["METHODS", "RANKING_SOLVERS", "Method", "make_methods"]
+__all__ = ["DEFAULT_METHODS", "METHODS", "RANKING_SOLVERS", "Method", "make_methods"]
 
 #: Solvers that rank by a score of their own; their gap is to that score's optimum, not to the program's.
 RANKING_SOLVERS = ("topk", "mmr", "density")
 
 METHODS = ("topk", "bm25", "fused", "mmr", "density", "greedy", "local_search", "exact")
+
+#: What is compared where nobody says: the usual rankings, and the program.
+DEFAULT_METHODS = ("fused", "topk", "bm25", "mmr", "exact")
 
 
 @dataclass(frozen=True)

@@ -42,12 +42,12 @@ def mean_interval(values: Sequence[float], seed: int = 0) -> dict[str, float]:
 
 def ratio_interval(
     numerator: Sequence[float], denominator: Sequence[float], seed: int = 0
-) -> dict[str, float] | None:
+) -> dict[str, float | None] | None:
     """Ratio of the sums over the same questions, with its interval; None when the denominator sums to 0.
 
-    Tokens per correct answer is such a ratio: tokens of all questions over the number answered correctly.
-    Where resamples without a correct answer make the upper end infinite, it is given as the largest finite
-    resample.
+    Tokens per correct answer is such a ratio: tokens of all questions over the number answered correctly. A
+    resample without a correct answer has no end. Where more than 2.5 % are so, the interval is unbounded
+    above: ``high`` is None.
     """
     top, bottom = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
     if bottom.sum() <= 0:
@@ -59,9 +59,8 @@ def ratio_interval(
     np.divide(top[rows].sum(axis=1), sums, out=ratios, where=sums > 0)
     # Both ends are resamples: between a number and infinity there is nothing to interpolate.
     low, high = np.quantile(ratios, [0.025, 0.975], method="inverted_cdf")
-    largest = ratios[np.isfinite(ratios)].max()
     mean = float(top.sum() / bottom.sum())
-    return {"mean": mean, "low": float(min(low, largest)), "high": float(min(high, largest))}
+    return {"mean": mean, "low": float(low), "high": float(high) if math.isfinite(high) else None}
 
 
 def compare(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mio_rag.evaluation.expenses import reading_column
 from mio_rag.evaluation.methods import RANKING_SOLVERS
 from mio_rag.evaluation.statistics import compare, mean_interval, ratio_interval
-from mio_rag.measures import compared_measures, measures, right
+from mio_rag.measures import compared_measures, evidence_measure, measures, right
 
 __all__ = ["compare_rows", "summarize"]
 
@@ -29,7 +30,7 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
     ``n`` counts every question, failed ones included: they score 0 where the measure is defined for the
     question. A measure that no question defines is left out. ``tokens_per_correct`` is prompt and completion
     tokens of all questions with an accepted answer over the number answered exactly right (or, for multiple
-    choice, right).
+    choice, right); its ``high`` is None where the interval is unbounded above.
     """
     entries = []
     for (method, budget), group in _groups(rows).items():
@@ -62,11 +63,19 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def compare_rows(rows: Rows, baseline: str, seed: int = 0) -> list[dict[str, Any]]:
-    """Paired comparisons of every method with the baseline; see `statistics.compare`."""
+    """Paired comparisons of every method with the baseline; see `statistics.compare`.
+
+    Compared are the measures that say so, how much evidence was found, and what was read; see
+    `reading_column`.
+    """
+    reading = reading_column(rows)
+    evidence = evidence_measure([name for name in row if row[name] is not None] for row in rows)
+    names = [reading if measure.name == "tokens_used" else measure.name for measure in compared_measures()]
+    names += [evidence.name] if evidence is not None and evidence.name not in names else []
     values = {
         key: {
             name: found
-            for name in (measure.name for measure in compared_measures())
+            for name in names
             if (found := {row["question_id"]: float(row[name]) for row in group if row.get(name) is not None})
         }
         for key, group in _groups(rows).items()

@@ -14,6 +14,7 @@ from typing import Any
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import require
 from mio_rag.evaluation.report.text import escape, number, plain, plural, script_json
+from mio_rag.frontier.summary import deciding_measures
 from mio_rag.measures import Use, frontier_measures
 from mio_rag.types import Question
 
@@ -62,9 +63,11 @@ def render_page(
         heading=escape(f"What each setting reads: {run['dataset']}"),
         style=report.joinpath("style.html").read_text(encoding="utf-8"),
         facts="".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items()),
+        deciding=escape(", ".join(m.title for m in deciding_measures(points)) or "nothing else"),
         sentence=escape(_sentence(data.get("operating_point"))),
         plotly=plotly.offline.get_plotlyjs(),
         data=script_json(plain(_page_data(data, rows, dataset, shown))),
+        scroll=report.joinpath("scroll.html").read_text(encoding="utf-8"),
         script=here.joinpath("page_script.html").read_text(encoding="utf-8"),
     )
 
@@ -79,8 +82,9 @@ def _sentence(chosen: Mapping[str, Any] | None) -> str:
         return text
     gain, cost = held[chosen["coverage"]], held["tokens_used"]
     return (
-        f"{text} The rule on held-out questions: {number(gain['mean'])} ({number(gain['low'])} to "
-        f"{number(gain['high'])}) at {cost['mean']:.0f} tokens, {plural(held['n'], 'question')}."
+        f"{text} The rule on held-out questions: evidence found {number(gain['mean'])} "
+        f"({number(gain['low'])} to {number(gain['high'])}) at {cost['mean']:.0f} tokens, "
+        f"{plural(held['n'], 'question')}."
     )
 
 

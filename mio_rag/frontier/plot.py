@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import require
-from mio_rag.measures import Use, frontier_measures
+from mio_rag.measures import Use, find_measure, frontier_measures
 from mio_rag.pictures import label_points, save_figure, set_title
 
 __all__ = ["plot_data", "plot_query"]
@@ -88,7 +89,8 @@ def plot_query(data: Mapping[str, Any], path: Path) -> None:
 def plot_data(data: Mapping[str, Any], path: Path) -> None:
     """Draw a data set's frontier: each measure against mean tokens, with 95 % intervals.
 
-    Filled: no other certified point is as good for as few tokens. Crosses are not certified.
+    Filled points are best for their tokens: no other certified one is as good for as few. Crosses are not
+    certified.
 
     Raises
     ------
@@ -120,14 +122,26 @@ def plot_data(data: Mapping[str, Any], path: Path) -> None:
                 elinewidth=0.5,
                 zorder=3 if front else 2,
             )
-        axis.set_ylabel(name.replace("_", " "))
+        ends = [p["measures"][name][end] for p in points if name in p["measures"] for end in ("low", "high")]
+        if min(ends) >= 0 and max(ends) <= 1 and max(ends) - min(ends) < 0.02:
+            axis.set_ylim(-0.05, 1.05)  # shares that are all the same, not a picture of their rounding
+        axis.set_ylabel(_label(name), parse_math=False)
         line = sorted(
             (p["measures"]["tokens_used"]["mean"], p["measures"][name]["mean"])
             for p in points
             if name in p["front"]
         )
         axis.plot([x for x, _ in line], [y for _, y in line], color=_FRONT, lw=1)
-    axes[-1].set_xlabel("mean tokens used")
+    axes[-1].set_xlabel(
+        "context tokens, mean per question; filled: best for its tokens, cross: not certified"
+    )
     run = data["run"]
     set_title(figure, f"{run['dataset']}: {run['questions']} questions, {len(points)} settings")
     save_figure(figure, path)
+
+
+def _label(name: str) -> str:
+    """A measure beside its panel, in two lines at most; its label may come from outside."""
+    measure = find_measure(name)
+    assert measure is not None
+    return "\n".join(textwrap.wrap(measure.label, 30, max_lines=2, placeholder=" \u2026"))

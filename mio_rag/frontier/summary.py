@@ -11,19 +11,24 @@ from numpy.typing import NDArray
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.frontier.chain import dominated
 from mio_rag.frontier.dataset import FrontierSettings
-from mio_rag.measures import Use, frontier_measures, measures
+from mio_rag.measures import Measure, Use, evidence_measure, frontier_measures, measures
 
-__all__ = ["coverage_measure", "operating_point", "summarize_grid"]
+__all__ = ["deciding_measures", "operating_point", "summarize_grid"]
 
 Row = Mapping[str, Any]
 
 _FOLDS = 5
 
 
-def coverage_measure(points: Sequence[Row]) -> str | None:
-    """Recall of the gold passages, else of the gold documents; None without labels."""
-    known = [measure.name for measure in frontier_measures(Use.COVERAGE)]
-    return next((m for m in known if any(m in p["measures"] for p in points)), None)
+def deciding_measures(points: Sequence[Row]) -> list[Measure]:
+    """What decides, beside tokens, whether a certified setting is on the frontier; only what was measured."""
+    evidence = evidence_measure(p["measures"] for p in points)
+    return [
+        measure
+        for measure in frontier_measures(Use.DOMINANCE)
+        if (measure is evidence or measure.frontier.use < Use.EVIDENCE)
+        and any(measure.name in p["measures"] for p in points)
+    ]
 
 
 def summarize_grid(rows: Sequence[Row], settings: FrontierSettings) -> list[dict[str, Any]]:
@@ -35,8 +40,8 @@ def summarize_grid(rows: Sequence[Row], settings: FrontierSettings) -> list[dict
         The setting; n questions, failed (no answer), proven (share of the selections that are optimal within
         the stated gap, or proven not to exist), certified (all of them); measures, each {mean, low, high};
         front: measures in which no other certified point is as good for as few tokens; dominated: whether
-        another certified point is at least as good in tokens, coverage, diversity and stability, and better
-        in one; None where the point is not certified.
+        another certified point is at least as good in tokens, evidence found, diversity and stability, and
+        better in one; None where the point is not certified.
     """
     groups = _groups(rows)
     costs = [m for m in measures("cost") if m.frontier.use >= Use.POINT]
@@ -95,14 +100,8 @@ def _mark(points: list[dict[str, Any]]) -> None:
         for point, out, value in zip(proven, beaten, column, strict=True):
             if not out and not np.isnan(value):
                 point["front"].append(name)
-    coverage = coverage_measure(points)
-    deciding = [
-        measure
-        for measure in frontier_measures(Use.DOMINANCE)
-        if measure.name == coverage or measure.frontier.use < Use.COVERAGE
-    ]
     if proven:
-        columns = [measure.sign * values(measure.name) for measure in deciding]
+        columns = [measure.sign * values(measure.name) for measure in deciding_measures(points)]
         for point, out in zip(proven, dominated(np.column_stack([tokens, *columns])), strict=True):
             point["dominated"] = bool(out)
 
@@ -110,7 +109,8 @@ def _mark(points: list[dict[str, Any]]) -> None:
 def operating_point(
     rows: Sequence[Row], points: Sequence[Row], settings: FrontierSettings, slack: float = 0.02
 ) -> dict[str, Any] | None:
-    """The certified setting with the fewest mean tokens whose mean coverage is within `slack` of the best.
+    """The certified setting with the fewest mean tokens whose mean of the evidence found is within
+    `slack` of the best.
 
     What the rule is worth is measured by five-fold cross-validation over questions: chosen on four parts,
     measured on the fifth. The figures of the chosen point itself are flattered by the choice.
@@ -118,19 +118,21 @@ def operating_point(
     Returns
     -------
     dict or None
-        rule, name, budget_tokens, held_out: {coverage, tokens_used} with intervals (None for fewer than five
+        rule, name, budget_tokens, coverage (the measure of the evidence found), held_out: {that measure,
+        tokens_used} with intervals (None for fewer than five
         labelled questions), picks: how often the folds chose which setting. None without labels or without a
         certified point.
     """
-    coverage = coverage_measure(points)
+    evidence = evidence_measure(p["measures"] for p in points)
     allowed = [(p["name"], int(p["budget_tokens"])) for p in points if p["certified"]]
-    if coverage is None or not allowed:
+    if evidence is None or not allowed:
         return None
+    name = evidence.name
     groups = _groups(rows)
     labelled = [
-        k for k, row in enumerate(groups[allowed[0]]) if row.get(coverage) is not None
+        k for k, row in enumerate(groups[allowed[0]]) if row.get(name) is not None
     ]  # every setting has the same questions, in the same order
-    gain = np.array([[float(groups[key][k][coverage]) for k in labelled] for key in allowed])
+    gain = np.array([[float(groups[key][k][name]) for k in labelled] for key in allowed])
     cost = np.array([[float(groups[key][k]["tokens_used"]) for k in labelled] for key in allowed])
 
     def pick(part: NDArray[np.bool_]) -> int:
@@ -140,10 +142,10 @@ def operating_point(
     n = len(labelled)
     best = pick(np.ones(n, dtype=bool))
     found: dict[str, Any] = {
-        "rule": f"fewest mean tokens with mean {coverage} within {slack:g} of the best certified setting",
+        "rule": f"fewest mean tokens with evidence found within {slack:g} of the best certified setting",
         "name": allowed[best][0],
         "budget_tokens": allowed[best][1],
-        "coverage": coverage,
+        "coverage": name,
         "held_out": None,
         "picks": [],
     }
@@ -153,7 +155,7 @@ def operating_point(
     chosen = np.array([pick(fold != f) for f in range(_FOLDS)])
     at = chosen[fold]
     found["held_out"] = {
-        coverage: mean_interval(gain[at, np.arange(n)].tolist(), settings.seed),
+        name: mean_interval(gain[at, np.arange(n)].tolist(), settings.seed),
         "tokens_used": mean_interval(cost[at, np.arange(n)].tolist(), settings.seed),
         "n": n,
     }

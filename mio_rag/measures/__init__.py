@@ -11,8 +11,10 @@ from mio_rag.measures.answers import exact_match, normalize_answer, right, token
 from mio_rag.measures.measure import LAST, Column, Frontier, Measure, Page, Use
 from mio_rag.measures.registry import (
     RESERVED,
+    added_measures,
     compared_measures,
     console_measures,
+    evidence_measure,
     find_measure,
     frontier_measures,
     measures,
@@ -20,7 +22,7 @@ from mio_rag.measures.registry import (
     register,
     unregister,
 )
-from mio_rag.measures.selections import coverage, diversity
+from mio_rag.measures.selections import diversity, evidence_found
 from mio_rag.measures.values import (
     answer_measures,
     failed_measures,
@@ -37,11 +39,13 @@ __all__ = [
     "Measure",
     "Page",
     "Use",
+    "added_measures",
     "answer_measures",
     "compared_measures",
     "console_measures",
-    "coverage",
     "diversity",
+    "evidence_found",
+    "evidence_measure",
     "exact_match",
     "failed_measures",
     "find_measure",

@@ -90,8 +90,8 @@ ANSWERS = (
         compute=lambda question, text: exact_match(text, question.answers),
         labelled=_has_key,
         place=40,
-        console=Column("EM", interval=True, always=True),
-        page=Page(20, core=True, headline=3),
+        console=Column("exact match", interval=True, always=True),
+        page=Page(50, core=True, headline=6),
         frontier=Frontier(Use.POINT, place=80),
     ),
     Measure(
@@ -106,7 +106,7 @@ ANSWERS = (
         labelled=_has_key,
         place=50,
         console=Column("F1", interval=True, always=True),
-        page=Page(10, core=True, headline=1),
+        page=Page(40, core=True, headline=4),
         frontier=Frontier(Use.CONSOLE, "Answer F1", place=70),
     ),
     Measure(
@@ -136,7 +136,7 @@ ANSWERS = (
         labelled=lambda question: bool(question.choices and question.answers),
         place=60,
         console=Column(interval=True, always=True),
-        page=Page(30, core=True, headline=2),
+        page=Page(55, core=True, headline=5),
         frontier=Frontier(Use.NONE),
     ),
 )

@@ -68,14 +68,14 @@ def _shown(place: int) -> Page:
 COSTS = (
     _recorded(
         "tokens_used",
-        "Tokens used",
-        "tokens of the selected context",
+        "Context tokens",
+        "tokens of the selected passages, as the reader counts them",
         "tokens",
         _READER,
         whole=True,
         place=70,
         compared=True,
-        console=Column("tokens", always=True),
+        console=Column("context tokens", always=True),
         page=Page(70, core=True, judged=False, card=False),
         at_points=True,
     ),
@@ -93,7 +93,7 @@ COSTS = (
     _recorded(
         "prompt_tokens",
         "Prompt tokens",
-        "tokens of the whole prompt",
+        "tokens into the model, over all calls",
         "tokens",
         _READER,
         whole=True,

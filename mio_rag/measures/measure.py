@@ -34,10 +34,11 @@ class Use(IntEnum):
     PLOT = 3
     #: A column on the console.
     CONSOLE = 4
-    #: Decides, beside tokens and coverage, whether a setting is dominated.
+    #: Decides, beside tokens and the evidence found, whether a setting is dominated.
     DOMINANCE = 5
-    #: What the operating point is chosen by; of several the first that is measured.
-    COVERAGE = 6
+    #: Says how much evidence was found: console and report begin with it, and the operating point is chosen
+    #: by it. Of several the first that is measured.
+    EVIDENCE = 6
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 from mio_rag.errors import InputError
@@ -13,8 +14,10 @@ from mio_rag.measures.selections import SELECTIONS
 
 __all__ = [
     "RESERVED",
+    "added_measures",
     "compared_measures",
     "console_measures",
+    "evidence_measure",
     "find_measure",
     "frontier_measures",
     "measures",
@@ -108,6 +111,24 @@ def unregister(name: str) -> None:
     if name not in _KNOWN or any(_KNOWN[name] is one for one in (*SELECTIONS, *ANSWERS, *COSTS)):
         raise InputError(f"'{name}' is not a measure that was registered")
     del _KNOWN[name]
+
+
+def added_measures() -> list[Measure]:
+    """Those that were registered, beside what came with the package."""
+    own = {id(measure) for measure in (*SELECTIONS, *ANSWERS, *COSTS)}
+    return [measure for measure in measures() if id(measure) not in own]
+
+
+def evidence_measure(records: Iterable[Collection[str]]) -> Measure | None:
+    """How much evidence was found: of the gold passages, else of the gold documents; None without labels.
+
+    Parameters
+    ----------
+    records : iterable of collections of str
+        Names of the measures that each record has.
+    """
+    found = {name for record in records for name in record}
+    return next((measure for measure in frontier_measures(Use.EVIDENCE) if measure.name in found), None)
 
 
 def compared_measures() -> list[Measure]:

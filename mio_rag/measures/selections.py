@@ -16,10 +16,10 @@ from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use
 from mio_rag.selection.result import Selection
 from mio_rag.types import Question
 
-__all__ = ["SELECTIONS", "coverage", "diversity"]
+__all__ = ["SELECTIONS", "diversity", "evidence_found"]
 
 
-def coverage(question: Question, pool: Candidates, chosen: Sequence[int]) -> float:
+def evidence_found(question: Question, pool: Candidates, chosen: Sequence[int]) -> float:
     """Recall of the gold passages; of the gold documents where only these are known.
 
     Parameters
@@ -52,7 +52,7 @@ def _found(question: Question, selection: Selection) -> set[str]:
 
 
 def _gold_recall(question: Question, selection: Selection) -> float:
-    return coverage(question, selection.candidates, selection.chosen)
+    return evidence_found(question, selection.candidates, selection.chosen)
 
 
 def _all_gold(question: Question, selection: Selection) -> float:
@@ -130,8 +130,8 @@ _NOT_IN_GRID = Frontier(Use.NONE)
 SELECTIONS = (
     Measure(
         "gold_recall",
-        "Gold recall",
-        "share of the gold passages that were selected",
+        "Evidence found",
+        "share of the gold passages that were selected (gold recall)",
         of="selection",
         better="higher",
         unit="0 to 1",
@@ -140,23 +140,23 @@ SELECTIONS = (
         labelled=_has_gold,
         place=10,
         console=Column(interval=True, always=True),
-        page=Page(40, core=True, headline=4),
-        frontier=Frontier(Use.COVERAGE, place=10),
+        page=Page(10, core=True, headline=1),
+        frontier=Frontier(Use.EVIDENCE, place=10),
     ),
     Measure(
         "all_gold",
-        "All gold",
+        "All evidence found",
         "every gold passage was selected",
         of="selection",
         better="higher",
         unit="0 to 1",
-        source="gold recall of 1; for questions that need all of their evidence",
+        source="evidence found of 1; for questions that need all of their evidence",
         compute=_all_gold,
         labelled=_has_gold,
         place=20,
         console=Column(interval=True),
-        page=Page(50, core=True, headline=5, card=False),
-        frontier=Frontier(Use.POINT, "All gold passages", place=20),
+        page=Page(20, core=True, headline=2, card=False),
+        frontier=Frontier(Use.POINT, place=20),
     ),
     Measure(
         "gold_precision",
@@ -205,8 +205,8 @@ SELECTIONS = (
     ),
     Measure(
         "pool_recall",
-        "Pool recall",
-        "share of the gold passages in the pool: the ceiling",
+        "Evidence in the pool",
+        "share of the gold passages that were retrieved: no method can find more",
         of="selection",
         better="higher",
         unit="0 to 1",
@@ -215,14 +215,14 @@ SELECTIONS = (
         labelled=_has_gold,
         place=30,
         compared=False,
-        console=Column("ceiling", always=True),
+        console=Column("evidence in pool", always=True),
         page=Page(140, judged=False, card=False),
         frontier=_NOT_AT_POINTS,
     ),
     Measure(
         "source_recall",
-        "Source recall",
-        "share of the gold documents selected from",
+        "Documents found",
+        "share of the gold documents that passages were selected from",
         of="selection",
         better="higher",
         unit="0 to 1",
@@ -231,8 +231,8 @@ SELECTIONS = (
         labelled=lambda question: bool(question.gold_sources),
         compared=False,
         console=None,
-        page=Page(100, card=False),
-        frontier=Frontier(Use.COVERAGE, "Gold documents", place=30),
+        page=Page(30, headline=3, card=False),
+        frontier=Frontier(Use.EVIDENCE, place=30),
     ),
     Measure(
         "answer_in_context",

@@ -186,6 +186,7 @@ def test_a_new_kind_is_checked_and_asked_like_any_other(river_index: CorpusIndex
 
 
 def test_baselines_are_rivals_where_there_are_any() -> None:
+    assert default_baseline(("exact", "topk", "fused", "mdp")) == "fused"
     assert default_baseline(("exact", "topk", "mdp")) == "topk"
     assert default_baseline(("mdp@evidence", "fixed-1", "random")) == "fixed-1"
     assert default_baseline(("mdp", "mdp@evidence")) == "mdp"

@@ -160,7 +160,7 @@ RUN: dict[str, Any] = {
     "data_sha256": "ab12",
     "questions": 100,
     "passages": 80,
-    "generator": "extractive",
+    "generator": "gguf:model",
     "methods": ["topk", "exact"],
     "budgets": [400],
     "baseline": "topk",
@@ -192,13 +192,14 @@ def test_page_asks_for_nothing_from_elsewhere() -> None:
     assert "http" not in policy
 
 
-def test_page_brings_plotly_and_four_scripts_of_its_own() -> None:
+def test_page_brings_plotly_and_five_scripts_of_its_own() -> None:
     scripts = page([row()], PAIR).scripts
     assert [attributes.get("id") for attributes, _ in scripts] == [
         None,
         "report-data",
         "report-details",
         "report-passages",
+        None,
         None,
     ]
     assert "plotly.js" in scripts[0][1][:200]
@@ -337,7 +338,7 @@ def test_headline_counts_proofs_and_failures() -> None:
     )
     assert "1 question failed at least once (2 of 5 evaluations)" in text
     marks = {
-        (q, m): (mark, failed) for q, m, _, mark, failed in json.loads(seen.script("report-data"))["rows"]
+        (q, m): (mark, failed) for q, m, _, mark, failed, _ in json.loads(seen.script("report-data"))["rows"]
     }
     assert marks[0, 1] == ("r", 0)
     assert marks[2, 0] == ("r", 1)
@@ -393,7 +394,7 @@ def test_without_a_generator_evidence_is_judged() -> None:
     assert [r[3] for r in data["rows"]] == ["a", "s", "n", "?"]
     assert data["quality"] == ["gold_recall"]
     assert set(data["latency"][0]["stages"]) == {"retrieve", "select", "total"}
-    assert "Highest mean gold recall: exact" in seen.text("headlines")
+    assert "Highest mean evidence found: exact" in seen.text("headlines")
     assert "Token F1" not in seen.text("summary-table")
 
 
@@ -401,6 +402,72 @@ def test_answers_are_right_partly_right_or_wrong() -> None:
     given = [{"exact_match": 0.0, "token_f1": 0.4}, {"exact_match": 0.0, "token_f1": 0.0}, {"accuracy": 1.0}]
     rows = [row(question_id=f"q{i}", **changes) for i, changes in enumerate(given)]
     assert [r[3] for r in json.loads(page(rows, PAIR).script("report-data"))["rows"]] == ["p", "w", "r"]
+
+
+def test_what_is_quoted_is_not_judged() -> None:
+    """An extractive reader names no answer: its rows are judged by their evidence alone."""
+    missed = {"exact_match": 0.0, "token_f1": 0.0, "answers": ["1890"]}
+    rows = [row(question_id=f"q{i}", gold_recall=r, **missed) for i, r in enumerate((1.0, 0.5, None))]
+    summary = [entry("exact", 0.0, gold_recall=spread(0.75, 0.5, 1.0))]
+    seen = page(rows, summary, run=RUN | {"generator": "extractive"})
+    data = json.loads(seen.script("report-data"))
+    assert [(r[3], r[5]) for r in data["rows"]] == [("a", 1.0), ("s", 0.5), ("?", None)]
+    assert data["answered"] is False
+    assert data["primary"] == "gold_recall"
+    assert data["quality"][0] == "gold_recall"
+    columns = [a.get("class") for tag, a in seen.tags if tag == "th" and a.get("scope") == "col"][:7]
+    assert columns == ["num", "name", "num", "num more", "num", "num", "num"]  # token F1 on demand
+    asked = json.loads(page(rows, summary).script("report-data"))
+    assert [(r[3], r[5]) for r in asked["rows"]] == [("w", 1.0), ("w", 0.5), ("w", None)]
+    assert asked["answered"] is True
+
+
+def test_documents_are_the_evidence_where_only_these_are_labelled() -> None:
+    rows = [row(gold_recall=None, source_recall=0.5, gold_ids=[], exact_match=None, token_f1=None)]
+    seen = page(rows, [entry("exact", None, source_recall=spread(0.5))])
+    data = json.loads(seen.script("report-data"))
+    assert (data["primary"], data["rows"][0][3:]) == ("source_recall", ["s", 0, 0.5])
+
+
+def test_a_proof_beside_less_evidence_is_explained() -> None:
+    summary = [
+        entry("topk", None, gold_recall=spread(0.7), optimal_share=None),
+        entry("exact", None, gold_recall=spread(0.5), optimal_share=1.0),
+    ]
+    worse = comparison(-0.3, -0.1, 0.001, measure="gold_recall")
+    text = headlines([], summary, [worse])
+    assert (
+        "exact finds clearly less evidence than topk: 20.0 points less (10.0 to 30.0) at 400 tokens" in text
+    )
+    assert "The proof is about the program, not about the evidence" in text
+    assert "not about the evidence" not in headlines([], summary, [worse | {"high": 0.1}])
+
+
+def test_beside_controllers_the_chart_counts_all_prompts() -> None:
+    prompts = {"prompt_tokens": spread(150)}
+    summary = [
+        entry("topk", 0.5, 100, **prompts),
+        entry("mdp", 0.5, 20, prompt_tokens=spread(900), steps=spread(3)),
+    ]
+    seen = page([], summary, run=RUN | {"methods": ["topk", "mdp"]})
+    data = json.loads(seen.script("report-data"))
+    assert data["reading"] == "prompt_tokens"
+    # By its context alone the controller would be the cheapest.
+    assert [p["method"] for p in data["points"] if "token_f1" in p["front"]] == [0]
+    assert json.loads(page([], PAIR).script("report-data"))["reading"] == "tokens_used"
+
+
+def test_an_interval_without_an_upper_end_says_so() -> None:
+    open_above = {"mean": 900.0, "low": 500.0, "high": None}
+    text = page([], [entry("exact", 0.5, tokens_per_correct=open_above)]).text("summary-table")
+    assert "500 up, unbounded" in text
+
+
+def test_rankings_have_nothing_to_prove() -> None:
+    rows = [row(), row(method="topk", solver="topk", status="feasible", gap=0.5)]
+    text = page(rows, PAIR).text("certificate-table")
+    assert "Ranked, nothing to prove" in text
+    assert "50.00 %" not in text
 
 
 def test_latency_is_median_and_95th_percentile() -> None:

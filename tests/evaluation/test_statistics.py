@@ -5,6 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
+from mio_rag.evaluation.caution import proven_yet_behind
+from mio_rag.evaluation.expenses import reading_column
+from mio_rag.evaluation.matched import matched_rows
 from mio_rag.evaluation.statistics import compare, mean_interval, ratio_interval
 from mio_rag.evaluation.summary import compare_rows, summarize
 
@@ -37,18 +40,25 @@ def test_ratio_of_sums() -> None:
     entry = ratio_interval([100, 300, 200], [1, 0, 1])
     assert entry is not None
     assert entry["mean"] == 300  # 600 tokens, two right answers; not a mean of ratios
-    assert entry["low"] < 300 < entry["high"]
+    assert entry["low"] is not None
+    assert entry["low"] < 300
+    assert entry["high"] is None  # one resample in 27 has no right answer
     assert ratio_interval([100, 300], [0, 0]) is None
     assert ratio_interval([10.0, 10.0], [1, 1]) == {"mean": 10, "low": 10, "high": 10}
 
 
-def test_ratio_does_not_hide_resamples_without_a_success() -> None:
-    # Of 8 questions one is right: a resample misses it with probability (7/8)^8 = 0.34, so the upper end is
-    # open, and is given as the worst resample seen: one hit, eight times the tokens of one question.
+def test_ratio_is_unbounded_where_resamples_have_no_success() -> None:
+    # Of 8 questions one is right: a resample misses it with probability (7/8)^8 = 0.34, far above 2.5 %.
     entry = ratio_interval([10.0] * 8, [1] + [0] * 7)
     assert entry is not None
-    assert entry["mean"] == entry["high"] == 80
+    assert (entry["mean"], entry["high"]) == (80, None)
+    assert entry["low"] is not None
     assert 15 <= entry["low"] <= 30
+    # Half of 20 are right: one resample in a million misses them all.
+    entry = ratio_interval([10.0] * 20, [1, 0] * 10)
+    assert entry is not None
+    assert entry["high"] is not None
+    assert 25 <= entry["high"] <= 40
 
 
 def enumerated(differences: list[float]) -> float:
@@ -160,6 +170,45 @@ def test_nothing_right_has_no_price() -> None:
     assert (
         summarize(rows("exact", [{"exact_match": 0.0, "prompt_tokens": 5}]))[0]["tokens_per_correct"] is None
     )
+
+
+def test_documents_are_compared_where_only_these_are_labelled() -> None:
+    found = compare_rows(
+        [*rows("topk", [{"source_recall": 0.0}] * 3), *rows("exact", [{"source_recall": 1.0}] * 3)], "topk"
+    )
+    assert [(row["measure"], row["difference"]) for row in found] == [("source_recall", 1.0)]
+    both = {"source_recall": 1.0, "gold_recall": 1.0}
+    found = compare_rows([*rows("topk", [both]), *rows("exact", [both])], "topk")
+    assert [row["measure"] for row in found] == ["gold_recall"]
+
+
+def test_beside_controllers_everybody_is_counted_by_all_prompts() -> None:
+    method = rows("topk", [{"tokens_used": 90, "prompt_tokens": 150, "gold_recall": 1.0}] * 3)
+    controller = rows("mdp", [{"tokens_used": 20, "prompt_tokens": 900, "steps": 4, "gold_recall": 1.0}] * 3)
+    assert reading_column(method) == "tokens_used"
+    assert reading_column([*method, *controller]) == "prompt_tokens"
+    found = {row["measure"]: row["difference"] for row in compare_rows([*method, *controller], "topk")}
+    assert found == {"gold_recall": 0.0, "prompt_tokens": 750.0}
+    larger = [row | {"budget_tokens": 200} for row in (*method, *controller)]
+    matched = matched_rows([*method, *controller, *larger], "topk")
+    assert {entry["tokens_measure"] for entry in matched} == {"prompt_tokens"}
+    assert {entry["tokens"]["mean"] for entry in matched if entry["method"] == "mdp"} == {900.0}
+
+
+def test_a_proof_is_not_taken_for_evidence() -> None:
+    low = [{"gold_recall": 0.25 * (k % 2)} for k in range(20)]
+    high = [{"gold_recall": 0.5 + 0.25 * (k % 2)} for k in range(20)]
+    better, worse = rows("fused", high), rows("exact", low)
+    (said,) = proven_yet_behind(summarize([*better, *worse]), compare_rows([*better, *worse], "fused"))
+    assert said.startswith("exact finds clearly less evidence than fused: 50.0 points less")
+    assert "at 100 tokens, with 100% of its selections proven optimal" in said
+    assert "about the program, not about the evidence" in said
+    # Nothing is said of what is unproven, of rankings, or of differences that may be chance.
+    for solver, status in (("topk", "optimal"), ("branch_and_bound", "feasible")):
+        other = [row | {"solver": solver, "status": status} for row in worse]
+        assert proven_yet_behind(summarize([*better, *other]), compare_rows([*better, *other], "fused")) == []
+    mixed = rows("exact", [{"gold_recall": 0.5 + (k % 3 - 1) / 2} for k in range(20)])
+    assert proven_yet_behind(summarize([*better, *mixed]), compare_rows([*better, *mixed], "fused")) == []
 
 
 def test_rows_are_compared_by_question() -> None:

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from mio_rag.candidates import Candidates
 from mio_rag.cli.app import app
-from mio_rag.cli.commands.tune import _fit
+from mio_rag.cli.commands.tune import _fit, _lines
 from mio_rag.cli.options.config import config_text, read_config
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.fit.goal import Goal, Setting, readings, valued_pools
-from mio_rag.evaluation.fit.search import TuneSettings, tune
+from mio_rag.evaluation.fit.search import TuneResult, TuneSettings, tune
 from mio_rag.relevance import load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
@@ -204,3 +204,39 @@ def test_the_command_writes_what_select_and_evaluate_read(demo_index: CorpusInde
     assert "must be a file that ends in .toml" in run(
         "tune", "demo", "--index", index, "--out", tmp_path / "x.json", code=2
     )
+
+
+SPREAD = {"mean": 0.5, "low": 0.4, "high": 0.6}
+FIGURES = {"recall": SPREAD, "tokens": {"mean": 90.0, "low": 80.0, "high": 99.0}}
+GAIN, SAVED = {"mean": 0.1, "low": 0.05, "high": 0.2}, {"mean": -5.2, "low": -11.0, "high": 3.0}
+
+
+def outcome(gain: dict[str, float]) -> list[str]:
+    """What the command says of a search of two folds."""
+    outer = {**FIGURES, "gain": gain, "saved": SAVED}
+    setting = Setting.of(Selector(), 100)
+    return _lines(TuneResult(setting, FIGURES, outer, FIGURES, [{}, {}], 20, 12, improved=True))
+
+
+def test_the_outcome_is_said_without_riddles() -> None:
+    said = outcome(GAIN)
+    assert said[0] == (
+        "12 questions; 20 trials in 3 searches, one for each of 2 folds and one on all questions"
+    )
+    assert "evidence found 50.0% (40.0% to 60.0%) with 90 tokens" in said[1]
+    assert said[-1].endswith("evidence found +10.0 points (+5.0 to +20.0), tokens +5 (-3 to +11)")
+    unclear = outcome({"mean": -0.0, "low": -0.01, "high": 0.01})
+    assert unclear[-1].startswith("no clear improvement on questions not seen")
+    assert "+0.0 points" in unclear[-2]
+
+
+def test_nothing_better_is_said(tmp_path: Path) -> None:
+    questions, pools = world()
+    still = settings(vary=["redundancy_by_relevance"], trials=3, patience=3)
+    found = tune(questions, pools, still, tmp_path / "s.sqlite")
+    assert found.improved is False
+    assert found.setting == Setting.of(still.start, 100)
+    assert _lines(found)[-1].startswith("nothing better was found")
+    better = tune(questions, pools, settings(), tmp_path / "s.sqlite")
+    assert better.improved is True
+    assert not any("nothing better" in line for line in _lines(better))

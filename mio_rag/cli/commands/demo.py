@@ -99,7 +99,7 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
             ),
         )
     )
-    print_summary(console, result.summary)
+    print_summary(console, result.summary, result.comparisons, result.run["baseline"])
     console.print(f"\nreport: {result.folder / 'report.html'}", soft_wrap=True)
     return result
 

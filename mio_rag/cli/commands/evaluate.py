@@ -46,7 +46,7 @@ class ComparisonOptions:
             "with a relevance model also calibrated, with --rerank also maxsim, cross-encoder, yes-no; none: "
             "controllers alone.",
         ),
-    ] = "topk,mmr,exact"
+    ] = "fused,topk,bm25,mmr,exact"
     budget_tokens: Annotated[str, typer.Option("--budget-tokens", help="Comma-separated token budgets.")] = (
         "256"
     )
@@ -60,7 +60,9 @@ class ComparisonOptions:
         str | None, typer.Option("--embedder", help="Embedder of the index that is built. [minilm]")
     ] = None
     limit: Annotated[int | None, typer.Option("--limit", help="Use only the first N questions.")] = None
-    baseline: Annotated[str | None, typer.Option("--baseline", help="Method to compare with. [topk]")] = None
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", help="Method to compare with. [fused, or topk]")
+    ] = None
     mmr_lambda: Annotated[
         float, typer.Option("--mmr-lambda", help="Weight of relevance in mmr, in (0, 1].")
     ] = 0.7
@@ -100,6 +102,9 @@ def evaluate(
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 32,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="Print every measure, with 95 % intervals.")
+    ] = False,
     config: ConfigFile = None,
     json_output: Json = False,
 ) -> None:
@@ -151,7 +156,10 @@ def evaluate(
         output.json(evaluation_json(result))
         return
     print_run(output.console, result.run)
-    print_summary(output.console, result.summary)
+    print_summary(output.console, result.summary, result.comparisons, result.run["baseline"], details=details)
+    if not details:
+        said = "every measure, with intervals: --details, summary.json and the report"
+        output.console.print(said, style="dim")
     if control.names:
         _show_profile(output, result.rows)
     print_failures(output.console, result.rows)

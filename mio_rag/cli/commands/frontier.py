@@ -178,7 +178,8 @@ def data(
         int, typer.Option("--draws", help="Random errors per question for stability. 0: not measured.")
     ] = 3,
     slack: Annotated[
-        float, typer.Option("--slack", help="Coverage that the operating point may trade for fewer tokens.")
+        float,
+        typer.Option("--slack", help="Evidence found that the operating point may trade for fewer tokens."),
     ] = 0.02,
     generator: Annotated[
         str, typer.Option("--generator", help="As in ask: answers are scored too. none: selection alone.")
@@ -194,7 +195,7 @@ def data(
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     json_output: Json = False,
 ) -> None:
-    """A data set: coverage, diversity, robustness and tokens of every setting, and a page to browse them.
+    """A data set: evidence found, diversity, robustness and tokens of every setting; and a page to browse.
 
     --redundancy, --passage-penalty and --reference-radius define the program in which the guaranteed value of
     every selection is measured; the settings of the grid are separate.

@@ -48,7 +48,7 @@ def tune(
     ] = 256,
     recall: Annotated[
         float | None,
-        typer.Option("--recall", help="Reach this mean gold recall with the fewest tokens."),
+        typer.Option("--recall", help="Reach this mean share of evidence found with the fewest tokens."),
     ] = None,
     vary: Annotated[
         str,
@@ -77,7 +77,7 @@ def tune(
     retrieval: ModeName = "fused",
     json_output: Json = False,
 ) -> None:
-    """Find weights on labelled questions, at a token budget or for a recall, by nested cross-validation.
+    """Find weights on labelled questions, at a budget or for evidence to find, by nested cross-validation.
 
     --relevance fit fits a relevance model within the folds and writes it beside the file. A model that was
     fitted on these questions makes all figures too good. Run the same command again to resume; with larger
@@ -244,19 +244,31 @@ def _text(found: TuneResult, options: dict[str, Any], name: str, recall: float |
     measured = {
         "questions": found.questions,
         "trials": found.trials,
+        "improved": found.improved,
         **{
             f"{part}_{key}": [round(figures[key][end], 4) for end in ("mean", "low", "high")]
             for part, figures in (("outer", found.outer), ("inner", found.inner), ("start", found.start))
             for key in ("recall", "tokens")
         },
     }
-    goal = "the largest recall" if recall is None else f"the fewest tokens for a mean recall of {recall:g}"
+    goal = "the most evidence"
+    if recall is not None:
+        goal = f"the fewest tokens that find {recall:.0%} of the evidence"
     comment = (
         f"Tuned on {found.questions} questions of '{name}' for {goal}; read it with --config.\n"
         "outer_*: on questions that the search did not see (mean, and its 95 % interval); this is what to\n"
-        "expect. inner_*: on those that it did see. start_*: the setting that it started from."
+        "expect. inner_*: on those that it did see. start_*: the setting that it started from.\n"
+        "recall: the share of the evidence that was found."
     )
     return config_text(options, measured, comment)
+
+
+def _signed(entry: dict[str, float], scale: float, digits: int, unit: str = "") -> str:
+    """A difference with its interval; zero has no minus."""
+    mean, low, high = (
+        f"{round(scale * entry[end], digits) + 0.0:+.{digits}f}" for end in ("mean", "low", "high")
+    )
+    return f"{mean}{unit} ({low} to {high})"
 
 
 def _lines(found: TuneResult) -> list[str]:
@@ -264,14 +276,23 @@ def _lines(found: TuneResult) -> list[str]:
 
     def figures(entry: dict[str, Any]) -> str:
         r, t = entry["recall"], entry["tokens"]
-        return f"recall {r['mean']:.3f} ({r['low']:.3f} to {r['high']:.3f}) with {t['mean']:.0f} tokens"
+        return (
+            f"evidence found {r['mean']:.1%} ({r['low']:.1%} to {r['high']:.1%}) with {t['mean']:.0f} tokens"
+        )
 
     gain, saved = found.outer["gain"], found.outer["saved"]
-    return [
-        f"{found.questions} questions, {found.trials} trials",
+    more = {"mean": -saved["mean"], "low": -saved["high"], "high": -saved["low"]}
+    tokens, searches = _signed(more, 1, 0), len(found.folds) + 1
+    lines = [
+        f"{found.questions} questions; {found.trials} trials in {searches} searches, one for each of "
+        f"{searches - 1} folds and one on all questions",
         f"  on questions not seen   {figures(found.outer)}",
         f"  on questions seen       {figures(found.inner)}  (optimistic)",
         f"  the start, on all       {figures(found.start)}",
-        f"  against the start       recall {gain['mean']:+.3f} ({gain['low']:+.3f} to {gain['high']:+.3f}), "
-        f"{saved['mean']:.0f} tokens fewer ({saved['low']:.0f} to {saved['high']:.0f})",
+        f"  against the start       evidence found {_signed(gain, 100, 1, ' points')}, tokens {tokens}",
     ]
+    if not found.improved:
+        return [*lines, "nothing better was found: the file holds the settings that the search started from"]
+    if gain["low"] <= 0 and saved["low"] <= 0:
+        lines.append("no clear improvement on questions not seen: try more questions before relying on it")
+    return lines

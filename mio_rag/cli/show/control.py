@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from mio_rag.cli.show.selection import print_passage
+from mio_rag.cli.show.tables import Field, print_fields
 from mio_rag.cli.terminal import Terminal, styled
 from mio_rag.control.mdp.policies import open_actions
 from mio_rag.control.mdp.trace import ProcessTrace
@@ -68,7 +69,6 @@ def _table(*titles: str, left: int = 1) -> Table:
             title,
             justify="left" if place < left else "right",
             overflow="fold",
-            no_wrap=title in ("method", "part"),  # cut in two they are hard to read
         )
     return table
 
@@ -138,21 +138,18 @@ def _worth(q_values: Mapping[str, float] | None, possible: Sequence[str]) -> str
 
 def print_profile(console: Terminal, rows: Sequence[Mapping[str, Any]]) -> None:
     """Where the time went, part by part."""
-    table = _table(
-        "method", "part", "budget", "questions", "seconds", "share", "mean", "median", "p95", left=2
-    )
-    for row in rows:
-        table.add_row(
-            row["method"],
-            row["part"],
-            str(row["budget_tokens"]),
-            str(row["questions"]),
-            f"{row['seconds']:.1f}",
-            f"{row['share']:.0%}",
-            *(f"{row[name]:.3f}" for name in ("mean", "median", "p95")),
-        )
+    if not rows:
+        return
+    keys = [Field(name, [row[name] for row in rows], "left") for name in ("method", "part")]
+    fields = [
+        Field("budget", [str(row["budget_tokens"]) for row in rows]),
+        Field("questions", [str(row["questions"]) for row in rows]),
+        Field("seconds", [f"{row['seconds']:.1f}" for row in rows]),
+        Field("share", [f"{row['share']:.0%}" for row in rows]),
+        *(Field(name, [f"{row[name]:.3f}" for row in rows]) for name in ("mean", "median", "p95")),
+    ]
     console.print()
-    console.print(table)
+    print_fields(console, keys, fields)
 
 
 def _interval(estimate: Estimate | None) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 
 from rich.table import Table
 
+from mio_rag.cli.show.tables import Field, heading, print_fields
 from mio_rag.cli.terminal import Terminal
-from mio_rag.frontier.summary import coverage_measure
-from mio_rag.measures import Use, frontier_measures
+from mio_rag.frontier.summary import deciding_measures
+from mio_rag.measures import Measure, Use, evidence_measure, frontier_measures
 
 __all__ = ["print_points", "print_query"]
 
@@ -69,49 +70,67 @@ def print_query(console: Terminal, data: Mapping[str, Any]) -> None:
 def print_points(
     console: Terminal, points: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any] | None
 ) -> None:
-    """Points that no other one beats, by tokens; the operating point last."""
-    coverage = coverage_measure(points)
-    names = [
-        measure.name
-        for measure in frontier_measures(Use.CONSOLE)
-        if (measure.name == coverage or measure.frontier.use < Use.COVERAGE)
-        and any(measure.name in p["measures"] for p in points)
-    ]
-    table = Table("l_1", "rho", "l_2", "budget", "tokens", box=None)
-    for name in names:
-        table.add_column(name.replace("_", " "), no_wrap=True)
-    table.add_column("")
+    """The settings on the frontier, by tokens; the operating point last."""
+    evidence = evidence_measure(p["measures"] for p in points)
     shown = [p for p in points if p["dominated"] is False]
-    for point in sorted(shown, key=lambda p: p["measures"]["tokens_used"]["mean"]):
-        table.add_row(
-            f"{point['redundancy_weight']:g}",
-            f"{point['radius']:g}",
-            str(point["passage_penalty"]),
-            str(point["budget_tokens"]),
-            f"{point['measures']['tokens_used']['mean']:.0f}",
-            *(_mean(point["measures"].get(name), interval=name == coverage) for name in names),
-            "*" if coverage in point["front"] else "",
-        )
+    shown.sort(key=lambda p: p["measures"]["tokens_used"]["mean"])
     open_points = sum(not p["certified"] for p in points)
     console.print(
         f"{len(points)} settings, {len(shown)} on the frontier, {len(points) - len(shown) - open_points} "
-        f"dominated, {open_points} not certified\n"
-        "l_1, rho, l_2: redundancy weight, radius, passage penalty; *: highest coverage for its tokens"
+        f"dominated, {open_points} not certified"
     )
-    console.print(table)
+    deciding = ", ".join(["tokens", *(measure.title for measure in deciding_measures(points))])
+    console.print(
+        f"on the frontier: no other certified setting is as good in {deciding} and better in one of them"
+        + ("; *: finds the most evidence for its tokens" if evidence else ""),
+        style="dim",
+    )
+    console.print()
+    keys = [
+        Field("redundancy\nweight", [f"{p['redundancy_weight']:g}" for p in shown]),
+        Field("radius", [f"{p['radius']:g}" for p in shown]),
+        Field("passage\npenalty", [str(p["passage_penalty"]) for p in shown]),
+        Field("budget", [str(p["budget_tokens"]) for p in shown]),
+    ]
+    fields = [Field("tokens\nread", [f"{p['measures']['tokens_used']['mean']:.0f}" for p in shown])]
+    if evidence is not None:
+        values = [p["measures"].get(evidence.name) for p in shown]
+        best = ["*" if evidence.name in p["front"] else " " for p in shown]
+        cells = [f"{_percent(value)} {mark}" for value, mark in zip(values, best, strict=True)]
+        fields += [
+            Field("evidence\nfound  ", cells),
+            Field("95 % interval", [_interval(value) for value in values]),
+        ]
+    for measure in frontier_measures(Use.CONSOLE):
+        if measure.frontier.use < Use.EVIDENCE and any(measure.name in p["measures"] for p in points):
+            means = [_mean(p["measures"].get(measure.name), measure) for p in shown]
+            fields.append(Field(heading(measure.title), means))
+    print_fields(console, keys, fields)
+    console.print()
     if chosen is None:
         console.print("no operating point: there are no labels, or no setting is certified")
         return
-    console.print(f"{chosen['rule']}: {chosen['name']}, budget {chosen['budget_tokens']}", soft_wrap=True)
+    console.print(
+        f"operating point: {chosen['name']}, budget {chosen['budget_tokens']} ({chosen['rule']})",
+        soft_wrap=True,
+    )
     if held := chosen["held_out"]:
-        gain, cost = held[chosen["coverage"]], held["tokens_used"]
+        found = held[chosen["coverage"]]
         console.print(
-            f"the rule on held-out questions: {gain['mean']:.3f} ({gain['low']:.3f}-{gain['high']:.3f}) at "
-            f"{cost['mean']:.0f} tokens"
+            f"the rule on held-out questions: evidence found {_percent(found)} ({_interval(found)}) at "
+            f"{held['tokens_used']['mean']:.0f} tokens"
         )
 
 
-def _mean(value: Mapping[str, float] | None, *, interval: bool) -> str:
+def _percent(value: Mapping[str, float] | None) -> str:
+    return "" if value is None else f"{100 * value['mean']:.1f} %"
+
+
+def _interval(value: Mapping[str, float] | None) -> str:
+    return "" if value is None else f"{100 * value['low']:.1f} to {100 * value['high']:.1f}"
+
+
+def _mean(value: Mapping[str, float] | None, measure: Measure) -> str:
     if value is None:
         return ""
-    return f"{value['mean']:.3f}" + (f" ({value['low']:.3f}-{value['high']:.3f})" if interval else "")
+    return (measure.form if measure.kind == "count" else "{:.3f}").format(value["mean"])

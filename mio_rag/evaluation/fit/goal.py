@@ -2,11 +2,12 @@
 
 A setting is worth, by the stated goal, either
 
-    at a budget      mean gold recall  -  0.01 * mean tokens / budget
+    at a budget      mean evidence found  -  0.01 * mean tokens / budget
     at a recall      -mean tokens / budget  -  10 * what is missing to the stated mean recall
 
 so that at a budget tokens settle what recall leaves open, and at a recall the fewest tokens win among the
-settings that reach it. Gold recall is that of passages, or of documents where only these are known.
+settings that reach it. Evidence is the gold passages, or the gold documents where only these are known;
+recall is the share of it that was found.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError, SolverError
-from mio_rag.measures import coverage
+from mio_rag.measures import evidence_found
 from mio_rag.relevance import Labelled, RelevanceModel, fit
 from mio_rag.relevance.model import Kind
 from mio_rag.relevance.source import Relevance
@@ -47,7 +48,7 @@ class Goal:
     budget_tokens : int
         >= 1: the budget, or the largest one where a recall is the goal.
     recall : float or None
-        In (0, 1]: the mean gold recall to reach with the fewest tokens; the budget is then tuned as well.
+        In (0, 1]: the mean evidence to find with the fewest tokens; the budget is then tuned as well.
     """
 
     budget_tokens: int = 256
@@ -156,7 +157,7 @@ def parameters(setting: Setting, vary: Sequence[str], goal: Goal) -> dict[str, A
 
 @dataclass(frozen=True)
 class Reading:
-    """What one question got: gold recall, and what it cost."""
+    """What one question got: the share of its evidence, and what it cost."""
 
     recall: float
     tokens: float
@@ -186,7 +187,7 @@ def readings(
             if result.status is Status.ERROR:
                 raise SolverError(result.message)
             chosen = [i for i in result.selected if i < len(pool)]
-        found.append(Reading(coverage(question, pool, chosen), float(pool.tokens[chosen].sum())))
+        found.append(Reading(evidence_found(question, pool, chosen), float(pool.tokens[chosen].sum())))
     return found
 
 

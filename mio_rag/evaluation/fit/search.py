@@ -124,7 +124,10 @@ class TuneResult:
     folds : list of dict
         Setting, inner and outer figures, and trials of each outer fold.
     trials : int
-        Finished trials of all searches.
+        Finished trials of all searches, one for each fold and one on all questions.
+    improved : bool
+        Whether the search on all questions found a better setting than the one that it started from; else
+        `setting` is that one.
     """
 
     setting: Setting
@@ -134,6 +137,7 @@ class TuneResult:
     folds: list[dict[str, Any]]
     trials: int
     questions: int
+    improved: bool
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -217,7 +221,14 @@ def _nested(searches: _Searches) -> TuneResult:
     }
     trials = sum(fold["trials"] for fold in folds) + final.trials
     return TuneResult(
-        final.setting, _means(inner), _means(after) | change, _means(before), folds, trials, len(questions)
+        final.setting,
+        _means(inner),
+        _means(after) | change,
+        _means(before),
+        folds,
+        trials,
+        len(questions),
+        final.setting != searches.start,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mio_rag.evaluation.methods import RANKING_SOLVERS
 from mio_rag.evaluation.report.model import (
     Key,
     Record,
@@ -37,6 +38,9 @@ def page_data(report: Report) -> dict[str, Any]:
         "methods": [_method(report, name) for name in report.methods],
         "budgets": report.budgets,
         "baseline": report.baseline,
+        "reading": report.reading,
+        "answered": report.answered,
+        "rankings": RANKING_SOLVERS,
         "primary": report.primary.name if report.primary else None,
         "quality": [m.name for m in quality],
         "measures": {m.name: {"label": m.label, "kind": m.kind} for m in [*explained, *report.measures]},
@@ -53,8 +57,9 @@ def page_data(report: Report) -> dict[str, Any]:
                 numbers[row["question_id"]],
                 report.place[row["method"]],
                 report.budgets.index(row.get("budget_tokens")),
-                _mark(row),
+                _mark(report, row),
                 int(failed(row)),
+                _evidence(report, row),
             ]
             for row in report.rows
         ],
@@ -96,11 +101,11 @@ def _point(report: Report, key: Key, quality: Sequence[Measure]) -> dict[str, An
 
 def _undominated(report: Report, key: Key, measure: str) -> bool:
     """Whether no other setting has at least the quality for at most the tokens, and more of one."""
-    quality, tokens = report.mean(key, measure), report.mean(key, "tokens_used")
+    quality, tokens = report.mean(key, measure), report.mean(key, report.reading)
     if quality is None or tokens is None:
         return False
     for other, q in report.means[measure].items():
-        t = report.mean(other, "tokens_used")
+        t = report.mean(other, report.reading)
         if t is not None and q >= quality and t <= tokens and (q, t) != (quality, tokens):
             return False
     return True
@@ -123,15 +128,24 @@ def _latency(report: Report) -> list[dict[str, Any]]:
     return found
 
 
-def _mark(row: Record) -> str:
-    """By its answer r(ight), p(artly), w(rong); else a(ll), s(ome) or n(o) gold selected; "?" unknown."""
-    overlap, recall = row.get("token_f1"), row.get("gold_recall")
+def _evidence(report: Report, row: Record) -> float | None:
+    """How much of its evidence a question got."""
+    value = None if report.evidence is None else row.get(report.evidence.name)
+    return None if value is None else round(float(value), 4)
+
+
+def _mark(report: Report, row: Record) -> str:
+    """Of an answer of a language model r(ight), p(artly), w(rong); else a(ll), s(ome) or n(o) evidence found.
+
+    "?": unknown.
+    """
+    overlap, found = row.get("token_f1"), _evidence(report, row)
     score = overlap if right(row) is None else right(row)
-    if score is not None:
+    if score is not None and report.answered:
         return "r" if score >= 1 else "p" if (overlap or 0) > 0 else "w"
-    if recall is None:
+    if found is None:
         return "?"
-    return "a" if recall >= 1 else "s" if recall > 0 else "n"
+    return "a" if found >= 1 else "s" if found > 0 else "n"
 
 
 def details_and_passages(rows: Sequence[Record]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

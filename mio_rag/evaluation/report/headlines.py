@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 
+from mio_rag.evaluation.caution import proven_yet_behind
 from mio_rag.evaluation.methods import RANKING_SOLVERS
 from mio_rag.evaluation.report.model import Key, Report, failed, status, verdict
 from mio_rag.evaluation.report.text import at_budget, between, number, p_value, percent, plural
@@ -18,8 +19,9 @@ _FEW_QUESTIONS = 30
 
 
 def headlines(report: Report) -> list[str]:
-    """At most five statements that claim no more than the intervals allow."""
-    said = (_best(report), _tally(report), _proofs(report), _failures(report), _caution(report))
+    """A few statements that claim no more than the intervals allow."""
+    behind = proven_yet_behind(report.summary, report.comparisons)
+    said = (_best(report), _tally(report), _proofs(report), *behind, _failures(report), _caution(report))
     return [sentence for sentence in said if sentence]
 
 
@@ -28,7 +30,7 @@ def _best(report: Report) -> str:
     if measure is None:
         return "No quality measure is defined for this run, so methods are not ranked."
     means = report.means[measure.name]
-    best = max(means, key=lambda key: (means[key], -(report.mean(key, "tokens_used") or 0)))
+    best = max(means, key=lambda key: (means[key], -(report.mean(key, report.reading) or 0)))
     spread = between(report.points[best][measure.name])
     label = measure.label[0].lower() + measure.label[1:]
     shared = sum(value == means[best] for value in means.values()) - 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mio_rag.evaluation.expenses import reading_column
 from mio_rag.evaluation.report.text import plural
-from mio_rag.measures import Measure, find_measure, page_measures
+from mio_rag.measures import Measure, evidence_measure, find_measure, page_measures
 
 __all__ = [
     "STATUSES", "Key", "Record", "Report", "failed", "measure_of", "setting", "status", "verdict",
@@ -14,6 +15,9 @@ __all__ = [
 
 Record = Mapping[str, Any]
 Key = tuple[str, int | None]  # method, budget_tokens
+
+#: The reader that quotes a sentence.
+_QUOTES = "extractive"
 
 #: Interval and corrected p must both clear zero at this level before a difference is called clear.
 _LEVEL = 0.05
@@ -68,6 +72,14 @@ class Report:
         #: First those that the page explains, then what else the summary holds.
         self.measures = [measure for measure in page_measures() if measure.name in self.means]
         self.measures += [m for m in map(measure_of, self.means) if m.page is None]
+        #: How much evidence was found, where the questions name it.
+        self.evidence = evidence_measure(
+            [self.means, *([k for k in row if row[k] is not None] for row in rows)]
+        )
+        #: Column of the tokens that were read; see `reading_column`.
+        self.reading = reading_column([*summary, *rows])
+        #: Whether a language model answered: what an extractive reader quotes is not judged.
+        self.answered = str(run.get("generator") or _QUOTES).split(":")[0] != _QUOTES
         spoken = [(m.page.headline, m) for m in self.measures if m.page and m.page.headline is not None]
         #: What the headlines speak about.
         self.primary: Measure | None = min(spoken, key=lambda pair: pair[0])[1] if spoken else None

@@ -74,6 +74,7 @@ def render_report(
         details="\n".join(map(script_json, details)),
         passages="\n".join(map(script_json, passages)),
         script=_asset("script.html"),
+        scroll=_asset("scroll.html"),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mio_rag.evaluation.methods import RANKING_SOLVERS
 from mio_rag.evaluation.report.model import (
     STATUSES,
     Key,
@@ -21,6 +22,7 @@ from mio_rag.measures import Measure
 
 __all__ = ["certificate_table", "comparison_table", "summary_table", "swatch"]
 
+_PROOFS = {**STATUSES, "ranking": "Ranked, nothing to prove"}
 _READINGS = {
     "above": "above",
     "below": "below",
@@ -73,26 +75,28 @@ def summary_table(report: Report) -> str:
     if not report.summary:
         return '<p class="empty">No summary was given.</p>'
     best = {(key, measure.name) for measure in report.measures for key in _clear_best(report, measure)}
-    columns = [("Budget", "num"), ("Method", "name"), ("n", "num"), ("Failed", "num")]
-    columns += [(measure.label, _measure_class(measure)) for measure in report.measures]
+    columns = [("Budget", "num"), ("Method", "name")]
+    columns += [(measure.label, _measure_class(report, measure)) for measure in report.measures]
+    columns += [("n", "num"), ("Failed", "num")]
     ordered = sorted(report.points, key=lambda key: (report.budgets.index(key[1]), report.place[key[0]]))
     lines = [_summary_line(report, key, best) for key in ordered]
     return _table("summary-table", "Mean and 95 % interval by method and budget", columns, lines)
 
 
-def _measure_class(measure: Measure) -> str:
-    return "num" if measure.page is not None and measure.page.core else "num more"
+def _measure_class(report: Report, measure: Measure) -> str:
+    """What is shown at once: evidence and tokens, and of answers what a language model wrote."""
+    judged = report.answered or measure.of not in ("answer", "choice", "run")
+    core = measure.page is not None and measure.page.core
+    # Beside controllers, what they read is the prompts of all calls.
+    if report.reading != "tokens_used" and measure.name in ("tokens_used", report.reading):
+        core = measure.name == report.reading
+    return "num" if core and judged else "num more"
 
 
 def _summary_line(report: Report, key: Key, best: set[tuple[Key, str]]) -> str:
     record, (method, budget) = report.points[key], key
     failed = record.get("failed") or 0
-    cells = [
-        _count_cell(budget),
-        _method_cell(report, method),
-        _count_cell(record.get("n")),
-        _cell(number(failed, "count"), failed, "num warn" if failed else "num"),
-    ]
+    cells = [_count_cell(budget), _method_cell(report, method)]
     for measure in report.measures:
         mean = report.mean(key, measure.name)
         shown = number(mean, measure.kind)
@@ -100,7 +104,9 @@ def _summary_line(report: Report, key: Key, best: set[tuple[Key, str]]) -> str:
             shown = f'<strong title="clearly the best at this budget">{shown}</strong>'
         if mean is not None:
             shown += f"<small>{between(record[measure.name], measure.kind)}</small>"
-        cells.append(_cell(shown, mean, _measure_class(measure)))
+        cells.append(_cell(shown, mean, _measure_class(report, measure)))
+    cells.append(_count_cell(record.get("n")))
+    cells.append(_cell(number(failed, "count"), failed, "num warn" if failed else "num"))
     return "".join(cells)
 
 
@@ -178,21 +184,28 @@ def certificate_table(report: Report) -> str:
     groups: dict[str, list[Record]] = defaultdict(list)
     for row in report.rows:
         groups[row["method"]].append(row)
-    found = set(map(status, report.rows))
-    seen = [name for name in STATUSES if name in found]
+    found = set(map(_proof, report.rows))
+    seen = [name for name in _PROOFS if name in found]
     columns = [("Method", "name"), ("Selections", "num"), ("Share", "name")]
-    columns += [(STATUSES[name], "num") for name in seen]
+    columns += [(_PROOFS[name], "num") for name in seen]
     columns += [("Median gap of the unproven", "num"), ("Largest gap", "num"), ("Median solver time", "num")]
     ordered = sorted(groups, key=report.place.__getitem__)
     lines = [_certificate_line(report, method, groups[method], seen) for method in ordered]
     return _table("certificate-table", "Certificates by method, all budgets together", columns, lines)
 
 
+def _proof(row: Record) -> str:
+    """The kind of certificate; a ranking has none: its gap is to the optimum of its own score."""
+    found = status(row)
+    ranks = row.get("solver") in RANKING_SOLVERS and found in ("optimal", "bounded", "feasible")
+    return "ranking" if ranks else found
+
+
 def _certificate_line(report: Report, method: str, rows: Sequence[Record], seen: Sequence[str]) -> str:
-    counts = Counter(map(status, rows))
+    counts = Counter(map(_proof, rows))
     strip = "".join(f'<i class="s-{name}" style="flex:{counts[name]}"></i>' for name in seen if counts[name])
     strip = f'<span class="strip" aria-hidden="true">{strip}</span>'
-    gaps = [row["gap"] for row in rows if status(row) == "bounded"]
+    gaps = [row["gap"] for row in rows if _proof(row) == "bounded"]
     median, largest = (float(np.median(gaps)), max(gaps)) if gaps else (None, None)
     seconds = [row["solve_seconds"] for row in rows if row.get("solve_seconds") is not None]
     spent = float(np.median(seconds)) if seconds else None

@@ -69,10 +69,12 @@ def number(value: float | None, kind: str = "rate", signed: bool = False) -> str
 
 
 def between(record: Mapping[str, Any], kind: str = "rate", signed: bool = False) -> str:
-    """The interval of a record with "low" and "high"; nothing where it has none."""
+    """The interval of a record with "low" and "high", None if unbounded; empty where it has none."""
     low, high = record.get("low"), record.get("high")
-    if low is None or high is None:
+    if low is None:
         return ""
+    if high is None:
+        return f"{number(low, kind, signed)} up, unbounded"
     return f"{number(low, kind, signed)} to {number(high, kind, signed)}"
 
 

@@ -1,0 +1,200 @@
+"""The tables of ``evaluate`` and ``frontier data``: readable on any terminal and in a pipe."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mio_rag.cli.commands.evaluate import ComparisonOptions
+from mio_rag.cli.show.control import print_profile
+from mio_rag.cli.show.evaluation import print_summary
+from mio_rag.cli.show.frontier import print_points
+from mio_rag.cli.show.tables import Field, heading, print_fields
+from mio_rag.cli.terminal import Terminal
+from mio_rag.evaluation.harness import EvaluationSettings
+from mio_rag.evaluation.methods import DEFAULT_METHODS
+from mio_rag.measures import Measure, register, unregister
+
+WIDTHS = (80, 120, 180, 200)
+OWN = Measure(
+    "own_measure", "A measure of somebody else's own", "?", "selection", "none", "0 to 1", "this test"
+)  # fmt: skip
+
+
+@pytest.fixture
+def own() -> Iterator[list[str]]:
+    """The names of six measures that are registered while the test runs."""
+    added = [register(replace(OWN, name=f"own_{k}", label=f"Own measure number {k}")) for k in range(6)]
+    yield [measure.name for measure in added]
+    for measure in added:
+        unregister(measure.name)
+
+
+def spread(mean: float, air: float = 0.1) -> dict[str, float]:
+    return {"mean": mean, "low": mean - air, "high": mean + air}
+
+
+def entry(method: str, budget: int, recall: float, tokens: float, **more: Any) -> dict[str, Any]:
+    return {
+        "method": method, "budget_tokens": budget, "n": 40, "failed": 0,
+        "optimal_share": 1.0 if method == "exact" else None,
+        "gold_recall": spread(recall), "all_gold": spread(recall / 2), "pool_recall": spread(1.0, 0),
+        "tokens_used": spread(tokens, 5), "exact_match": spread(0.3), "token_f1": spread(0.4), **more,
+    }  # fmt: skip
+
+
+def difference(method: str, budget: int, mean: float, air: float) -> dict[str, Any]:
+    return {
+        "method": method, "baseline": "fused", "budget_tokens": budget, "measure": "gold_recall", "n": 40,
+        "difference": mean, "low": mean - air, "high": mean + air, "p_value": 0.01, "q_value": 0.01,
+    }  # fmt: skip
+
+
+def summary(budgets: tuple[int, ...] = (128, 256), **more: Any) -> list[dict[str, Any]]:
+    return [
+        entry(method, budget, 0.725 - 0.1 * k, budget - 10 * k, **more)
+        for k, method in enumerate(DEFAULT_METHODS)
+        for budget in budgets
+    ]
+
+
+def shown(width: int | None, *given: Any, **named: Any) -> str:
+    file = io.StringIO()
+    print_summary(Terminal(file=file, width=width), *given, **named)
+    return file.getvalue()
+
+
+def lines(text: str, first: str) -> list[str]:
+    return [line for line in text.split("\n") if line.startswith(first)]
+
+
+def test_what_is_compared_where_nobody_says() -> None:
+    assert tuple(ComparisonOptions().methods.split(",")) == DEFAULT_METHODS == EvaluationSettings().methods
+    assert EvaluationSettings().reference == "fused"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_first_table_says_what_was_found_and_read(width: int) -> None:
+    text = shown(width, summary(), [difference("exact", 256, -0.4, 0.1) | {"n": 37}], "fused")
+    said = " ".join(text.split())
+    assert said.startswith("Means over 40 questions; the baseline is fused. Evidence: the gold passages")
+    assert "(37 questions name them)" in said
+    first = text.split("\n\n")[1]
+    # What it takes to read the table is on the first lines of it, and no line is longer than the terminal.
+    assert all(len(line) <= width for line in text.split("\n"))
+    assert first.split("\n")[-10].split() == ["fused", "128", "72.5", "%", "36.2", "%", "128", "baseline"]
+    (exact,) = [line for line in first.split("\n") if line.split()[:2] == ["exact", "256"]]
+    assert exact.split() == [
+        *("exact", "256", "32.5", "%", "16.2", "%", "216", "40", "(16", "%)"),
+        *("-40.0", "(-50.0", "to", "-30.0)"),
+    ]
+    flat = " ".join(text.split())
+    assert "evidence evidence tokens tokens evidence beside fused" in flat
+    assert "note: exact finds clearly less evidence than fused: 40.0 points less (30.0 to 50.0)" in flat
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_measures_of_ones_own_squeeze_nothing(width: int, own: list[str]) -> None:
+    text = shown(width, summary(**dict.fromkeys(own, spread(0.5))), [], "fused")
+    assert all(len(line.rstrip()) <= width for line in text.split("\n"))
+    for k in range(6):
+        assert f"number {k}" in text  # the head of a field, in lines of whole words
+    rows = lines(text, "exact")
+    assert all(line.split()[1] in ("128", "256") for line in rows)  # every table begins with the keys
+    assert sum(line.count("0.500") for line in rows) == 12
+    assert len(rows) % 2 == 0
+    assert "\u2026" not in text
+
+
+def test_details_show_every_measure_with_its_interval() -> None:
+    many = summary((256,), tokens_per_correct={"mean": 900.0, "low": 500.0, "high": None})
+    text = shown(80, many, [], "fused", details=True)
+    assert "900 (500 to unbounded)" in text
+    assert "0.400 (0.300 to 0.500)" in text
+    assert "tokens_per" not in shown(80, many, [], "fused")
+
+
+def test_controllers_are_shown_with_all_that_they_read() -> None:
+    entries = [
+        entry("fused", 256, 0.7, 200, prompt_tokens=spread(260, 5)),
+        entry("mdp", 256, 0.7, 120, prompt_tokens=spread(1900, 5), steps=spread(3.0)),
+    ]
+    text = shown(100, entries, [], "fused")
+    (first, second) = lines(text, "mdp")
+    assert "1900" in first
+    assert "-1640 (-631 %)" in first
+    assert " 120" not in first
+    assert " 120" in second  # the context is among the other measures
+    assert "prompt" in text
+
+
+def test_without_labels_or_a_rival_less_is_said() -> None:
+    bare = {"method": "exact", "budget_tokens": 9, "n": 2, "failed": 0, "optimal_share": 1.0}
+    text = shown(80, [{**bare, "tokens_used": spread(5, 0)}], [], "exact")
+    assert "The questions name no evidence" in " ".join(text.split())
+    assert "baseline" not in text
+    assert "saved" not in text
+
+
+def test_a_pipe_takes_what_a_table_needs(own: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    text = shown(None, summary(**dict.fromkeys(own, spread(0.5))), [], "fused", details=True)
+    assert len(lines(text, "exact")) == 4  # two tables of two budgets, however wide
+    assert max(map(len, text.split("\n"))) > 200
+    monkeypatch.setenv("COLUMNS", "90")
+    narrow = shown(None, summary(), [], "fused")
+    assert max(map(len, narrow.split("\n"))) <= 90
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_frontier_keeps_its_keys(width: int, own: list[str]) -> None:
+    measures = {
+        "tokens_used": spread(100, 5), "gold_recall": spread(0.625), "diversity": spread(0.7),
+        "stability": spread(0.9), "guaranteed": spread(1.5), **dict.fromkeys(own, spread(0.5)),
+    }  # fmt: skip
+    point = {
+        "name": "x", "redundancy_weight": 0.1, "radius": 0.05, "passage_penalty": "auto",
+        "budget_tokens": 256, "certified": True, "dominated": False, "front": ["gold_recall"],
+        "measures": measures,
+    }  # fmt: skip
+    file = io.StringIO()
+    print_points(Terminal(file=file, width=width), [point, point | {"dominated": True}], None)
+    text = file.getvalue()
+    rows = [line.split() for line in text.split("\n") if "256" in line]
+    assert all(row[:4] == ["0.1", "0.05", "auto", "256"] for row in rows)
+    assert rows[0][4:11] == ["100", "62.5", "%", "*", "52.5", "to", "72.5"]
+    assert sum(row.count("0.500") for row in rows) == 6
+    assert all(len(line.rstrip()) <= width for line in text.split("\n"))
+    assert "1 on the frontier, 1 dominated" in text
+    assert "as good in tokens, evidence found, diversity, stability" in " ".join(text.split())
+
+
+def test_a_long_name_is_folded_and_the_rest_stays() -> None:
+    file = io.StringIO()
+    print_fields(
+        Terminal(file=file, width=40),
+        [Field("method", ["m" * 60], "left"), Field("budget", ["256"])],
+        [Field(heading("evidence found"), ["72.5 %"]), Field("a", ["1"]), Field("b", ["x" * 15])],
+    )
+    text = file.getvalue()
+    assert text.count("m") == 60 * text.count("256") + text.count("method")
+    for whole in ("256", "72.5 %", "x" * 15, "evidence found"):
+        assert whole in text
+    assert all(len(line.rstrip()) <= 40 for line in text.split("\n"))
+
+
+def test_the_times_of_controllers_stay_whole() -> None:
+    row = {
+        "method": "always-retrieve@confidence", "part": "retrieve", "budget_tokens": 256, "questions": 5,
+        "seconds": 12.5, "share": 0.25, "mean": 1.5, "median": 1.25, "p95": 2.125,
+    }  # fmt: skip
+    file = io.StringIO()
+    print_profile(Terminal(file=file, width=80), [row])
+    shown_rows = [line.split() for line in lines(file.getvalue(), "always")]
+    assert len(shown_rows) == 2
+    assert all(found[:2] == ["always-retrieve@confidence", "retrieve"] for found in shown_rows)
+    assert [cell for found in shown_rows for cell in found[2:]] == [
+        *("256", "5", "12.5", "25%", "1.500", "1.250", "2.125"),
+    ]
