@@ -138,7 +138,7 @@ def attacked(pool: Candidates, rng: np.random.Generator, label: str = "") -> lis
     found = []
     for kind, relevance in itertools.product(SETS, _RELEVANCE):
         uncertainty = drawn_set(kind, pool, rng)
-        base = Selector(
+        base = Selector.raw(
             redundancy_weight=float(rng.choice([0.05, 0.1, 0.3])), passage_penalty=0.0, options=_OPTIONS
         )
         if relevance == "calibrated":

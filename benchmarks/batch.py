@@ -72,7 +72,7 @@ def command(given: argparse.Namespace) -> int:
     }
     # Rows take milliseconds; a machine that holds a process up for seconds must not turn a proof into a gap.
     patient = SolveOptions(time_limit_seconds=_PATIENCE_SECONDS)
-    selector = Selector(redundancy_weight=0.1, passage_penalty="auto", options=patient)
+    selector = Selector.raw(redundancy_weight=0.1, passage_penalty="auto", options=patient)
     runs: list[tuple[str, int, Engine]] = [
         ("rate", given.rows, "local"),
         ("stream", given.stream_rows, "local"),

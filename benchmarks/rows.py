@@ -137,7 +137,7 @@ def programs_of(pool: Pool, n: int, budget: int, seed: int) -> dict[str, Selecti
         "all": (caps, topics | conflicts),
     }
     return {
-        name: Selector(
+        name: Selector.raw(
             redundancy_weight=_WEIGHT,
             passage_penalty=0.0,
             options=options,

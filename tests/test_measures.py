@@ -117,7 +117,7 @@ def selection(
         titles=["Title"] * n,
     )  # fmt: skip
     out = [i for i in pool.ids if i not in chosen]
-    return Selector(redundancy_weight=0, must_include=chosen, must_exclude=out).select(pool, n)
+    return Selector.raw(redundancy_weight=0, must_include=chosen, must_exclude=out).select(pool, n)
 
 
 VECTORS = np.array([[1, 0, 0], [0.6, 0.8, 0], [0, 0, 2], [-1, 0, 0], [0, 0, 0]])

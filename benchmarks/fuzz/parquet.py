@@ -110,7 +110,7 @@ class Parquet:
         if given["damage"] is not None:
             rng = np.random.default_rng(given["damage"])
             self._file.write_bytes(mutated_bytes(rng, self._file.read_bytes()))
-        selector = Selector(options=SolveOptions(time_limit_seconds=1.0), **given["settings"])
+        selector = Selector.raw(options=SolveOptions(time_limit_seconds=1.0), **given["settings"])
         done = select_batch(self._file, self._out, 30, selector, workers=0, shard_rows=given["shard_rows"])
         if given["damage"] is None and done.rows != len(given["rows"]):
             raise Wrong("the batch counts other rows than the file holds", done.rows)

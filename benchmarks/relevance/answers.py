@@ -67,7 +67,7 @@ def conditions(
     if unknown:
         raise InputError(f"conditions {', '.join(unknown)} are unknown: choose from {', '.join(CONDITIONS)}")
     options = SolveOptions(time_limit_seconds=time_limit, relative_gap=1e-3)
-    plain = Selector(redundancy_weight=0.0, passage_penalty=0.0, options=options)
+    plain = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0, options=options)
     rank, mmr = (make_methods([name], plain)[0] for name in (baseline, "mmr"))
     default = replace(plain, link_benefit=LINK_BENEFIT, relevance_model=models["default"])
     ours = replace(default, relevance_model=models.get("links", models["default"]))

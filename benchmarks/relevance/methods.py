@@ -43,7 +43,7 @@ def compared(
     where it has labels), default (all sets), others (all sets but this one).
     """
     options = SolveOptions(time_limit_seconds=time_limit, relative_gap=1e-3)
-    plain = Selector(redundancy_weight=0.0, passage_penalty=0.0, options=options)
+    plain = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0, options=options)
     rows = [Compared(method, PLAIN, True) for method in make_methods(list(BASELINES), plain)]
     cosine = replace(plain, redundancy_weight=0.1, passage_penalty="auto")
     rows.append(Compared(Method("raw cosine", cosine), PLAIN))

@@ -91,7 +91,7 @@ def transfer(
 def _ranked(
     method: str, questions: Sequence[Question], pools: Sequence[Candidates], budget: int
 ) -> list[Reading]:
-    rule = make_methods([method], Selector(redundancy_weight=0.0, passage_penalty=0.0))[0]
+    rule = make_methods([method], Selector.raw(redundancy_weight=0.0, passage_penalty=0.0))[0]
     scored = [rule.scored(pool) for pool in pools]
     return readings(Setting.of(rule.selector, budget), rule.selector, questions, scored)
 
@@ -103,7 +103,7 @@ def _linked(
     budget: int,
     time_limit: float,
 ) -> list[Reading]:
-    chooser = Selector(
+    chooser = Selector.raw(
         redundancy_weight=0.0,
         passage_penalty=0.0,
         link_benefit=LINK_BENEFIT,

@@ -65,7 +65,9 @@ def tuned(
         k: Retriever(index, link_hops=1).retrieve_many([q.text for q in qs]) for k, qs in halves.items()
     }
     options = SolveOptions(time_limit_seconds=time_limit, relative_gap=1e-3)
-    start = Selector(redundancy_weight=0.0, passage_penalty=0.0, link_benefit=LINK_BENEFIT, options=options)
+    start = Selector.raw(
+        redundancy_weight=0.0, passage_penalty=0.0, link_benefit=LINK_BENEFIT, options=options
+    )
     found = {}
     for budget in budgets:
         goal = Goal(budget)
@@ -122,7 +124,7 @@ def _best_ranking(
     """The ranking and source cap that are worth most on these questions."""
     scored = []
     for name in BASELINES:
-        rule = make_methods([name], Selector(redundancy_weight=0.0, passage_penalty=0.0))[0]
+        rule = make_methods([name], Selector.raw(redundancy_weight=0.0, passage_penalty=0.0))[0]
         for cap in _CAPS:
             rows = _ranked(rule, cap, questions, pools, goal.budget_tokens)
             scored.append((_worth(goal, rows), name, rule, cap))

@@ -52,7 +52,7 @@ def rules(radii: Sequence[float], relevance: str) -> list[Rule]:
 
 def base_selector(relevance: str, model: RelevanceModel) -> Selector:
     """The nominal selector. No passage penalty: every rule may fill the budget."""
-    plain = Selector(redundancy_weight=0.1, passage_penalty=0.0, options=_OPTIONS)
+    plain = Selector.raw(redundancy_weight=0.1, passage_penalty=0.0, options=_OPTIONS)
     if relevance == "cosine":
         return plain
     return replace(plain, redundancy_weight=0.05, link_benefit=0.2, relevance_model=model)

@@ -42,7 +42,7 @@ def proven_yet_behind(summary: Records, comparisons: Records) -> list[str]:
     return [
         f"{method} finds clearly less evidence than {baseline}: {'; '.join(told)}. The proof is about the "
         "program, not about the evidence: nothing scores higher by these settings, yet they ask for other "
-        "passages than the questions need. Try another relevance model (--relevance), weights that "
-        "are tuned on your questions (mio-rag tune), or a larger budget."
+        "passages than the questions need. Try another preset (--preset), relevance fitted on your "
+        "questions (mio-rag calibrate), or a larger budget."
         for (method, baseline), told in behind.items()
     ]

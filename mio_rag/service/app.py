@@ -234,19 +234,16 @@ def _add_questions(
 def _asked(body: BaseModel, began: float) -> Asked:
     """The checked request that `Answering` takes."""
     given = body.model_dump()
-    selector = Selector(
-        **{
-            name: given[name]
-            for name in (
-                "redundancy_weight",
-                "passage_penalty",
-                "token_price",
-                "radius",
-                "max_passages",
-                "max_per_source",
-            )
-        }
+    names = (
+        "redundancy_weight",
+        "passage_penalty",
+        "token_price",
+        "radius",
+        "max_passages",
+        "max_per_source",
     )
+    settings = {name: given[name] for name in names if given[name] is not None}
+    selector = Selector.preset(given["preset"], **settings)
     return Asked(
         given["question"],
         given["budget_tokens"],

@@ -34,11 +34,20 @@ class _Request(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    redundancy_weight: Weight = Field(0.1, description="lambda_1: price of similarity between two passages")
-    passage_penalty: Weight | Literal["auto"] = Field(
-        "auto", description="lambda_2: what one more passage must be worth; auto: the pool's median relevance"
+    preset: Literal["default", "frugal", "thorough", "raw"] = Field(
+        "default", description="settings to start from; what is given beside it replaces its own"
     )
-    token_price: Weight = Field(0.0, description="lambda_3: what one more token must be worth")
+    redundancy_weight: Weight | None = Field(
+        None, description="lambda_1: price of similarity between two passages; null: by preset"
+    )
+    passage_penalty: Weight | Literal["auto"] | None = Field(
+        None,
+        description="lambda_2: what one more passage must be worth; auto: the pool's median relevance; "
+        "null: by preset",
+    )
+    token_price: Weight | None = Field(
+        None, description="lambda_3: what one more token must be worth; null: by preset"
+    )
     radius: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = Field(
         0.0, description="rho: how far each embedding may be off (l2)"
     )

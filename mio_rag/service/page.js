@@ -25,15 +25,13 @@ function say(text, error = false) {
 function values() {
   $("budget-value").textContent = $("budget").value;
   $("redundancy-value").textContent = number(Number($("redundancy").value), 2);
-  const auto = $("auto").checked;
-  if (auto && state.data) $("penalty").value = state.data.passage_penalty;
-  $("penalty-value").textContent = auto ? state.data ? number(state.data.passage_penalty, 2) : "auto" : number(Number($("penalty").value), 2);
+  $("penalty-value").textContent = number(Number($("penalty").value), 2);
   $("radius-value").textContent = number(Number($("radius").value), 2);
 }
 function settings() {
   return {
     question: state.asked, budget_tokens: Number($("budget").value), redundancy_weight: Number($("redundancy").value),
-    passage_penalty: $("auto").checked ? "auto" : Number($("penalty").value), radius: Number($("radius").value),
+    passage_penalty: Number($("penalty").value), radius: Number($("radius").value),
     deadline_seconds: DEADLINE,
   };
 }
@@ -203,9 +201,8 @@ $("key-form").addEventListener("submit", event => {
   propose();
 });
 $("all").addEventListener("click", () => { state.all = true; lists(state.data, new Set(), new Set()); });
-for (const name of SLIDERS) $(name).addEventListener("input", () => { if (name === "penalty") $("auto").checked = false; later(); });
-$("auto").addEventListener("change", later);
-$("reset").addEventListener("click", () => { for (const name of SLIDERS) $(name).value = $(name).defaultValue; $("auto").checked = true; later(); });
+for (const name of SLIDERS) $(name).addEventListener("input", later);
+$("reset").addEventListener("click", () => { for (const name of SLIDERS) $(name).value = $(name).defaultValue; later(); });
 document.addEventListener("keydown", event => {
   if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) { event.preventDefault(); $("question").focus(); }
 });

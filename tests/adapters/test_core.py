@@ -18,7 +18,7 @@ from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
 
 ROOT = Path(__file__).parents[2]
-SCORED = Selector(redundancy_weight=0, passage_penalty=0)
+SCORED = Selector.raw(redundancy_weight=0, passage_penalty=0)
 
 
 class Planes:
@@ -41,14 +41,14 @@ def test_nothing_is_embedded_that_is_not_needed() -> None:
     found = choose("q", items, budget_tokens=9, selector=SCORED, vectors=planes.vectors)
     assert found.indices == (0, 1)
     assert planes.asked == []
-    found = choose("q", items, budget_tokens=9, selector=Selector(), vectors=planes.vectors)
+    found = choose("q", items, budget_tokens=9, selector=Selector.raw(), vectors=planes.vectors)
     assert planes.asked == ["a", "b"]  # redundancy needs the passages, scores spare the question
     assert found.indices == (0, 1)
 
 
 def test_relevance_is_the_cosine_where_no_document_has_a_score() -> None:
     given = Documents(["b", "c"])
-    found = choose("a?", given, budget_tokens=9, selector=Selector(), vectors=Planes().vectors)
+    found = choose("a?", given, budget_tokens=9, selector=Selector.raw(), vectors=Planes().vectors)
     assert found.indices == (1,)  # "c" points where "a?" does, "b" is orthogonal to it
     assert found.notes[0]["relevance"] == pytest.approx(1.0)
 
@@ -56,7 +56,9 @@ def test_relevance_is_the_cosine_where_no_document_has_a_score() -> None:
 def test_vectors_of_documents_are_taken_and_missing_ones_made() -> None:
     planes = Planes()
     items = Documents(["a", "b", "c"], embeddings=[[0.0, 2.0], None, None], embed_texts=["a", "b", "d"])
-    found = choose("a?", items, budget_tokens=9, selector=Selector(passage_penalty=0), vectors=planes.vectors)
+    found = choose(
+        "a?", items, budget_tokens=9, selector=Selector.raw(passage_penalty=0), vectors=planes.vectors
+    )
     assert planes.asked == ["b", "d", "a?"]
     pool = found.selection.candidates
     assert pool.embeddings.tolist() == [[0, 1], [0, 1], [0, 1]]
@@ -72,7 +74,7 @@ def test_vectors_of_documents_are_taken_and_missing_ones_made() -> None:
     ],
 )
 def test_settings_that_compare_passages_need_vectors(changes) -> None:
-    selector = Selector(redundancy_weight=0, **changes)
+    selector = Selector.raw(redundancy_weight=0, **changes)
     items = Documents(["a", "b"], scores=[1.0, 0.5])
     with pytest.raises(InputError, match="2 of 2 documents have no embedding: give embedder="):
         choose("q", items, budget_tokens=9, selector=selector)
@@ -191,14 +193,14 @@ def test_ids_are_made_where_they_lack_or_repeat() -> None:
 
 
 def test_documents_without_a_source_are_their_own() -> None:
-    selector = Selector(redundancy_weight=0, passage_penalty=0, max_per_source=1)
+    selector = Selector.raw(redundancy_weight=0, passage_penalty=0, max_per_source=1)
     texts, sources = ["one", "two", "three", "four"], ["s", "s", "", ""]
     items = Documents(texts, sources=sources, scores=[1, 2, 1, 0.5])
     assert choose("q", items, budget_tokens=9, selector=selector).indices == (1, 2, 3)
 
 
 def test_a_cap_by_source_needs_sources() -> None:
-    selector = Selector(redundancy_weight=0, max_per_source=1)
+    selector = Selector.raw(redundancy_weight=0, max_per_source=1)
     with pytest.raises(InputError, match=r"no document has a source, .*\(source_key\)"):
         choose("q", Documents(["a"], sources=[""], scores=[1.0]), budget_tokens=9, selector=selector)
     with pytest.raises(InputError, match="sources has 1 entries, expected 2"):
@@ -206,7 +208,7 @@ def test_a_cap_by_source_needs_sources() -> None:
 
 
 def test_the_order_of_the_documents_can_be_kept() -> None:
-    selector = Selector(redundancy_weight=0, passage_penalty=0, prompt_order="document")
+    selector = Selector.raw(redundancy_weight=0, passage_penalty=0, prompt_order="document")
     for scores, kept in (([1.0, 3.0, 2.0], (1, 2)), ([2.0, 3.0, 1.0], (0, 1))):
         items = Documents(["a", "b", "c"], scores=scores)
         assert choose("q", items, budget_tokens=2, selector=selector).indices == kept
@@ -224,7 +226,7 @@ def test_notes_and_report_are_plain_data() -> None:
 
 def test_a_constraint_broken_at_its_price_is_told() -> None:
     side = SideConstraints(prices={"passages": 0.01})
-    selector = Selector(redundancy_weight=0, passage_penalty=0, max_passages=1, side=side)
+    selector = Selector.raw(redundancy_weight=0, passage_penalty=0, max_passages=1, side=side)
     found = choose("q", Documents(["one", "two"], scores=[0.9, 0.8]), budget_tokens=9, selector=selector)
     assert found.indices == (0, 1)
     (note,) = found.report()["certificate"]["notes"]
@@ -235,13 +237,13 @@ def test_a_constraint_broken_at_its_price_is_told() -> None:
 
 
 def test_no_documents_is_no_choice() -> None:
-    found = choose("q", Documents([]), budget_tokens=9, selector=Selector())
+    found = choose("q", Documents([]), budget_tokens=9, selector=Selector.raw())
     assert (found.indices, found.notes, found.report()["certificate"]) == ((), (), None)
     assert isinstance(found, Choice)
 
 
 def test_an_empty_context_is_an_error() -> None:
-    selector = Selector(redundancy_weight=0, min_passages=2)
+    selector = Selector.raw(redundancy_weight=0, min_passages=2)
     items = Documents(["one two three", "four five six"], scores=[1.0, 1.0])
     with pytest.raises(InfeasibleError, match="a budget of 6 tokens would do"):
         choose("q", items, budget_tokens=5, selector=selector)
@@ -264,7 +266,7 @@ def test_an_empty_context_is_an_error() -> None:
     ],
 )
 def test_what_does_not_fit_is_named(items, budget, message: str) -> None:
-    selector = SCORED if items.scores and None not in items.scores else Selector()
+    selector = SCORED if items.scores and None not in items.scores else Selector.raw()
     with pytest.raises(InputError, match=message):
         choose("q", items, budget_tokens=budget, selector=selector)
 

@@ -101,7 +101,7 @@ def test_haystacks_own_embedders(store, question) -> None:
 
 def test_all_settings_survive_yaml() -> None:
     side = SideConstraints(conflicts=[("a", "b")], needs={"c": ["a"]}, prices={"conflicts": 0.5})
-    selector = Selector(
+    selector = Selector.raw(
         must_include=["a"], max_per_source={"s": 2}, options=SolveOptions(time_limit_seconds=None), side=side
     )
     pipeline = Pipeline()

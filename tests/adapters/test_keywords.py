@@ -46,7 +46,7 @@ def test_every_setting_is_a_keyword() -> None:
 
 
 def test_settings_survive_json() -> None:
-    selector = Selector(**ALL)
+    selector = Selector.raw(**ALL)
     plain = to_plain(selector)
     assert set(plain) == set(ALL) - {"redundancy_by_relevance"}  # what is as by default is left out
     again = from_plain(json.loads(json.dumps(plain, allow_nan=False)))
@@ -56,12 +56,12 @@ def test_settings_survive_json() -> None:
             assert getattr(again, name) == value
     assert again.side.prices == {"clusters": 0.1}
     assert [tuple(pair) for pair in again.side.conflicts] == [("x", "z")]
-    assert to_plain(Selector()) == {}
-    assert from_plain({}) == Selector()
+    assert to_plain(Selector.raw()) == {}
+    assert from_plain({}) == Selector.raw()
 
 
 def test_uncertainty_and_numbers_of_numpy_survive_json() -> None:
-    selector = Selector(
+    selector = Selector.raw(
         redundancy_weight=np.float64(0.5),
         max_passages=np.int64(3),
         uncertainty=DeviationBudget(NormBall([0.1, 0.2]), 2),
@@ -74,7 +74,7 @@ def test_uncertainty_and_numbers_of_numpy_survive_json() -> None:
 
 
 def test_keywords_override_a_selector_unless_they_are_none() -> None:
-    base = Selector(max_passages=2, radius=0.1)
+    base = Selector.raw(max_passages=2, radius=0.1)
     made = make_selector(base, {"radius": 0.2, "max_passages": None})
     assert (made.max_passages, made.radius) == (2, 0.2)
 

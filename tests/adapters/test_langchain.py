@@ -108,10 +108,10 @@ def test_scores_of_a_reranker_are_relevance_and_nothing_is_changed(question) -> 
 
 
 def test_settings_are_checked_and_can_be_changed() -> None:
-    base = Selector(max_passages=3)
+    base = Selector.raw(max_passages=3)
     compressor = SelectionCompressor(budget_tokens=9, selector=base, redundancy_weight=0.5)
     assert (compressor.selector.max_passages, compressor.selector.redundancy_weight) == (3, 0.5)
-    compressor.selector = Selector(redundancy_weight=0, max_passages=1)
+    compressor.selector = Selector.raw(redundancy_weight=0, max_passages=1)
     documents = [Document(page_content=t, metadata={"relevance_score": 1.0}) for t in ("one", "two")]
     assert len(compressor.compress_documents(documents, "q")) == 1
     with pytest.raises(

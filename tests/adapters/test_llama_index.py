@@ -171,7 +171,7 @@ def test_it_is_saved_and_loaded() -> None:
     data = json.loads(made.to_json())
     assert data["selector"] == {"passage_penalty": "auto", "options": {"relative_gap": 0.01}}
     for copy in (SelectionPostprocessor.from_json(made.to_json()), pickle.loads(pickle.dumps(made))):
-        assert copy.selector == Selector(passage_penalty="auto", options=SolveOptions(relative_gap=0.01))
+        assert copy.selector == Selector.raw(passage_penalty="auto", options=SolveOptions(relative_gap=0.01))
         assert (copy.budget_tokens, copy.embedder) == (99, "minilm")
     object_given = SelectionPostprocessor(budget_tokens=9, counter=len).to_dict()
     with pytest.raises(InputError, match="the counter was an object"):

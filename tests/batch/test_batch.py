@@ -24,7 +24,7 @@ from mio_rag.formulations.program import SelectionProgram
 arrow: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")
 
-SELECTOR = Selector(redundancy_weight=0.3, passage_penalty="auto", max_passages=4)
+SELECTOR = Selector.raw(redundancy_weight=0.3, passage_penalty="auto", max_passages=4)
 
 
 select_batch = partial(run_batch, workers=0)
@@ -162,7 +162,7 @@ def test_infeasible_rows_are_results_and_rows_may_bring_their_budget(tmp_path: P
     data = [{**row, "budget_tokens": b} for row, b in zip(data, budgets, strict=True)]
     out = tmp_path / "out"
     done = select_batch(
-        write(tmp_path / "c.parquet", data), out, 200, Selector(redundancy_weight=0, min_passages=5)
+        write(tmp_path / "c.parquet", data), out, 200, Selector.raw(redundancy_weight=0, min_passages=5)
     )
     found = answered(out)
     assert [row["budget_tokens"] for row in found] == [45, 200, 90]
@@ -198,7 +198,9 @@ def test_other_input_settings_or_folders_are_not_mixed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="another budget_tokens"):
         select_batch(path, out, 91, SELECTOR)
     with pytest.raises(InputError, match="another redundancy_weight"):
-        select_batch(path, out, 90, Selector(redundancy_weight=0.2, passage_penalty="auto", max_passages=4))
+        select_batch(
+            path, out, 90, Selector.raw(redundancy_weight=0.2, passage_penalty="auto", max_passages=4)
+        )
     again = select_batch(path, out, 90, SELECTOR)
     assert (again.done_before, again.rows) == (4, 4)
     write(path, rows(4, seed=1))

@@ -14,7 +14,7 @@ from mio_rag.batch import select_batch
 arrow: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")
 
-SELECTOR = Selector(redundancy_weight=0.3, passage_penalty="auto", max_passages=4)
+SELECTOR = Selector.raw(redundancy_weight=0.3, passage_penalty="auto", max_passages=4)
 
 
 def rows(count: int) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from mio_rag.types import Answer, Question
 
 COMPARISON = Question("c", "Which river is longer, the Arno or the Tiber?", ("Tiber",), ("r1", "r3"))
 CHOICE = Question("m", "Which river is longer?", ("The Tiber",), choices=("The Arno", "The Tiber", "The Po"))
-SELECTOR = Selector(passage_penalty=0.0)
+SELECTOR = Selector.raw(passage_penalty=0.0)
 
 
 def said(prompt: Prompt) -> str:

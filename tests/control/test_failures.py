@@ -132,12 +132,12 @@ def test_a_retriever_or_selector_that_fails_leaves_what_was_read(river_index: Co
             calls.append(arguments)
             if len(calls) > 1:
                 raise error
-            return Selector(passage_penalty=0.0).select(*arguments)
+            return Selector.raw(passage_penalty=0.0).select(*arguments)
 
         return select
 
     for kind in (SolverError("broke"), InfeasibleError("nothing fits"), InputError("no such id")):
-        selector = Selector(passage_penalty=0.0)
+        selector = Selector.raw(passage_penalty=0.0)
         object.__setattr__(selector, "select", selecting(kind))
         model = Failing(9, ValueError())
         found = with_finder(agent("fixed-6", river_index), selector=selector).attempt(COMPARISON, model, 60)

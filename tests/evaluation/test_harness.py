@@ -253,7 +253,9 @@ def test_records_are_strict_json(rivers: Dataset, river_index: CorpusIndex, tmp_
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
 
-    selector = Selector(options=SolveOptions(time_limit_seconds=float("inf")), max_per_source={"atlas": 1})
+    selector = Selector.raw(
+        options=SolveOptions(time_limit_seconds=float("inf")), max_per_source={"atlas": 1}
+    )
     run(rivers, river_index, None, tmp_path, selector=selector, methods=("exact",), budgets=(60,))
     for path in tmp_path.glob("*.json"):
         json.loads(path.read_text(), parse_constant=refuse)

@@ -28,7 +28,7 @@ def chosen(
     name: str, candidates: Candidates, budget: int, selector: Selector | None = None, **options: float
 ) -> list[int]:
     """What a method chooses, in order of index."""
-    (method,) = make_methods([name], selector or Selector(), **options)
+    (method,) = make_methods([name], selector or Selector.raw(), **options)
     return sorted(method.select(candidates, budget, Plain(candidates)).chosen)
 
 
@@ -94,7 +94,7 @@ def test_mmr_of_relevance_alone_is_topk() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_exact_is_worth_most_on_its_own_program(seed: int) -> None:
-    given, selector = pool(seed), Selector(redundancy_weight=0.3)
+    given, selector = pool(seed), Selector.raw(redundancy_weight=0.3)
     program = selector.program(given, 90)
     worth = {}
     for name in METHODS:
@@ -107,7 +107,7 @@ def test_exact_is_worth_most_on_its_own_program(seed: int) -> None:
 
 
 def test_the_same_constraints_bind_every_method() -> None:
-    selector = Selector(max_per_source=1, max_passages=2, must_exclude=("p0",), must_include=("p5",))
+    selector = Selector.raw(max_per_source=1, max_passages=2, must_exclude=("p0",), must_include=("p5",))
     for name in (*METHODS, "topk:5", "bm25:1", "fused:9"):
         given = pool(0)
         taken = chosen(name, given, 200, selector)
@@ -120,17 +120,17 @@ def test_the_same_constraints_bind_every_method() -> None:
 
 def test_every_problem_is_listed() -> None:
     with pytest.raises(InputError) as raised:
-        make_methods(["topk", "topk", "nonsense", "topk:0", "mmr", "bm25:x"], Selector(), mmr_lambda=1.5)
+        make_methods(["topk", "topk", "nonsense", "topk:0", "mmr", "bm25:x"], Selector.raw(), mmr_lambda=1.5)
     said = raised.value.problems
     assert len(said) == 5
     for part in ("'topk' is listed twice", "mmr_lambda=1.5", "'nonsense' is unknown", "'topk:0'", "'bm25:x'"):
         assert sum(part in problem for problem in said) == 1
     with pytest.raises(InputError, match="no method"):
-        make_methods([], Selector())
+        make_methods([], Selector.raw())
     with pytest.raises(
         InputError, match=r"method 'topk:2': min_passages=3 is above max_passages=2.*'foo' is unknown"
     ):
-        make_methods(["topk:2", "foo"], Selector(min_passages=3))
+        make_methods(["topk:2", "foo"], Selector.raw(min_passages=3))
 
 
 def test_a_score_that_is_not_there() -> None:
@@ -138,6 +138,6 @@ def test_a_score_that_is_not_there() -> None:
     bare = Candidates(
         given.ids, given.texts, given.relevance, given.tokens, given.embeddings, given.query_embedding
     )
-    (method,) = make_methods(["bm25"], Selector())
+    (method,) = make_methods(["bm25"], Selector.raw())
     with pytest.raises(InputError, match=r"needs candidates with scores\['bm25'\]"):
         method.select(bare, 90, RegexCounter())

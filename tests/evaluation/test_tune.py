@@ -51,7 +51,7 @@ def world(count: int = 12, seed: int = 0) -> tuple[list[Question], list[Candidat
 def settings(**changes: Any) -> TuneSettings:
     given: dict[str, Any] = {
         "goal": Goal(100),
-        "start": Selector(redundancy_weight=0.0, passage_penalty=0.0),
+        "start": Selector.raw(redundancy_weight=0.0, passage_penalty=0.0),
         "vary": ["redundancy_weight", "passage_penalty"],
         "trials": 8,
         "patience": 8,
@@ -66,13 +66,15 @@ def test_what_a_setting_is_worth_by_hand() -> None:
     assert goal.worth(0.95, 50) == pytest.approx(-0.25)
     assert goal.worth(0.8, 50) == pytest.approx(-0.25 - 1.0)
     questions, pools = world(1)
-    start = Setting.of(Selector(redundancy_weight=0.0, passage_penalty=0.0), 100)
-    assert readings(start, Selector(), questions, pools)[0].recall == 0.5  # the golden passage and its copy
-    apart = Setting.of(Selector(redundancy_weight=0.4, passage_penalty=0.0), 100)
-    found = readings(apart, Selector(), questions, pools)[0]
+    start = Setting.of(Selector.raw(redundancy_weight=0.0, passage_penalty=0.0), 100)
+    assert (
+        readings(start, Selector.raw(), questions, pools)[0].recall == 0.5
+    )  # the golden passage and its copy
+    apart = Setting.of(Selector.raw(redundancy_weight=0.4, passage_penalty=0.0), 100)
+    found = readings(apart, Selector.raw(), questions, pools)[0]
     assert (found.recall, found.tokens) == (1.0, 100.0)
-    nothing = Setting.of(Selector(redundancy_weight=0.0), 10)  # below every passage
-    assert readings(nothing, Selector(), questions, pools)[0].recall == 0.0
+    nothing = Setting.of(Selector.raw(redundancy_weight=0.0), 10)  # below every passage
+    assert readings(nothing, Selector.raw(), questions, pools)[0].recall == 0.0
 
 
 def test_it_finds_what_helps_and_reports_unseen_questions(tmp_path: Path) -> None:
@@ -133,7 +135,7 @@ def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'colour' cannot be varied"):
         settings(vary=["colour"], folds=1)
     with pytest.raises(InputError, match="without embedding uncertainty"):
-        settings(start=Selector(radius=0.1))
+        settings(start=Selector.raw(radius=0.1))
     questions, pools = world(9)
     with pytest.raises(InputError, match="too few for 2 folds"):
         tune(questions, pools, settings(), tmp_path / "s.sqlite")
@@ -214,7 +216,7 @@ GAIN, SAVED = {"mean": 0.1, "low": 0.05, "high": 0.2}, {"mean": -5.2, "low": -11
 def outcome(gain: dict[str, float]) -> list[str]:
     """What the command says of a search of two folds."""
     outer = {**FIGURES, "gain": gain, "saved": SAVED}
-    setting = Setting.of(Selector(), 100)
+    setting = Setting.of(Selector.raw(), 100)
     return _lines(TuneResult(setting, FIGURES, outer, FIGURES, [{}, {}], 20, 12, improved=True))
 
 

@@ -33,7 +33,7 @@ pytest.importorskip("optuna")
 #: Enough trials for draws that rest on earlier ones (the first ten do not) and for some that end early.
 SETTINGS = TuneSettings(
     Goal(100),
-    Selector(redundancy_weight=0.0, passage_penalty=0.0),
+    Selector.raw(redundancy_weight=0.0, passage_penalty=0.0),
     vary=("redundancy_weight", "passage_penalty", "token_price"),
     trials=16,
     patience=16,

@@ -155,7 +155,7 @@ def pool(demo_index: CorpusIndex) -> Candidates:
 
 
 def test_grid_points_are_optimal_and_marked(pool: Candidates) -> None:
-    selector = Selector(passage_penalty="auto")
+    selector = Selector.raw(passage_penalty="auto")
     points = weight_grid(pool, selector, 200, (0.0, 0.2, 0.6), (0.0, 0.1))
     assert [(p.redundancy_weight, p.radius) for p in points] == [
         (w, r) for w in (0.0, 0.2, 0.6) for r in (0.0, 0.1)
@@ -180,21 +180,21 @@ def test_grid_points_are_optimal_and_marked(pool: Candidates) -> None:
 
 
 def test_points_of_a_heuristic_are_not_on_the_frontier(pool: Candidates) -> None:
-    points = weight_grid(pool, Selector(solver="topk", passage_penalty="auto"), 200, (0.1, 0.6), (0.0,))
+    points = weight_grid(pool, Selector.raw(solver="topk", passage_penalty="auto"), 200, (0.1, 0.6), (0.0,))
     assert {p.dominated for p in points if not p.certified} == {None}
     assert any(not p.certified for p in points)
 
 
 def test_grid_refuses_what_it_cannot_use(pool: Candidates) -> None:
     with pytest.raises(InputError, match="number from 0 to") as caught:
-        weight_grid(pool, Selector(), 200, (-1.0,), ())
+        weight_grid(pool, Selector.raw(), 200, (-1.0,), ())
     assert len(caught.value.problems) == 2
     with pytest.raises(InputError, match="their own radii"):
-        weight_grid(replace(pool, radius=0.1), Selector(), 200, (0.0,), (0.0, 0.1))
+        weight_grid(replace(pool, radius=0.1), Selector.raw(), 200, (0.0,), (0.0, 0.1))
 
 
 def test_query_frontier_agrees_with_select(pool: Candidates) -> None:
-    selector = Selector(passage_penalty="auto", options=SolveOptions(time_limit_seconds=None))
+    selector = Selector.raw(passage_penalty="auto", options=SolveOptions(time_limit_seconds=None))
     found = query_frontier(pool, selector, 200, up_to=400)
     for budget in (150, 200, 333, 400):
         step = found.budget.at(budget)

@@ -27,13 +27,13 @@ PRICED = SideConstraints(cover="kmeans:4", per_cluster=2, change_price=0.02, pri
 #: These fill the budget, whatever the radius: joins then cost more than is left.
 LINKED = Selector(redundancy_weight=0.0, passage_penalty=0.0, relevance_model=MODEL, link_benefit=0.2)
 SELECTORS = {
-    "nominal": Selector(),
+    "nominal": Selector.raw(),
     "links": LINKED,
     "termwise": replace(LINKED, radius=0.05),
     "joint": replace(LINKED, radius=0.05, counterpart="joint"),
-    "prices": Selector(side=PRICED),
-    "prices, termwise": Selector(side=PRICED, radius=0.05),
-    "prices, joint": Selector(side=PRICED, radius=0.05, counterpart="joint"),
+    "prices": Selector.raw(side=PRICED),
+    "prices, termwise": Selector.raw(side=PRICED, radius=0.05),
+    "prices, joint": Selector.raw(side=PRICED, radius=0.05, counterpart="joint"),
 }
 
 

@@ -37,7 +37,7 @@ def pool(n: int = 10, seed: int = 0, **changes) -> Candidates:
 
 
 def made(side: SideConstraints, **settings) -> Selector:
-    return Selector(**{"redundancy_weight": 0.1, "passage_penalty": 0.0, "side": side, **settings})
+    return Selector.raw(**{"redundancy_weight": 0.1, "passage_penalty": 0.0, "side": side, **settings})
 
 
 def counts(values) -> dict[str, int]:
@@ -213,7 +213,7 @@ def test_a_nominal_selection_can_be_attacked_too() -> None:
     assert chosen.attack().worst == pytest.approx(chosen.result.objective)
     assert chosen.attack(NormBall(0.1)).worst < chosen.result.objective
     bare = Candidates(["a"], ["text"], [0.5], [3])
-    plain = Selector(redundancy_weight=0).select(bare, 5)
+    plain = Selector.raw(redundancy_weight=0).select(bare, 5)
     with pytest.raises(InputError, match="needs candidates with embeddings"):
         plain.attack()
 
@@ -264,11 +264,11 @@ def test_what_a_pool_lacks_is_named(side, lacking: str, message: str) -> None:
 
 def test_selectors_that_contradict_themselves() -> None:
     with pytest.raises(InputError, match="counterpart='cuts' is unknown"):
-        Selector(counterpart="cuts")
+        Selector.raw(counterpart="cuts")
     with pytest.raises(InputError, match="joint' has no redundancy_by_relevance"):
-        Selector(counterpart="joint", redundancy_by_relevance=True)
+        Selector.raw(counterpart="joint", redundancy_by_relevance=True)
     with pytest.raises(InputError, match="uncertainty and radius exclude each other"):
-        Selector(uncertainty=NormBall(0.1), radius=0.1)
+        Selector.raw(uncertainty=NormBall(0.1), radius=0.1)
 
 
 def test_radii_by_id_are_those_of_the_pool() -> None:
@@ -277,14 +277,14 @@ def test_radii_by_id_are_those_of_the_pool() -> None:
     radii = np.linspace(0.0, 0.2, 12)
     by_id = dict(zip(given.ids, radii, strict=True))
     for uncertainty in (None, NormBall(1.0, "l1"), DeviationBudget(NormBall(1.0), 2)):
-        one = Selector(uncertainty=uncertainty, passage_radii=by_id).select(given, 128)
-        other = Selector(uncertainty=uncertainty).select(replace(given, radius=radii), 128)
+        one = Selector.raw(uncertainty=uncertainty, passage_radii=by_id).select(given, 128)
+        other = Selector.raw(uncertainty=uncertainty).select(replace(given, radius=radii), 128)
         assert one.worst_case is not None
         assert one.worst_case == other.worst_case
         assert one.ids == other.ids
-    nominal = Selector().select(replace(given, radius=0.0), 128)
-    assert Selector(passage_radii=by_id).select(replace(given, radius=0.0), 128).ids == nominal.ids
+    nominal = Selector.raw().select(replace(given, radius=0.0), 128)
+    assert Selector.raw(passage_radii=by_id).select(replace(given, radius=0.0), 128).ids == nominal.ids
     with pytest.raises(InputError, match="passage_radii lacks 12 of 12 candidates"):
-        Selector(passage_radii={"x": 0.1}).select(given, 128)
+        Selector.raw(passage_radii={"x": 0.1}).select(given, 128)
     with pytest.raises(InputError, match="passage_radii: 'x' has -1"):
-        Selector(passage_radii={"x": -1.0})
+        Selector.raw(passage_radii={"x": -1.0})

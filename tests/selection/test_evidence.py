@@ -14,7 +14,7 @@ from mio_rag.errors import InputError
 from mio_rag.relevance import RelevanceModel, Stage
 from mio_rag.selection.selector import Selector
 
-PLAIN = Selector(redundancy_weight=0, passage_penalty=0)
+PLAIN = Selector.raw(redundancy_weight=0, passage_penalty=0)
 MODEL = RelevanceModel((Stage(("cosine", "cosine_gap"), (5.0, 1.0), -2.0),))
 
 

@@ -34,7 +34,7 @@ def pools(demo: Dataset, demo_index: CorpusIndex) -> list[Candidates]:
 
 @pytest.mark.parametrize(("workers", "executor"), [(1, "threads"), (3, "threads"), (2, "processes")])
 def test_as_one_by_one(pools, workers: int, executor: str) -> None:
-    selector, counter = Selector(radius=0.05, max_per_source=2), Joins(9)
+    selector, counter = Selector.raw(radius=0.05, max_per_source=2), Joins(9)
     budgets = [120 + 20 * k for k in range(len(pools))]
     seen: list[int] = []
     many = selector.select_many(
@@ -59,8 +59,8 @@ def test_a_bad_question_is_reported_and_not_fatal(pools, workers: int) -> None:
     empty = Candidates([], [], [], [])
     no_embeddings = Candidates(["a"], ["text"], [0.5], [10])
     mixed = [pools[0], empty, pools[1], no_embeddings]
-    got = Selector(radius=0.1).select_many(mixed, [200, 200, 1, 200], workers=workers)
-    assert got[0].ids == Selector(radius=0.1).select(pools[0], 200).ids
+    got = Selector.raw(radius=0.1).select_many(mixed, [200, 200, 1, 200], workers=workers)
+    assert got[0].ids == Selector.raw(radius=0.1).select(pools[0], 200).ids
     assert [type(error) for error in (got[1], got[3])] == [InputError] * 2
     assert "no candidates" in str(got[1])
     assert got[2].ids == ()
@@ -69,19 +69,19 @@ def test_a_bad_question_is_reported_and_not_fatal(pools, workers: int) -> None:
 
 
 def test_a_solver_that_refuses_is_reported(pools) -> None:
-    got = Selector(solver="exhaustive").select_many([pools[0], pools[1]], 200)
+    got = Selector.raw(solver="exhaustive").select_many([pools[0], pools[1]], 200)
     assert [type(error) for error in got] == [SolverError] * 2
     assert "at most 20" in str(got[0])
 
 
 def test_what_would_fail_for_all_is_raised() -> None:
     with pytest.raises(InputError, match="workers=0"):
-        Selector().select_many([], 100, workers=0)
+        Selector.raw().select_many([], 100, workers=0)
     with pytest.raises(InputError, match="unknown"):
-        Selector(solver="oracle").select_many([], 100)
+        Selector.raw(solver="oracle").select_many([], 100)
     with pytest.raises(InputError, match="2 values, expected one, or 0"):
-        Selector().select_many([], [100, 200])
-    assert Selector().select_many([], np.int64(100)) == []
+        Selector.raw().select_many([], [100, 200])
+    assert Selector.raw().select_many([], np.int64(100)) == []
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
@@ -100,7 +100,7 @@ def test_a_time_limit_is_of_the_question_not_of_each_of_its_programs(
 
     solve = branch_and_bound.solve
     monkeypatch.setattr(branch_and_bound, "solve", noted)
-    selector = Selector(
+    selector = Selector.raw(
         solver="branch_and_bound",
         counterpart="joint",
         radius=0.05,

@@ -122,8 +122,8 @@ def test_hard_needs_outside_the_pool_are_a_reason() -> None:
 
 def test_tiny_values_are_not_printed_as_zero() -> None:
     c = pool(5, relevance=[0.5, 0.0002, 0.1, 0.1, 0.0], tokens=[10] * 5, embeddings=None)
-    chosen = Selector(redundancy_weight=0, passage_penalty=0).select(c, 20)
-    for seen in (chosen, Selector(redundancy_weight=0, passage_penalty=0.1).select(c, 50)):
+    chosen = Selector.raw(redundancy_weight=0, passage_penalty=0).select(c, 20)
+    for seen in (chosen, Selector.raw(redundancy_weight=0, passage_penalty=0.1).select(c, 50)):
         assert not any(re.search(r"\b0\.00+\b", d.reason) for d in seen.decisions)
     why = [d.reason for d in chosen.decisions]
     assert why[1].startswith("would add 0.0002, but needs 10 tokens")
@@ -162,11 +162,14 @@ def test_a_conversation_of_many_turns() -> None:
         (lambda: SideConstraints(per_cluster=2), "per_cluster=2 needs clusters to cover"),
         (lambda: made(SideConstraints(prices={"passages": 1})), "needs min_passages or max_passages"),
         (lambda: made(SideConstraints(prices={"sources": 1})), "'sources' needs max_per_source"),
-        (lambda: Selector(counterpart="joint").select(pool(), 90), "give radius > 0, uncertainty"),
-        (lambda: Selector(passage_radii={"a": 1}, radius=0.1), "passage_radii and radius exclude each other"),
-        (lambda: FrontierSettings(selector=Selector(passage_radii={"a": 1})), "sets the radius itself"),
+        (lambda: Selector.raw(counterpart="joint").select(pool(), 90), "give radius > 0, uncertainty"),
         (
-            lambda: query_frontier(pool(), Selector(counterpart="joint", radius=0.1), 90),
+            lambda: Selector.raw(passage_radii={"a": 1}, radius=0.1),
+            "passage_radii and radius exclude each other",
+        ),
+        (lambda: FrontierSettings(selector=Selector.raw(passage_radii={"a": 1})), "sets the radius itself"),
+        (
+            lambda: query_frontier(pool(), Selector.raw(counterpart="joint", radius=0.1), 90),
             "only the termwise counterpart",
         ),
         (
@@ -178,7 +181,7 @@ def test_a_conversation_of_many_turns() -> None:
             "cannot be varied with a price on it",
         ),
         (
-            lambda: TuneSettings(Goal(90, None), Selector(passage_radii={"a": 0.1})),
+            lambda: TuneSettings(Goal(90, None), Selector.raw(passage_radii={"a": 0.1})),
             "without embedding uncertainty",
         ),
         (

@@ -16,7 +16,7 @@ from mio_rag.selection.result import Decision
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import Status
 
-PLAIN = Selector(redundancy_weight=0, passage_penalty=0)
+PLAIN = Selector.raw(redundancy_weight=0, passage_penalty=0)
 
 
 def pool(n: int = 12, seed: int = 0, **changes) -> Candidates:
@@ -72,7 +72,7 @@ def test_without_a_counter_the_parts_are_summed() -> None:
 
 
 def test_what_is_asked_for_may_not_fit_as_a_block() -> None:
-    both = Selector(redundancy_weight=0, must_include=["p0", "p1"])
+    both = Selector.raw(redundancy_weight=0, must_include=["p0", "p1"])
     chosen = both.select(pool(tokens=[10] * 12), 20, Whole(10, 5))
     assert chosen.result.status is Status.INFEASIBLE
     assert chosen.chosen == ()
@@ -88,14 +88,14 @@ def test_best_first_in_the_prompt() -> None:
 
 def test_counts_sources_and_wishes() -> None:
     base = pool()
-    assert len(Selector(max_passages=2).select(base, 400).chosen) == 2
-    assert len(Selector(min_passages=9, passage_penalty=5).select(base, 400).chosen) == 9
-    capped = Selector(redundancy_weight=0, passage_penalty=0, max_per_source={"doc1": 1, "elsewhere": 0})
+    assert len(Selector.raw(max_passages=2).select(base, 400).chosen) == 2
+    assert len(Selector.raw(min_passages=9, passage_penalty=5).select(base, 400).chosen) == 9
+    capped = Selector.raw(redundancy_weight=0, passage_penalty=0, max_per_source={"doc1": 1, "elsewhere": 0})
     sources = [base.sources[i] for i in capped.select(base, 400).chosen]
     assert sources.count("doc1") == 1
     assert sources.count("doc0") > 1
     worst, best = f"p{int(np.argmin(base.relevance))}", f"p{int(np.argmax(base.relevance))}"
-    wished = Selector(must_include=[worst], must_exclude=[best]).select(base, 90)
+    wished = Selector.raw(must_include=[worst], must_exclude=[best]).select(base, 90)
     assert worst in wished.ids
     assert best not in wished.ids
 
@@ -103,8 +103,8 @@ def test_counts_sources_and_wishes() -> None:
 @pytest.mark.parametrize(
     ("selector", "message"),
     [
-        (Selector(must_include=["p0", "p1"]), "'p0' in; 'p1' in"),
-        (Selector(min_passages=2, max_per_source=0), "at least 2 passages; at most 0 from source 's'"),
+        (Selector.raw(must_include=["p0", "p1"]), "'p0' in; 'p1' in"),
+        (Selector.raw(min_passages=2, max_per_source=0), "at least 2 passages; at most 0 from source 's'"),
     ],
 )
 def test_infeasible_wishes_are_a_result(selector: Selector, message: str) -> None:
@@ -131,7 +131,7 @@ def test_infeasible_wishes_are_a_result(selector: Selector, message: str) -> Non
     ],
 )
 def test_an_empty_selection_says_why_and_what_would_change_it(settings, relevance, tokens, note: str) -> None:
-    chosen = Selector(**({"redundancy_weight": 0, "passage_penalty": 0} | settings)).select(
+    chosen = Selector.raw(**({"redundancy_weight": 0, "passage_penalty": 0} | settings)).select(
         simple(relevance, tokens), 300
     )
     assert chosen.ids == ()
@@ -143,7 +143,7 @@ def test_an_empty_selection_says_why_and_what_would_change_it(settings, relevanc
 
 
 def test_what_must_be_read_and_does_not_fit_is_infeasible_still() -> None:
-    made = Selector(redundancy_weight=0, must_include=["p0"]).select(simple([0.5], [412]), 300)
+    made = Selector.raw(redundancy_weight=0, must_include=["p0"]).select(simple([0.5], [412]), 300)
     assert made.result.status is Status.INFEASIBLE
     assert made.notes == ()
 
@@ -170,32 +170,32 @@ def test_other_budgets_are_refused(budget) -> None:
 )
 def test_settings_are_checked(arguments, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Selector(**arguments)
+        Selector.raw(**arguments)
 
 
 def test_what_the_pool_lacks_is_named() -> None:
     bare = simple([0.5], [4])
     for selector, message in (
-        (Selector(), "redundancy_weight=0.1 needs embeddings"),
-        (Selector(redundancy_weight=0, max_per_source=1), "max_per_source needs candidates with sources"),
-        (Selector(redundancy_weight=0, radius=0.1), "radius > 0 needs embeddings and query_embedding"),
-        (Selector(redundancy_weight=0, must_include=["x"]), "'x', which is not among the 1 candidates"),
-        (Selector(redundancy_weight=0, solver="best"), "solver 'best' is unknown"),
+        (Selector.raw(), "redundancy_weight=0.1 needs embeddings"),
+        (Selector.raw(redundancy_weight=0, max_per_source=1), "max_per_source needs candidates with sources"),
+        (Selector.raw(redundancy_weight=0, radius=0.1), "radius > 0 needs embeddings and query_embedding"),
+        (Selector.raw(redundancy_weight=0, must_include=["x"]), "'x', which is not among the 1 candidates"),
+        (Selector.raw(redundancy_weight=0, solver="best"), "solver 'best' is unknown"),
     ):
         with pytest.raises(InputError, match=message):
             selector.select(bare, 9)
     with pytest.raises(InputError, match="no candidates"):
-        Selector().select(Candidates([], [], [], []), 9)
+        Selector.raw().select(Candidates([], [], [], []), 9)
 
 
 def test_the_radius_of_the_candidates_takes_precedence() -> None:
     base = pool()
     own = pool(radius=0.2)
-    robust = Selector(radius=0.2).program(base, 90)
-    assert np.array_equal(Selector(radius=0.7).program(own, 90).linear, robust.linear)
-    assert np.all(robust.linear < Selector().program(base, 90).linear)
+    robust = Selector.raw(radius=0.2).program(base, 90)
+    assert np.array_equal(Selector.raw(radius=0.7).program(own, 90).linear, robust.linear)
+    assert np.all(robust.linear < Selector.raw().program(base, 90).linear)
     assert np.array_equal(
-        Selector(radius=0.7).program(pool(radius=0), 90).linear, Selector().program(base, 90).linear
+        Selector.raw(radius=0.7).program(pool(radius=0), 90).linear, Selector.raw().program(base, 90).linear
     )
 
 
@@ -225,7 +225,7 @@ def _check_amounts(decision: Decision, value: float, alone: float) -> None:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("solver", ["auto", "topk"])
 def test_decisions_agree_with_recomputed_values(seed: int, solver: str) -> None:
-    chosen = Selector(redundancy_weight=0.4, max_per_source=2, solver=solver).select(pool(seed=seed), 90)
+    chosen = Selector.raw(redundancy_weight=0.4, max_per_source=2, solver=solver).select(pool(seed=seed), 90)
     program, x = chosen.program, chosen.result.x
     for i, decision in enumerate(chosen.decisions):
         without, beside = x.copy(), x.copy()
@@ -261,7 +261,7 @@ def reasons(selector: Selector, candidates: Candidates, budget: int) -> dict[str
 def test_reasons_by_hand() -> None:
     embeddings = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.6, 0.8]]
     candidates = simple([0.9, 0.5, 0.8, 0.01, 0.7], [5, 5, 5, 5, 50], embeddings=embeddings)
-    why = reasons(Selector(redundancy_weight=0.8, passage_penalty=0.05, must_exclude=[]), candidates, 20)
+    why = reasons(Selector.raw(redundancy_weight=0.8, passage_penalty=0.05, must_exclude=[]), candidates, 20)
     assert why["p0"] == "worth 0.85 (relevance 0.90 less 0.05 for penalties)"
     assert why["p1"] == (
         "worth 0.45 on its own (relevance 0.50 less 0.05 for penalties), but 0.80 would be lost because it "
@@ -270,7 +270,7 @@ def test_reasons_by_hand() -> None:
     assert why["p3"] == "not worth its price: relevance 0.01, penalties 0.05"
     assert why["p4"] == "its 50 tokens exceed the whole budget of 20"
     why = reasons(
-        Selector(redundancy_weight=0, must_exclude=["p0"], must_include=["p3"], max_passages=2),
+        Selector.raw(redundancy_weight=0, must_exclude=["p0"], must_include=["p3"], max_passages=2),
         candidates,
         20,
     )
@@ -281,7 +281,7 @@ def test_reasons_by_hand() -> None:
     assert why["p1"] == (
         "would add 0.50, but needs 5 tokens and 0 are left; read in place of 'p2' it would lose 0.30 in total"
     )
-    why = reasons(Selector(redundancy_weight=0, passage_penalty=0.6, min_passages=3), candidates, 20)
+    why = reasons(Selector.raw(redundancy_weight=0, passage_penalty=0.6, min_passages=3), candidates, 20)
     assert why["p1"] == (
         "worth -0.10 (relevance 0.50 less 0.60 for penalties); chosen because this has to hold: "
         "at least 3 passages"
@@ -291,12 +291,12 @@ def test_reasons_by_hand() -> None:
 def test_what_a_passage_repeats_is_told_of_chosen_ones_too() -> None:
     embeddings = [[1.0, 0.0], [0.8, 0.6], [0.6, 0.8]]
     candidates = simple([0.9, 0.8, 0.7], [5, 5, 5], embeddings=embeddings)
-    why = reasons(Selector(redundancy_weight=0.1, passage_penalty=0.05), candidates, 15)
+    why = reasons(Selector.raw(redundancy_weight=0.1, passage_penalty=0.05), candidates, 15)
     assert why["p1"] == (
         "adds 0.57: worth 0.75 on its own (relevance 0.80 less 0.05 for penalties); 0.18 is lost because it "
         "repeats other chosen passages, most of all 'p2' (similarity 0.96)"
     )
-    why = reasons(Selector(redundancy_weight=0.1, passage_penalty=0), candidates, 10)
+    why = reasons(Selector.raw(redundancy_weight=0.1, passage_penalty=0), candidates, 10)
     assert why["p0"] == (
         "adds 0.82: worth 0.90 on its own, its relevance; 0.08 is lost because it repeats 'p1' "
         "(similarity 0.80)"
@@ -307,14 +307,14 @@ def test_reasons_name_a_radius_only_where_there_is_one() -> None:
     embeddings = [[1.0, 0.0], [0.0, 1.0]]
     pool = simple([0.9, 0.8], [5, 5], embeddings=embeddings, query_embedding=[1.0, 0.0])
     for radius, words in ((0.0, "for penalties)"), (0.1, "for penalties and the radius)")):
-        why = reasons(Selector(redundancy_weight=0, passage_penalty=0.1, radius=radius), pool, 20)
+        why = reasons(Selector.raw(redundancy_weight=0, passage_penalty=0.1, radius=radius), pool, 20)
         assert why["p0"].endswith(words)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-6, 1e-10])
 def test_reasons_at_every_scale_of_values(scale: float) -> None:
     candidates = simple([3 * scale, 2 * scale, 2 * scale, 0.0], [3, 2, 2, 1])
-    why = reasons(Selector(redundancy_weight=0, passage_penalty=0), candidates, 4)
+    why = reasons(Selector.raw(redundancy_weight=0, passage_penalty=0), candidates, 4)
     assert why["p0"].startswith(f"would add {3 * scale:.2g}" if scale < 1 else "would add 3.00")
     assert "needs 3 tokens and 0 are left; no single passage could make room" in why["p0"]
     for name in ("p1", "p2"):
@@ -325,7 +325,7 @@ def test_reasons_at_every_scale_of_values(scale: float) -> None:
 def test_an_item_that_pays_only_in_company_is_not_called_worthless() -> None:
     """p1 is worth -0.02 alone and +0.78 beside p0, for which there is no room."""
     candidates = simple([0.9, 0.0], [5, 5], embeddings=[[1.0, 0.0], [-0.8, 0.6]])
-    chosen = Selector(redundancy_weight=1.0, passage_penalty=0.02).select(candidates, 9)
+    chosen = Selector.raw(redundancy_weight=1.0, passage_penalty=0.02).select(candidates, 9)
     assert chosen.ids == ("p0",)
     assert chosen.decisions[1].reason.startswith("would add 0.78, but needs 5 tokens and 4 are left")
 
@@ -333,15 +333,15 @@ def test_an_item_that_pays_only_in_company_is_not_called_worthless() -> None:
 def test_an_exchange_that_a_row_forbids_is_not_proposed() -> None:
     """p2 would be better than p1, but its source is full once p0 stays."""
     candidates = simple([0.9, 0.3, 0.8], [5, 4, 5], sources=["s", "t", "s"])
-    why = reasons(Selector(redundancy_weight=0, passage_penalty=0, max_per_source=1), candidates, 9)
+    why = reasons(Selector.raw(redundancy_weight=0, passage_penalty=0, max_per_source=1), candidates, 9)
     assert why["p2"] == "would add 0.80, but 'at most 1 from source 's'' is full"
     low = simple([0.9, 0.1, 0.8], [5, 5, 6], sources=["s", "t", "t"])
-    keep = Selector(redundancy_weight=0, passage_penalty=0, must_include=["p0", "p1"])
+    keep = Selector.raw(redundancy_weight=0, passage_penalty=0, must_include=["p0", "p1"])
     assert "no single passage could make room" in reasons(keep, low, 11)["p2"]
 
 
 def test_explain_and_to_dict_list_every_candidate_once() -> None:
-    chosen = Selector().select(pool(), 80)
+    chosen = Selector.raw().select(pool(), 80)
     lines = chosen.explain().splitlines()
     assert lines[0] == f"{len(chosen.chosen)} of 12 passages, {chosen.tokens_used} of 80 tokens"
     assert lines[1].startswith("optimal: objective")
@@ -385,7 +385,7 @@ def test_select_with_embeddings_scales_them_to_unit_length() -> None:
 
 
 def test_select_starts_from_a_selector_and_overrides_it() -> None:
-    base = Selector(redundancy_weight=0, passage_penalty=0, max_passages=1)
+    base = Selector.raw(redundancy_weight=0, passage_penalty=0, max_passages=1)
     texts = ["a", "b", "c"]
     assert len(select("q", texts, scores=[3, 2, 1], budget_tokens=9, selector=base).ids) == 1
     assert len(select("q", texts, scores=[3, 2, 1], budget_tokens=9, selector=base, max_passages=2).ids) == 2
@@ -423,7 +423,7 @@ POOLS = st.builds(pool, st.integers(2, 9), st.integers(0, 10**6))
 @given(POOLS, st.integers(40, 120), st.integers(0, 60), st.sampled_from([0.0, 0.3, 1.0]))
 @settings(max_examples=60, deadline=None)
 def test_value_grows_with_the_budget(candidates: Candidates, budget: int, more: int, weight: float) -> None:
-    selector = Selector(redundancy_weight=weight)
+    selector = Selector.raw(redundancy_weight=weight)
     small, large = selector.select(candidates, budget), selector.select(candidates, budget + more)
     assert small.result.objective <= large.result.objective + 1e-9
     for chosen, limit in ((small, budget), (large, budget + more)):
@@ -448,7 +448,7 @@ def test_the_order_of_the_candidates_does_not_matter(candidates: Candidates, ran
         embeddings=candidates.embeddings[order],
         query_embedding=candidates.query_embedding,
     )
-    selector = Selector(redundancy_weight=0.5, radius=0.05, solver=solver)
+    selector = Selector.raw(redundancy_weight=0.5, radius=0.05, solver=solver)
     first, second = selector.select(candidates, 60), selector.select(shuffled, 60)
     assert first.result.objective == pytest.approx(second.result.objective, abs=1e-6)
 
@@ -456,8 +456,10 @@ def test_the_order_of_the_candidates_does_not_matter(candidates: Candidates, ran
 @given(POOLS, st.floats(0, 0.5), st.sampled_from(["l2", "l1", "linf"]))
 @settings(max_examples=40, deadline=None)
 def test_robust_is_never_above_nominal(candidates: Candidates, radius: float, norm: str) -> None:
-    nominal = Selector(redundancy_weight=0.4).select(candidates, 60).result.objective
-    robust = Selector(redundancy_weight=0.4, radius=radius, norm=norm).select(candidates, 60).result.objective
+    nominal = Selector.raw(redundancy_weight=0.4).select(candidates, 60).result.objective
+    robust = (
+        Selector.raw(redundancy_weight=0.4, radius=radius, norm=norm).select(candidates, 60).result.objective
+    )
     assert robust <= nominal + 1e-9
 
 
@@ -495,10 +497,10 @@ def test_an_automatic_penalty_is_the_median_of_the_pool_and_never_negative() -> 
     )
     assert chosen.ids == ("0", "1")  # the median itself is worth nothing
     assert chosen.result.objective == pytest.approx(0.9 - 0.5 + 0.8 - 0.5)
-    below = Selector(passage_penalty="auto", redundancy_weight=0)
+    below = Selector.raw(passage_penalty="auto", redundancy_weight=0)
     pool = Candidates(
         ids=["a", "b", "c"], texts=["x", "y", "z"], relevance=[-0.2, -0.1, 0.4], tokens=[1, 1, 1]
     )
     assert below.penalty(pool) == 0.0
     with pytest.raises(InputError, match="passage_penalty='automatic'"):
-        Selector(passage_penalty="automatic")
+        Selector.raw(passage_penalty="automatic")

@@ -74,7 +74,6 @@ def test_a_person_asks_moves_sliders_and_sees_passages_enter_and_leave(page: Any
     assert chosen(page) == first
     assert {n.text_content() for n in page.query_selector_all("#in .badge")} == {"added"}
     moved(page, "#penalty", "End", 1)
-    assert not page.is_checked("#auto")
     assert chosen(page) == []
     assert "No passage is worth its penalty" in page.text_content("#status")
     moved(page, "#penalty", "Home", 1)

@@ -47,7 +47,7 @@ def test_select_returns_what_the_library_selects(client: TestClient, demo_index:
     got = answer.json()
     generator = make_generator("extractive")
     pool = Retriever(demo_index, pool=30, counter=generator).retrieve(QUESTION)
-    selector = Selector(redundancy_weight=0.2, passage_penalty="auto", radius=0.02)
+    selector = Selector.raw(redundancy_weight=0.2, passage_penalty="auto", radius=0.02)
     one = selector.select(pool, 200, generator)
     assert got["selected_ids"] == list(one.ids)
     assert got["status"] == "optimal"

@@ -54,7 +54,7 @@ def test_a_dense_program_is_the_selectors(radius: float) -> None:
         embeddings=some.embeddings[:50],
         query_embedding=some.query,
     )
-    same = Selector(redundancy_weight=0.3, passage_penalty=0, radius=radius).program(candidates, 1024)
+    same = Selector.raw(redundancy_weight=0.3, passage_penalty=0, radius=radius).program(candidates, 1024)
     np.testing.assert_allclose(program.linear, same.linear)
     np.testing.assert_allclose(program.pairwise, same.pairwise)
     assert program.budget == same.budget == 1024
