@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 import scipy  # loads scipy.stats, a second, where it is first used
+from numpy.typing import NDArray
 
 __all__ = ["RESAMPLES", "compare", "mean_interval", "ratio_interval"]
 

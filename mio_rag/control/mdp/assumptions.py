@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 import scipy  # loads scipy.stats, a second, where it is first used
+from numpy.typing import NDArray
 
 __all__ = ["Check", "Transition", "check_assumptions"]
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 import scipy  # loads scipy.stats, a second, where it is first used
+from numpy.typing import NDArray
 
 from mio_rag.control.mdp.assumptions import Transition
 
