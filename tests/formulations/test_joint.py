@@ -136,7 +136,7 @@ def test_without_radius_everything_is_nominal(kind: str) -> None:
 @pytest.mark.parametrize("curved", [False, True])
 def test_cuts_bound_every_selection(kind: str, curved: bool) -> None:
     """Against enumeration: nobody's certified worst case is above the bound."""
-    for seed in range(4):
+    for seed in range(2):  # with and without links
         given, _ = problem(seed, kind, 0.1, n=7, curved=curved, linked=seed % 2 == 0)
         nominal = given.scenario()
         outcome = drive(joint_steps(given, SolveOptions(), (nominal,)))
