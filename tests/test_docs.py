@@ -23,7 +23,6 @@ from mio_rag.cli.app import app
 from mio_rag.control import make
 from mio_rag.corpora import load
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.corpora.load import load_dataset as loaded
 from mio_rag.retrieval import CorpusIndex
 
 ROOT = Path(__file__).parents[1]
@@ -105,9 +104,7 @@ def test_every_block_of_a_page_runs(
         gold = {passage for question in asked for passage in question.gold_ids}
         kept = tuple(p for k, p in enumerate(demo.passages) if k % 2 or p.id in gold)
         few = replace(demo, questions=asked, passages=kept)
-        monkeypatch.setattr(
-            load, "load_dataset", lambda at, **how: few if at == "demo" else loaded(at, **how)
-        )
+        monkeypatch.setattr(load, "_load_layout", lambda folder, name: few)
     else:
         shutil.copytree(index, tmp_path / "INDEX")
     names: dict[str, object] = {"__name__": "__main__"}
