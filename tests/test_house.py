@@ -170,14 +170,6 @@ def test_importing_is_light(module: str) -> None:
     assert loaded == "[]"
 
 
-def test_bare_names_stay_free() -> None:
-    names = [name for name in modules() if name.startswith("mio_rag.") and "__main__" not in name]
-    names = [name for name in names if not name.startswith("mio_rag.adapters.")]  # frameworks take seconds
-    assert len(names) > 40
-    code = f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\n"
-    assert python(code + "print([n for n in ('solvers', 'formulations') if n in sys.modules])") == "[]"
-
-
 def test_public_names() -> None:
     assert mio_rag.__all__ == [
             "Answer", "Candidates", "Conversation", "CorpusIndex", "Dataset", "InputError",

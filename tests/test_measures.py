@@ -19,6 +19,7 @@ from mio_rag.measures import (
     selection_measures,
     token_f1,
 )
+from mio_rag.measures.rouge import rouge_l
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
@@ -77,6 +78,16 @@ def test_rouge_l_by_hand() -> None:
     assert measured["rouge_l"] == pytest.approx(3 / 4)
     # "the gunman" against 4 accepted words: P = 1, R = 1/2
     assert answer_measures(question, "the gunman")["rouge_l"] == pytest.approx(2 / 3)
+
+
+def test_rouge_l_is_that_of_the_package_rouge_score() -> None:
+    scorer = pytest.importorskip("rouge_score.rouge_scorer").RougeScorer(["rougeL"])
+    rng = np.random.default_rng(0)
+    words = ["the", "The", "a", "U.S.A.", "3.14", "it's", "Straße", "İ", "日本", "-", "", "two words", "a_b"]
+    for _ in range(200):
+        one, other = (" ".join(rng.choice(words, rng.integers(9))) for _ in "ab")
+        expected = scorer.score(one, other)["rougeL"].fmeasure
+        assert rouge_l(one, other) == pytest.approx(expected, abs=1e-15)
 
 
 def test_answers_without_a_key_are_not_scored() -> None:

@@ -97,13 +97,13 @@ def test_the_test_above_sees_what_it_should() -> None:
     assert _unguarded("n = os.getuid() if hasattr(os, 'getuid') else 0") == []
 
 
-def test_every_module_can_be_imported_without_what_only_posix_has() -> None:
+def test_every_module_can_be_imported_without_what_only_posix_has_and_bare_names_stay_free() -> None:
     names = [
         ".".join(path.relative_to(ROOT / "mio_rag").with_suffix("").parts)
         for path in sorted((ROOT / "mio_rag").rglob("*.py"))
     ]
     program = f"""
-import builtins, importlib, json
+import builtins, importlib, json, sys
 missing, there = {sorted(MODULES)!r}, builtins.__import__
 def find(name, globals=None, *rest, **more):
     # Other packages know what system they are on; this one is told that it is on another.
@@ -114,11 +114,13 @@ builtins.__import__ = find
 for name in {names!r}:
     if name != "__main__":
         importlib.import_module(f"mio_rag.{{name}}".removesuffix(".__init__"))
-print(json.dumps(len({names!r})))
+print(json.dumps([len({names!r}), [n for n in ("solvers", "formulations") if n in sys.modules]]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) > 100
+    count, bare = json.loads(done.stdout)
+    assert count > 100
+    assert bare == []
 
 
 def test_without_the_module_resource_what_it_says_is_not_reported(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
+import scipy  # loads scipy.stats, a second, where it is first used
 
 from benchmarks.control.study import Set
 from mio_rag.evaluation.expenses import PARTS, seconds_column
@@ -128,7 +128,7 @@ def _differences(values: Mapping[str, Mapping[str, Mapping[str, float]]], seed: 
         pairs = {key: measured[key] for key in measured if key[0] in OURS or key[0] == other}
         rows += [row for row in compare(pairs, other, seed) if other not in OURS or row["method"] > other]
     if rows:
-        corrected = stats.false_discovery_control([row["p_value"] for row in rows], method="bh")
+        corrected = scipy.stats.false_discovery_control([row["p_value"] for row in rows], method="bh")
         for row, q in zip(rows, corrected, strict=True):
             row["q_value"] = float(q)
             del row["budget_tokens"]

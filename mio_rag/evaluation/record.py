@@ -32,7 +32,6 @@ _RECORDED = (
     "torch",
     "xllamacpp",
     "ir-measures",
-    "rouge-score",
 )
 
 

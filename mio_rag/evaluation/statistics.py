@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import scipy  # loads scipy.stats, a second, where it is first used
 from numpy.typing import NDArray
-from scipy import stats
 
 __all__ = ["RESAMPLES", "compare", "mean_interval", "ratio_interval"]
 
@@ -28,7 +28,7 @@ def mean_interval(values: Sequence[float], seed: int = 0) -> dict[str, float]:
     mean = float(data.mean())
     if data.size < 2 or np.all(data == data[0]):
         return {"mean": mean, "low": mean, "high": mean}
-    outcome = stats.bootstrap(
+    outcome = scipy.stats.bootstrap(
         (data,),
         np.mean,
         n_resamples=RESAMPLES,
@@ -106,7 +106,7 @@ def compare(
                 }
             )
     if rows:
-        corrected = stats.false_discovery_control([r["p_value"] for r in rows], method="bh")
+        corrected = scipy.stats.false_discovery_control([r["p_value"] for r in rows], method="bh")
         for row, q in zip(rows, corrected, strict=True):
             row["q_value"] = float(q)
     return rows
@@ -117,7 +117,7 @@ def _sign_flip(difference: FloatArray, seed: int) -> float:
     moved = difference[difference != 0]
     if moved.size < 2:  # nothing moved, or one question did: both signs are equally extreme
         return 1.0
-    outcome = stats.permutation_test(
+    outcome = scipy.stats.permutation_test(
         (moved,),
         np.sum,
         permutation_type="samples",

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mio_rag.errors import require
 from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use
+from mio_rag.measures.rouge import rouge_l
 from mio_rag.types import Question
 
 __all__ = ["ANSWERS", "exact_match", "normalize_answer", "right", "token_f1"]
@@ -47,8 +47,7 @@ def _f1(given: list[str], gold: list[str]) -> float:
 
 
 def _rouge_l(question: Question, prediction: str) -> float:
-    scorer = require("rouge_score.rouge_scorer", "evaluation", "the measure rouge_l").RougeScorer(["rougeL"])
-    return max(float(scorer.score(a, prediction)["rougeL"].fmeasure) for a in question.answers)
+    return max(rouge_l(answer, prediction) for answer in question.answers)
 
 
 def _chosen_right(question: Question, choice: int) -> float:
@@ -116,7 +115,7 @@ ANSWERS = (
         of="answer",
         better="higher",
         unit="0 to 1",
-        source="Lin, ACL Workshop on Text Summarization 2004 (F-measure, by rouge-score)",
+        source="Lin, ACL Workshop on Text Summarization 2004 (F-measure, that of rouge-score)",
         compute=_rouge_l,
         labelled=_answerable,
         place=55,

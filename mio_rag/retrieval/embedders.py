@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.retrieval.cached import CachedEmbedder, Progress, Vectors, unit
 from mio_rag.retrieval.minilm import FINGERPRINT, is_minilm, load_minilm, packaged_minilm
+from mio_rag.retrieval.terms import TermWeights
 
 __all__ = [
     "Embedder",
@@ -142,30 +143,28 @@ class TfidfEmbedder:
 
     Notes
     -----
-    Deerwester et al. (1990). Saved as JSON and plain arrays, never as a pickle.
+    Deerwester et al. (1990). Saved as JSON and plain arrays, never as a pickle. Fitting needs scikit-learn;
+    what is fitted embeds without it, since loading it takes a second.
     """
 
     name = "tfidf"
 
     def __init__(self, dimensions: int = 256, seed: int = 0) -> None:
         self._dimensions, self._seed = dimensions, seed
-        self._vectorizer: Any = None
+        self._terms: TermWeights | None = None
         self._components: NDArray[np.float32] | None = None
-
-    def _new_vectorizer(self, vocabulary: dict[str, int] | None = None) -> Any:
-        text = require("sklearn.feature_extraction.text", "retrieval", "embedder 'tfidf'")
-        return text.TfidfVectorizer(
-            sublinear_tf=True, stop_words="english", strip_accents="unicode", vocabulary=vocabulary
-        )
 
     def fit(self, texts: Sequence[str]) -> None:
         """Learn vocabulary, weights and directions from the corpus."""
+        text = require("sklearn.feature_extraction.text", "retrieval", "embedder 'tfidf'")
         decomposition = require("sklearn.decomposition", "retrieval", "embedder 'tfidf'")
-        self._vectorizer = self._new_vectorizer()
+        vectorizer = text.TfidfVectorizer(sublinear_tf=True, stop_words="english", strip_accents="unicode")
         try:
-            matrix = self._vectorizer.fit_transform(texts)
+            matrix = vectorizer.fit_transform(texts)
         except ValueError as error:
             raise InputError(f"embedder 'tfidf' found no words in the corpus ({error})") from error
+        vocabulary = {term: int(k) for term, k in vectorizer.vocabulary_.items()}
+        self._terms = TermWeights(vocabulary, np.asarray(vectorizer.idf_, dtype=np.float64))
         if min(matrix.shape) <= self._dimensions:
             # A small corpus loses nothing: all its directions are kept, which the truncated solver cannot do.
             _, strength, directions = np.linalg.svd(matrix.toarray(), full_matrices=False)
@@ -178,37 +177,34 @@ class TfidfEmbedder:
     @property
     def fingerprint(self) -> str:
         """A digest of the fitted state."""
-        vectorizer, components = self._state()
-        digest = hashlib.sha256(json.dumps(sorted(vectorizer.vocabulary_.items()), default=int).encode())
-        digest.update(np.asarray(vectorizer.idf_, dtype=np.float64).tobytes())
+        terms, components = self._state()
+        digest = hashlib.sha256(json.dumps(sorted(terms.vocabulary.items())).encode())
+        digest.update(terms.idf.tobytes())
         digest.update(components.tobytes())
         return f"tfidf:{digest.hexdigest()[:16]}"
 
-    def _state(self) -> tuple[Any, NDArray[np.float32]]:
-        if self._vectorizer is None or self._components is None:
+    def _state(self) -> tuple[TermWeights, NDArray[np.float32]]:
+        if self._terms is None or self._components is None:
             raise InputError(
                 "embedder 'tfidf' is not fitted: call fit(corpus texts), or load it with its index"
             )
-        return self._vectorizer, self._components
+        return self._terms, self._components
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
         """Unit rows, shape (len(texts), d); zero rows for texts without a known word."""
-        vectorizer, components = self._state()
+        terms, components = self._state()
         if not texts:
             return np.zeros((0, components.shape[0]), dtype=np.float32)
-        vectors = unit(np.asarray(vectorizer.transform(texts) @ components.T))
+        vectors = unit(np.asarray(terms.matrix(texts) @ components.T))
         if progress:
             progress(len(texts))
         return vectors
 
     def save(self, folder: Path) -> None:
         """Write tfidf.npz and tfidf_vocabulary.json."""
-        vectorizer, components = self._state()
-        vocabulary = {term: int(k) for term, k in vectorizer.vocabulary_.items()}
-        (folder / "tfidf_vocabulary.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-        np.savez(
-            folder / "tfidf.npz", idf=np.asarray(vectorizer.idf_, dtype=np.float64), components=components
-        )
+        terms, components = self._state()
+        (folder / "tfidf_vocabulary.json").write_text(json.dumps(terms.vocabulary), encoding="utf-8")
+        np.savez(folder / "tfidf.npz", idf=terms.idf, components=components)
 
     @classmethod
     def load(cls, folder: Path) -> TfidfEmbedder:
@@ -220,8 +216,11 @@ class TfidfEmbedder:
                 idf, embedder._components = arrays["idf"], arrays["components"]
         except (OSError, ValueError, KeyError) as error:
             raise IndexFormatError(f"the tfidf embedder in '{folder}' cannot be read: {error}") from error
-        embedder._vectorizer = embedder._new_vectorizer(vocabulary)
-        embedder._vectorizer.idf_ = idf
+        if sorted(vocabulary.values()) != list(range(len(idf))) or embedder._components.shape[1] != len(idf):
+            raise IndexFormatError(
+                f"the tfidf embedder in '{folder}' is damaged: its files do not fit together"
+            )
+        embedder._terms = TermWeights(vocabulary, idf)
         return embedder
 
 

@@ -13,13 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from mio_rag import Candidates, InputError, Selector
 from mio_rag.batch import select_batch as run_batch
 from mio_rag.batch.job import Engine
 from mio_rag.batch.local import _marked
 from mio_rag.batch.work import DIED
+from mio_rag.cli.app import app
 from mio_rag.formulations.program import SelectionProgram
+from tests.batch.deadly import Deadly
 
 arrow: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")
@@ -269,11 +272,10 @@ def test_hidden_files_of_a_folder_are_left_alone(tmp_path: Path) -> None:
     assert select_batch(folder, tmp_path / "out", 90, SELECTOR).rows == 3
 
 
-def start(path: Path, out: Path) -> subprocess.Popen[bytes]:
-    """The command in a process of its own, on dense pools: every row takes some milliseconds."""
-    settings = ["--budget-tokens", "400", "--workers", "2", "--shard-rows", "10", "--json"]
-    command = [sys.executable, "-m", "mio_rag", "select-batch", str(path), "--out", str(out), *settings]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+def command(path: Path, out: Path, workers: int) -> list[str]:
+    """On dense pools: every row takes some milliseconds."""
+    settings = ["--budget-tokens", "400", "--workers", str(workers), "--shard-rows", "10", "--json"]
+    return ["select-batch", str(path), "--out", str(out), *settings]
 
 
 def children(process: int) -> list[int]:
@@ -291,9 +293,13 @@ def alive(process: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks for processes in /proc")
 def test_killed_in_the_middle_the_rerun_ends_with_each_row_once(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    data = [{"query_id": f"q{k}", **pool(rng, n=40, d=24)} for k in range(600)]
-    path, out = write(tmp_path / "c.parquet", data, row_group=150), tmp_path / "out"
-    first = start(path, out)
+    data = [{"query_id": f"q{k}", **pool(rng, n=40, d=24)} for k in range(400)]
+    path, out = write(tmp_path / "c.parquet", data, row_group=100), tmp_path / "out"
+    first = subprocess.Popen(
+        [sys.executable, "-m", "mio_rag", *command(path, out, workers=2)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     deadline = time.monotonic() + 120
     while len(list((out / "selections").glob("part-*.parquet"))) < 5:
         assert first.poll() is None
@@ -302,51 +308,27 @@ def test_killed_in_the_middle_the_rerun_ends_with_each_row_once(tmp_path: Path) 
     workers = children(first.pid)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    if first.stdout is not None:
-        first.stdout.close()
     while any(alive(worker) for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(alive(worker) for worker in workers), "workers outlive their parent"
     kept = {p.name: p.stat().st_mtime_ns for p in (out / "selections").glob("part-*.parquet")}
-    assert 5 <= len(kept) < 60
-    second = start(path, out)
-    text, _ = second.communicate(timeout=300)
-    assert second.returncode == 0
-    summary = json.loads(text)
+    assert 5 <= len(kept) < 40
+    second = CliRunner().invoke(app, command(path, out, workers=0))
+    assert second.exit_code == 0, second.output
+    summary = json.loads(second.stdout)
     assert summary["done_before"] == 10 * len(kept)
-    assert [row["row"] for row in answered(out)] == list(range(600))
+    assert [row["row"] for row in answered(out)] == list(range(400))
     for name, changed in kept.items():
         assert (out / "selections" / name).stat().st_mtime_ns == changed
-
-
-class _Deadly(Selector):
-    """Takes its process down at one question."""
-
-    def choose(self, candidates: Candidates, *given: Any) -> Any:
-        if candidates.ids[0] == "deadly":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().choose(candidates, *given)
 
 
 def test_a_row_that_kills_its_process_is_rejected_and_the_rest_answered(tmp_path: Path) -> None:
     data = rows(30)
     data[14]["ids"][0] = "deadly"
     path, out = write(tmp_path / "c.parquet", data), tmp_path / "out"
-    selector = _Deadly(redundancy_weight=0.3)
-    script = tmp_path / "run.py"
-    script.write_text(
-        "import sys\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from test_batch import _Deadly\n"
-        "from mio_rag.batch import select_batch\n"
-        'if __name__ == "__main__":\n'
-        f"    select_batch({str(path)!r}, {str(out)!r}, 90, _Deadly(redundancy_weight=0.3))\n",
-        encoding="utf-8",
-    )
-    subprocess.run([sys.executable, str(script)], check=True, capture_output=True)
+    run_batch(path, out, 90, Deadly(redundancy_weight=0.3), workers=1)
     assert refused(out) == {14: [DIED]}
     assert [row["row"] for row in answered(out)] == [k for k in range(30) if k != 14]
-    assert selector.redundancy_weight == 0.3
 
 
 def test_ray_writes_the_same_bytes(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -309,9 +310,17 @@ def test_a_process_that_dies_costs_one_input(monkeypatch: pytest.MonkeyPatch) ->
     assert fault["number"] < 30
 
 
+def hanging_worker(*given: Any) -> None:
+    """A worker in whose process no line of JSON is ever read."""
+    json.loads = lambda *_, **__: time.sleep(3600)
+    workers._serve(*given)
+
+
 def test_a_process_that_hangs_costs_one_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_WALL_SECONDS", 1e-4)
-    (done,) = side_by_side([Chunk("corpora", 7, 1)], 0, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(workers, "_WALL_SECONDS", 0.5)
+        patched.setattr(workers, "_serve", hanging_worker)
+        (done,) = side_by_side([Chunk("corpora", 7, 1)], 0, 1)
     (fault,) = done.faults
     assert (fault["number"], fault["error"]) == (7, "takes too long")
     assert fault["place"] != "nowhere"

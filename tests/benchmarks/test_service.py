@@ -20,7 +20,7 @@ from mio_rag.retrieval import CorpusIndex
 def test_a_short_load_on_a_real_service(demo_index: CorpusIndex, tmp_path: Path) -> None:
     index, out = tmp_path / "index", tmp_path / "service.json"
     demo_index.save(index)
-    options = ["--seconds", "1.5", "--clients", "3", "--overload", "5", "--workers", "1"]
+    options = ["--seconds", "0.8", "--clients", "3", "--overload", "5", "--workers", "1"]
     assert main(["service", "--index", str(index), *options, "--out", str(out)]) == 0
     report = json.loads(out.read_text(encoding="utf-8"))
     load, over = report["phases"]

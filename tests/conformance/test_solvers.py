@@ -24,15 +24,13 @@ def of(linear, costs, budget, rows=(), fixed=None) -> SelectionProgram:
 
 
 @pytest.mark.parametrize("info", solvers(), ids=lambda info: info.name)
-@pytest.mark.parametrize(("seed", "programs"), [(0, 300), (1, 100)])
-def test_every_solver_passes_the_suite(info, seed: int, programs: int) -> None:
-    """``python -m benchmarks conformance`` holds every solver against 2000 programs more."""
+def test_every_solver_passes_the_suite(info) -> None:
+    """``python -m benchmarks conformance`` has 2000 random programs more, ``fuzz`` more of odd numbers."""
     check_solver(
         lambda program, options: solve(program, info.name, options),
         name=info.name,
         exact=info.exact,
-        programs=programs,
-        seed=seed,
+        programs=90,
         max_free=info.max_free,
         may_refuse=info.name == "cpsat",  # refuses what it would round
     )

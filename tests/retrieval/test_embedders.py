@@ -2,16 +2,20 @@
 
 import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
 
 from mio_rag.errors import IndexFormatError, InputError
 from mio_rag.retrieval import CorpusIndex, SentenceTransformerEmbedder, TfidfEmbedder, make_embedder
 from mio_rag.retrieval.cache import EmbeddingCache
 from mio_rag.retrieval.cached import CachedEmbedder
 from mio_rag.retrieval.embedders import packaged_minilm
+from mio_rag.retrieval.terms import TermWeights
 from mio_rag.types import Passage
 
 TEXTS = ["The Arno flows through Florence.", "Florence lies on the Arno.", "Bread needs yeast."]
@@ -114,6 +118,9 @@ def test_tfidf_needs_a_corpus_and_forgets_nothing(tmp_path: Path) -> None:
     again = make_embedder("tfidf", tmp_path)
     assert again.fingerprint == embedder.fingerprint
     np.testing.assert_array_equal(again.encode([*TEXTS, "xylophone"]), vectors)
+    (tmp_path / "tfidf_vocabulary.json").write_text('{"arno": 0}')
+    with pytest.raises(IndexFormatError, match="do not fit together"):
+        make_embedder("tfidf", tmp_path)
     (tmp_path / "tfidf.npz").unlink()
     with pytest.raises(IndexFormatError, match="cannot be read"):
         make_embedder("tfidf", tmp_path)
@@ -158,6 +165,29 @@ def test_an_unusable_cache_costs_a_warning_and_no_result(
     with pytest.warns(UserWarning, match=r"embeddings\.sqlite"):
         vectors = embedder.encode(TEXTS)
     np.testing.assert_allclose(vectors, minilm.encode(TEXTS), atol=1e-6)
+
+
+def test_weights_of_terms_are_those_of_scikit_learn() -> None:
+    odd = ["", "a b c", "İstanbul Straße ǅ ﬁne e\u0301tait", "日本語 テキスト", "3.14 U.S.A. don't", "of the"]
+    texts = [*TEXTS, *odd, "Florence " * 9, "x_1 x_1 snake_case"]
+    theirs = TfidfVectorizer(sublinear_tf=True, stop_words="english", strip_accents="unicode")
+    expected = theirs.fit_transform(texts).toarray()
+    ours = TermWeights(theirs.vocabulary_, theirs.idf_).matrix(texts).toarray()
+    assert ours.shape == expected.shape
+    np.testing.assert_allclose(ours, expected, atol=1e-15)
+
+
+def test_a_fitted_tfidf_embeds_without_scikit_learn(tmp_path: Path) -> None:
+    embedder = TfidfEmbedder(dimensions=2)
+    embedder.fit(TEXTS)
+    embedder.save(tmp_path)
+    code = (
+        "import pathlib, sys; from mio_rag.retrieval import make_embedder\n"
+        "made = make_embedder('tfidf', pathlib.Path(sys.argv[1]))\n"
+        "print(made.encode(['the Arno']).shape, 'sklearn' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(1, 2) False"
 
 
 def test_tfidf_finds_the_passage_that_shares_words_in_a_corpus_of_two() -> None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -492,7 +493,7 @@ def test_the_command_serves_and_ends_gracefully(demo_index: CorpusIndex, tmp_pat
             body = {"question": QUESTION, "pool": 200, "budget_tokens": 2000, "passage_penalty": 0.0}
             asked = pool.submit(client.post, "/select", json={**body, "redundancy_weight": 0.5})
             while "mio_rag_active_requests 2.0" not in client.get("/metrics").text and not asked.done():
-                pass
+                time.sleep(0.005)
             process.terminate()
             assert asked.result().status_code == 200
     assert process.wait(30) in (0, -signal.SIGTERM)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # loads scipy.stats, a second, where it is first used
 from numpy.typing import NDArray
-from scipy import stats
 
 __all__ = ["Check", "Transition", "check_assumptions"]
 
@@ -74,7 +74,7 @@ def check_assumptions(
         n = len(group)
         rises = sum(t.drop < -min_drop for t in group)
         share = rises / n if n else None
-        certain = bool(n) and stats.binomtest(rises, n, _LEVEL, alternative="greater").pvalue < _LEVEL
+        certain = bool(n) and scipy.stats.binomtest(rises, n, _LEVEL, alternative="greater").pvalue < _LEVEL
         checks.append(
             Check(f"{action} never raises U", share, None, n, None if n < _FEWEST else bool(certain))
         )
@@ -93,7 +93,7 @@ def _correlation(pairs: Sequence[tuple[float, float]]) -> tuple[float, float] | 
     one, other = np.array(pairs).T
     if np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
-    found = stats.spearmanr(one, other)
+    found = scipy.stats.spearmanr(one, other)
     return float(found.statistic), float(found.pvalue)
 
 
@@ -108,6 +108,6 @@ def _independent(name: str, group: Sequence[Transition], other: Sequence[float],
     if n < _FEWEST + bins or not columns.any(axis=1).all():
         constant = n >= _FEWEST + bins and columns[1].any()  # falls that do not vary depend on nothing
         return Check(name, None, None, n, False if constant else None)
-    found = stats.pearsonr(*columns)
+    found = scipy.stats.pearsonr(*columns)
     p_value = float(found.pvalue)
     return Check(name, float(found.statistic), p_value, n, p_value < _LEVEL / _MARKOV_TESTS)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # loads scipy.stats, a second, where it is first used
 from numpy.typing import NDArray
-from scipy import stats
 
 from mio_rag.control.mdp.assumptions import Transition
 
@@ -100,4 +100,4 @@ def _ratio(group: Sequence[Transition], value: Callable[[Transition], float]) ->
 
 
 def _quantile(questions: int) -> float:
-    return float(stats.t.ppf(0.5 + _LEVEL / 2, questions - 1))
+    return float(scipy.stats.t.ppf(0.5 + _LEVEL / 2, questions - 1))

@@ -1,17 +1,20 @@
 """``mio-rag demo``: a report, and what it does not overwrite."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from mio_rag.cli.commands.demo import run_demo
+from mio_rag.corpora import load
+from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
 from mio_rag.files import locked
 from tests.cli.running import here, only_object
 
 
-def test_demo(tmp_path: Path) -> None:
+def test_demo(demo: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = here("demo", "--out", tmp_path / "demo", "--embedder", "tfidf", "--json")
     assert done.returncode == 0, done.stderr
     told = only_object(done)
@@ -21,6 +24,9 @@ def test_demo(tmp_path: Path) -> None:
     }
     assert all(entry["n"] == 90 for entry in told["summary"])
     assert "report:" in done.stderr
+    # Ten questions do for what follows; one of them is shown.
+    few = replace(demo, questions=demo.questions[:10])
+    monkeypatch.setattr(load, "_load_layout", lambda folder, name: few)
     # An earlier demo is replaced, whatever killed it, but not under the hands of one that is at work, and
     # nothing that somebody put beside it.
     for name in (".lock", f".report.{'0f' * 16}.partial.html"):

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet
 
 from mio_rag.corpora.load import Dataset
-from tests.cli.running import ROOT, cli, full_disk, here, only_object, refused
+from tests.cli.running import ROOT, full_disk, here, only_object, refused
 
 
 def script(folder: Path, demo: Dataset) -> str:
@@ -116,7 +116,7 @@ def test_an_interrupted_evaluation_goes_on_with_resume(demo: Dataset, index: Pat
     assert not (tmp_path / "cut" / "ledger.parquet").exists()
 
     assert "--resume" in refused(here(*evaluation(index, tmp_path / "cut", generator)))[0]
-    resumed = cli(*evaluation(index, tmp_path / "cut", generator), "--resume")
+    resumed = here(*evaluation(index, tmp_path / "cut", generator), "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from mio_rag.corpora.load import Dataset
 from mio_rag.retrieval import CorpusIndex
-from tests.cli.running import cli, full_disk, here, only_object, refused
+from tests.cli.running import full_disk, here, only_object, refused
 
 
 def test_index(demo: Dataset, tmp_path: Path) -> None:
-    done = cli("index", "demo", "--out", tmp_path / "i", "--embedder", "tfidf", "--json")
+    done = here("index", "demo", "--out", tmp_path / "i", "--embedder", "tfidf", "--json")
     assert done.returncode == 0
     told = only_object(done)
     assert {k: told[k] for k in ("index", "passages", "embedder")} == {
