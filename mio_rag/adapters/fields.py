@@ -36,7 +36,7 @@ class SelectionFields(BaseModel):
     on_selection : callable, optional
         Called with every `Selection`, whose `explain()` says why each document is in or out.
     **rest
-        Any parameter of `Selector`, and fields of the framework's base class.
+        `preset`, any parameter of `Selector`, and fields of the framework's base class.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -61,9 +61,9 @@ class SelectionFields(BaseModel):
         check_budget(budget_tokens)
         if isinstance(selector, Mapping):
             selector = from_plain(selector)
-        known = [*type(self).model_fields, *(f.name for f in fields(Selector))]
-        check_names("setting", rest, known)
-        settings = {f.name: rest.pop(f.name) for f in fields(Selector) if f.name in rest}
+        names = ("preset", *(f.name for f in fields(Selector)))
+        check_names("setting", rest, [*type(self).model_fields, *names])
+        settings = {name: rest.pop(name) for name in names if name in rest}
         named("embedder", embedder)
         named("counter", counter)
         if counter is not None:

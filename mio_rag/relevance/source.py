@@ -50,7 +50,7 @@ class RelevanceSource:
         return {"kind": self.kind, "why": self.why}
 
 
-_GIVEN = RelevanceSource("given", "relevance as the candidates have it")
+_GIVEN = RelevanceSource("given", "as the candidates have it")
 _RANKS = RelevanceSource(
     "ranks", "probabilities by ranks and gaps: no weights that ship were fitted on this embedder"
 )

@@ -30,8 +30,8 @@ def embed(model: Counting):
 @pytest.mark.parametrize("kind", [EmbeddingsWithScores, Embeddings])
 def test_with_dspys_own_retriever(kind, demo, corpus, model, question, expected) -> None:
     """With scores or without, and nothing is embedded again: the retriever keeps its corpus' vectors."""
-    module = SelectionModule(kind(corpus, embed(model), k=20), budget_tokens=200, redundancy_weight=0.3)
-    wanted = expected(200, redundancy_weight=0.3)
+    module = SelectionModule(kind(corpus, embed(model), k=20), budget_tokens=200, preset="raw", redundancy_weight=0.3)
+    wanted = expected(200, preset="raw", redundancy_weight=0.3)
     assert 1 < len(wanted.ids) < 20
     before = model.texts
     found = module(question)
@@ -92,7 +92,9 @@ def test_other_retrievers(model) -> None:
     def plain(query: str) -> list[str]:
         return ["The Menai bridge opened.", "Yeast ferments.", "The bridge at Menai was opened."]
 
-    module = SelectionModule(plain, budget_tokens=9, embedder=embed(model), redundancy_weight=0.9)
+    module = SelectionModule(
+        plain, budget_tokens=9, embedder=embed(model), preset="raw", redundancy_weight=0.9
+    )
     assert "Yeast ferments." not in module("When did the Menai bridge open?").passages
     assert asyncio.run(module.acall("When did the Menai bridge open?")).passages
 

@@ -22,7 +22,7 @@ from haystack.document_stores.in_memory import InMemoryDocumentStore
 
 from mio_rag.adapters.haystack import SelectionRanker
 
-SETTINGS = {"redundancy_weight": 0.3, "max_per_source": 1}
+SETTINGS = {"preset": "raw", "redundancy_weight": 0.3, "max_per_source": 1}
 TRUSTED = ["mio_rag.adapters.*"]
 
 

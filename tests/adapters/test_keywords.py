@@ -41,12 +41,12 @@ ALL = {
 
 
 def test_every_setting_is_a_keyword() -> None:
-    assert set(SelectorSettings.__annotations__) == {f.name for f in fields(Selector)}
-    assert set(ALL) | {"radius", "uncertainty"} == set(SelectorSettings.__annotations__)
+    assert set(SelectorSettings.__annotations__) == {"preset", *(f.name for f in fields(Selector))}
+    assert set(ALL) | {"preset", "radius", "uncertainty"} == set(SelectorSettings.__annotations__)
 
 
 def test_settings_survive_json() -> None:
-    selector = Selector.raw(**ALL)
+    selector = Selector(**ALL)
     plain = to_plain(selector)
     assert set(plain) == set(ALL) - {"redundancy_by_relevance"}  # what is as by default is left out
     again = from_plain(json.loads(json.dumps(plain, allow_nan=False)))
@@ -56,8 +56,9 @@ def test_settings_survive_json() -> None:
             assert getattr(again, name) == value
     assert again.side.prices == {"clusters": 0.1}
     assert [tuple(pair) for pair in again.side.conflicts] == [("x", "z")]
-    assert to_plain(Selector.raw()) == {}
-    assert from_plain({}) == Selector.raw()
+    assert to_plain(Selector()) == {}
+    assert from_plain({}) == Selector()
+    assert from_plain(to_plain(Selector.raw())) == Selector.raw()
 
 
 def test_uncertainty_and_numbers_of_numpy_survive_json() -> None:
@@ -83,7 +84,7 @@ def test_keywords_override_a_selector_unless_they_are_none() -> None:
     ("call", "message"),
     [
         (lambda: make_selector(None, {"redundancy": 1}), "'redundancy' is unknown: did you mean"),
-        (lambda: make_selector(None, {"zzz": 1}), "'zzz' is unknown: choose redundancy_weight"),
+        (lambda: make_selector(None, {"zzz": 1}), "'zzz' is unknown: choose preset, redundancy_weight"),
         (lambda: from_plain([1]), "are a mapping"),
         (lambda: from_plain({"options": 3}), "'options' is a mapping"),
         (lambda: from_plain({"options": {"time_limit": 3}}), "did you mean 'time_limit_seconds'"),

@@ -20,7 +20,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from mio_rag.adapters.langchain import SelectionCompressor, SelectionRetriever
 
-SETTINGS = {"redundancy_weight": 0.3, "max_per_source": 1}
+SETTINGS = {"preset": "raw", "redundancy_weight": 0.3, "max_per_source": 1}
 
 
 class Local(Embeddings):

@@ -21,7 +21,7 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, Te
 
 from mio_rag.adapters.llama_index import SelectionPostprocessor
 
-SETTINGS = {"redundancy_weight": 0.3, "max_per_source": 1}
+SETTINGS = {"preset": "raw", "redundancy_weight": 0.3, "max_per_source": 1}
 
 
 class Local(BaseEmbedding):
@@ -123,7 +123,7 @@ def test_vectors_that_come_with_the_nodes_need_no_embedder() -> None:
         NodeWithScore(node=TextNode(text=t, embedding=v))
         for t, v in (("one", [1.0, 0.0]), ("two", [0.0, 1.0]), ("three", [0.9, 0.1]))
     ]
-    postprocessor = SelectionPostprocessor(budget_tokens=2, redundancy_weight=1)
+    postprocessor = SelectionPostprocessor(budget_tokens=2, preset="raw", redundancy_weight=1)
     bundle = QueryBundle("q", embedding=[0.8, 0.6])
     assert [n.text for n in postprocessor.postprocess_nodes(nodes, bundle)] == ["one", "two"]
     with pytest.raises(InputError, match="the question is missing"):
@@ -157,7 +157,7 @@ def test_a_node_costs_what_it_shows_of_itself(kind, metadata, hidden, model: Cou
             return [1.0, float(len(embedded))]
 
     embedder = Embedder(model=model)
-    postprocessor = SelectionPostprocessor(budget_tokens=50, embedder=embedder, counter=count)
+    postprocessor = SelectionPostprocessor(budget_tokens=50, embedder=embedder, counter=count, preset="raw")
     given = [NodeWithScore(node=found, score=1.0) for found in (node, other)]
     assert len(postprocessor.postprocess_nodes(given, query_str="which?")) == 2
     assert counted[:2] == [found.get_content(MetadataMode.LLM).strip() for found in (node, other)]
@@ -166,10 +166,20 @@ def test_a_node_costs_what_it_shows_of_itself(kind, metadata, hidden, model: Cou
 
 def test_it_is_saved_and_loaded() -> None:
     made = SelectionPostprocessor(
-        budget_tokens=99, embedder="minilm", passage_penalty="auto", options=SolveOptions(relative_gap=0.01)
+        budget_tokens=99,
+        embedder="minilm",
+        passage_penalty="auto",
+        preset="raw",
+        options=SolveOptions(relative_gap=0.01),
     )
     data = json.loads(made.to_json())
-    assert data["selector"] == {"passage_penalty": "auto", "options": {"relative_gap": 0.01}}
+    assert data["selector"] == {
+        "redundancy_weight": 0.1,
+        "passage_penalty": "auto",
+        "relevance_model": "given",
+        "link_benefit": 0.0,
+        "options": {"relative_gap": 0.01},
+    }
     for copy in (SelectionPostprocessor.from_json(made.to_json()), pickle.loads(pickle.dumps(made))):
         assert copy.selector == Selector.raw(passage_penalty="auto", options=SolveOptions(relative_gap=0.01))
         assert (copy.budget_tokens, copy.embedder) == (99, "minilm")

@@ -88,7 +88,7 @@ def expected(name: str) -> Counter[str]:
     """Each part once, of those that the settings ask for."""
     parts = ["terms", "fixed", "side", "penalty"]
     if SELECTORS[name].radius > 0:
-        parts += ["joint", "set"] + (["curves"] if SELECTORS[name].relevance_model else [])
+        parts += ["joint", "set"] + (["curves"] if SELECTORS[name].relevance_model is MODEL else [])
     return Counter(parts + (["clusters"] if "prices" in name else []))
 
 

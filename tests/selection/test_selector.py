@@ -345,7 +345,8 @@ def test_explain_and_to_dict_list_every_candidate_once() -> None:
     lines = chosen.explain().splitlines()
     assert lines[0] == f"{len(chosen.chosen)} of 12 passages, {chosen.tokens_used} of 80 tokens"
     assert lines[1].startswith("optimal: objective")
-    assert len(lines) == 2 + 12
+    assert lines[2] == "relevance: as the candidates have it"
+    assert len(lines) == 3 + 12
     data = chosen.to_dict()
     assert [p["id"] for p in data["passages"]][: len(chosen.ids)] == list(chosen.ids) == data["selected_ids"]
     assert sorted(p["id"] for p in data["passages"]) == sorted(chosen.candidates.ids)
@@ -357,14 +358,12 @@ def test_explain_and_to_dict_list_every_candidate_once() -> None:
 
 def test_select_with_scores_only() -> None:
     texts = ["a b c", "d e", "f"]
-    chosen = select(
-        "who?", texts, scores=[0.9, 0.8, 0.1], budget_tokens=4, redundancy_weight=0, passage_penalty=0
-    )
+    chosen = select("who?", texts, scores=[0.9, 0.8, 0.1], budget_tokens=4)
     assert chosen.ids == ("0", "2")
     assert chosen.texts == ("a b c", "f")
     assert chosen.result.is_optimal
     with pytest.raises(InputError, match=r"redundancy_weight=0\.1 needs embeddings"):
-        select("who?", texts, scores=[0.9, 0.8, 0.1], budget_tokens=4)
+        select("who?", texts, scores=[0.9, 0.8, 0.1], budget_tokens=4, preset="raw")
 
 
 def test_select_with_embeddings_scales_them_to_unit_length() -> None:
@@ -376,6 +375,7 @@ def test_select_with_embeddings_scales_them_to_unit_length() -> None:
         query_embedding=[5.0, 5.0],
         tokens=[1, 1, 1],
         budget_tokens=2,
+        preset="raw",
         redundancy_weight=1,
     )
     assert chosen.candidates.relevance == pytest.approx([0.5**0.5] * 3)
@@ -493,7 +493,7 @@ def test_the_door_checks_the_whole_block_by_the_counter_that_priced_it() -> None
 def test_an_automatic_penalty_is_the_median_of_the_pool_and_never_negative() -> None:
     scores = [0.9, 0.8, 0.5, 0.3, 0.2]
     chosen = select(
-        "q", list("abcde"), scores=scores, budget_tokens=5, redundancy_weight=0, passage_penalty="auto"
+        "q", list("abcde"), scores=scores, budget_tokens=5, relevance_model="given", passage_penalty="auto"
     )
     assert chosen.ids == ("0", "1")  # the median itself is worth nothing
     assert chosen.result.objective == pytest.approx(0.9 - 0.5 + 0.8 - 0.5)

@@ -1,4 +1,4 @@
-"""``mio-rag demo``: choose, answer and compare with top-k on the bundled set."""
+"""``mio-rag demo``: choose, answer and compare with fused top-k on the bundled set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["demo", "run_demo"]
 
-_SHOWN_QUESTION = "q-08"  # one on which the methods differ; the table of means follows it
+_SHOWN_QUESTION = "q-04"  # one on which the methods differ; the table of means follows it
 _BUDGETS = (128, 256)
 # All that a demo writes: a folder with anything else is not removed.
 _FILES = {
@@ -41,7 +41,7 @@ def demo(
     generator: GeneratorSpec = "extractive",
     json_output: Json = False,
 ) -> None:
-    """Choose, answer and compare with top-k on the bundled questions; under a minute."""
+    """Choose, answer and compare with fused top-k on the bundled questions; under a minute."""
     from mio_rag.cli.show.evaluation import evaluation_json
 
     output = open_output(json_output)
@@ -76,7 +76,7 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
     dataset = load_dataset("demo")
     selector = Selector(options=SolveOptions(time_limit_seconds=5.0))
     settings = EvaluationSettings(
-        methods=("topk", "mmr", "exact"),
+        methods=("fused", "mmr", "exact"),
         budgets=_BUDGETS,
         retrieval=RetrievalSettings(pool=30),
         selector=selector,
@@ -101,6 +101,7 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
     )
     print_summary(console, result.summary, result.comparisons, result.run["baseline"])
     console.print(f"\nreport: {result.folder / 'report.html'}", soft_wrap=True)
+    console.print("to ask your own questions on a page: mio-rag index demo --out INDEX, then mio-rag serve INDEX")
     return result
 
 
@@ -111,7 +112,7 @@ def _show_one(
     generator: Generator,
     settings: EvaluationSettings,
 ) -> None:
-    """One question in full: what the program chooses and why, and what top-k would have read."""
+    """One question in full: what the program chooses and why, and what fused top-k would have read."""
     from mio_rag.cli.show.selection import print_selection
     from mio_rag.cli.terminal import styled
     from mio_rag.evaluation.methods import make_methods
@@ -119,7 +120,7 @@ def _show_one(
 
     question = next(q for q in dataset.questions if q.id == _SHOWN_QUESTION)
     candidates = Retriever.of(index, settings.retrieval, generator).retrieve(question.text)
-    topk, _, exact = (
+    fused, _, exact = (
         method.select(candidates, _BUDGETS[1], generator)
         for method in make_methods(list(settings.methods), settings.selector)
     )
@@ -129,8 +130,8 @@ def _show_one(
             (f"   budget {_BUDGETS[1]} tokens, pool of {len(candidates)}\n", "dim"),
         )
     )
-    print_selection(console, exact, show_rest=4)
-    for name, selection in (("chosen above", exact), ("top-k", topk)):
+    print_selection(console, exact, explain=True, show_rest=3)
+    for name, selection in (("chosen above", exact), ("fused top-k", fused)):
         held = sum(i in question.gold_ids for i in selection.ids)
         console.print(
             styled(
