@@ -72,7 +72,7 @@ def pools(documents: int, questions: int, embedder: str) -> list[Pool]:
 
 def contenders(pool: Pool, budget_tokens: int) -> dict[str, Call]:
     """Every contender as a call that chooses and returns the texts in prompt order."""
-    selector = Selector.raw()
+    selector = Selector()
     candidates = _candidates(pool)
     return {
         "bare": lambda: list(selector.select(candidates, budget_tokens).texts),

@@ -20,7 +20,7 @@ GOOD = {"ids": ["a", "b"], "texts": ["first", "second"], "relevance": [0.5, 0.1]
         ({"texts": ["first", " "]}, r"passages without text \(b\)"),
         ({"titles": ["x"]}, "titles has 1 entries"),
         ({"relevance": [0.5, math.nan]}, r"relevance\[1\] is nan"),
-        ({"relevance": [0.5, "high"]}, "relevance is not a numeric vector"),
+        ({"relevance": [0.5, "high"]}, "relevance holds strings: give numbers"),
         ({"relevance": [[0.5, 0.1]]}, r"relevance has shape \(1, 2\), expected \(2,\)"),
         ({"tokens": [3, 0]}, "tokens must be whole numbers >= 1"),
         ({"tokens": [3, 1.5]}, "tokens must be whole numbers >= 1"),

@@ -44,8 +44,7 @@ app.add_typer(mdp_app, name="mdp")
 
 #: What most people set when passages are chosen.
 _SELECTING = (
-    "budget_tokens", "relevance", "passage_penalty", "link_hops", "link_benefit", "max_passages",
-    "max_per_source", "pool",
+    "budget_tokens", "preset", "passage_penalty", "relevance", "max_passages", "max_per_source", "pool",
 )  # fmt: skip
 
 
@@ -72,8 +71,8 @@ app.command()(index)
 app.command(cls=brief(*_SELECTING, "retrieval", "solver", "explain", "config"))(select)
 app.command(cls=brief("generator", *_SELECTING, "controller", "explain", "config"))(ask)
 app.command(
-    cls=brief("out", "methods", "budget_tokens", "generator", "index", "limit", "baseline", "relevance",
-              "link_hops", "link_benefit", "passage_penalty", "resume", "config")
+    cls=brief("out", "methods", "budget_tokens", "generator", "index", "limit", "baseline", "preset",
+              "passage_penalty", "details", "resume", "config")
 )(evaluate)  # fmt: skip
 app.command()(calibrate)
 app.command(name="select-batch")(select_batch)

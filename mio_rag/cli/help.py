@@ -12,8 +12,8 @@ __all__ = ["GROUPS", "BriefHelp", "brief"]
 #: Title -> names of options, in the order in which --help-all shows them.
 GROUPS: dict[str, tuple[str, ...]] = {
     "Value of a passage": (
-        "relevance", "rerank", "passage_penalty", "token_price", "link_hops", "link_benefit", "redundancy",
-        "redundancy_by_relevance",
+        "preset", "relevance", "rerank", "passage_penalty", "token_price", "link_hops", "link_benefit",
+        "redundancy", "redundancy_by_relevance",
     ),
     "Which passages": (
         "budget_tokens", "min_passages", "max_passages", "max_per_source", "max_source_share", "must_include",

@@ -104,7 +104,7 @@ def _names(candidates: Candidates) -> list[str]:
 
 def _gap_in_spreads(scores: FloatArray) -> FloatArray:
     width = spread(scores)
-    return (scores - scores.max()) / width if width else np.zeros_like(scores)
+    return scores / width - scores.max() / width if width else np.zeros_like(scores)
 
 
 def _best_rank(candidates: Candidates) -> FloatArray:

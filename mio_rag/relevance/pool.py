@@ -49,8 +49,9 @@ def log_rank(scores: FloatArray) -> FloatArray:
 def spread(scores: FloatArray) -> float:
     """Standard deviation of the best scores of a pool; 0 where they are as good as equal."""
     best = np.sort(scores)[::-1][:_HEAD]
-    deviation = float(best.std()) if best.size else 0.0
-    return deviation if deviation > 1e-9 * float(np.abs(best).max(initial=0.0)) else 0.0
+    scale = float(np.abs(best).max(initial=0.0))
+    share = float((best / scale).std()) if scale else 0.0  # of the scale: squares of large scores overflow
+    return share * scale if share > 1e-9 else 0.0
 
 
 @lru_cache(maxsize=4)

@@ -174,6 +174,13 @@ class Conflict(_Response):
     smallest_budget: float | None
 
 
+class RelevanceSource(_Response):
+    """Where relevance comes from."""
+
+    kind: Literal["given", "model", "fitted weights", "ranks", "scores"]
+    why: str
+
+
 class Selected(_Response):
     """A selection and its certificate; the chosen passages first, in prompt order."""
 
@@ -193,6 +200,7 @@ class Selected(_Response):
     passage_penalty: float = Field(description="as charged, where the request says auto")
     selected_ids: list[str] = Field(description="in prompt order")
     worst_case: WorstCase | None = Field(description="where the radius is above 0")
+    relevance_source: RelevanceSource = Field(description="where relevance comes from, and why from there")
     notes: list[str] = Field(description="for people, such as why nothing is chosen")
     conflict: Conflict | None = Field(description="where nothing is feasible")
     passages: list[Passage]

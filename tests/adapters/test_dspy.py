@@ -30,7 +30,9 @@ def embed(model: Counting):
 @pytest.mark.parametrize("kind", [EmbeddingsWithScores, Embeddings])
 def test_with_dspys_own_retriever(kind, demo, corpus, model, question, expected) -> None:
     """With scores or without, and nothing is embedded again: the retriever keeps its corpus' vectors."""
-    module = SelectionModule(kind(corpus, embed(model), k=20), budget_tokens=200, preset="raw", redundancy_weight=0.3)
+    module = SelectionModule(
+        kind(corpus, embed(model), k=20), budget_tokens=200, preset="raw", redundancy_weight=0.3
+    )
     wanted = expected(200, preset="raw", redundancy_weight=0.3)
     assert 1 < len(wanted.ids) < 20
     before = model.texts

@@ -23,7 +23,7 @@ def test_help_fits_on_one_screen_and_names_what_most_people_use(command: str) ->
     done = CliRunner().invoke(app, [command, "--help"])
     assert done.exit_code == 0
     assert len(done.stdout.splitlines()) <= 40
-    assert {"--budget-tokens", "--relevance", "--json", "--help-all"} <= set(
+    assert {"--budget-tokens", "--preset", "--json", "--help-all"} <= set(
         re.findall(r"^  (--[a-z-]+)", done.stdout, re.M)
     )
 

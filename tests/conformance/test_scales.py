@@ -75,7 +75,8 @@ def test_numbers_that_would_overflow_are_refused() -> None:
     with pytest.raises(InputError, match=r"upper=1e\+308"):
         LinearConstraint([1, 1, 1], upper=1e308)
     with pytest.raises(InputError, match=r"1e\+308"):
-        select("q", texts=["a", "b", "c"], scores=huge, budget_tokens=100, redundancy_weight=0)
+        select("q", ["a", "b", "c"], scores=huge, budget_tokens=100, relevance_model="given")
+    assert select("q", ["a", "b"], scores=[1e308, -1e308], budget_tokens=1).ids == ("0",)  # as probabilities
     edge = SelectionProgram([LARGEST_NUMBER] * 3, NOTHING, [1, 1, 1], 2)
     for name in EXACT:
         result = solve(edge, name, SolveOptions(time_limit_seconds=5))

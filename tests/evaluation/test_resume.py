@@ -115,7 +115,7 @@ def test_a_damaged_ledger_is_refused(rivers: Dataset, river_index: CorpusIndex, 
         ({"seed": 4}, "seed"),
         ({"max_tokens": 8}, "max_tokens"),
         ({"mmr_lambda": 0.5}, "mmr_lambda"),
-        ({"selector": Selector.raw(redundancy_weight=0.5)}, "redundancy_weight, passage_penalty, options"),
+        ({"selector": Selector(redundancy_weight=0.5)}, "redundancy_weight, options"),
     ],
 )
 def test_other_settings_cannot_join_a_run(

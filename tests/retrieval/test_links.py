@@ -81,8 +81,11 @@ def test_reached_follows_hops_and_multiplies() -> None:
 def test_pool_grows_along_links_and_carries_them(tmp_path: Path) -> None:
     index = CorpusIndex.build(FILMS, "tfidf", "films")
     question = "Where was the director of the film Lone Wolf born?"
-    plain = Retriever(index, pool=1).retrieve(question)
+    plain = Retriever(index, pool=1, link_hops=0).retrieve(question)
     grown = Retriever(index, pool=1, link_hops=1).retrieve(question)
+    assert Retriever(index, pool=1).retrieve(question).ids == grown.ids  # where there are links
+    without = dataclasses.replace(index, links=None)
+    assert Retriever(without, pool=1).link_hops == 0
     assert plain.ids == ("f",)
     assert grown.ids == ("f", "c")
     assert grown.links is not None

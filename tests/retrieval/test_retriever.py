@@ -59,7 +59,7 @@ def test_scores_are_those_of_a_plain_computation(demo: Dataset, demo_index: Corp
             "bm25": by_words,
         }[mode]
 
-        pool = Retriever(demo_index, pool=12, mode=mode).retrieve(question.text)
+        pool = Retriever(demo_index, pool=12, mode=mode, link_hops=0).retrieve(question.text)
         rows = [row_of[i] for i in pool.ids]
         assert rows == ranking[:12]
         np.testing.assert_allclose(pool.relevance, cosine[rows], atol=1e-6)

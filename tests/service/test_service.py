@@ -48,14 +48,15 @@ def test_select_returns_what_the_library_selects(client: TestClient, demo_index:
     got = answer.json()
     generator = make_generator("extractive")
     pool = Retriever(demo_index, pool=30, counter=generator).retrieve(QUESTION)
-    selector = Selector.raw(redundancy_weight=0.2, passage_penalty="auto", radius=0.02)
+    selector = Selector(redundancy_weight=0.2, radius=0.02)
     one = selector.select(pool, 200, generator)
     assert got["selected_ids"] == list(one.ids)
     assert got["status"] == "optimal"
     assert got["objective"] == pytest.approx(one.result.objective)
     assert got["tokens_used"] <= 200
     assert [p["id"] for p in got["passages"][: len(one.ids)]] == list(one.ids)
-    assert len(got["passages"]) == 30
+    assert len(got["passages"]) == len(pool) >= 30
+    assert got["relevance_source"] == one.relevance_source.to_dict()
 
 
 def test_what_more_tokens_buy_is_the_difference_of_two_proofs(
@@ -105,9 +106,13 @@ def test_ask_answers_from_what_was_selected(client: TestClient) -> None:
         (
             {"redundancy": 0.1},
             422,
-            "did you mean 'redundancy_weight'? The fields are redundancy_weight, passage",
+            "did you mean 'redundancy_weight'? The fields are preset, redundancy_weight, passage",
         ),
-        ({"zzz": 1}, 422, "/select has no field 'zzz'. The fields are redundancy_weight, passage_penalty,"),
+        (
+            {"zzz": 1},
+            422,
+            "/select has no field 'zzz'. The fields are preset, redundancy_weight, passage_penalty,",
+        ),
         ({"max_tokens": 9}, 422, "/select has no field 'max_tokens' (but /ask has). The fields are"),
         ({"question": 7}, 422, "question=7: Input should be a valid string"),
         ({"budget_tokens": "many"}, 422, "budget_tokens='many': Input should be a valid integer"),

@@ -101,7 +101,9 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
     )
     print_summary(console, result.summary, result.comparisons, result.run["baseline"])
     console.print(f"\nreport: {result.folder / 'report.html'}", soft_wrap=True)
-    console.print("to ask your own questions on a page: mio-rag index demo --out INDEX, then mio-rag serve INDEX")
+    console.print(
+        "to ask your own questions on a page: mio-rag index demo --out INDEX, then mio-rag serve INDEX"
+    )
     return result
 
 

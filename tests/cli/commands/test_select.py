@@ -33,7 +33,7 @@ def test_select(index: Path) -> None:
     assert told["tokens_used"] <= 220
     chosen = [p for p in told["passages"] if p["selected"]]
     assert [p["id"] for p in chosen] == told["selected_ids"]
-    assert len(told["passages"]) == 50
+    assert len(told["passages"]) >= 50  # and what links lead to
     for passage in told["passages"]:
         assert passage["reason"]
         assert passage["tokens"] >= 1

@@ -100,6 +100,9 @@ def test_ask_and_evaluate_with_a_model(index: Path, model: Path, tmp_path: Path)
     [
         (("--relevance", "nowhere.json"), "relevance 'nowhere.json' cannot be read"),
         (("--link-hops", 7), "link_hops=7"),
+        (("--preset", "frugl"), "preset 'frugl' is unknown: did you mean 'frugal'"),
+        (("--preset", "frugal", "--passage-penalty", 0.1), "preset 'frugal' excludes passage_penalty"),
+        (("--preset", "raw", "--relevance", "auto"), "preset 'raw' excludes relevance_model"),
         (("--link-benefit", -1), "link_benefit=-1"),
         (("--prompt-order", "x"), "prompt_order='x' is unknown"),
         (("--rerank", "best"), "re-ranker 'best' is not known: give maxsim"),
@@ -118,9 +121,10 @@ def test_calibrate_refuses(
     assert "--kind='tree'" in errors
     assert "must be a file that ends in .json" in errors
     _, errors = run(
-        "evaluate", "demo", "--index", index, "--methods", "calibrated", "--out", tmp_path / "r", code=2
-    )
-    assert "needs a relevance model" in errors
+        "evaluate", "demo", "--index", index, "--methods", "calibrated", "--preset", "raw",
+        "--out", tmp_path / "r", code=2,
+    )  # fmt: skip
+    assert "needs probabilities" in errors
     with pytest.raises(InputError, match="does not hold the corpus"):
         calibrate(demo, Retriever(river_index))
     with pytest.raises(InputError, match="at least 10 are needed"):

@@ -1,0 +1,181 @@
+"""Where relevance comes from where nobody says: by what candidates bring, never a silent mismatch."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mio_rag import Candidates, Retriever, Selector, select
+from mio_rag.errors import InputError
+from mio_rag.relevance import feature_matrix, load_model
+from mio_rag.relevance.features import cosine_slopes
+from mio_rag.relevance.model import SHIPPED
+from mio_rag.relevance.source import relevance_of
+from mio_rag.selection.presets import PRESETS
+
+MINILM = "sentence-transformers:72362722b466552f"
+
+
+@pytest.fixture(scope="module")
+def pool(demo, demo_index) -> Candidates:
+    return Retriever(demo_index, pool=25).retrieve(demo.questions[3].text)
+
+
+def in_range(pool: Candidates) -> Candidates:
+    """The pool as if MiniLM had made it, with the best scores in the range of fitting."""
+    ranges = load_model("minilm").ranges
+    scores = {
+        name: np.asarray(pool.scores[name]) * np.mean(ranges[name]) / np.max(pool.scores[name])
+        for name in ranges
+    }
+    return replace(pool, embedder=MINILM, scores={**pool.scores, **scores})
+
+
+def test_the_packaged_embedder_is_the_one_that_weights_were_fitted_on() -> None:
+    from mio_rag.retrieval.minilm import FINGERPRINT
+
+    assert load_model("minilm").embedder == FINGERPRINT == MINILM
+
+
+def test_each_source_is_chosen_by_what_candidates_bring(pool: Candidates) -> None:
+    assert pool.embedder.startswith("tfidf:")
+    known = relevance_of("auto", in_range(pool))
+    assert (known[1].kind, known[0]) == ("fitted weights", load_model("minilm"))
+    assert relevance_of("auto", pool)[1].kind in ("fitted weights", "ranks")  # tfidf has weights of its own
+    other = relevance_of("auto", replace(pool, embedder="sentence-transformers:other"))
+    assert (other[1].kind, other[0]) == ("ranks", load_model("ranks"))
+    assert "no weights that ship were fitted on this embedder" in other[1].why
+    unknown = relevance_of("auto", replace(pool, embedder=""))
+    assert unknown[1].kind == "ranks"
+    bare = Candidates(ids=pool.ids, texts=pool.texts, relevance=pool.relevance, tokens=pool.tokens)
+    assert relevance_of("auto", bare)[1].kind == "scores"
+    mine = load_model("default")
+    assert relevance_of(mine, pool)[0] is mine
+    assert relevance_of(mine, pool)[1].kind == "model"
+    for nobody in ("given", None):
+        assert relevance_of(nobody, pool) == (None, relevance_of("given", pool)[1])
+    assert relevance_of("given", pool)[1].kind == "given"
+
+
+@pytest.mark.parametrize("score", ["dense", "bm25"])
+def test_scores_beyond_what_was_seen_in_fitting_are_not_trusted_to_fitted_weights(pool, score) -> None:
+    strange = in_range(pool)
+    strange = replace(strange, scores={**strange.scores, score: strange.scores[score] * 100})
+    model, source = relevance_of("auto", strange)
+    assert (model, source.kind) == (load_model("ranks"), "ranks")
+    assert f"the best {score} score is" in source.why
+
+
+def test_without_links_the_stages_that_need_none_are_used(pool: Candidates) -> None:
+    model, _ = relevance_of("auto", replace(in_range(pool), links=None))
+    assert model is not None
+    assert not model.uses_links
+    assert len(model.stages) == 1
+    assert load_model("minilm").uses_links
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        [1 / 61, 1 / 62, 1 / 63, 1 / 64],  # reciprocal rank fusion
+        [-3.0, -8.0, -9.0, -9.5],  # logits
+        [-0.1, -0.7, -0.9, -1.4],  # distances, negated
+        [1e-30, 1e-31, 1e-32, 0.0],
+        [1e6, 9e5, 1e5, 0.0],
+        [7.0, 7.0, 7.0, 7.0],
+    ],
+)
+def test_scores_of_any_scale_choose_something_and_keep_their_order(scores: list[float]) -> None:
+    chosen = select("which?", ["one", "two", "three", "four"], scores=scores, budget_tokens=2)
+    assert chosen.tokens_used == 2
+    assert set(chosen.ids) == {"0", "1"}
+    relevance = chosen.candidates.relevance
+    assert np.all((relevance > 0) & (relevance < 1))
+    assert list(np.argsort(-relevance, kind="stable")) == [0, 1, 2, 3]
+    assert chosen.relevance_source is not None
+    assert chosen.to_dict()["relevance_source"]["kind"] == "scores"
+    assert chosen.to_dict()["relevance_source"]["why"] in chosen.explain()
+
+
+def test_the_scale_of_scores_changes_nothing() -> None:
+    scores = np.array([0.9, 0.7, 0.2, 0.1])
+    one, other = (
+        select("q", list("abcd"), scores=s, budget_tokens=3).candidates.relevance
+        for s in (scores, 1000 * scores - 7)
+    )
+    assert one == pytest.approx(other, abs=1e-9)
+
+
+def test_probabilities_are_made_once_from_the_scores_that_were_given(pool: Candidates) -> None:
+    bare = Candidates(ids=pool.ids, texts=pool.texts, relevance=pool.relevance, tokens=pool.tokens)
+    selector = Selector()
+    once = selector.valued(bare)
+    assert np.array_equal(once.scores["given"], bare.relevance)
+    assert np.array_equal(selector.valued(once).relevance, once.relevance)
+    assert np.array_equal(selector.select(once, 200).candidates.relevance, once.relevance)
+
+
+@pytest.mark.parametrize("name", ["minilm", "tfidf", "ranks"])
+def test_a_lower_cosine_lowers_shipped_probabilities_by_exactly_what_slopes_say(name: str, pool) -> None:
+    model = load_model(name)
+    assert model is not None
+    rng = np.random.default_rng(1)
+    loss = rng.uniform(0, 0.1, len(pool))
+    low, high = model.probabilities(pool, loss), model.probabilities(pool, -loss)
+    plain = model.probabilities(pool)
+    assert np.all(low <= plain)
+    assert np.all(plain <= high)
+    slopes = cosine_slopes(pool, model.features)
+    assert np.all(slopes >= 0)
+    for feature, slope in zip(model.features, slopes, strict=True):
+        if feature.startswith(("spread_gap", "question_cover")):
+            before = feature_matrix(pool, [feature])
+            after = feature_matrix(pool, [feature], cosine_loss=loss)
+            assert (before - after)[:, 0] == pytest.approx(slope * loss, abs=1e-12)
+
+
+def test_shipped_weights_say_what_they_were_fitted_on() -> None:
+    for name in SHIPPED:
+        model = load_model(name)
+        assert model is not None
+        assert "squad2" in model.provenance
+    assert set(load_model("minilm").ranges) == {"dense", "bm25"}
+
+
+# --- presets
+
+
+def test_presets_change_what_they_say(pool: Candidates) -> None:
+    assert Selector.preset("default") == Selector()
+    assert Selector.raw() == Selector.preset("raw")
+    tokens = {name: Selector.preset(name).select(pool, 400).tokens_used for name in PRESETS}
+    assert tokens["frugal"] < tokens["default"] <= tokens["thorough"] <= 400
+    assert Selector.preset("frugal", max_passages=2).max_passages == 2
+    raw = Selector.raw().select(pool, 400)
+    assert np.array_equal(raw.candidates.relevance, pool.relevance)
+    assert raw.relevance_source.kind == "given"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Selector.preset("frugl"), "preset 'frugl' is unknown: did you mean 'frugal'"),
+        (lambda: Selector.preset("x"), "choose default, frugal, thorough, raw"),
+        (lambda: Selector.preset("frugal", passage_penalty=0.1), "preset 'frugal' excludes passage_penalty"),
+        (lambda: Selector.preset("thorough", token_price=0.1), "preset 'thorough' excludes token_price"),
+        (lambda: Selector.raw(relevance_model="auto"), "preset 'raw' excludes relevance_model"),
+        (lambda: Selector(relevance_model="cosine"), "relevance_model='cosine' is unknown: give auto, given"),
+        (
+            lambda: Selector(link_benefit="much"),
+            "link_benefit='much' must be a number from 0 to 1e.50, or auto",
+        ),
+        (
+            lambda: select("q", ["a"], scores=[1], budget_tokens=1, preset="raw", selector=Selector()),
+            "selector and preset exclude each other",
+        ),
+        (lambda: select("q", ["a", "b"], scores=[1], budget_tokens=1), r"relevance has shape \(1,\)"),
+    ],
+)
+def test_presets_refuse_what_they_exclude(call, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()
