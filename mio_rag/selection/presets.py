@@ -1,6 +1,6 @@
 """Presets: settings by name, from which one's own are a few changes.
 
-default     relevance as a probability, links where there are any, no redundancy, a small price a passage
+default     relevance as a probability, links where there are any, no redundancy, hardly a price
 frugal      the same at a higher price: fewer tokens, some evidence less
 thorough    the same at no price: whatever fits into the budget and may be needed
 raw         the bare program: relevance as the candidates have it, redundancy and price of fixed size

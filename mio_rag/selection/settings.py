@@ -107,7 +107,7 @@ class Settings:
     """
 
     redundancy_weight: float = 0.0
-    passage_penalty: float | Literal["auto"] = 0.01
+    passage_penalty: float | Literal["auto"] = 0.002
     token_price: float = 0.0
     radius: float = 0.0
     norm: Norm = "l2"

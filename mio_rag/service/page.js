@@ -25,7 +25,7 @@ function say(text, error = false) {
 function values() {
   $("budget-value").textContent = $("budget").value;
   $("redundancy-value").textContent = number(Number($("redundancy").value), 2);
-  $("penalty-value").textContent = number(Number($("penalty").value), 2);
+  $("penalty-value").textContent = number(Number($("penalty").value), 3);
   $("radius-value").textContent = number(Number($("radius").value), 2);
 }
 function settings() {
