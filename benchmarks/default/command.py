@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks.default.models import EMBEDDERS, Pools, by_ranks, by_scores, pools_of
+from benchmarks.default.picture import draw
 from benchmarks.default.study import rows_of
 from benchmarks.default.summary import summarize, table, totals
 from mio_rag import __version__
@@ -42,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(given: argparse.Namespace) -> int:
-    """Run what is not finished yet, then write JSON and table."""
+    """Run what is not finished yet, then write JSON, table and picture."""
     names = [name.strip() for name in given.sets.split(",") if name.strip()]
     try:
         pools = {(name, embedder): _pools(given, name, embedder) for name in names for embedder in EMBEDDERS}
@@ -73,6 +74,7 @@ def command(given: argparse.Namespace) -> int:
     write_atomically(given.out, json.dumps(report, indent=1, allow_nan=False) + "\n")
     text = table(results, summed)
     write_atomically(given.out.with_suffix(".txt"), text + "\n")
+    draw(results, given.out.with_suffix(".png"))
     print(text)
     return 0
 

@@ -89,7 +89,7 @@ class ProgramOptions:
         str | None,
         typer.Option(
             "--passage-penalty",
-            help="lambda_2: price of each passage; auto: the median relevance of the pool. [by preset: 0.002]",
+            help="lambda_2: price of each passage; auto: the median of the pool. [by preset: 0.002]",
         ),
     ] = None
     token_price: Annotated[
