@@ -76,6 +76,7 @@ def index(
 
     from mio_rag.cli.show.selection import print_left_out
     from mio_rag.corpora.load import check_source
+    from mio_rag.formulations.numbers import plural
     from mio_rag.retrieval.embedders import check_embedder
     from mio_rag.retrieval.entities import entity_names
     from mio_rag.retrieval.index import check_target
@@ -109,6 +110,7 @@ def index(
         )
         return
     output.console.print(
-        f"{len(built)} passages, {built.dimensions} dimensions by {embedder}, {seconds:.1f} s -> {out}",
+        f"{plural(len(built), 'passage')}, {built.dimensions} dimensions by {embedder}, "
+        f"{seconds:.1f} s -> {out}",
     )
     print_left_out(output.console, dataset.left_out)

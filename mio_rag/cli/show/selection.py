@@ -62,7 +62,10 @@ def print_selection(
         ),
         soft_wrap=not console.is_terminal,
     )
-    for line in (*([selection.worst_case.explain()] if selection.worst_case else []), *selection.notes):
+    source = selection.relevance_source
+    told = [f"relevance: {source.why}"] if explain and source is not None else []
+    told += [selection.worst_case.explain()] if selection.worst_case else []
+    for line in (*told, *selection.notes):
         console.print(line, soft_wrap=not console.is_terminal)
 
 
