@@ -170,6 +170,8 @@ def _needed(there: set[str], selector: Selector) -> set[str]:
     """What there is, without what these settings have no use for: embeddings are most of a file."""
     needed = set(there)
     model = selector.relevance_model != "given"
+    if selector.relevance_model == "auto":  # without scores of a retriever, relevance is all that it looks at
+        model = {"question", *(f"{_SCORE}{name}" for name in ("dense", "bm25", "fused"))} <= there
     robust = selector.radius > 0 or selector.uncertainty is not None
     robust = robust or bool(selector.passage_radii) or "radius" in there
     side = selector.side

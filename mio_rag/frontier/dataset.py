@@ -98,12 +98,12 @@ class FrontierSettings:
     """
 
     budgets: Sequence[int] = (128, 256, 512)
-    weights: Sequence[float] = (0.0, 0.1, 0.3)
+    weights: Sequence[float] = (0.0, 0.1)
     radii: Sequence[float] = (0.0, 0.05)
-    penalties: Sequence[Penalty] = ("auto",)
+    penalties: Sequence[Penalty] = (0.002, 0.05)
     selector: Selector = field(
         default_factory=lambda: Selector(
-            passage_penalty="auto", options=SolveOptions(time_limit_seconds=2.0, relative_gap=1e-3)
+            options=SolveOptions(time_limit_seconds=2.0, relative_gap=1e-3)
         )
     )
     reference_radius: float = 0.05

@@ -26,6 +26,7 @@ SETTINGS = FrontierSettings(
     budgets=(100, 200),
     weights=(0.0, 0.3),
     radii=(0.0, 0.1),
+    penalties=(0.002,),
     retrieval=RetrievalSettings(pool=15),
     draws=2,
     limit=8,

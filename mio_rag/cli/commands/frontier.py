@@ -166,11 +166,11 @@ def data(
     budget_tokens: Annotated[str, typer.Option("--budget-tokens", help="Comma-separated token budgets.")] = (
         "128,256,512"
     ),
-    weights: Weights = "0,0.1,0.3",
+    weights: Weights = "0,0.1",
     radii: Radii = "0,0.05",
     penalties: Annotated[
         str, typer.Option("--penalties", help="Comma-separated passage penalties (lambda_2), or auto.")
-    ] = "auto",
+    ] = "0.002,0.05",
     reference_radius: Annotated[
         float, typer.Option("--reference-radius", help="Embedding error for measuring robustness.")
     ] = 0.05,

@@ -50,7 +50,20 @@ def test_query_reports_every_problem(index: Path) -> None:
 
 def test_data_goes_on_with_resume(index: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    options = ["--index", index, "--budget-tokens", "100,200", "--weights", "0.1", "--pool", 10, "--draws", 1]
+    options = [
+        "--index",
+        index,
+        "--budget-tokens",
+        "100,200",
+        "--weights",
+        "0.1",
+        "--penalties",
+        "auto",
+        "--pool",
+        10,
+        "--draws",
+        1,
+    ]
     base = ["frontier", "data", "demo", "--out", out, *options]
     first, _ = run(*base, "--limit", 4, "--json")
     assert [p["n"] for p in first["points"]] == [4] * 4
