@@ -102,9 +102,7 @@ class FrontierSettings:
     radii: Sequence[float] = (0.0, 0.05)
     penalties: Sequence[Penalty] = (0.002, 0.05)
     selector: Selector = field(
-        default_factory=lambda: Selector(
-            options=SolveOptions(time_limit_seconds=2.0, relative_gap=1e-3)
-        )
+        default_factory=lambda: Selector(options=SolveOptions(time_limit_seconds=2.0, relative_gap=1e-3))
     )
     reference_radius: float = 0.05
     draws: int = 3

@@ -5,7 +5,8 @@
     fitted weights   scores of a `Retriever` by an embedder that shipped weights were fitted on, within the
                      range that was seen in fitting
     ranks            such scores by any other embedder: ranks, gaps and shares, which have no scale
-    scores           nothing but one score for each passage: its order and gaps
+    scores           nothing but one score for each passage, or a relevance that somebody put in place of the
+                     Retriever's: its order and gaps
 
 Each gives probabilities that a passage is needed, so that prices mean the same whatever the scores were.
 """
@@ -16,9 +17,12 @@ import functools
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from mio_rag.candidates import Candidates
 from mio_rag.relevance.features import LINK_FEATURES, missing
 from mio_rag.relevance.model import RelevanceModel, load_model
+from mio_rag.relevance.pool import given
 
 __all__ = ["Relevance", "RelevanceSource", "SourceKind", "relevance_of"]
 
@@ -50,6 +54,10 @@ class RelevanceSource:
         return {"kind": self.kind, "why": self.why}
 
 
+_REPLACED = RelevanceSource(
+    "scores",
+    "probabilities by the order and the gaps of the relevance given, which is not what the Retriever gave",
+)
 _GIVEN = RelevanceSource("given", "as the candidates have it")
 _RANKS = RelevanceSource(
     "ranks", "probabilities by ranks and gaps: no weights that ship were fitted on this embedder"
@@ -81,6 +89,8 @@ def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceMo
     by_ranks = _shipped("ranks", links)
     if any(missing(candidates, name) for name in by_ranks.features if name not in LINK_FEATURES):
         return _shipped("scores", links), _SCORES
+    if not np.array_equal(given(candidates), candidates.scores["dense"]):
+        return _shipped("scores", links), _REPLACED
     for name in _FITTED:
         fitted = _shipped(name, links)
         if not candidates.embedder.startswith(fitted.embedder):

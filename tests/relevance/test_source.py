@@ -28,7 +28,7 @@ def in_range(pool: Candidates) -> Candidates:
         name: np.asarray(pool.scores[name]) * np.mean(ranges[name]) / np.max(pool.scores[name])
         for name in ranges
     }
-    return replace(pool, embedder=MINILM, scores={**pool.scores, **scores})
+    return replace(pool, embedder=MINILM, relevance=scores["dense"], scores={**pool.scores, **scores})
 
 
 def test_the_packaged_embedder_is_the_one_that_weights_were_fitted_on() -> None:
@@ -49,6 +49,12 @@ def test_each_source_is_chosen_by_what_candidates_bring(pool: Candidates) -> Non
     assert unknown[1].kind == "ranks"
     bare = Candidates(ids=pool.ids, texts=pool.texts, relevance=pool.relevance, tokens=pool.tokens)
     assert relevance_of("auto", bare)[1].kind == "scores"
+    own = relevance_of("auto", replace(pool, relevance=pool.relevance[::-1]))
+    assert own[1].kind == "scores"
+    assert "not what the Retriever gave" in own[1].why
+    assert own[0].valued(replace(pool, relevance=pool.relevance[::-1])).relevance.argmax() == len(
+        pool
+    ) - 1 - int(pool.relevance.argmax())
     mine = load_model("default")
     assert relevance_of(mine, pool)[0] is mine
     assert relevance_of(mine, pool)[1].kind == "model"
@@ -61,6 +67,7 @@ def test_each_source_is_chosen_by_what_candidates_bring(pool: Candidates) -> Non
 def test_scores_beyond_what_was_seen_in_fitting_are_not_trusted_to_fitted_weights(pool, score) -> None:
     strange = in_range(pool)
     strange = replace(strange, scores={**strange.scores, score: strange.scores[score] * 100})
+    strange = replace(strange, relevance=strange.scores["dense"])
     model, source = relevance_of("auto", strange)
     assert (model, source.kind) == (load_model("ranks"), "ranks")
     assert f"the best {score} score is" in source.why
