@@ -140,13 +140,20 @@ class RelevanceModel:
         """Every feature that it uses."""
         return tuple(dict.fromkeys(name for stage in self.stages for name in stage.features))
 
-    def doubt(self, embedder: str, fingerprint: str) -> str | None:
-        """Why its probabilities may be off with an embedder's cosines; None where it was fitted on them."""
-        if not self.embedder or self.embedder == fingerprint:
+    def misfit(self, fingerprint: str) -> str | None:
+        """Why these weights must not be used with an embedder; None where they may be.
+
+        Parameters
+        ----------
+        fingerprint : str
+            Of the embedder whose cosines candidates hold; blank where it is not known.
+        """
+        if not self.embedder or not fingerprint or fingerprint.startswith(self.embedder):
             return None
         return (
-            f"relevance '{self.name}' was fitted on the cosines of another embedder than '{embedder}': take "
-            "its probabilities as a rough guess, or fit one on labelled questions (mio-rag calibrate)"
+            f"relevance '{self.name}' was fitted on the embedder {self.embedder}, and these cosines are of "
+            f"{fingerprint}: leave relevance at auto, or fit a model on labelled questions (mio-rag "
+            "calibrate)"
         )
 
     def probabilities(self, candidates: Candidates, cosine_loss: ArrayLike = 0.0) -> FloatArray:

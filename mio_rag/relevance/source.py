@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 
 from mio_rag.candidates import Candidates
+from mio_rag.errors import InputError
 from mio_rag.relevance.features import LINK_FEATURES, missing
 from mio_rag.relevance.model import RelevanceModel, load_model
 from mio_rag.relevance.pool import given
@@ -80,8 +81,15 @@ def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceMo
     ----------
     wanted : RelevanceModel, "auto", "given" or None
         See `mio_rag.selection.settings.Settings`.
+
+    Raises
+    ------
+    InputError
+        If a model is given that was fitted on another embedder than the candidates'.
     """
     if isinstance(wanted, RelevanceModel):
+        if misfit := wanted.misfit(candidates.embedder):
+            raise InputError(misfit)
         return wanted, RelevanceSource("model", f"probabilities by the model '{wanted.name}'")
     if wanted != "auto":
         return None, _GIVEN

@@ -184,7 +184,7 @@ def test_relevance_fitted_while_tuning_lies_beside_the_file(
 def test_the_command_writes_what_select_and_evaluate_read(demo_index: CorpusIndex, tmp_path: Path) -> None:
     index, out = demo_index.save(tmp_path / "index"), tmp_path / "tuned.toml"
     small = ["--trials", 2, "--folds", 2, "--pool", 15, "--budget-tokens", 200, "--limit", 12]
-    evidence = ["--relevance", "default", "--link-hops", 1, "--link-benefit", 0.2]
+    evidence = ["--relevance", "ranks", "--link-hops", 1, "--link-benefit", 0.2]
     found = run("tune", "demo", "--index", index, "--out", out, *small, *evidence, "--json")
     assert found["outer"]["recall"]["mean"] > 0.3
     assert found["trials"] <= 6

@@ -210,5 +210,6 @@ def test_the_shipped_weights_tell_where_they_come_from() -> None:
     values = model.probabilities(pool())
     assert np.all((values >= 0) & (values <= 1))
     assert model.measures["after"]["ece"] < model.measures["before"]["ece"] / 10
-    assert model.doubt("minilm", model.embedder) is None
-    assert "another embedder than 'tfidf'" in str(model.doubt("tfidf", "tfidf:1"))
+    assert model.misfit(model.embedder) is None
+    assert model.misfit("") is None  # not known
+    assert "'default' was fitted on the embedder sentence-transformers:" in str(model.misfit("tfidf:1"))

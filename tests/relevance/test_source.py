@@ -56,8 +56,10 @@ def test_each_source_is_chosen_by_what_candidates_bring(pool: Candidates) -> Non
         pool
     ) - 1 - int(pool.relevance.argmax())
     mine = load_model("default")
-    assert relevance_of(mine, pool)[0] is mine
-    assert relevance_of(mine, pool)[1].kind == "model"
+    assert relevance_of(mine, in_range(pool))[0] is mine
+    assert relevance_of(mine, in_range(pool))[1].kind == "model"
+    with pytest.raises(InputError, match="'default' was fitted on the embedder sentence-transformers"):
+        relevance_of(mine, pool)
     for nobody in ("given", None):
         assert relevance_of(nobody, pool) == (None, relevance_of("given", pool)[1])
     assert relevance_of("given", pool)[1].kind == "given"

@@ -22,7 +22,7 @@ from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector
 from mio_rag.selection.settings import Settings
 
-MODEL = load_model("default")
+MODEL = load_model("ranks")
 PRICED = SideConstraints(cover="kmeans:4", per_cluster=2, change_price=0.02, prices={"clusters": 0.05})
 #: These fill the budget, whatever the radius: joins then cost more than is left.
 LINKED = Selector(redundancy_weight=0.0, passage_penalty=0.0, relevance_model=MODEL, link_benefit=0.2)

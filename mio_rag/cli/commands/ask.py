@@ -9,7 +9,7 @@ import typer
 
 from mio_rag.cli.options.config import ConfigFile
 from mio_rag.cli.options.control import AgentOptions
-from mio_rag.cli.options.relevance import RelevanceOptions, doubt_embedder
+from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
 from mio_rag.cli.options.shared import (
     Budget,
     Exclude,
@@ -94,7 +94,7 @@ def ask(
     corpus, reader = collect(lambda: load_index(index), lambda: make_generator(generator))
     try:
         check_ids(selector, corpus.ids)
-        doubt_embedder(selector, corpus)
+        check_weights(selector, corpus)
         if controller is not None:
             _ask_agent(
                 output,

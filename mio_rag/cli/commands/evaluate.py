@@ -10,7 +10,7 @@ import typer
 
 from mio_rag.cli.options.config import ConfigFile
 from mio_rag.cli.options.control import ControlOptions
-from mio_rag.cli.options.relevance import RelevanceOptions, doubt_embedder
+from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
 from mio_rag.cli.options.shared import (
     Json,
     MaxTokens,
@@ -144,7 +144,7 @@ def evaluate(
         if corpus is None and not control.closed_book:
             corpus = build_index(dataset.passages, model, dataset.name)
         if corpus is not None:
-            doubt_embedder(settings.selector, corpus)
+            check_weights(settings.selector, corpus)
         with progress_bar("evaluating", len(dataset.questions[: settings.limit])) as advance:
             result = evaluate_and_report(
                 dataset, corpus, reader, settings, out, resume=resume, progress=advance

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mio_rag.cli.options.relevance import RelevanceOptions, doubt_embedder
+from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
 from mio_rag.cli.options.shared import (
     Budget,
     Exclude,
@@ -106,7 +106,7 @@ def query(
     )
     corpus = load_index(index)
     check_ids(selector, corpus.ids)
-    doubt_embedder(selector, corpus)
+    check_weights(selector, corpus)
     retriever = Retriever.of(corpus, pools)
     candidates = retriever.retrieve(question)
     with progress_bar("tokens settled", up_to or max(2 * budget_tokens, budget_tokens + 200)) as advance:
@@ -241,7 +241,7 @@ def data(
     )
     try:
         corpus = corpus or build_index(dataset.passages, model, dataset.name)
-        doubt_embedder(settings.selector, corpus)
+        check_weights(settings.selector, corpus)
         with progress_bar("questions", len(dataset.questions[:limit])) as advance:
             found = data_frontier(
                 dataset,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mio_rag.cli.options.config import ConfigFile
-from mio_rag.cli.options.relevance import RelevanceOptions, doubt_embedder
+from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
 from mio_rag.cli.options.shared import (
     Budget,
     Exclude,
@@ -73,7 +73,7 @@ def select(
     )
     corpus = load_index(index)
     check_ids(selector, corpus.ids)
-    doubt_embedder(selector, corpus)
+    check_weights(selector, corpus)
     retriever = Retriever.of(corpus, found)
     selection = selector.select(retriever.retrieve(question), budget_tokens, retriever.counter)
     if json_output:

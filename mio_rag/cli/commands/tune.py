@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from mio_rag.cli.options.config import config_text
-from mio_rag.cli.options.relevance import RelevanceOptions, doubt_embedder
+from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
 from mio_rag.cli.options.shared import (
     Json,
     ModeName,
@@ -123,7 +123,7 @@ def tune(
     )
     dataset, corpus = collect(lambda: load_dataset(data), lambda: load_index(index))
     check_corpus(dataset, corpus)
-    doubt_embedder(selector, corpus)
+    check_weights(selector, corpus)
     asked = [q for q in dataset.questions[:limit] if q.gold_ids]
     asked = asked or [q for q in dataset.questions[:limit] if q.gold_sources]
     if not asked:

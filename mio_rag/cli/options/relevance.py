@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from mio_rag.errors import collect
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.context import PromptOrder
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mio_rag.retrieval.settings import Mode, RetrievalSettings
     from mio_rag.selection.selector import Selector
 
-__all__ = ["RelevanceOptions", "Rerank", "doubt_embedder"]
+__all__ = ["RelevanceOptions", "Rerank", "check_weights"]
 
 
 Rerank = Annotated[
@@ -118,13 +118,17 @@ class RelevanceOptions:
         Selector(link_benefit=self.link_benefit or 0.0, prompt_order=cast("PromptOrder", self.prompt_order))
 
 
-def doubt_embedder(selector: Selector, index: CorpusIndex) -> None:
-    """Say on stderr where the relevance model was fitted with another embedder than the index's."""
+def check_weights(selector: Selector, index: CorpusIndex) -> None:
+    """Refuse a relevance model that was fitted on another embedder than the index's, before anything is done.
+
+    Raises
+    ------
+    InputError
+        If it was.
+    """
     from mio_rag.relevance.model import RelevanceModel
 
     model = selector.relevance_model
-    doubt = isinstance(model, RelevanceModel) and model.doubt(index.embedder.name, index.embedder.fingerprint)
-    if doubt:
-        from mio_rag.cli.terminal import errors
-
-        errors.print(f"note: {doubt}", soft_wrap=True)
+    misfit = isinstance(model, RelevanceModel) and model.misfit(index.embedder.fingerprint)
+    if misfit:
+        raise InputError(misfit)

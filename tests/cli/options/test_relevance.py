@@ -50,9 +50,11 @@ def test_select_with_a_model(index: Path, model: Path) -> None:
     found, note = run("select", index, question, *evidence, "--passage-penalty", 0.02, "--json")
     assert found["status"] == "optimal"
     assert all(0 <= p["relevance"] <= 1 for p in found["passages"])
-    assert "another embedder" not in note
-    other, note = run("select", index, question, "--relevance", "default", "--json")
-    assert "fitted on the cosines of another embedder than 'tfidf'" in note
+    assert not note
+    assert found["relevance_source"]["kind"] == "model"
+    _, errors = run("select", index, question, "--relevance", "default", "--json", code=2)
+    assert "relevance 'default' was fitted on the embedder sentence-transformers:" in errors
+    other, _ = run("select", index, question, "--json")
     assert other["passages"][0]["relevance"] != found["passages"][0]["relevance"]
     last, _ = run("select", index, question, "--prompt-order", "document", "--json")
     first, _ = run("select", index, question, "--json")
