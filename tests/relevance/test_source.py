@@ -188,3 +188,10 @@ def test_presets_change_what_they_say(pool: Candidates) -> None:
 def test_presets_refuse_what_they_exclude(call, message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_a_configuration_names_every_set_of_weights_that_ships() -> None:
+    """Any other name is a file beside the configuration."""
+    from mio_rag.cli.options import config
+
+    assert set(config._NAMED_RELEVANCE) == {"auto", "cosine", *SHIPPED}
