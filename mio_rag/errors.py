@@ -5,6 +5,7 @@
     |   +-- DataError                       a file or data set is malformed (names the file and line)
     |   +-- IndexFormatError                an index on disk is damaged, foreign or of another version
     +-- MissingExtraError (also ImportError) an optional package is missing; its message says how to get it
+    +-- SpentError                          a total of tokens is spent; `.retry_after`: when there are more
     +-- InfeasibleError                     no selection satisfies the constraints, and one is needed
     +-- SolverError (also RuntimeError)     a solver cannot take the program, or broke while solving it
     +-- GenerationError (also RuntimeError) a generator could not answer (`mio_rag.types`)
@@ -28,6 +29,7 @@ __all__ = [
     "MioRagError",
     "MissingExtraError",
     "SolverError",
+    "SpentError",
     "collect",
     "optional",
     "require",
@@ -62,6 +64,21 @@ class IndexFormatError(InputError):
 
 class MissingExtraError(MioRagError, ImportError):
     """An optional dependency is not installed."""
+
+
+class SpentError(MioRagError):
+    """A total of tokens is spent, or too little of it is left.
+
+    Parameters
+    ----------
+    message : str
+    retry_after : float or None
+        Seconds until there are tokens again; None: there will be none.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class InfeasibleError(MioRagError):

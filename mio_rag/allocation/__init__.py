@@ -1,0 +1,5 @@
+"""One price for every token: a total of tokens, split over many questions.
+
+Questions that are known beforehand, and questions that come one by one, pay the same price for a token; it
+is as high as the total asks for. Money is turned into that price.
+"""

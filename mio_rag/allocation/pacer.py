@@ -1,0 +1,375 @@
+"""A total of tokens for questions that come one by one: a price that rises and falls with what is spent.
+
+Nobody knows the questions to come, so the price of a token is learned on the way: after each question it is
+multiplied by exp(step * (spent - share) / share), where the share is what is left divided by the questions
+that are still expected. This is dual mirror descent with the entropy as its mirror map (Balseiro, Lu and
+Mirrokni, "The best of many worlds: dual mirror descent for online allocation problems", Operations Research,
+2023), with the share taken anew for every question. The total is never exceeded, whatever the price does: a
+question reserves what it may spend before it spends it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from mio_rag.allocation.pacer_account import Account, Reservation
+from mio_rag.allocation.pacer_state import State, Store, Transaction
+from mio_rag.candidates import Candidates
+from mio_rag.context import TokenCounter
+from mio_rag.errors import InputError, SpentError
+from mio_rag.formulations.constraints import count_problem
+from mio_rag.formulations.numbers import is_setting, plural
+from mio_rag.selection.result import Selection
+from mio_rag.selection.selector import Selector
+
+__all__ = ["FIRST_PRICE", "LARGEST_PRICE", "Pacer", "WhenSpent", "Window", "selected"]
+
+Window = Literal["hour", "day"]
+WhenSpent = Literal["rest", "refuse"]
+
+#: Where nothing is known yet: a passage of 100 tokens is read if it is needed with more than 10 %.
+FIRST_PRICE = 1e-3
+#: No token is worth more than all of the evidence, and a price of 0 could never rise again.
+LARGEST_PRICE, _SMALLEST_PRICE = 1.0, 1e-7
+
+_LARGEST_TOTAL = 10**15  # SQLite adds in 64 bits
+_SECONDS = {"hour": 3600.0, "day": 86400.0}
+_STEP = 1.5  # over the square root of the questions; `python -m benchmarks pacing` measures it
+_MOST = 3.0  # a question that takes more than four shares moves the price as one of four does
+_GUESS, _TRUST = 100.0, 0.1  # questions a window where nobody says, believed like a tenth of a window seen
+
+
+class Pacer:
+    """Spends a total of tokens where it brings most, over questions that come one by one.
+
+    Parameters
+    ----------
+    total_tokens : int
+        That may be spent, in every window.
+    horizon : int, optional
+        Questions that are expected, in every window. May be left out where there are windows: then the last
+        window and the clock tell. More questions than expected are served too, as long as tokens are left.
+    window : {"day", "hour"}, float or None
+        After how many seconds the total starts anew, by the clock in UTC; None: never.
+    price : float, optional
+        Price to begin with, in units of relevance per token, up to 1. A file that exists knows its own; a
+        new window begins with the mean price of the last.
+    path : path-like, optional
+        File of the state, shared by threads and processes and kept over restarts; in memory without one.
+    when_spent : {"rest", "refuse"}
+        What a question gets that wants more than is left: "rest" gives it what is left, if only 0 tokens;
+        "refuse" raises `SpentError`.
+    most : int
+        Tokens that one question may spend at most, where it does not say itself.
+    expires_seconds : float
+        After which a question that has not told what it spent counts as having spent all that it was allowed.
+    clock : callable
+        Seconds since 1970, for instance of a recording that is played again.
+
+    Raises
+    ------
+    InputError
+        For values out of range, and for a file of another pacer, another version, or something else.
+    """
+
+    def __init__(
+        self,
+        total_tokens: int,
+        horizon: int | None = None,
+        window: Window | float | None = None,
+        price: float | None = None,
+        path: str | Path | None = None,
+        when_spent: WhenSpent = "rest",
+        *,
+        most: int = 2048,
+        expires_seconds: float = 600.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.window_seconds = _window_seconds(window)
+        problems = [
+            problem
+            for name, count in (("total_tokens", total_tokens), ("most", most), ("horizon", horizon))
+            if not (name == "horizon" and count is None) and (problem := _count_problem(name, count, 1))
+        ]
+        if horizon is None and window is None:
+            problems.append("horizon is missing: say how many questions are expected, or give a window")
+        if self.window_seconds is None:
+            problems.append(f"window={window!r} must be day, hour, a number of seconds >= 1, or None")
+        if price is not None and not (is_setting(price) and price <= LARGEST_PRICE):
+            problems.append(f"price={price!r} must be a number from 0 to {LARGEST_PRICE:g}, per token")
+        if when_spent not in get_args(WhenSpent):
+            problems.append(f"when_spent={when_spent!r} must be rest or refuse")
+        if not is_setting(expires_seconds) or expires_seconds <= 0:
+            problems.append(f"expires_seconds={expires_seconds!r} must be a number > 0")
+        if problems:
+            raise InputError(problems)
+        self.total_tokens, self.horizon = int(total_tokens), None if horizon is None else int(horizon)
+        self.most, self.when_spent, self._clock = int(most), when_spent, clock
+        self.expires_seconds = float(expires_seconds)
+        assert self.window_seconds is not None
+        begun = clock()
+        number = self._number(begun)
+        self._store = Store(
+            None if path is None else Path(path),
+            {
+                "total tokens": str(self.total_tokens),
+                "horizon": str(self.horizon),
+                "window": "none" if math.isinf(self.window_seconds) else f"{self.window_seconds:g} s",
+            },
+            State(number, self._begins(number, begun), _kept(FIRST_PRICE if price is None else float(price))),
+        )
+
+    def ask(self, tokens: int | None = None, least: int | None = None) -> Reservation:
+        """The price for the next question, and the tokens that it may spend, which are reserved for it.
+
+        Parameters
+        ----------
+        tokens : int, optional
+            That the question may want at most, >= 1; `most` by default.
+        least : int, optional
+            Where fewer are left, it is refused; 0 by default, or `tokens` where `when_spent` is "refuse".
+
+        Raises
+        ------
+        SpentError
+            If too little is left.
+        InputError
+            If `tokens` or `least` is out of range, or the file cannot be used.
+        """
+        wanted = _whole("tokens", self.most if tokens is None else tokens, 1)
+        least = wanted if least is None and self.when_spent == "refuse" else _whole("least", least or 0, 0)
+        with self._store.transaction() as transaction:
+            now = self._clock()
+            state = self._current(transaction, now)
+            left = max(0, self.total_tokens - state.settled - state.reserved)
+            if left < least:
+                state.refused += 1
+                transaction.write(state)
+                refused = self._refusal(state, now, left, least)
+            else:
+                refused, allowed = None, min(wanted, left)
+                share = left / self._expected(state, now)
+                state.asked += 1
+                state.reserved += allowed
+                state.logs += math.log(state.price)
+                identity = transaction.reserve(state.window, allowed, share, now + self.expires_seconds)
+                transaction.write(state)
+        if refused is not None:
+            raise refused
+        return Reservation(identity, state.price, allowed)
+
+    def spent(self, reservation: Reservation, tokens: int) -> None:
+        """Settle a reservation: what was really spent, by the reader's own count.
+
+        Parameters
+        ----------
+        tokens : int
+            >= 0. What is not spent is free again. More than was allowed is counted as it is, since it is
+            gone: the total holds only as far as everybody keeps to what is allowed.
+
+        Raises
+        ------
+        InputError
+            If the reservation is not known, or was settled before.
+        """
+        used = _whole("tokens", tokens, 0)
+        with self._store.transaction() as transaction:
+            state = self._current(transaction, self._clock())
+            held = transaction.taken(reservation.id)
+            if held is None:
+                raise InputError(
+                    f"reservation {reservation.id} is not known: it was settled already, or is another's"
+                )
+            if held.window != state.window:
+                # What was under way when its window ended counts there as spent in full.
+                transaction.correct_past(held.window, used - held.tokens, -held.tokens)
+                return
+            if held.expired:
+                state.settled += used - held.tokens
+                state.lost -= held.tokens
+            else:
+                state.reserved -= held.tokens
+                state.settled += used
+            state.finished += 1
+            if held.tokens:  # who is allowed nothing says nothing about the price
+                state.price = self._moved(state, held.share, used)
+            transaction.write(state)
+
+    def select(
+        self,
+        candidates: Candidates,
+        selector: Selector,
+        counter: TokenCounter | None = None,
+        tokens: int | None = None,
+    ) -> Selection:
+        """Choose passages at the pacer's price, and tell it what they take.
+
+        Parameters
+        ----------
+        candidates : Candidates
+        selector : Selector
+            Its `token_price` is replaced; its price of a passage stays.
+        counter : TokenCounter, optional
+            The reader's.
+        tokens : int, optional
+            As in `ask`.
+
+        Returns
+        -------
+        Selection
+            Empty, and a note says why, where nothing is left and questions are not refused.
+
+        Raises
+        ------
+        SpentError
+            As `ask`.
+        MioRagError
+            As `Selector.select`; then nothing is spent.
+        """
+        reservation = self.ask(tokens)
+        used = 0
+        try:
+            made = selected(reservation, candidates, selector, counter)
+            used = made.tokens_used
+        finally:
+            self.spent(reservation, used)
+        return made
+
+    def account(self) -> Account:
+        """Where the open window stands."""
+        with self._store.transaction() as transaction:
+            now = self._clock()
+            state = self._current(transaction, now)
+            transaction.write(state)
+        return Account(
+            self.total_tokens,
+            state.settled,
+            state.reserved,
+            max(0, self.total_tokens - state.settled - state.reserved),
+            state.lost,
+            state.price,
+            state.asked,
+            state.finished,
+            state.refused,
+            self._ends_in(state, now),
+        )
+
+    def windows(self) -> list[dict[str, Any]]:
+        """Windows that have ended, oldest first: when they began, what they spent, lost and refused."""
+        names = ("window", "began", "price", "spent", "lost", "asked", "refused")
+        with self._store.transaction() as transaction:
+            return [dict(zip(names, row, strict=True)) for row in transaction.past()]
+
+    def close(self) -> None:
+        """Close the file. A pacer in memory forgets."""
+        self._store.close()
+
+    def _number(self, now: float) -> int:
+        assert self.window_seconds is not None
+        return 0 if math.isinf(self.window_seconds) else int(now // self.window_seconds)
+
+    def _begins(self, number: int, now: float) -> float:
+        assert self.window_seconds is not None
+        return now if math.isinf(self.window_seconds) else number * self.window_seconds
+
+    def _ends_in(self, state: State, now: float) -> float | None:
+        assert self.window_seconds is not None
+        if math.isinf(self.window_seconds):
+            return None
+        return max(0.0, state.began + self.window_seconds - now)
+
+    def _current(self, transaction: Transaction, now: float) -> State:
+        """The state of the window that is open now; what has expired is spent."""
+        state = transaction.state()
+        number = self._number(now)
+        if number > state.window:  # a clock that is put back opens no window again
+            state.settled += state.reserved
+            state.lost += state.reserved
+            transaction.close_window(state)
+            price = math.exp(state.logs / state.asked) if state.asked else state.price
+            state = State(number, self._begins(number, now), _kept(price), before=state.asked or state.before)
+            transaction.write(state)
+        for window, tokens in transaction.expired(now):
+            if window == state.window:  # those of a window that has ended count in it already
+                state.reserved -= tokens
+                state.settled += tokens
+                state.lost += tokens
+        return state
+
+    def _expected(self, state: State, now: float) -> float:
+        """Questions that are still to come, with the one that asks: at least 1.
+
+        In a window they come like a Poisson process. Its rate is what the horizon, or else the last window,
+        counts as one window's observation of, together with what has come since this one began.
+        """
+        assert self.window_seconds is not None
+        if math.isinf(self.window_seconds):
+            assert self.horizon is not None
+            return max(1.0, float(self.horizon - state.asked))
+        length, gone = self.window_seconds, min(max(0.0, now - state.began), self.window_seconds)
+        usual = float(self.horizon or state.before)
+        guess, trust = (usual, 1.0) if usual else (_GUESS * _TRUST, _TRUST)
+        rate = (guess + state.asked) / (trust * length + gone)
+        return max(1.0, rate * (length - gone))
+
+    def _moved(self, state: State, share: float, used: int) -> float:
+        """The price after a question that was to spend about `share` and spent `used`."""
+        questions = self.horizon or state.before or max(_GUESS, state.asked)
+        off = min(_MOST, (used - share) / share) if share > 0 else _MOST
+        return _kept(state.price * math.exp(_STEP / math.sqrt(questions) * off))
+
+    def _refusal(self, state: State, now: float, left: int, wanted: int) -> SpentError:
+        wait = self._ends_in(state, now)
+        when = "there will be no more" if wait is None else f"there are more in {math.ceil(wait)} s"
+        held = f", {plural(state.reserved, 'token')} held by questions under way" if state.reserved else ""
+        return SpentError(
+            f"{plural(left, 'token')} of {self.total_tokens} left{held}, and {wanted} wanted: {when}; "
+            "ask for fewer, or raise the total",
+            wait,
+        )
+
+
+def selected(
+    reservation: Reservation, candidates: Candidates, selector: Selector, counter: TokenCounter | None = None
+) -> Selection:
+    """What a selector chooses within a reservation, which is not settled.
+
+    Raises
+    ------
+    MioRagError
+        As `Selector.select`.
+    """
+    priced = dataclasses.replace(selector, token_price=reservation.price)
+    made = priced.select(candidates, reservation.allowed, counter)
+    if reservation.allowed:
+        return made
+    return dataclasses.replace(made, notes=(*made.notes, "no tokens are left: nothing is read"))
+
+
+def _count_problem(name: str, value: Any, least: int) -> str | None:
+    wrong = count_problem(name, value) is not None or not least <= value <= _LARGEST_TOTAL
+    return f"{name}={value!r} must be a whole number from {least} to {_LARGEST_TOTAL:g}" if wrong else None
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if problem := _count_problem(name, value, least):
+        raise InputError(problem)
+    return int(value)
+
+
+def _kept(price: float) -> float:
+    return min(LARGEST_PRICE, max(_SMALLEST_PRICE, price))
+
+
+def _window_seconds(window: Any) -> float | None:
+    """Its length; infinite without one, None where it is no window."""
+    if window is None:
+        return math.inf
+    if isinstance(window, str):
+        return _SECONDS.get(window)
+    return float(window) if is_setting(window) and window >= 1 else None

@@ -1,0 +1,308 @@
+"""What a pacer remembers: one SQLite file, shared by threads and processes, one transaction a decision.
+
+The file is in write-ahead mode. What a killed process had decided is there; after a loss of power the last
+decisions may be missing, since nothing waits for the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from mio_rag.errors import InputError
+
+__all__ = ["Held", "State", "Store"]
+
+_SCHEMA = 1
+_APPLICATION = 0x6D696F70  # "miop": how the file is known as a pacer's
+_PATIENCE_SECONDS = 30.0
+_KEPT_WINDOWS = 1000
+
+
+@dataclass
+class State:
+    """The window that is open.
+
+    Parameters
+    ----------
+    window : int
+        Number of the window.
+    began : float
+        When it began, in seconds since 1970.
+    settled : int
+        Tokens that were spent in it.
+    reserved : int
+        Tokens that questions under way may still spend.
+    lost : int
+        Tokens of reservations that expired; part of `settled`.
+    asked, finished, refused : int
+        Questions that got a price; whose spending is known; that were turned away.
+    price : float
+        Of the next token.
+    logs : float
+        Sum of the logarithms of the prices that were asked.
+    before : int
+        Questions of the last window that had any; 0: there was none.
+    """
+
+    window: int
+    began: float
+    price: float
+    settled: int = 0
+    reserved: int = 0
+    lost: int = 0
+    asked: int = 0
+    finished: int = 0
+    refused: int = 0
+    logs: float = 0.0
+    before: int = 0
+
+
+@dataclass(frozen=True)
+class Held:
+    """A reservation: its window, its tokens, what one question was expected to take, whether it expired."""
+
+    window: int
+    tokens: int
+    share: float
+    expired: bool
+
+
+_COLUMNS = tuple(field.name for field in fields(State))
+_CREATE = f"""
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), {", ".join(f"{c} NOT NULL" for c in _COLUMNS)});
+CREATE TABLE windows (window INTEGER PRIMARY KEY, began REAL, price REAL, settled INTEGER, lost INTEGER,
+    asked INTEGER, refused INTEGER);
+CREATE TABLE reservations (id INTEGER PRIMARY KEY AUTOINCREMENT, window INTEGER NOT NULL,
+    tokens INTEGER NOT NULL, share REAL NOT NULL, expires REAL);
+CREATE INDEX reservations_by_end ON reservations (expires) WHERE expires IS NOT NULL;
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {_SCHEMA};
+"""
+_READ = f"SELECT {', '.join(_COLUMNS)} FROM state"
+_WRITE = f"UPDATE state SET {', '.join(f'{c} = ?' for c in _COLUMNS)}"
+
+
+class Store:
+    """The state of a pacer, in a file or in memory.
+
+    Parameters
+    ----------
+    path : Path or None
+        None: in memory, for one process.
+    settings : mapping of str to str
+        What the totals mean; a file of others is refused.
+    first : State
+        Of a new file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be used: no pacer's, of another version, of other settings, not writable.
+    """
+
+    def __init__(self, path: Path | None, settings: Mapping[str, str], first: State) -> None:
+        self._path, self._settings, self._first = path, dict(settings), first
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._process = 0
+        with self._lock:
+            self._connected()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """One decision: nobody else reads or writes until it is done, and it is done whole or not at all.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be read or written.
+        """
+        with self._lock:
+            connection = self._connected()
+            try:
+                _begin(connection)
+                try:
+                    yield Transaction(connection)
+                    connection.execute("COMMIT")
+                except BaseException:
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise InputError(f"{self._named} cannot be used: {error}") from error
+
+    def close(self) -> None:
+        """Close the file; the next transaction opens it again. What is in memory is gone."""
+        with self._lock:
+            if self._connection is not None and self._process == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    @property
+    def _named(self) -> str:
+        return "the pacer in memory" if self._path is None else f"the pacer's file '{self._path}'"
+
+    def _connected(self) -> sqlite3.Connection:
+        """This process's connection: one that was opened before a fork must not be used after it."""
+        if self._connection is None or self._process != os.getpid():
+            if self._connection is not None and self._path is None:
+                raise InputError("a pacer in memory belongs to one process: give it a path to share it")
+            self._connection, self._process = self._opened(), os.getpid()
+        return self._connection
+
+    def _opened(self) -> sqlite3.Connection:
+        where = ":memory:" if self._path is None else str(self._path)
+        connection = None
+        try:
+            if self._path is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(where, timeout=0, isolation_level=None, check_same_thread=False)
+            _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+            connection.execute("PRAGMA synchronous = NORMAL")
+            _begin(connection)
+            try:
+                self._prepare(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+        except (sqlite3.Error, OSError) as error:
+            if connection is not None:
+                connection.close()
+            raise InputError(
+                f"{self._named} cannot be used ({error}): choose another path, or remove the file"
+            ) from error
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Make the tables of a new file; refuse one that means something else."""
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if not tables and not application:
+            for statement in filter(None, map(str.strip, _CREATE.split(";"))):
+                connection.execute(statement)
+            connection.executemany("INSERT INTO settings VALUES (?, ?)", self._settings.items())
+            values = [getattr(self._first, name) for name in _COLUMNS]
+            marks = ", ".join("?" * len(values))
+            connection.execute(f"INSERT INTO state VALUES (1, {marks})", values)
+            return
+        if application != _APPLICATION:
+            raise InputError(f"'{self._path}' is a database of something else: choose another path")
+        if version != _SCHEMA:
+            raise InputError(
+                f"'{self._path}' is a pacer's file of version {version}, and this is version {_SCHEMA}: "
+                "choose another path, or remove the file"
+            )
+        known = dict(connection.execute("SELECT name, value FROM settings").fetchall())
+        other = [
+            f"{name} {known.get(name, 'missing')} there, {value} here"
+            for name, value in self._settings.items()
+            if known.get(name) != value
+        ]
+        if other:
+            price = connection.execute("SELECT price FROM state").fetchone()[0]
+            raise InputError(
+                f"'{self._path}' is the state of another pacer ({'; '.join(other)}): give the same settings, "
+                f"or another path with price={price:.3g}, its last price"
+            )
+
+
+class Transaction:
+    """What one decision reads and writes."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def state(self) -> State:
+        """The open window."""
+        return State(*self._connection.execute(_READ).fetchone())
+
+    def write(self, state: State) -> None:
+        """Replace it."""
+        self._connection.execute(_WRITE, [getattr(state, name) for name in _COLUMNS])
+
+    def close_window(self, state: State) -> None:
+        """Keep the account of a window that has ended."""
+        row = (state.window, state.began, state.price, state.settled, state.lost, state.asked, state.refused)
+        execute = self._connection.execute
+        execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        execute("DELETE FROM windows WHERE window < ?", (state.window - _KEPT_WINDOWS,))
+        execute(
+            "DELETE FROM reservations WHERE expires IS NULL AND window < ?", (state.window - _KEPT_WINDOWS,)
+        )
+
+    def reserve(self, window: int, tokens: int, share: float, expires: float) -> int:
+        """Note a reservation; its id."""
+        made = self._connection.execute(
+            "INSERT INTO reservations (window, tokens, share, expires) VALUES (?, ?, ?, ?)",
+            (window, tokens, share, expires),
+        )
+        assert made.lastrowid is not None
+        return made.lastrowid
+
+    def taken(self, identity: int) -> Held | None:
+        """Take a reservation out; None where there is none (any more)."""
+        found = self._connection.execute(
+            "SELECT window, tokens, share, expires IS NULL FROM reservations WHERE id = ?", (identity,)
+        ).fetchone()
+        if found is None:
+            return None
+        self._connection.execute("DELETE FROM reservations WHERE id = ?", (identity,))
+        return Held(found[0], found[1], found[2], bool(found[3]))
+
+    def expired(self, now: float) -> list[tuple[int, int]]:
+        """Mark the reservations whose time is over; window and tokens of each."""
+        found = self._connection.execute(
+            "SELECT window, tokens FROM reservations WHERE expires IS NOT NULL AND expires <= ?", (now,)
+        ).fetchall()
+        if found:
+            self._connection.execute(
+                "UPDATE reservations SET expires = NULL WHERE expires IS NOT NULL AND expires <= ?", (now,)
+            )
+        return [(int(window), int(tokens)) for window, tokens in found]
+
+    def correct_past(self, window: int, settled: int, lost: int) -> None:
+        """Add to the account of a window that has ended, as far as it is kept."""
+        self._connection.execute(
+            "UPDATE windows SET settled = settled + ?, lost = lost + ? WHERE window = ?",
+            (settled, lost, window),
+        )
+
+    def past(self) -> list[tuple[int, float, float, int, int, int, int]]:
+        """Windows that have ended: number, beginning, price, settled, lost, asked, refused."""
+        return self._connection.execute("SELECT * FROM windows ORDER BY window").fetchall()
+
+
+def _begin(connection: sqlite3.Connection) -> None:
+    _patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+
+
+def _patiently(attempt: Callable[[], object]) -> None:
+    """Try until the file is free. SQLite would wait up to 100 ms for what is held for a tenth of one."""
+    until, pause = time.monotonic() + _PATIENCE_SECONDS, 1e-4
+    while True:
+        try:
+            attempt()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise
+            if time.monotonic() > until:
+                raise
+        else:
+            return
+        time.sleep(pause * (0.5 + random.random()))
+        pause = min(2 * pause, 2e-3)

@@ -1,0 +1,263 @@
+"""The pacer: its total holds whatever happens, its price follows what is spent, its state outlives it."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mio_rag import Candidates, InputError, Selector
+from mio_rag.allocation.pacer import FIRST_PRICE, Pacer
+from mio_rag.errors import SpentError
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self, now: float = 1e6) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pool(seed: int = 0, n: int = 12) -> Candidates:
+    rng = np.random.default_rng(seed)
+    return Candidates(
+        ids=[f"p{k}" for k in range(n)],
+        texts=["text"] * n,
+        relevance=np.sort(rng.uniform(0, 1, n))[::-1],
+        tokens=rng.integers(40, 160, n),
+    )
+
+
+def test_a_reservation_holds_its_tokens_until_it_is_settled() -> None:
+    pacer = Pacer(1000, horizon=4, most=600)
+    first = pacer.ask()
+    price, allowed = first
+    assert (price, allowed) == (FIRST_PRICE, 600)
+    assert pacer.ask().allowed == 400
+    assert pacer.ask().allowed == 0
+    pacer.spent(first, 100)
+    account = pacer.account()
+    assert (account.spent, account.reserved, account.left) == (100, 400, 500)
+    assert pacer.ask(200).allowed == 200
+
+
+def test_the_price_rises_with_what_is_spent_beyond_the_share_and_falls_below_it() -> None:
+    def after(used: int) -> float:
+        pacer = Pacer(100_000, horizon=100, price=0.002)
+        pacer.spent(pacer.ask(), used)
+        return pacer.account().price
+
+    assert after(1000) == pytest.approx(0.002)
+    # exp(1.5 / sqrt(100) * (1500 - 1000) / 1000)
+    assert after(1500) == pytest.approx(0.002 * math.exp(0.075))
+    assert after(0) == pytest.approx(0.002 * math.exp(-0.15))
+
+
+def test_refusing_says_how_much_is_left_and_when_there_is_more() -> None:
+    clock = Clock(7200.0 + 600)
+    pacer = Pacer(500, window="hour", when_spent="refuse", clock=clock)
+    held = pacer.ask(400)
+    with pytest.raises(SpentError, match=r"100 tokens of 500 left, 400 tokens held .* 200 wanted") as found:
+        pacer.ask(200)
+    assert found.value.retry_after == 3000
+    assert pacer.account().refused == 1
+    pacer.spent(held, 0)
+    assert pacer.ask(200).allowed == 200
+    rest = Pacer(500, horizon=3, most=500)
+    rest.ask()
+    with pytest.raises(SpentError, match="there will be no more") as found:
+        rest.ask(10, least=1)
+    assert found.value.retry_after is None
+
+
+def test_a_new_window_has_the_whole_total_and_yesterdays_mean_price() -> None:
+    clock = Clock(0.0)
+    pacer = Pacer(10_000, horizon=10, window="day", price=0.01, clock=clock)
+    prices = []
+    for used in (1500, 2000, 500):
+        reservation = pacer.ask()
+        prices.append(reservation.price)
+        pacer.spent(reservation, used)
+    held = pacer.ask(100)
+    prices.append(held.price)
+    clock.now = 86400.0
+    account = pacer.account()
+    assert (account.spent, account.reserved, account.left, account.asked) == (0, 0, 10_000, 0)
+    assert account.price == pytest.approx(float(np.exp(np.mean(np.log(prices)))))
+    assert account.ends_in == 86400
+    # What was under way counts in its own window, in full until it tells.
+    [before] = pacer.windows()
+    assert (before["spent"], before["lost"], before["asked"]) == (4100, 100, 4)
+    pacer.spent(held, 30)
+    [before] = pacer.windows()
+    assert (before["spent"], before["lost"]) == (4030, 0)
+    assert pacer.account().spent == 0
+    clock.now = 10.0  # a clock that is put back gives nothing twice
+    pacer.ask(500)
+    assert pacer.account().left == 9500
+
+
+def test_what_expires_counts_as_spent_until_it_tells() -> None:
+    clock = Clock()
+    pacer = Pacer(1000, horizon=5, clock=clock, expires_seconds=60)
+    lost = pacer.ask(300)
+    clock.now += 61
+    account = pacer.account()
+    assert (account.spent, account.lost, account.reserved, account.left) == (300, 300, 0, 700)
+    pacer.spent(lost, 120)
+    account = pacer.account()
+    assert (account.spent, account.lost, account.left) == (120, 0, 880)
+
+
+def test_a_reservation_is_settled_once() -> None:
+    pacer = Pacer(1000, horizon=5)
+    reservation = pacer.ask()
+    pacer.spent(reservation, 5)
+    with pytest.raises(InputError, match="settled already"):
+        pacer.spent(reservation, 5)
+    assert pacer.account().spent == 5
+
+
+def test_without_a_horizon_the_clock_tells_how_many_questions_come() -> None:
+    """Ten questions in the first tenth of a day: a hundred a day, as guessed; then ten times as many."""
+
+    def price_after(count: int) -> float:
+        clock = Clock(0.0)
+        pacer = Pacer(100_000, window="day", price=0.01, clock=clock)
+        for k in range(count):
+            clock.now = 8640 * (k + 1) / count
+            pacer.spent(pacer.ask(), 1000)
+        return pacer.account().price
+
+    assert price_after(10) == pytest.approx(0.01, rel=0.15)
+    assert price_after(100) > 0.1
+
+
+def test_a_file_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "pacer.sqlite"
+    first = Pacer(10_000, horizon=10, path=path, price=0.003)
+    first.spent(first.ask(), 2000)
+    price = first.account().price
+    first.close()
+    second = Pacer(10_000, horizon=10, path=path, price=0.5)
+    assert second.account().price == price > 0.003
+    assert second.account().spent == 2000
+    assert Pacer(10_000, horizon=10, path=path).ask(9000).allowed == 8000
+
+
+def test_files_of_something_else_are_refused_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "pacer.sqlite"
+    Pacer(10_000, horizon=10, path=path).close()
+    with pytest.raises(InputError, match=r"total tokens 10000 there, 20000 here.*price=0\.001"):
+        Pacer(20_000, horizon=10, path=path)
+    with pytest.raises(InputError, match=r"window none there, 86400 s here"):
+        Pacer(10_000, horizon=10, window="day", path=path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    with pytest.raises(InputError, match="of version 7, and this is version 1"):
+        Pacer(10_000, horizon=10, path=path)
+    other = tmp_path / "other.sqlite"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE notes (text)")
+    with pytest.raises(InputError, match="a database of something else"):
+        Pacer(10_000, horizon=10, path=other)
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database " * 100, encoding="utf-8")
+    with pytest.raises(InputError, match="cannot be used"):
+        Pacer(10_000, horizon=10, path=text)
+    with pytest.raises(InputError, match="cannot be used"):
+        Pacer(10_000, horizon=10, path=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({"total_tokens": 0}, "total_tokens=0 must be a whole number from 1"),
+        ({"total_tokens": 1.5}, "total_tokens=1.5"),
+        ({"total_tokens": True}, "total_tokens=True"),
+        ({"horizon": -1}, "horizon=-1"),
+        ({"horizon": None}, "horizon is missing"),
+        ({"window": "week"}, "window='week' must be day, hour"),
+        ({"window": 0}, "window=0"),
+        ({"price": -1.0}, "price=-1.0"),
+        ({"price": 2.0}, "from 0 to 1"),
+        ({"price": math.nan}, "price=nan"),
+        ({"when_spent": "stop"}, "must be rest or refuse"),
+        ({"most": 0}, "most=0"),
+        ({"expires_seconds": 0}, "expires_seconds=0"),
+    ],
+)
+def test_settings_out_of_range(settings: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(InputError, match=wrong):
+        Pacer(**{"total_tokens": 1000, "horizon": 10, **settings})
+
+
+def test_requests_out_of_range() -> None:
+    pacer = Pacer(1000, horizon=10)
+    for tokens in (0, -1, 1.5, True, "5"):
+        with pytest.raises(InputError, match="tokens="):
+            pacer.ask(tokens)  # type: ignore[arg-type]
+    reservation = pacer.ask()
+    for tokens in (-1, 0.5, None):
+        with pytest.raises(InputError, match="tokens="):
+            pacer.spent(reservation, tokens)  # type: ignore[arg-type]
+    assert pacer.account().reserved == 1000
+
+
+def test_selecting_pays_the_price_and_stops_at_the_total() -> None:
+    pacer = Pacer(1000, horizon=8)
+    selector = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0)
+    used = []
+    for k in range(12):
+        made = pacer.select(pool(k), selector)
+        used.append(made.tokens_used)
+    assert sum(used) == pacer.account().spent <= 1000
+    assert used[-1] == 0
+    last = pacer.select(pool(), selector)
+    assert last.chosen == () or last.tokens_used <= pacer.account().total
+    exhausted = Pacer(50, horizon=1)
+    exhausted.ask()
+    empty = exhausted.select(pool(), selector)
+    assert empty.chosen == ()
+    assert "no tokens are left: nothing is read" in empty.notes
+
+
+def test_a_failed_selection_spends_nothing() -> None:
+    pacer = Pacer(1000, horizon=8)
+    nothing = Candidates(ids=[], texts=[], relevance=np.zeros(0), tokens=np.zeros(0, dtype=int))
+    with pytest.raises(InputError):
+        pacer.select(nothing, Selector.raw())
+    account = pacer.account()
+    assert (account.spent, account.reserved, account.left) == (0, 0, 1000)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_threads_share_one_pacer(tmp_path: Path, stored: bool) -> None:
+    pacer = Pacer(20_000, horizon=200, path=tmp_path / "p.sqlite" if stored else None, most=300)
+    spent: list[int] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(40):
+            reservation = pacer.ask()
+            used = int(rng.integers(0, reservation.allowed + 1))
+            pacer.spent(reservation, used)
+            spent.append(used)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    account = pacer.account()
+    assert len(spent) == 200 == account.finished
+    assert account.spent == sum(spent) <= 20_000
+    assert account.reserved == 0
