@@ -15,6 +15,7 @@ from benchmarks.control import command as control
 from benchmarks.default import command as default
 from benchmarks.files import write_json
 from benchmarks.fuzz import command as fuzz
+from benchmarks.price import pacing
 from benchmarks.relevance import answers_command as answers
 from benchmarks.relevance import command as relevance
 from benchmarks.relevance import more_commands as more
@@ -92,6 +93,11 @@ def main(arguments: list[str] | None = None) -> int:
             "decision processes: our kernels, plain Python, numpy, other packages",
             mdp.add_options,
             mdp.command,
+        ),
+        "pacing": (
+            "a pacer of tokens against the best split in hindsight, over orders of questions",
+            pacing.add_options,
+            pacing.command,
         ),
         "control": (
             "controllers with a language model: quality against cost, calibration",

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mio_rag.allocation.pacer import Pacer
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError
@@ -18,14 +19,17 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
+from mio_rag.service.pacing import Held, held_tokens
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.text import is_text
-from mio_rag.types import Question
+from mio_rag.types import Passage, Question
 
 __all__ = ["Answering", "Asked"]
 
 _POOLS = 64  # cached, so that moving a slider does not retrieve again
 _LEAST_SECONDS = 0.01  # for a program, even past the deadline: enough for a selection and a bound
+_SEAM_TOKENS = 8  # that a tokenizer may count more where prompt and passages meet
+_PROBE = Passage(id="probe", text="x")  # so that headings and separators are counted
 _RESERVED = 0.1  # share of the remaining time that is kept for explanations and the response
 
 
@@ -68,10 +72,12 @@ class Answering:
     ----------
     generator : Generator
         Reads in /ask; its tokenizer counts in both.
+    pacer : Pacer, optional
+        Sets the price of a token, and what a request may spend.
     """
 
-    def __init__(self, index: CorpusIndex, generator: Generator) -> None:
-        self.index, self.generator = index, generator
+    def __init__(self, index: CorpusIndex, generator: Generator, pacer: Pacer | None = None) -> None:
+        self.index, self.generator, self.pacer = index, generator, pacer
         self.counter: TokenCounter = _OneAtATime(generator)
         self._pools: OrderedDict[tuple[str, int], Candidates] = OrderedDict()
         self._lock = threading.Lock()
@@ -103,10 +109,15 @@ class Answering:
             If the question is empty.
         SolverError
             If the solver broke.
+        SpentError
+            If no tokens are left.
         """
         pool = self.pool(asked.question, asked.pool)
-        made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
-        data = _described(asked, made)
+        with held_tokens(self.pacer, asked.budget_tokens, _least(pool, asked.budget_tokens)) as held:
+            asked = _held_to(asked, held, asked.budget_tokens)
+            made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
+            held.used = made.tokens_used
+        data = _described(asked, made) | held.said
         if asked.more_tokens is not None:
             data["more"] = self._more(asked, pool, made, asked.more_tokens)
         return data
@@ -120,24 +131,38 @@ class Answering:
             If no selection satisfies the constraints.
         GenerationError
             If the generator fails.
+        SpentError
+            If no tokens are left for a passage beside the question and its answer.
         """
         question = Question("question", asked.question)
         allowed = context_budget(
             self.generator, question, asked.budget_tokens, max_tokens=asked.max_tokens, error=InputError
         )
-        made = _timed(asked).select(self.pool(asked.question, asked.pool), allowed, self.counter)
-        if made.result.x is None:
-            raise InfeasibleError(made.explain())
-        prompt = build_prompt(question, made.passages)
-        with self._reading:
-            answer = self.generator.generate(prompt, max_tokens=asked.max_tokens)
+        pool, around = self.pool(asked.question, asked.pool), self._around(question, asked.max_tokens)
+        with held_tokens(self.pacer, around + allowed, around + _least(pool, allowed)) as held:
+            asked = _held_to(asked, held, allowed, around)
+            made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
+            if made.result.x is None:
+                raise InfeasibleError(made.explain())
+            prompt = build_prompt(question, made.passages)
+            with self._reading:
+                held.used = 0 if self.pacer is None else self.generator.prompt_tokens(prompt)
+                answer = self.generator.generate(prompt, max_tokens=asked.max_tokens)
+            held.used = answer.prompt_tokens + answer.completion_tokens
         return {
             **_described(asked, made),
+            **held.said,
             "answer": answer.text,
             "generator": answer.generator,
             "prompt_tokens": answer.prompt_tokens,
             "completion_tokens": answer.completion_tokens,
         }
+
+    def _around(self, question: Question, max_tokens: int) -> int:
+        """Tokens of a prompt without its passages, and of the longest answer."""
+        if self.pacer is None:
+            return 0
+        return self.generator.prompt_tokens(build_prompt(question, [_PROBE])) + _SEAM_TOKENS + max_tokens
 
     def _more(self, asked: Asked, pool: Candidates, now: Selection, more_tokens: int) -> dict[str, Any]:
         """What a larger budget would select, and proven bounds on its gain."""
@@ -159,6 +184,20 @@ class Answering:
             "removed": [i for i in now.ids if i not in ids],
             "certified": before.is_optimal and after.is_optimal,
         }
+
+
+def _least(pool: Candidates, budget: int) -> int:
+    """Tokens that the smallest passage takes: with fewer left a request would be answered by nothing."""
+    return max(1, min([budget, *map(int, pool.tokens)]))
+
+
+def _held_to(asked: Asked, held: Held, budget: int, around: int = 0) -> Asked:
+    """The request with a budget, and with the pacer's price and limit where there is one."""
+    if held.reservation is None:
+        return replace(asked, budget_tokens=budget)
+    allowed = min(budget, held.reservation.allowed - around)
+    price = max(asked.selector.token_price, held.reservation.price)
+    return replace(asked, budget_tokens=allowed, selector=replace(asked.selector, token_price=price))
 
 
 def _timed(asked: Asked) -> Selector:

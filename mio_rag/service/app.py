@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +17,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from mio_rag.errors import InfeasibleError, InputError, MioRagError
+from mio_rag.allocation.pacer import Pacer
+from mio_rag.errors import InfeasibleError, InputError, MioRagError, SpentError
 from mio_rag.evaluation.report.text import plain
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
@@ -64,6 +66,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         408: "The body took too long to arrive.",
         413: "The body is too large.",
         422: "The body does not fit the schema, or its values are out of range.",
+        429: "The tokens of this day or hour are spent; Retry-After says when there are more.",
         502: "The solver or the generator failed.",
         503: "Too many requests are waiting; Retry-After says when to try again.",
     }.items()
@@ -79,6 +82,7 @@ def create_app(
     api_key: str | None = None,
     loopback: bool = True,
     examples: Sequence[str] = (),
+    pacer: Pacer | None = None,
 ) -> FastAPI:
     """The application over an index.
 
@@ -96,9 +100,12 @@ def create_app(
         cannot reach the service through its own name.
     examples : sequence of str
         Questions that the page proposes; without them they are taken from the index.
+    pacer : Pacer, optional
+        Sets the price of a token for every request, and limits what all of them spend. Closed when the
+        application ends.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
-    answering, metrics = Answering(index, generator), Metrics()
+    answering, metrics = Answering(index, generator, pacer), Metrics()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
@@ -111,6 +118,8 @@ def create_app(
         for logger in loggers:
             logger.removeFilter(seldom)
         generator.close()
+        if pacer is not None:
+            pacer.close()
 
     from mio_rag import __version__
 
@@ -197,6 +206,11 @@ def _explain_errors(app: FastAPI, models: Mapping[str, type[BaseModel]]) -> None
         message = f"the service is busy: try again in {error.retry_after} s"
         return refusal(503, "Busy", message, retry_after=error.retry_after)
 
+    @app.exception_handler(SpentError)
+    async def spent(request: Request, error: SpentError) -> Response:
+        wait = None if error.retry_after is None else max(1, math.ceil(error.retry_after))
+        return refusal(429, "SpentError", str(error), retry_after=wait)
+
     @app.exception_handler(MioRagError)
     async def failed(request: Request, error: MioRagError) -> Response:
         if isinstance(error, InputError):
@@ -276,7 +290,8 @@ def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, limits: Ser
     )
     async def show_metrics() -> Response:
         """Requests, latencies, certificates and gaps in Prometheus' text format."""
-        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        account = None if answering.pacer is None else answering.pacer.account()
+        return Response(metrics.text(account), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_examples(app: FastAPI, questions: tuple[str, ...]) -> None:

@@ -181,6 +181,16 @@ class RelevanceSource(_Response):
     why: str
 
 
+class Pacing(_Response):
+    """What this request paid for a token, and what is left for others."""
+
+    token_price: float = Field(description="what a token had to be worth")
+    total: int = Field(description="tokens of a window")
+    spent: int = Field(description="tokens spent in this window")
+    left: int = Field(description="tokens that nobody holds or has spent")
+    ends_in: float | None = Field(description="seconds until the next window")
+
+
 class Selected(_Response):
     """A selection and its certificate; the chosen passages first, in prompt order."""
 
@@ -205,6 +215,7 @@ class Selected(_Response):
     conflict: Conflict | None = Field(description="where nothing is feasible")
     passages: list[Passage]
     more: More | None = Field(None, description="with more_tokens")
+    pacing: Pacing | None = Field(None, description="where tokens a day or an hour are limited")
 
 
 class Answered(Selected):

@@ -15,6 +15,8 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from mio_rag.allocation.pacer_account import Account
+
 __all__ = ["CLOSED", "CONTENT_TYPE_LATEST", "Metrics"]
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -22,6 +24,18 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 #: it made room for another one, it found none itself.
 CLOSED = ("headers", "body", "unread", "idle", "crowded", "refused")
 _GAPS = (0.0, 0.001, 0.01, 0.05, 0.1, 0.25, 1.0)
+
+#: Where a window of tokens stands: field of `Account` -> what it is.
+_PACER = {
+    "total": "Tokens of this window.",
+    "spent": "Tokens that were spent in this window.",
+    "reserved": "Tokens that requests under way may still spend.",
+    "left": "Tokens that are left in this window.",
+    "lost": "Tokens of requests that never told what they spent; part of the spent ones.",
+    "price": "What a token must be worth, in units of relevance.",
+    "asked": "Requests of this window that got tokens.",
+    "refused": "Requests of this window that were refused for want of tokens.",
+}
 
 
 class Metrics:
@@ -74,11 +88,20 @@ class Metrics:
         if gap is not None:
             self.gap.observe(gap)
 
-    def text(self) -> bytes:
-        """All of it in Prometheus' text format."""
+    def text(self, account: Account | None = None) -> bytes:
+        """All of it in Prometheus' text format.
+
+        Parameters
+        ----------
+        account : Account, optional
+            Where the tokens of this day or hour stand, for all processes.
+        """
+        paced = CollectorRegistry()
+        for name, what in _PACER.items() if account is not None else ():
+            Gauge(f"mio_rag_pacer_{name}", what, registry=paced).set(getattr(account, name))
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-            return generate_latest(self._registry)
+            return generate_latest(self._registry) + generate_latest(paced)
         everyone = CollectorRegistry()
         collect: Any = MultiProcessCollector
         collect(everyone)
-        return generate_latest(everyone)
+        return generate_latest(everyone) + generate_latest(paced)

@@ -115,7 +115,12 @@ function proof(data) {
   $("proof-detail").textContent = data.objective === null ? "no selection satisfies all constraints"
     : `objective ${number(data.objective, 4)}; proven bound ${number(data.bound, 4)} (gap ${gap(data.gap)})`;
   $("tokens").textContent = `${data.tokens_used} of ${data.budget_tokens}`;
+  paced(data.pacing);
   $("bar").style.width = `${Math.min(100, 100 * data.tokens_used / data.budget_tokens)}%`;
+}
+function paced(found) {  // only where the operator limits the tokens of a day or an hour
+  $("pacing").hidden = !found;
+  if (found) $("pacing").textContent = `${found.left.toLocaleString("en")} of ${found.total.toLocaleString("en")} tokens left in this window; a token must be worth ${found.token_price.toPrecision(2)}`;
 }
 function more(found) {
   if (!found || found.gain === null) { $("more").textContent = "–"; $("more-detail").textContent = ""; return; }

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mio_rag.errors import InputError, require
 from mio_rag.service.examples import check_examples
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits, fitted
+from mio_rag.service.pacing import Pacing
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -46,6 +47,8 @@ class ServiceSettings:
         Processes; each loads index and models by itself.
     examples : tuple of str
         Questions that the page proposes; without them they are taken from the index.
+    pacing : Pacing or None
+        Tokens of a day or an hour.
     """
 
     index: str
@@ -56,6 +59,7 @@ class ServiceSettings:
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     examples: tuple[str, ...] = ()
+    pacing: Pacing | None = None
 
 
 def is_loopback(host: str) -> bool:
@@ -82,6 +86,8 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
             f"{settings.host} can be reached from other machines, and no key is set: set {KEY} or "
             "--api-key-file, or allow access without a key with --without-key"
         )
+    if settings.workers > 1 and settings.pacing is not None and settings.pacing.path is None:
+        problems.append(f"{settings.workers} workers must share the count of tokens: give its file a path")
     problems += check_examples(settings.examples, settings.limits.max_question)
     if problems:
         raise InputError(problems)
@@ -103,6 +109,7 @@ def _application(
         api_key=api_key,
         loopback=is_loopback(settings.host),
         examples=settings.examples,
+        pacer=None if settings.pacing is None else settings.pacing.opened(),
     )
 
 
@@ -127,6 +134,7 @@ def app_from_environment() -> FastAPI:
         "limits": ServiceLimits(**given["limits"]),
         "connections": ConnectionLimits(**given["connections"]),
         "examples": tuple(given["examples"]),
+        "pacing": None if given["pacing"] is None else Pacing(**given["pacing"]),
     }
     settings = ServiceSettings(**{**given, **parts})
     return _application(settings, _loaded(settings), os.environ.get(KEY) or None)

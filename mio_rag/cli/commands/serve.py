@@ -78,6 +78,28 @@ class ConnectionOptions:
     ] = 30.0
 
 
+@dataclass(frozen=True)
+class PacingOptions:
+    """Tokens that all requests together may spend."""
+
+    tokens_per_day: Annotated[
+        int | None,
+        typer.Option("--tokens-per-day", help="Tokens of a day (UTC), spent where they bring most."),
+    ] = None
+    tokens_per_hour: Annotated[
+        int | None, typer.Option("--tokens-per-hour", help="The same for every hour.")
+    ] = None
+    pacer_state: Annotated[
+        Path | None,
+        typer.Option(
+            "--pacer-state",
+            metavar="FOLDER",
+            help="Where the count of tokens is kept.",
+            show_default="beside the index",
+        ),
+    ] = None
+
+
 @spread
 def serve(
     index: Annotated[Path, typer.Argument(help="Folder of an index.")],
@@ -103,11 +125,13 @@ def serve(
     *,
     limits: LimitOptions,
     clients: ConnectionOptions,
+    tokens: PacingOptions,
 ) -> None:
     """Serve selections and answers over HTTP, with a web page at /."""
     from mio_rag.generation import check_generator
     from mio_rag.retrieval.index import check_index
     from mio_rag.service.limits import ConnectionLimits, ServiceLimits
+    from mio_rag.service.pacing import make_pacing
     from mio_rag.service.run import ServiceSettings, check, read_key
     from mio_rag.service.run import serve as run
 
@@ -119,14 +143,19 @@ def serve(
         check(where, key, without_key)
         return key
 
-    bounds, connections, key, *_ = collect(
+    bounds, connections, key, pacing, *_ = collect(
         lambda: ServiceLimits(**vars(limits)),
         lambda: ConnectionLimits(**{k: v for k, v in vars(clients).items() if v is not None}),
         checked,
+        lambda: make_pacing(
+            tokens.tokens_per_day, tokens.tokens_per_hour, tokens.pacer_state, index, workers
+        ),
         lambda: check_index(index),
         lambda: check_generator(generator),
     )
-    settings = ServiceSettings(str(index), generator, host, port, workers, bounds, connections, examples)
+    settings = ServiceSettings(
+        str(index), generator, host, port, workers, bounds, connections, examples, pacing
+    )
     shown = f"[{host}]" if ":" in host else host
 
     answered = False
@@ -137,6 +166,8 @@ def serve(
         output.console.print(f"mio-rag on http://{shown}:{port}  (page: /, reference: /docs, Ctrl-C ends it)")
 
     def loading() -> None:
+        if pacing is not None:
+            output.console.print(pacing.explain(), soft_wrap=True)
         output.console.print("loading index and models ...")
 
     try:

@@ -1,0 +1,1 @@
+"""One price for every token: `python -m benchmarks pacing`."""

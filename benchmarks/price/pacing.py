@@ -1,0 +1,257 @@
+"""`python -m benchmarks pacing`: a pacer against the best split of the same total in hindsight.
+
+Questions of several sets come in one stream. What they are worth is what the programs say: the evidence that
+is expected of what is read. The bound is a Lagrangian one: for every price, the values less price times
+tokens of all questions, plus price times total. Nothing that keeps to the total is worth more.
+
+    one budget     every question has the same budget, total / questions, and tokens cost nothing
+    first day      a pacer that begins at its first price
+    second day     one that has seen a day of other questions of these sets, in the same kind of order
+
+Orders: random; easy first and hard first, by tokens at the best price; bursts, 25 questions of one set at a
+time. The step size of the pacer was chosen with other questions (seed 7 of hotpotqa, mini_wikipedia, nq_open
+and musique) and other orders (seeds 0 to 3).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.default.models import pools_of
+from benchmarks.files import write_json
+from benchmarks.options import numbers
+from benchmarks.price.decisions import decisions_a_second
+from mio_rag import __version__
+from mio_rag.allocation.pacer import Pacer
+from mio_rag.candidates import Candidates
+from mio_rag.corpora.load import load_dataset
+from mio_rag.files import write_atomically
+from mio_rag.measures import evidence_found
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.selection.selector import Selector
+from mio_rag.solvers import SolveOptions
+from mio_rag.types import Question
+
+__all__ = ["add_options", "command"]
+
+ORDERS = ("random", "easy first", "hard first", "bursts")
+_BURST = 25
+_DAY = 86400.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A question, what was found for it, and the set that it is of."""
+
+    question: Question
+    pool: Candidates
+    of: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """What a question got: value without the price of its tokens, tokens, share of its evidence."""
+
+    value: float
+    tokens: int
+    evidence: float
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    add = parser.add_argument
+    add("--data", type=Path, required=True, help="folder that holds one folder for each set")
+    add("--indexes", type=Path, required=True, help="folder that holds an index SET-minilm for each set")
+    add("--sets", required=True, help="comma-separated")
+    add("--limit", type=int, default=150, help="questions of a set, on either day (default: %(default)s)")
+    add("--seed", type=int, default=0, help="of the choice of questions (default: 0)")
+    add("--orders", type=int, default=3, help="draws of every order (default: %(default)s)")
+    add("--tokens", default="128,256,512", help="a question, on average (default: %(default)s)")
+    add("--most", type=int, default=2048, help="tokens of one question (default: %(default)s)")
+    add("--out", type=Path, default=Path("benchmarks/results/pacing.json"))
+
+
+def command(given: argparse.Namespace) -> int:
+    """Run it, then write JSON and table; the exit status is 1 where a total was exceeded."""
+    names = [name.strip() for name in given.sets.split(",") if name.strip()]
+    today, yesterday = _questions(given, names)
+    selector = Selector(options=SolveOptions(time_limit_seconds=1.0, relative_gap=1e-3))
+    results = {}
+    for mean in numbers("--tokens", given.tokens, int):
+        results[str(mean)] = _at(selector, today, yesterday, mean, given.most, given.orders)
+        print(f"{mean} tokens a question: done", file=sys.stderr, flush=True)
+    report = {
+        "benchmark": "pacing",
+        "sets": names,
+        "questions": len(today),
+        "questions_before": len(yesterday),
+        "seed": given.seed,
+        "orders": given.orders,
+        "most": given.most,
+        "counter": "regex",
+        "results": results,
+        "decisions": decisions_a_second(),
+        "versions": {"mio-rag": __version__},
+        "machine": {"system": platform.system(), "processor": platform.machine()},
+    }
+    write_json(given.out, report)
+    text = table(report)
+    write_atomically(given.out.with_suffix(".txt"), text + "\n")
+    print(text)
+    return int(any(row["most_spent"] > 1 for one in results.values() for row in one["rows"].values()))
+
+
+def _questions(given: argparse.Namespace, names: Sequence[str]) -> tuple[list[Asked], list[Asked]]:
+    """Questions of the day that is reported, and others of the day before."""
+    today: list[Asked] = []
+    yesterday: list[Asked] = []
+    for name in names:
+        index = CorpusIndex.load(given.indexes / f"{name}-minilm")
+        found = pools_of(load_dataset(given.data / name), index, 2 * given.limit, given.seed)
+        of = [Asked(q, pool, name) for q, pool in zip(found.questions, found.pools, strict=True)]
+        today += of[: given.limit]
+        yesterday += of[given.limit :]
+        print(f"{name}: {len(of)} pools", file=sys.stderr, flush=True)
+    return today, yesterday
+
+
+def _at(
+    selector: Selector,
+    today: Sequence[Asked],
+    yesterday: Sequence[Asked],
+    mean: int,
+    most: int,
+    draws: int,
+) -> dict[str, Any]:
+    """Everything at one total."""
+    total = mean * len(today)
+    best, bound, price = offline(selector, today, total, most)
+    fixed = [read(selector, asked, 0.0, mean) for asked in today]
+    efforts = {
+        "today": [one.tokens for one in best],
+        "yesterday": [read(selector, asked, price, most).tokens for asked in yesterday],
+    }
+    rows = {"best split": _row([best], bound, total), "one budget": _row([fixed], bound, total)}
+    for kind in ORDERS:
+        first, second = [], []
+        for draw in range(draws):
+            orders = {
+                "today": order(kind, today, efforts["today"], 100 + draw),
+                "yesterday": order(kind, yesterday, efforts["yesterday"], 200 + draw),
+            }
+            days = [[yesterday[k] for k in orders["yesterday"]], [today[k] for k in orders["today"]]]
+            first.append(paced(selector, days[1:], total, most))
+            second.append(paced(selector, days, total, most))
+        rows[f"first day, {kind}"] = _row(first, bound, total)
+        rows[f"second day, {kind}"] = _row(second, bound, total)
+    return {"total": total, "price": price, "bound": bound, "rows": rows}
+
+
+def read(selector: Selector, asked: Asked, price: float, allowed: int) -> Read:
+    """A question at a price; its tokens are the sum over its passages."""
+    choice = dataclasses.replace(selector, token_price=price).choose(asked.pool, allowed)
+    objective = choice.result.objective
+    value = 0.0 if objective is None else objective + price * choice.used
+    return Read(value, choice.used, evidence_found(asked.question, asked.pool, choice.chosen))
+
+
+def offline(
+    selector: Selector, questions: Sequence[Asked], total: int, most: int, steps: int = 16
+) -> tuple[list[Read], float, float]:
+    """The best price in hindsight by bisection: what is read, the bound on any split, and the price."""
+    low, high = 0.0, 1.0
+    best = [read(selector, asked, high, most) for asked in questions]
+    bound = np.inf
+    for _ in range(steps):
+        price = (low + high) / 2 if low > 0 else high / 8
+        found = [read(selector, asked, price, most) for asked in questions]
+        spent = sum(one.tokens for one in found)
+        bound = min(bound, sum(one.value - price * one.tokens for one in found) + price * total)
+        if spent <= total:
+            high, best = price, found
+        else:
+            low = price
+    return best, float(bound), high
+
+
+def order(kind: str, questions: Sequence[Asked], efforts: Sequence[int], seed: int) -> NDArray[np.int64]:
+    """A permutation of the questions."""
+    rng = np.random.default_rng(seed)
+    mixed = rng.permutation(len(questions))
+    if kind == "random":
+        return mixed
+    if kind in ("easy first", "hard first"):
+        key = np.asarray(efforts)[mixed] * (1 if kind == "easy first" else -1)
+        return mixed[np.argsort(key, kind="stable")]
+    runs = [
+        [k for k in mixed if questions[k].of == name][start : start + _BURST]
+        for name in dict.fromkeys(asked.of for asked in questions)
+        for start in range(0, sum(asked.of == name for asked in questions), _BURST)
+    ]
+    return np.concatenate([runs[k] for k in rng.permutation(len(runs))])
+
+
+def paced(selector: Selector, days: Sequence[Sequence[Asked]], total: int, most: int) -> list[Read]:
+    """What the questions of the last day read, with a pacer that has seen the days before it."""
+    now = 0.0
+    pacer = Pacer(total, len(days[-1]), "day", most=most, clock=lambda: now)
+    found: list[Read] = []
+    for number, day in enumerate(days):
+        found = []
+        for k, asked in enumerate(day):
+            now = _DAY * (number + k / len(day))
+            reservation = pacer.ask()
+            found.append(read(selector, asked, *reservation))
+            pacer.spent(reservation, found[-1].tokens)
+    return found
+
+
+def _row(runs: Sequence[Sequence[Read]], bound: float, total: int) -> dict[str, float]:
+    """Means over the draws of an order, and the worst of them."""
+    shares = [sum(one.value for one in run) / bound for run in runs]
+    spent = [sum(one.tokens for one in run) / total for run in runs]
+    return {
+        "share_of_bound": float(np.mean(shares)),
+        "worst_share": min(shares),
+        "spent": float(np.mean(spent)),
+        "most_spent": max(spent),
+        "evidence": float(np.mean([one.evidence for run in runs for one in run])),
+    }
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """The figures as text."""
+    lines = [
+        f"{report['questions']} questions of {', '.join(report['sets'])}; value as a share of a bound on any "
+        "split of the total",
+        "",
+        f"{'tokens a question':>26}" + "".join(f"{mean:>34}" for mean in report["results"]),
+        f"{'':26}" + f"{'value (worst)   spent  evidence':>34}" * len(report["results"]),
+    ]
+    for name in next(iter(report["results"].values()))["rows"]:
+        cells = [one["rows"][name] for one in report["results"].values()]
+        lines.append(
+            f"{name:26}"
+            + "".join(
+                f"{c['share_of_bound']:14.3f} ({c['worst_share']:.3f}){c['spent']:8.3f}{c['evidence']:8.3f}  "
+                for c in cells
+            )
+        )
+    said = report["decisions"]
+    lines += [
+        "",
+        f"{said['processes']} processes on one file: {said['a_second']:.0f} questions a second, each two "
+        f"transactions; one takes {1e3 * said['median_seconds']:.2f} ms (median), "
+        f"{1e3 * said['p95_seconds']:.2f} ms (95 %), waiting included; alone "
+        f"{1e3 * said['alone_median_seconds']:.2f} ms",
+    ]
+    return "\n".join(lines)

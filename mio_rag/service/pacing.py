@@ -1,0 +1,145 @@
+"""Tokens a day or an hour: the pacer of a service, and what it makes of a request.
+
+What counts in /select is the block of passages as the reader counts it; in /ask also instructions, question
+and answer, as the reader reports them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mio_rag.allocation.pacer import Pacer, Window
+from mio_rag.allocation.pacer_account import Reservation
+from mio_rag.errors import InputError
+
+__all__ = ["Held", "Pacing", "held_tokens", "make_pacing"]
+
+
+@dataclass(frozen=True)
+class Pacing:
+    """A total of tokens for every window, and where its state lies.
+
+    Parameters
+    ----------
+    tokens : int
+    window : {"hour", "day"}
+    path : str or None
+        File of the state, shared by worker processes; None: in memory.
+    """
+
+    tokens: int
+    window: Window
+    path: str | None = None
+
+    def opened(self) -> Pacer:
+        """The pacer.
+
+        Raises
+        ------
+        InputError
+            As `Pacer`.
+        """
+        return Pacer(self.tokens, window=self.window, path=self.path)
+
+    def explain(self) -> str:
+        """One line for the operator."""
+        where = "in memory: a restart begins anew" if self.path is None else f"in '{self.path}'"
+        return f"at most {self.tokens} tokens each {self.window} (UTC), their count {where}"
+
+
+def make_pacing(
+    per_day: int | None, per_hour: int | None, folder: Path | None, index: Path, workers: int = 1
+) -> Pacing | None:
+    """The pacing that an operator asks for; None where no total is given.
+
+    Parameters
+    ----------
+    folder : Path or None
+        For the state; by default the folder that the index lies in, or memory where nothing can be written
+        there.
+
+    Raises
+    ------
+    InputError
+        For two totals, a folder without a total, a state that cannot be used, or several workers without a
+        file to share.
+    """
+    if per_day is not None and per_hour is not None:
+        raise InputError("--tokens-per-day and --tokens-per-hour exclude each other: give one of them")
+    if per_day is None and per_hour is None:
+        if folder is not None:
+            raise InputError("--pacer-state needs --tokens-per-day or --tokens-per-hour: give one of them")
+        return None
+    window: Window = "day" if per_day is not None else "hour"
+    tokens = per_day if per_day is not None else per_hour
+    assert tokens is not None
+    place = index.resolve().parent if folder is None else folder
+    path: str | None = str(place / f"{index.resolve().name}.tokens-per-{window}.sqlite")
+    if folder is None and not os.access(place, os.W_OK):
+        if workers > 1:
+            raise InputError(
+                f"'{place}' cannot be written, and {workers} workers must share the count of tokens: name a "
+                "folder with --pacer-state"
+            )
+        path = None
+    made = Pacing(tokens, window, path)
+    try:
+        made.opened().close()
+    except InputError as error:
+        raise InputError(
+            [p.replace("total_tokens", f"--tokens-per-{window}") for p in error.problems]
+        ) from error
+    return made
+
+
+@dataclass
+class Held:
+    """What a request may spend, and what it did.
+
+    Parameters
+    ----------
+    reservation : Reservation or None
+        None: nobody limits it.
+    used : int
+        To be set as soon as something is spent.
+    said : dict
+        What the response says of it, once the request is done.
+    """
+
+    reservation: Reservation | None = None
+    used: int = 0
+    said: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@contextmanager
+def held_tokens(pacer: Pacer | None, tokens: int, least: int) -> Iterator[Held]:
+    """Hold tokens while a request is worked on, and tell the pacer what it used, also where it fails.
+
+    Raises
+    ------
+    SpentError
+        If fewer than `least` are left.
+    """
+    if pacer is None:
+        yield Held()
+        return
+    held = Held(pacer.ask(tokens, least))
+    assert held.reservation is not None
+    try:
+        yield held
+    finally:
+        pacer.spent(held.reservation, held.used)
+    account = pacer.account()
+    held.said["pacing"] = {
+        "token_price": held.reservation.price,
+        "total": account.total,
+        "spent": account.spent,
+        "left": account.left,
+        "ends_in": account.ends_in,
+    }

@@ -1,0 +1,181 @@
+"""A service with so many tokens a day or an hour: a price, a limit, a refusal with a time."""
+
+import re
+import socket
+import sqlite3
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from fastapi.testclient import TestClient
+
+from mio_rag import InputError
+from mio_rag.allocation.pacer import Pacer
+from mio_rag.generation import make_generator
+from mio_rag.generation.extractive import ExtractiveGenerator
+from mio_rag.generation.prompts import Prompt
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.service.app import create_app
+from mio_rag.service.pacing import Pacing, make_pacing
+from mio_rag.service.run import ServiceSettings, check
+from mio_rag.types import Answer, GenerationError
+
+QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
+BODY = {"question": QUESTION, "budget_tokens": 256, "deadline_seconds": 20}
+
+
+def served(index: CorpusIndex, pacer: Pacer | None, generator: str = "extractive") -> TestClient:
+    return TestClient(create_app(index, make_generator(generator), pacer=pacer))
+
+
+def test_select_pays_the_pacers_price_and_tells_what_is_left(demo_index: CorpusIndex) -> None:
+    pacer = Pacer(2000, window="day", price=0.0005)
+    with served(demo_index, pacer) as client, served(demo_index, None) as free:
+        got = client.post("/select", json=BODY).json()
+        same = free.post("/select", json={**BODY, "token_price": 0.0005}).json()
+        assert got["selected_ids"] == same["selected_ids"]
+        assert got["objective"] == pytest.approx(same["objective"])
+        assert "pacing" not in same
+        said = got["pacing"]
+        assert said["token_price"] == 0.0005
+        assert (said["total"], said["spent"]) == (2000, got["tokens_used"])
+        assert said["left"] == 2000 - got["tokens_used"]
+        assert 0 < said["ends_in"] <= 86400
+        dear = client.post("/select", json={**BODY, "token_price": 0.9}).json()  # a price of one's own counts
+        assert dear["selected_ids"] == []
+
+
+def test_ask_pays_for_what_the_reader_counts(demo_index: CorpusIndex) -> None:
+    with served(demo_index, Pacer(2000, window="day")) as client:
+        got = client.post("/ask", json={**BODY, "max_tokens": 24}).json()
+        assert got["pacing"]["spent"] == got["prompt_tokens"] + got["completion_tokens"] > got["tokens_used"]
+
+
+@pytest.mark.parametrize("path", ["/select", "/ask"])
+def test_what_is_spent_is_refused_with_a_time_to_come_back(demo_index: CorpusIndex, path: str) -> None:
+    pacer = Pacer(1000, window="hour", price=0.0)
+    with served(demo_index, pacer) as client:
+        spent = 0
+        for _ in range(200):
+            answer = client.post(path, json=BODY)
+            if answer.status_code != 200:
+                break
+            got = answer.json()
+            assert got["pacing"]["spent"] >= spent
+            spent = got["pacing"]["spent"]
+            assert spent <= 1000
+        assert answer.status_code == 429
+        assert 0 < int(answer.headers["Retry-After"]) <= 3600
+        [problem] = answer.json()["error"]["problems"]
+        assert re.search(r"tokens? of 1000 left, and \d+ wanted: there are more in \d+ s", problem)
+        metrics = client.get("/metrics").text
+        assert f"mio_rag_pacer_spent {float(spent)}" in metrics
+        assert f"mio_rag_pacer_left {float(1000 - spent)}" in metrics
+        assert "mio_rag_pacer_refused 1.0" in metrics
+        price = float(re.search(r"^mio_rag_pacer_price (\S+)", metrics, re.MULTILINE)[1])  # type: ignore[index]
+        assert price == pytest.approx(pacer.account().price)
+
+
+def test_requests_side_by_side_keep_to_the_total(demo_index: CorpusIndex) -> None:
+    pacer = Pacer(1500, window="day", price=0.0)
+    with served(demo_index, pacer) as client, ThreadPoolExecutor(8) as many:
+        answers = list(many.map(lambda _: client.post("/select", json=BODY), range(24)))
+        good = [a.json()["tokens_used"] for a in answers if a.status_code == 200]
+        assert {a.status_code for a in answers} <= {200, 429}
+        assert sum(good) == pacer.account().spent <= 1500
+        assert pacer.account().reserved == 0
+
+
+class _Broken(ExtractiveGenerator):
+    """Reads, and then does not answer."""
+
+    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+        raise GenerationError("the model broke")
+
+
+def test_a_request_that_fails_pays_for_what_was_sent_to_the_reader(demo_index: CorpusIndex) -> None:
+    pacer = Pacer(5000, window="day")
+    with TestClient(create_app(demo_index, _Broken(), pacer=pacer)) as client:
+        assert client.post("/ask", json={**BODY, "question": "  "}).status_code == 400
+        assert pacer.account().spent == 0
+        assert client.post("/ask", json=BODY).status_code == 502
+        account = pacer.account()
+        assert account.spent > 50
+        assert account.reserved == 0
+
+
+def test_where_the_count_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = tmp_path / "index"
+    index.mkdir()
+    assert make_pacing(None, None, None, index) is None
+    beside = make_pacing(1000, None, None, index)
+    assert beside == Pacing(1000, "day", str(tmp_path / "index.tokens-per-day.sqlite"))
+    named = make_pacing(None, 50, tmp_path / "state", index)
+    assert named is not None
+    assert named.path == str(tmp_path / "state" / "index.tokens-per-hour.sqlite")
+    assert "at most 50 tokens each hour (UTC)" in named.explain()
+    with pytest.raises(InputError, match="total tokens 1000 there, 2000 here"):
+        make_pacing(2000, None, None, index)
+    with pytest.raises(InputError, match="exclude each other"):
+        make_pacing(1, 1, None, index)
+    with pytest.raises(InputError, match="--pacer-state needs"):
+        make_pacing(None, None, tmp_path, index)
+    with pytest.raises(InputError, match="--tokens-per-day=0 must be a whole number from 1"):
+        make_pacing(0, None, tmp_path / "other", index)
+    monkeypatch.setattr("mio_rag.service.pacing.os.access", lambda *_: False)
+    memory = make_pacing(1000, None, None, index)
+    assert memory is not None
+    assert memory.path is None
+    assert "in memory: a restart begins anew" in memory.explain()
+    with pytest.raises(InputError, match="2 workers must share the count"):
+        make_pacing(1000, None, None, index, workers=2)
+    settings = ServiceSettings(str(index), pacing=memory)
+    check(settings, None, without_key=False)
+    with pytest.raises(InputError, match="2 workers must share the count"):
+        check(replace(settings, workers=2), None, without_key=False)
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="a service is one process here")
+def test_workers_share_the_tokens_and_a_restart_remembers(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    httpx = pytest.importorskip("httpx")
+    index = demo_index.save(tmp_path / "index")
+    state = tmp_path / "state"
+    total, spent = 3000, 0
+
+    def started(workers: int) -> tuple["subprocess.Popen[str]", str]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command = [sys.executable, "-m", "mio_rag", "serve", str(index), "--port", str(port)]
+        command += ["--tokens-per-day", str(total), "--pacer-state", str(state), "--workers", str(workers)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        said = " ".join(process.stdout.readline() for _ in range(3))
+        assert f"at most {total} tokens each day (UTC)" in said
+        return process, f"http://127.0.0.1:{port}"
+
+    for workers, count in ((2, 6), (1, 60)):
+        process, address = started(workers)
+        statuses = []
+        with httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
+            for _ in range(count):
+                answer = client.post("/select", json={**BODY, "preset": "thorough"})
+                statuses.append(answer.status_code)
+                if answer.status_code == 429:
+                    break
+                spent += answer.json()["tokens_used"]
+                assert answer.json()["pacing"]["spent"] == spent <= total
+        process.terminate()
+        process.wait(30)
+        assert process.stdout is not None
+        process.stdout.close()
+        assert set(statuses) <= {200, 429}
+    assert statuses[0] == 200
+    with sqlite3.connect(next(state.iterdir())) as connection:
+        assert connection.execute("SELECT settled FROM state").fetchone() == (spent,)
