@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
@@ -74,10 +75,18 @@ class Answering:
         Reads in /ask; its tokenizer counts in both.
     pacer : Pacer, optional
         Sets the price of a token, and what a request may spend.
+    rate : Rate, optional
+        What the reader's tokens cost.
     """
 
-    def __init__(self, index: CorpusIndex, generator: Generator, pacer: Pacer | None = None) -> None:
-        self.index, self.generator, self.pacer = index, generator, pacer
+    def __init__(
+        self,
+        index: CorpusIndex,
+        generator: Generator,
+        pacer: Pacer | None = None,
+        rate: Rate | None = None,
+    ) -> None:
+        self.index, self.generator, self.pacer, self.rate = index, generator, pacer, rate
         self.counter: TokenCounter = _OneAtATime(generator)
         self._pools: OrderedDict[tuple[str, int], Candidates] = OrderedDict()
         self._lock = threading.Lock()
@@ -114,10 +123,10 @@ class Answering:
         """
         pool = self.pool(asked.question, asked.pool)
         with held_tokens(self.pacer, asked.budget_tokens, _least(pool, asked.budget_tokens)) as held:
-            asked = _held_to(asked, held, asked.budget_tokens)
+            asked = self._held_to(asked, held, asked.budget_tokens)
             made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
             held.used = made.tokens_used
-        data = _described(asked, made) | held.said
+        data = {**_described(asked, made), **held.said, **self._dollars(made.tokens_used)}
         if asked.more_tokens is not None:
             data["more"] = self._more(asked, pool, made, asked.more_tokens)
         return data
@@ -140,7 +149,7 @@ class Answering:
         )
         pool, around = self.pool(asked.question, asked.pool), self._around(question, asked.max_tokens)
         with held_tokens(self.pacer, around + allowed, around + _least(pool, allowed)) as held:
-            asked = _held_to(asked, held, allowed, around)
+            asked = self._held_to(asked, held, allowed, around)
             made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
             if made.result.x is None:
                 raise InfeasibleError(made.explain())
@@ -152,11 +161,23 @@ class Answering:
         return {
             **_described(asked, made),
             **held.said,
+            **self._dollars(answer.prompt_tokens, answer.completion_tokens),
             "answer": answer.text,
             "generator": answer.generator,
             "prompt_tokens": answer.prompt_tokens,
             "completion_tokens": answer.completion_tokens,
         }
+
+    def _held_to(self, asked: Asked, held: Held, budget: int, around: int = 0) -> Asked:
+        """The request with a budget, at the highest of the prices that apply to it."""
+        prices = [asked.selector.token_price, 0.0 if self.rate is None else self.rate.token_price]
+        if held.reservation is not None:
+            budget = min(budget, held.reservation.allowed - around)
+            prices.append(held.reservation.price)
+        return replace(asked, budget_tokens=budget, selector=replace(asked.selector, token_price=max(prices)))
+
+    def _dollars(self, prompt_tokens: int, completion_tokens: int = 0) -> dict[str, float]:
+        return {} if self.rate is None else {"dollars": self.rate.cost(prompt_tokens, completion_tokens)}
 
     def _around(self, question: Question, max_tokens: int) -> int:
         """Tokens of a prompt without its passages, and of the longest answer."""
@@ -189,15 +210,6 @@ class Answering:
 def _least(pool: Candidates, budget: int) -> int:
     """Tokens that the smallest passage takes: with fewer left a request would be answered by nothing."""
     return max(1, min([budget, *map(int, pool.tokens)]))
-
-
-def _held_to(asked: Asked, held: Held, budget: int, around: int = 0) -> Asked:
-    """The request with a budget, and with the pacer's price and limit where there is one."""
-    if held.reservation is None:
-        return replace(asked, budget_tokens=budget)
-    allowed = min(budget, held.reservation.allowed - around)
-    price = max(asked.selector.token_price, held.reservation.price)
-    return replace(asked, budget_tokens=allowed, selector=replace(asked.selector, token_price=price))
 
 
 def _timed(asked: Asked) -> Selector:

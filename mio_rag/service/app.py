@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, SpentError
 from mio_rag.evaluation.report.text import plain
@@ -83,6 +84,7 @@ def create_app(
     loopback: bool = True,
     examples: Sequence[str] = (),
     pacer: Pacer | None = None,
+    rate: Rate | None = None,
 ) -> FastAPI:
     """The application over an index.
 
@@ -103,9 +105,12 @@ def create_app(
     pacer : Pacer, optional
         Sets the price of a token for every request, and limits what all of them spend. Closed when the
         application ends.
+    rate : Rate, optional
+        What the reader's tokens cost: responses then tell dollars, and the price of a token is at least what
+        follows from their worth.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
-    answering, metrics = Answering(index, generator, pacer), Metrics()
+    answering, metrics = Answering(index, generator, pacer, rate), Metrics()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[dict[str, Any]]:

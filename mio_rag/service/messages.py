@@ -215,6 +215,9 @@ class Selected(_Response):
     conflict: Conflict | None = Field(description="where nothing is feasible")
     passages: list[Passage]
     more: More | None = Field(None, description="with more_tokens")
+    dollars: float | None = Field(
+        None, description="what the tokens cost that were read, and in /ask those of the answer; with prices"
+    )
     pacing: Pacing | None = Field(None, description="where tokens a day or an hour are limited")
 
 

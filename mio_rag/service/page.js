@@ -173,7 +173,7 @@ function answered(data, took) {
   state.answered = data.selected_ids.join("\n");
   show(data, took);
   $("answer-text").textContent = data.answer || "(no answer)";
-  $("answer-detail").textContent = `${data.generator}: ${data.prompt_tokens} prompt and ${data.completion_tokens} answer tokens`;
+  $("answer-detail").textContent = `${data.generator}: ${data.prompt_tokens} prompt and ${data.completion_tokens} answer tokens${"dollars" in data ? `, $${data.dollars.toPrecision(3)}` : ""}`;
   $("answer").hidden = false;
 }
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
+from mio_rag.allocation.money import Money
 from mio_rag.errors import InputError, require
 from mio_rag.service.examples import check_examples
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits, fitted
@@ -49,6 +50,8 @@ class ServiceSettings:
         Questions that the page proposes; without them they are taken from the index.
     pacing : Pacing or None
         Tokens of a day or an hour.
+    money : Money or None
+        Prices of models.
     """
 
     index: str
@@ -60,6 +63,7 @@ class ServiceSettings:
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     examples: tuple[str, ...] = ()
     pacing: Pacing | None = None
+    money: Money | None = None
 
 
 def is_loopback(host: str) -> bool:
@@ -100,6 +104,7 @@ def _family(host: str) -> socket.AddressFamily:
 def _application(
     settings: ServiceSettings, loaded: tuple[CorpusIndex, Generator], api_key: str | None
 ) -> FastAPI:
+    """Raises `InputError` where the reader has no price."""
     from mio_rag.service.app import create_app
 
     return create_app(
@@ -110,6 +115,7 @@ def _application(
         loopback=is_loopback(settings.host),
         examples=settings.examples,
         pacer=None if settings.pacing is None else settings.pacing.opened(),
+        rate=None if settings.money is None else settings.money.rate(loaded[1].name),
     )
 
 
@@ -134,6 +140,7 @@ def app_from_environment() -> FastAPI:
         "limits": ServiceLimits(**given["limits"]),
         "connections": ConnectionLimits(**given["connections"]),
         "examples": tuple(given["examples"]),
+        "money": None if given["money"] is None else Money(**given["money"]),
         "pacing": None if given["pacing"] is None else Pacing(**given["pacing"]),
     }
     settings = ServiceSettings(**{**given, **parts})
@@ -175,6 +182,8 @@ def serve(
         loaded = _loaded(settings)  # by several workers again: what cannot be loaded is reported here, once
         settings = replace(settings, connections=fitted(settings.connections))
         options = _options(settings)
+        if settings.money is not None:
+            settings.money.rate(loaded[1].name)  # what the workers would fail on is reported here, once
         if settings.workers == 1:
             app = _application(settings, loaded, api_key)
             # The interrupt that ended the server, and is raised again once it has ended.

@@ -16,6 +16,7 @@ pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 
 from mio_rag import InputError
+from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.generation import make_generator
 from mio_rag.generation.extractive import ExtractiveGenerator
@@ -90,6 +91,19 @@ def test_requests_side_by_side_keep_to_the_total(demo_index: CorpusIndex) -> Non
         assert {a.status_code for a in answers} <= {200, 429}
         assert sum(good) == pacer.account().spent <= 1500
         assert pacer.account().reserved == 0
+
+
+def test_dollars_and_what_they_make_of_the_price(demo_index: CorpusIndex) -> None:
+    rate = Rate("extractive", 2.0, 8.0, worth=0.004)
+    app = create_app(demo_index, make_generator("extractive"), rate=rate)
+    with TestClient(app) as client, served(demo_index, None) as free:
+        got = client.post("/ask", json=BODY).json()
+        same = free.post("/ask", json={**BODY, "token_price": 0.0005}).json()
+        assert got["selected_ids"] == same["selected_ids"]
+        assert got["dollars"] == pytest.approx(2e-6 * got["prompt_tokens"] + 8e-6 * got["completion_tokens"])
+        assert "dollars" not in same
+        selected = client.post("/select", json=BODY).json()
+        assert selected["dollars"] == pytest.approx(2e-6 * selected["tokens_used"])
 
 
 class _Broken(ExtractiveGenerator):

@@ -9,6 +9,7 @@ import typer
 
 from mio_rag.cli.options.config import ConfigFile
 from mio_rag.cli.options.control import AgentOptions
+from mio_rag.cli.options.money import MoneyOptions, at_rate
 from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
 from mio_rag.cli.options.shared import (
     Budget,
@@ -32,6 +33,7 @@ from mio_rag.cli.output import Output, open_output
 from mio_rag.errors import collect
 
 if TYPE_CHECKING:
+    from mio_rag.allocation.money import Rate
     from mio_rag.control.controller import Outcome
     from mio_rag.control.settings import ControlSettings
     from mio_rag.generation import Generator
@@ -54,6 +56,7 @@ def ask(
     evidence: RelevanceOptions,
     side: SideOptions,
     solving: SolverOptions,
+    money: MoneyOptions,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 64,
@@ -78,7 +81,7 @@ def ask(
     from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
-    selector, control, _, _, _, found = collect(
+    selector, control, _, _, _, found, prices = collect(
         lambda: side.applied(
             lambda: evidence.applied(
                 lambda: make_selector(program, solving, must_include or (), must_exclude or ())
@@ -90,9 +93,12 @@ def ask(
         lambda: check_generator(generator),
         lambda: check_request(question, budget_tokens, max_tokens),
         lambda: evidence.retrieval(pool, retrieval),
+        lambda: money.money(program),
     )
     corpus, reader = collect(lambda: load_index(index), lambda: make_generator(generator))
     try:
+        rate = None if prices is None else prices.rate(reader.name)
+        selector = at_rate(selector, rate)
         check_ids(selector, corpus.ids)
         check_weights(selector, corpus)
         if controller is not None:
@@ -109,6 +115,7 @@ def ask(
                 seed=solving.seed,
                 trace=trace,
                 explain=explain,
+                rate=rate,
             )
             return
         selection, answer = answer_question(
@@ -133,6 +140,7 @@ def ask(
                 "generator": answer.generator,
                 "prompt_tokens": answer.prompt_tokens,
                 "completion_tokens": answer.completion_tokens,
+                **_dollars(rate, answer.prompt_tokens, answer.completion_tokens),
                 "generate_seconds": answer.latency_seconds,
                 **selection.to_dict(),
             }
@@ -141,6 +149,16 @@ def ask(
     print_answer(output.console, answer)
     output.console.print("read:", style="dim")
     print_selection(output.console, selection, explain=explain)
+    _print_dollars(output, rate, answer.prompt_tokens, answer.completion_tokens)
+
+
+def _dollars(rate: Rate | None, prompt_tokens: int, completion_tokens: int) -> dict[str, float]:
+    return {} if rate is None else {"dollars": rate.cost(prompt_tokens, completion_tokens)}
+
+
+def _print_dollars(output: Output, rate: Rate | None, prompt_tokens: int, completion_tokens: int) -> None:
+    if rate is not None:
+        output.console.print(rate.explain(prompt_tokens, completion_tokens))
 
 
 def _ask_agent(
@@ -157,6 +175,7 @@ def _ask_agent(
     seed: int,
     trace: Path | None,
     explain: bool,
+    rate: Rate | None,
 ) -> None:
     """Answer one question through an agent, and show how."""
     import hashlib
@@ -175,13 +194,16 @@ def _ask_agent(
     if trace is not None:
         append_traces(trace, [found.trace])
     outcome = answered(found)
+    calls = outcome.trace.calls
+    spent = sum(call.prompt_tokens for call in calls), sum(call.completion_tokens for call in calls)
     if output.as_json:
-        output.json(_outcome_json(outcome))
+        output.json({**_outcome_json(outcome), **_dollars(rate, *spent)})
     else:
         print_outcome(output.console, outcome.trace)
         if explain and outcome.selection is not None:
             output.console.print("\nread in the end:", style="dim")
             print_selection(output.console, outcome.selection, explain=True)
+        _print_dollars(output, rate, *spent)
 
 
 def _outcome_json(outcome: Outcome) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from mio_rag.cli.options.config import ConfigFile
 from mio_rag.cli.options.control import ControlOptions
+from mio_rag.cli.options.money import MoneyOptions, at_rate
 from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
 from mio_rag.cli.options.shared import (
     Json,
@@ -29,6 +31,7 @@ from mio_rag.cli.output import Output, kept_rows, open_output
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
+    from mio_rag.allocation.money import Money
     from mio_rag.evaluation.harness import EvaluationSettings
 
 __all__ = ["evaluate"]
@@ -97,6 +100,7 @@ def evaluate(
     evidence: RelevanceOptions,
     side: SideOptions,
     solving: SolverOptions = _FOR_MANY,
+    money: MoneyOptions,
     control: ControlOptions,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
@@ -122,11 +126,12 @@ def evaluate(
     if not control.names:
         control.unused(None)
     embedder = comparison.embedder or "minilm"
-    settings, *_ = collect(
+    settings, prices, *_ = collect(
         lambda: side.in_settings(
             _settings(comparison, program, evidence, solving, pool, retrieval, max_tokens, control),
             program,
         ),
+        lambda: money.money(program),
         lambda: control.check(data, comparison.generator),
         lambda: None if comparison.generator == "none" else check_generator(comparison.generator),
         lambda: check_embedder(embedder) if comparison.index is None else check_index(comparison.index),
@@ -141,6 +146,8 @@ def evaluate(
     )
     print_left_out(output.console, dataset.left_out)
     try:
+        if prices is not None:
+            settings = _priced(settings, prices, None if reader is None else reader.name)
         if corpus is None and not control.closed_book:
             corpus = build_index(dataset.passages, model, dataset.name)
         if corpus is not None:
@@ -212,6 +219,18 @@ def _settings(
         controllers=control.names,
         control=agents,
         closed_book=control.closed_book,
+    )
+
+
+def _priced(settings: EvaluationSettings, money: Money, reader: str | None) -> EvaluationSettings:
+    """The settings with the price of a token that follows from money, and dollars where somebody reads."""
+    from mio_rag.control.costs import Prices
+
+    rate = money.rate(reader)
+    return dataclasses.replace(
+        settings,
+        selector=at_rate(settings.selector, rate),
+        prices=None if reader is None else Prices({reader: (rate.into, rate.out)}),
     )
 
 

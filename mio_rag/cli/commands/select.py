@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mio_rag.cli.options.config import ConfigFile
+from mio_rag.cli.options.money import MoneyOptions, at_rate
 from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
 from mio_rag.cli.options.shared import (
     Budget,
@@ -43,6 +44,7 @@ def select(
     evidence: RelevanceOptions,
     side: SideOptions,
     solving: SolverOptions,
+    money: MoneyOptions,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     config: ConfigFile = None,
@@ -60,7 +62,7 @@ def select(
     from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
-    selector, _, _, found = collect(
+    selector, _, _, found, prices = collect(
         lambda: side.applied(
             lambda: evidence.applied(
                 lambda: make_selector(program, solving, must_include or (), must_exclude or ())
@@ -70,13 +72,19 @@ def select(
         lambda: check_index(index),
         lambda: check_request(question, budget_tokens),
         lambda: evidence.retrieval(pool, retrieval),
+        lambda: money.money(program),
     )
+    rate = None if prices is None else prices.rate()
+    selector = at_rate(selector, rate)
     corpus = load_index(index)
     check_ids(selector, corpus.ids)
     check_weights(selector, corpus)
     retriever = Retriever.of(corpus, found)
     selection = selector.select(retriever.retrieve(question), budget_tokens, retriever.counter)
     if json_output:
-        output.json({"question": question, **selection.to_dict()})
+        cost = {} if rate is None else {"dollars": rate.cost(selection.tokens_used)}
+        output.json({"question": question, **cost, **selection.to_dict()})
         return
     print_selection(output.console, selection, explain=explain)
+    if rate is not None:
+        output.console.print(rate.explain(selection.tokens_used))

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from mio_rag.cli.options.money import MoneyOptions
 from mio_rag.cli.options.shared import GeneratorSpec, spread
 from mio_rag.cli.output import open_output
 from mio_rag.errors import collect
@@ -126,6 +127,7 @@ def serve(
     limits: LimitOptions,
     clients: ConnectionOptions,
     tokens: PacingOptions,
+    money: MoneyOptions,
 ) -> None:
     """Serve selections and answers over HTTP, with a web page at /."""
     from mio_rag.generation import check_generator
@@ -143,18 +145,19 @@ def serve(
         check(where, key, without_key)
         return key
 
-    bounds, connections, key, pacing, *_ = collect(
+    bounds, connections, key, pacing, prices, *_ = collect(
         lambda: ServiceLimits(**vars(limits)),
         lambda: ConnectionLimits(**{k: v for k, v in vars(clients).items() if v is not None}),
         checked,
         lambda: make_pacing(
             tokens.tokens_per_day, tokens.tokens_per_hour, tokens.pacer_state, index, workers
         ),
+        lambda: money.money(),
         lambda: check_index(index),
         lambda: check_generator(generator),
     )
     settings = ServiceSettings(
-        str(index), generator, host, port, workers, bounds, connections, examples, pacing
+        str(index), generator, host, port, workers, bounds, connections, examples, pacing, prices
     )
     shown = f"[{host}]" if ":" in host else host
 

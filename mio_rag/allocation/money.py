@@ -1,0 +1,187 @@
+"""What tokens cost in dollars, and what a token must be worth for that.
+
+A file of prices is a TOML file with a table for every model, in dollars per million tokens:
+
+    ["openai:gpt-4o-mini"]
+    input = 0.15
+    output = 0.60
+
+If a passage that is needed is worth W dollars, a token into a model at D dollars must add D / W to the
+probability that what is needed is there: that is the `token_price` of a `Selector`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mio_rag.errors import InputError
+from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
+from mio_rag.reading import read_toml
+
+__all__ = ["Money", "Rate", "dollars", "read_money"]
+
+_PER = 1e6  # tokens that a price is for
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What the tokens of one model cost.
+
+    Parameters
+    ----------
+    model : str
+        As the list of prices names it.
+    into, out : float
+        Dollars per million tokens into it and out of it, >= 0.
+    worth : float or None
+        Dollars that a needed passage is worth, > 0.
+    """
+
+    model: str
+    into: float
+    out: float
+    worth: float | None = None
+
+    @property
+    def token_price(self) -> float:
+        """What a token must be worth, in units of relevance; 0 where nobody says what relevance is worth."""
+        return 0.0 if self.worth is None else self.into / _PER / self.worth
+
+    def cost(self, prompt_tokens: int, completion_tokens: int = 0) -> float:
+        """Dollars for these tokens."""
+        return (prompt_tokens * self.into + completion_tokens * self.out) / _PER
+
+    def explain(self, prompt_tokens: int, completion_tokens: int = 0) -> str:
+        """What these tokens cost, and what they had to be worth, in one line."""
+        said = f"{dollars(self.cost(prompt_tokens, completion_tokens))} for these tokens of {self.model}"
+        if self.worth is None:
+            return said
+        needed = 100 * self.token_price
+        return (
+            f"{said}; at {dollars(self.worth)} for a needed passage, one of 100 tokens is read if it is "
+            f"needed with more than {100 * needed:.3g} %"
+        )
+
+
+@dataclass(frozen=True)
+class Money:
+    """Prices of models, and what relevance is worth.
+
+    Parameters
+    ----------
+    prices : mapping of str to (float, float)
+        Name of a model -> dollars per million tokens into it and out of it, finite and >= 0.
+    worth : float, optional
+        Dollars that a needed passage is worth, > 0.
+    model : str, optional
+        Whose prices count, where the list does not name the reader.
+
+    Raises
+    ------
+    InputError
+        With everything that is wrong.
+    """
+
+    prices: Mapping[str, tuple[float, float]]
+    worth: float | None = None
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        problems = [] if self.prices else ["the list of prices is empty: give a table for every model"]
+        kept = {}
+        for model, pair in self.prices.items():
+            into, out = pair
+            if not (is_setting(into) and is_setting(out)):
+                problems.append(f"price of '{model}' is {pair!r}: dollars per million tokens are >= 0")
+            else:
+                kept[model] = (float(into), float(out))
+        if self.worth is not None and not (is_setting(self.worth) and self.worth > 0):
+            problems.append(f"worth={self.worth!r} must be a number of dollars > 0")
+        if self.model is not None and self.model not in self.prices:
+            problems.append(f"model '{self.model}' has no price: {_listed(self.prices)}")
+        if not problems and self.worth is not None:
+            dearest = max(into for into, _ in kept.values()) / _PER / self.worth
+            if not math.isfinite(dearest) or dearest > LARGEST_SETTING:
+                problems.append(f"worth={self.worth!r} is too small beside the prices of tokens")
+        if problems:
+            raise InputError(problems)
+        object.__setattr__(self, "prices", kept)
+
+    def rate(self, reader: str | None = None) -> Rate:
+        """The prices of who reads: those of `model` where it is given, else of the reader's name.
+
+        Parameters
+        ----------
+        reader : str or None
+            Name of a generator; what stands before its colon may be missing in the list. None: nobody reads,
+            and a list of one model is that model's.
+
+        Raises
+        ------
+        InputError
+            If the model has no price.
+        """
+        names = list(self.prices)
+        if self.model is not None:
+            found = self.model
+        elif reader is None and len(names) == 1:
+            found = names[0]
+        elif reader is None:
+            raise InputError(f"{len(names)} models have prices: say whose count with --price-model")
+        else:
+            short = reader.partition(":")[2]
+            if reader not in self.prices and short not in self.prices:
+                raise InputError(
+                    f"model '{reader}' has no price: {_listed(self.prices)}; add a table [\"{reader}\"], or "
+                    "name one of these with --price-model"
+                )
+            found = reader if reader in self.prices else short
+        return Rate(found, *self.prices[found], self.worth)
+
+
+def read_money(path: Path, worth: float | None = None, model: str | None = None) -> Money:
+    """The prices in a TOML file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or holds something else, and as `Money`.
+    """
+    problems: list[str] = []
+    prices: dict[str, tuple[float, float]] = {}
+    for name, table in read_toml(path).items():
+        if not isinstance(table, dict) or set(table) != {"input", "output"}:
+            problems.append(
+                f"'{path}': '{name}' must be a table with input and output, dollars per million tokens: "
+                f'["{name}"] input = 0.15, output = 0.60'
+            )
+            continue
+        prices[name] = (_number(table["input"]), _number(table["output"]))
+    if problems:
+        raise InputError(problems)
+    try:
+        return Money(prices, worth, model)
+    except InputError as error:
+        raise InputError(
+            [p if p.startswith("worth") else f"'{path}': {p}" for p in error.problems]
+        ) from error
+
+
+def dollars(amount: float) -> str:
+    """An amount for people, with three digits that count and cents at least."""
+    if amount <= 0:
+        return "$0.00"
+    digits = max(2, 2 - math.floor(math.log10(amount)))
+    return f"${amount:.{min(digits, 12)}f}"
+
+
+def _number(value: Any) -> Any:
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _listed(prices: Mapping[str, Any]) -> str:
+    return f"prices are given for {', '.join(prices)}"
