@@ -25,6 +25,7 @@ from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.make import default_baseline, make_contenders
 from mio_rag.evaluation.matched import matched_rows
 from mio_rag.evaluation.methods import DEFAULT_METHODS, make_methods
+from mio_rag.evaluation.paced import PACED, unpaced
 from mio_rag.evaluation.record import environment, now, opened_run
 from mio_rag.evaluation.rows import Road, warm_up
 from mio_rag.evaluation.summary import compare_rows, summarize
@@ -115,8 +116,9 @@ class EvaluationSettings:
         if self.baseline is not None and self.baseline not in self.names:
             problems.append(f"baseline '{self.baseline}' is not among the methods {', '.join(self.names)}")
         try:
-            if self.methods or not self.controllers:
-                make_methods(list(self.methods), self.selector, self.mmr_lambda)
+            alone = unpaced(self.methods)
+            if alone or not self.names:
+                make_methods(alone, self.selector, self.mmr_lambda)
             check_controllers(list(self.controllers), self.control, self.closed_book)
         except InputError as error:
             problems += error.problems
@@ -208,7 +210,12 @@ def evaluate(
         done = {Ledger.key(row) for row in ledger.rows}
         setup = Setup(settings.control, retriever, settings.selector, settings.max_tokens, settings.seed)
         contenders = make_contenders(
-            settings.names, setup, mmr_lambda=settings.mmr_lambda, traces=folder / "traces.jsonl"
+            settings.names,
+            setup,
+            mmr_lambda=settings.mmr_lambda,
+            traces=folder / "traces.jsonl",
+            questions=len(questions),
+            rows=ledger.rows,
         )
         pairs = [(contender, int(budget)) for contender in contenders for budget in settings.budgets]
         road = Road(retriever, generator, settings.max_tokens, settings.prices)
@@ -299,6 +306,8 @@ def _run_record(
             "rerankers": list(settings.retrieval.rerankers) or None,
             "prices": None if settings.prices is None else dict(settings.prices.dollars),
             **settings.selector.to_dict(),
+            # Its price goes by how many are to come: rows of a shorter run are not its own.
+            **({"questions_of_paced": questions} if PACED in settings.methods else {}),
             **({"control": settings.control.to_dict()} if settings.controllers else {}),
         },
         **environment(),

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mio_rag.control.controller import Setup
 from mio_rag.control.make import find_kind, make_controller
 from mio_rag.evaluation.contender import Contender
 from mio_rag.evaluation.controlled import Controlled
 from mio_rag.evaluation.methods import make_methods
+from mio_rag.evaluation.paced import PACED, Paced, unpaced
 
 __all__ = ["default_baseline", "make_contenders"]
 
 
 def make_contenders(
-    names: Sequence[str], setup: Setup, *, mmr_lambda: float = 0.7, traces: Path | None = None
+    names: Sequence[str],
+    setup: Setup,
+    *,
+    mmr_lambda: float = 0.7,
+    traces: Path | None = None,
+    questions: int = 1,
+    rows: Iterable[Mapping[str, Any]] = (),
 ) -> list[Contender]:
     """Methods and controllers of these names, in their order.
 
@@ -27,20 +35,27 @@ def make_contenders(
         What controllers are made of; methods take its selector.
     traces : Path or None
         File that takes the traces of controllers.
+    questions : int
+        Of the run: what "paced" may spend goes by it.
+    rows : iterable of mapping
+        What the run holds already.
 
     Raises
     ------
     InputError
         For names that are not known.
     """
-    ranked = [name for name in names if find_kind(name) is None]
+    ranked = unpaced([name for name in names if find_kind(name) is None])
     methods = iter(make_methods(ranked, setup.selector, mmr_lambda) if ranked else [])
-    return [
-        next(methods)
-        if find_kind(name) is None
-        else Controlled(make_controller(name, setup), setup.selector.solver, traces)
-        for name in names
-    ]
+
+    def made(name: str) -> Contender:
+        if name == PACED:
+            return Paced(setup.selector, questions, rows)
+        if find_kind(name) is None:
+            return next(methods)
+        return Controlled(make_controller(name, setup), setup.selector.solver, traces)
+
+    return [made(name) for name in names]
 
 
 def default_baseline(names: Sequence[str]) -> str:

@@ -9,6 +9,8 @@ density        cosine per token
 greedy         the program's marginal gains per token
 local_search   greedy with add, drop and swap, on the program
 exact          the program, to proven optimality (or a certified gap at the time limit)
+
+"paced" (`mio_rag.evaluation.paced`) is the same program at one price for all questions of a run.
 """
 
 from __future__ import annotations
@@ -179,7 +181,7 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
         elif name != "mmr":
             problems.append(
                 f"method '{name}' is unknown: choose from {', '.join(METHODS)}, topk:K, bm25:K, "
-                "fused:K, and calibrated"
+                "fused:K, calibrated and paced"
             )
     if problems:
         raise InputError(problems)

@@ -44,9 +44,7 @@ def test_whose_prices_count(file: Path) -> None:
     money = read_money(file)
     assert money.rate("gguf:small").model == "small"
     assert read_money(file, model="small").rate("anything").into == 0.15
-    with pytest.raises(
-        InputError, match=r"model 'hf:other' has no price: prices are given for openai:"
-    ):
+    with pytest.raises(InputError, match=r"model 'hf:other' has no price: prices are given for openai:"):
         money.rate("hf:other")
     with pytest.raises(InputError, match="2 models have prices: say whose"):
         money.rate()

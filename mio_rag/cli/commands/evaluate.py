@@ -46,8 +46,8 @@ class ComparisonOptions:
         typer.Option(
             "--methods",
             help="Comma-separated: topk, topk:K, bm25, fused, mmr, density, greedy, local_search, exact; "
-            "with a relevance model also calibrated, with --rerank also maxsim, cross-encoder, yes-no; none: "
-            "controllers alone.",
+            "paced: one price for all, budget times questions in total; with a relevance model also "
+            "calibrated, with --rerank also maxsim, cross-encoder, yes-no; none: controllers alone.",
         ),
     ] = "fused,topk,bm25,mmr,exact"
     budget_tokens: Annotated[str, typer.Option("--budget-tokens", help="Comma-separated token budgets.")] = (
@@ -188,6 +188,7 @@ def _settings(
     """What the options ask an evaluation to do; the problems of all of them at once."""
     from mio_rag.evaluation.harness import EvaluationSettings
     from mio_rag.evaluation.methods import make_methods
+    from mio_rag.evaluation.paced import unpaced
     from mio_rag.selection.selector import Selector
 
     methods = tuple(name.strip() for name in comparison.methods.split(",") if name.strip())
@@ -201,7 +202,7 @@ def _settings(
         lambda: evidence.retrieval(pool, retrieval),
         # "calibrated" is checked with the model, further down.
         lambda: make_methods(
-            [name for name in methods if not name.startswith("calibrated")] or ["exact"],
+            [name for name in unpaced(methods) if not name.startswith("calibrated")] or ["exact"],
             Selector(),
             comparison.mmr_lambda,
         ),
