@@ -6,6 +6,7 @@
     |   +-- IndexFormatError                an index on disk is damaged, foreign or of another version
     +-- MissingExtraError (also ImportError) an optional package is missing; its message says how to get it
     +-- SpentError                          a total of tokens is spent; `.retry_after`: when there are more
+    +-- StateError (also RuntimeError)      a shared file can no longer be read or written
     +-- InfeasibleError                     no selection satisfies the constraints, and one is needed
     +-- SolverError (also RuntimeError)     a solver cannot take the program, or broke while solving it
     +-- GenerationError (also RuntimeError) a generator could not answer (`mio_rag.types`)
@@ -30,6 +31,7 @@ __all__ = [
     "MissingExtraError",
     "SolverError",
     "SpentError",
+    "StateError",
     "collect",
     "optional",
     "require",
@@ -79,6 +81,10 @@ class SpentError(MioRagError):
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class StateError(MioRagError, RuntimeError):
+    """A file that holds a shared state can no longer be read or written: a full disk, a lock that stays."""
 
 
 class InfeasibleError(MioRagError):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mio_rag.allocation.pacer import Pacer
 from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex
 
@@ -31,13 +32,18 @@ def started_browser() -> Iterator[Any]:
         browser.close()
 
 
-def served(index: CorpusIndex, api_key: str | None = None, examples: Sequence[str] = ()) -> Iterator[str]:
+def served(
+    index: CorpusIndex,
+    api_key: str | None = None,
+    examples: Sequence[str] = (),
+    pacer: Pacer | None = None,
+) -> Iterator[str]:
     """The address of an index that is served until the iterator goes on."""
     uvicorn: Any = pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
     from mio_rag.service.app import create_app
 
-    app = create_app(index, make_generator("extractive"), api_key=api_key, examples=examples)
+    app = create_app(index, make_generator("extractive"), api_key=api_key, examples=examples, pacer=pacer)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -139,7 +139,9 @@ class Pacer:
         SpentError
             If too little is left.
         InputError
-            If `tokens` or `least` is out of range, or the file cannot be used.
+            If `tokens` or `least` is out of range.
+        StateError
+            If the file cannot be read or written.
         """
         wanted = _whole("tokens", self.most if tokens is None else tokens, 1)
         least = wanted if least is None and self.when_spent == "refuse" else _whole("least", least or 0, 0)
@@ -177,7 +179,20 @@ class Pacer:
         InputError
             If the reservation is not known, or was settled before.
         """
-        used = _whole("tokens", tokens, 0)
+        self._settle(reservation, _whole("tokens", tokens, 0))
+
+    def release(self, reservation: Reservation) -> None:
+        """Give a reservation back: its question failed before it spent anything. The price stays.
+
+        Raises
+        ------
+        InputError
+            As `spent`.
+        """
+        self._settle(reservation, None)
+
+    def _settle(self, reservation: Reservation, tokens: int | None) -> None:
+        used = tokens or 0
         with self._store.transaction() as transaction:
             state = self._current(transaction, self._clock())
             held = transaction.taken(reservation.id)
@@ -195,9 +210,13 @@ class Pacer:
             else:
                 state.reserved -= held.tokens
                 state.settled += used
-            state.finished += 1
-            if held.tokens:  # who is allowed nothing says nothing about the price
-                state.price = self._moved(state, held.share, used)
+            if tokens is None:
+                state.asked -= 1
+                state.logs -= math.log(reservation.price)
+            else:
+                state.finished += 1
+                if held.tokens:  # who is allowed nothing says nothing about the price
+                    state.price = self._moved(state, held.share, used)
             transaction.write(state)
 
     def select(
@@ -232,12 +251,12 @@ class Pacer:
             As `Selector.select`; then nothing is spent.
         """
         reservation = self.ask(tokens)
-        used = 0
         try:
             made = selected(reservation, candidates, selector, counter)
-            used = made.tokens_used
-        finally:
-            self.spent(reservation, used)
+        except BaseException:
+            self.release(reservation)
+            raise
+        self.spent(reservation, made.tokens_used)
         return made
 
     def account(self) -> Account:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, StateError
 
 __all__ = ["Held", "State", "Store"]
 
@@ -113,6 +113,7 @@ class Store:
         self._path, self._settings, self._first = path, dict(settings), first
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
+        self._inherited: list[sqlite3.Connection] = []
         self._process = 0
         with self._lock:
             self._connected()
@@ -123,7 +124,7 @@ class Store:
 
         Raises
         ------
-        InputError
+        StateError
             If the file cannot be read or written.
         """
         with self._lock:
@@ -138,14 +139,14 @@ class Store:
                         connection.execute("ROLLBACK")
                     raise
             except sqlite3.Error as error:
-                raise InputError(f"{self._named} cannot be used: {error}") from error
+                raise StateError(f"the count of tokens cannot be read or written: {error}") from error
 
     def close(self) -> None:
         """Close the file; the next transaction opens it again. What is in memory is gone."""
         with self._lock:
             if self._connection is not None and self._process == os.getpid():
                 self._connection.close()
-            self._connection = None
+                self._connection = None
 
     @property
     def _named(self) -> str:
@@ -156,6 +157,8 @@ class Store:
         if self._connection is None or self._process != os.getpid():
             if self._connection is not None and self._path is None:
                 raise InputError("a pacer in memory belongs to one process: give it a path to share it")
+            if self._connection is not None:
+                self._inherited.append(self._connection)  # SQLite forbids even to close it here
             self._connection, self._process = self._opened(), os.getpid()
         return self._connection
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mio_rag.allocation.pacer import Pacer, selected
+from mio_rag.allocation.pacer import Pacer
 from mio_rag.control.costs import Costs
 from mio_rag.errors import InfeasibleError, InputError, MioRagError
 from mio_rag.evaluation.contender import Desk, Taken
@@ -74,13 +74,8 @@ class Paced:
             most = desk.allowed(max(_MOST, budget_tokens))
             with taken.costs.part("select"):
                 pacer = self._pacer(budget_tokens)
-                reservation = pacer.ask(most)
-                used = 0
-                try:
-                    made = selected(reservation, candidates, self._selector, desk.retriever.counter)
-                    taken.selection, used = made, made.tokens_used
-                finally:
-                    pacer.spent(reservation, used)
+                made = pacer.select(candidates, self._selector, desk.retriever.counter, most)
+                taken.selection = made
                 if made.result.x is None:
                     raise InfeasibleError(made.explain())
                 taken.prompt = build_prompt(desk.question, made.passages)

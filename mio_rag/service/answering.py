@@ -155,7 +155,8 @@ class Answering:
                 raise InfeasibleError(made.explain())
             prompt = build_prompt(question, made.passages)
             with self._reading:
-                held.used = 0 if self.pacer is None else self.generator.prompt_tokens(prompt)
+                if self.pacer is not None:  # counts also where no answer comes
+                    held.used = self.generator.prompt_tokens(prompt)
                 answer = self.generator.generate(prompt, max_tokens=asked.max_tokens)
             held.used = answer.prompt_tokens + answer.completion_tokens
         return {

@@ -106,14 +106,14 @@ class Held:
     ----------
     reservation : Reservation or None
         None: nobody limits it.
-    used : int
-        To be set as soon as something is spent.
+    used : int or None
+        To be set as soon as something is spent; None: nothing was.
     said : dict
         What the response says of it, once the request is done.
     """
 
     reservation: Reservation | None = None
-    used: int = 0
+    used: int | None = None
     said: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -134,7 +134,10 @@ def held_tokens(pacer: Pacer | None, tokens: int, least: int) -> Iterator[Held]:
     try:
         yield held
     finally:
-        pacer.spent(held.reservation, held.used)
+        if held.used is None:
+            pacer.release(held.reservation)
+        else:
+            pacer.spent(held.reservation, held.used)
     account = pacer.account()
     held.said["pacing"] = {
         "token_price": held.reservation.price,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from mio_rag import Candidates, InputError, Selector
 from mio_rag.allocation.pacer import FIRST_PRICE, Pacer
-from mio_rag.errors import SpentError
+from mio_rag.errors import SpentError, StateError
 
 
 class Clock:
@@ -236,7 +237,34 @@ def test_a_failed_selection_spends_nothing() -> None:
     with pytest.raises(InputError):
         pacer.select(nothing, Selector.raw())
     account = pacer.account()
-    assert (account.spent, account.reserved, account.left) == (0, 0, 1000)
+    assert (account.spent, account.reserved, account.left, account.asked) == (0, 0, 1000, 0)
+    assert account.price == FIRST_PRICE  # a failure says nothing about what tokens are worth
+    again = pacer.ask(100)
+    pacer.release(again)
+    with pytest.raises(InputError, match="settled already"):
+        pacer.release(again)
+
+
+def test_a_file_that_can_no_longer_be_written_is_no_fault_of_the_question(tmp_path: Path) -> None:
+    path = tmp_path / "pacer.sqlite"
+    pacer = Pacer(1000, horizon=8, path=path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE reservations")
+    with pytest.raises(StateError, match="no such table"):
+        pacer.ask()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_process_opens_the_file_again(tmp_path: Path) -> None:
+    pacer = Pacer(1000, horizon=8, path=tmp_path / "pacer.sqlite")
+    pacer.spent(pacer.ask(), 10)
+    child = os.fork()
+    if child == 0:
+        pacer.spent(pacer.ask(), 20)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    pacer.spent(pacer.ask(), 30)
+    assert pacer.account().spent == 60
 
 
 @pytest.mark.parametrize("stored", [False, True])

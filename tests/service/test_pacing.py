@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,8 @@ from mio_rag.service.app import create_app
 from mio_rag.service.pacing import Pacing, make_pacing
 from mio_rag.service.run import ServiceSettings, check
 from mio_rag.types import Answer, GenerationError
+from tests.browsing import layout_problems
+from tests.browsing import served as served_to_browsers
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 BODY = {"question": QUESTION, "budget_tokens": 256, "deadline_seconds": 20}
@@ -153,6 +156,29 @@ def test_where_the_count_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     check(settings, None, without_key=False)
     with pytest.raises(InputError, match="2 workers must share the count"):
         check(replace(settings, workers=2), None, without_key=False)
+
+
+def test_the_page_says_what_is_left_in_a_line_and_when_it_is_spent(
+    browser: Any, demo_index: CorpusIndex
+) -> None:
+    pacer = Pacer(1200, window="day", price=0.0005)
+    pages = served_to_browsers(demo_index, pacer=pacer)
+    address = next(pages)
+    page = browser.new_page(viewport={"width": 1200, "height": 900}, reduced_motion="reduce")
+    page.goto(address)
+    page.fill("#question", QUESTION)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#selection[aria-busy=false] #in li[data-id]")
+    left = pacer.account().left
+    shown = page.text_content("#pacing")
+    assert shown == f"{left:,} of 1,200 tokens left in this window; a token must be worth 0.00050"
+    assert layout_problems(page) == []
+    pacer.ask(left)
+    page.click("#form button[type=submit]")
+    page.wait_for_selector("#status.error")
+    assert "tokens of 1200 left" in page.text_content("#status")
+    page.close()
+    next(pages, None)
 
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="a service is one process here")
