@@ -253,7 +253,7 @@ def test_names_that_measure_nothing_are_reserved(
 
 def test_a_measure_without_direction_has_no_front() -> None:
     register(replace(GOLD_FIRST, better="none"))
-    settings = FrontierSettings(budgets=(10,), weights=(0.0,), radii=(0.0,))
+    settings = FrontierSettings(budgets=(10,), weights=(0.0,), radii=(0.0,), penalties=(0.002,))
     (setting,) = settings.grid
     row = {
         "question_id": "q", "method": setting.name, "budget_tokens": 10, "status": "optimal", "error": None,
