@@ -31,9 +31,7 @@ store.write_documents(
 pipeline = Pipeline()
 # With return_embedding=True the ranker needs no embedder.
 pipeline.add_component("retriever", InMemoryEmbeddingRetriever(store, top_k=30, return_embedding=True))
-pipeline.add_component(
-    "ranker", SelectionRanker(256, passage_penalty="auto", source_key="source", max_per_source=3)
-)
+pipeline.add_component("ranker", SelectionRanker(256, source_key="source", max_per_source=3))
 template = "{% for d in documents %}{{ d.content }}\n\n{% endfor %}{{ query }}"
 pipeline.add_component("prompt", PromptBuilder(template, required_variables="*"))
 pipeline.connect("retriever.documents", "ranker.documents")

@@ -43,8 +43,6 @@ store.add_documents(
 chosen = SelectionRetriever(
     retriever=store.as_retriever(search_kwargs={"k": 30}),
     budget_tokens=256,
-    redundancy_weight=0.1,
-    passage_penalty="auto",
     max_per_source=3,
 )
 

@@ -43,7 +43,6 @@ engine = index.as_query_engine(
         SelectionPostprocessor(
             budget_tokens=256,
             embedder=embedding,  # not needed if Settings.embed_model is set
-            passage_penalty="auto",
             source_key="source",
             max_per_source=3,
         )

@@ -13,7 +13,7 @@
     log_words          log of the passage's length in words
     spread_gap         cosine minus the best cosine of the pool, in standard deviations of the pool's cosines
     log_rank_best      the smaller of log_rank_dense and log_rank_bm25
-    log_rank_given     log of the rank by the score that the candidates came with
+    log_rank_given     log of the rank by the score that the candidates came with; equal scores share the mean
     given_gap          that score minus the best of the pool, in standard deviations of the pool's scores
     question_cover     share of the question's words that the passage holds; rare words weigh more
     question_names     share of the question's capitalised words and numbers that the passage holds
@@ -107,6 +107,11 @@ def _gap_in_spreads(scores: FloatArray) -> FloatArray:
     return scores / width - scores.max() / width if width else np.zeros_like(scores)
 
 
+def _shared_rank(scores: FloatArray) -> FloatArray:
+    _, group = np.unique(scores, return_inverse=True)
+    return np.asarray((np.bincount(group, log_rank(scores)) / np.bincount(group))[group])
+
+
 def _best_rank(candidates: Candidates) -> FloatArray:
     return np.minimum(log_rank(_score(candidates, "dense")), log_rank(_score(candidates, "bm25")))
 
@@ -147,7 +152,7 @@ _BASE: dict[str, tuple[str, Callable[[Candidates], FloatArray]]] = {
 BASE_FEATURES = tuple(_BASE)
 _BASE |= {
     "spread_gap": ("scores['dense']", lambda c: _gap_in_spreads(_score(c, "dense"))),
-    "log_rank_given": ("relevance", lambda c: log_rank(given(c))),
+    "log_rank_given": ("relevance", lambda c: _shared_rank(given(c))),
     "given_gap": ("relevance", lambda c: _gap_in_spreads(given(c))),
     "log_rank_best": ("pool", _best_rank),
     "question_cover": ("question", question_cover),

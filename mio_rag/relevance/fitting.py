@@ -108,7 +108,7 @@ def fit(
     if usable < 2 * _FOLDS:
         raise InputError(
             f"{usable} of {len(pools)} questions have a needed passage in their pool: at least {2 * _FOLDS} "
-            "are needed to fit a model; label more questions (gold_ids), or use relevance 'default'"
+            "are needed to fit a model; label more questions (gold_ids), or leave relevance at auto"
         )
     useless = sum(not pool.labels.all() for pool in labelled)
     if useless < 2 * _FOLDS:
@@ -205,7 +205,7 @@ class _Split:
             why = [f"'{name}' ({_no_use(column)})" for name, column in zip(names, matrix.T, strict=True)]
             raise InputError(
                 f"no feature distinguishes needed passages from others: {', '.join(why)}. Check that "
-                "gold_ids name the needed passages, fit on more features, or use relevance 'default'"
+                "gold_ids name the needed passages, fit on more features, or leave relevance at auto"
             )
         return stage, outside, strength
 

@@ -310,7 +310,7 @@ def load_model(name: str | Path) -> RelevanceModel | None:
     Parameters
     ----------
     name : str or Path
-        "cosine" (no model: relevance stays what retrieval gave), one of `SHIPPED` (weights that ship with
+        "given" or "cosine" (no model: relevance stays what it is), one of `SHIPPED` (weights that ship with
         mio-rag; their `provenance` tells what they were fitted on), or a file that `mio-rag calibrate` wrote.
 
     Raises
@@ -318,14 +318,14 @@ def load_model(name: str | Path) -> RelevanceModel | None:
     DataError
         If the file cannot be read, or is not a relevance model.
     """
-    if str(name) == "cosine":
+    if str(name) in ("given", "cosine"):
         return None
     path = Path(__file__).with_name(f"{name}.json") if str(name) in SHIPPED else Path(name)
     try:
         data = read_json(path)
     except InputError as error:
         raise DataError(
-            f"relevance '{name}' cannot be read ({error}): give 'default', 'cosine', or the file that "
+            f"relevance '{name}' cannot be used ({error}): give auto, given, or the file that "
             "`mio-rag calibrate` wrote"
         ) from error
     try:

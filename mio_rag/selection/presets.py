@@ -33,12 +33,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 #: What would undo a preset: (preset, setting) -> why not, and what to do.
-_PRICES = "it sets that price itself: leave one of them out, or start from preset 'default'"
 _EXCLUDED = {
-    ("frugal", "passage_penalty"): _PRICES,
-    ("frugal", "token_price"): _PRICES,
-    ("thorough", "passage_penalty"): _PRICES,
-    ("thorough", "token_price"): _PRICES,
     ("raw", "relevance_model"): "it takes relevance as it is given: leave one of them out",
 }
 

@@ -135,7 +135,10 @@ class Settings:
         ]
         if problems:
             raise InputError(problems)  # what follows relies on the types
-        if self.relevance_model is None:  # one value for one meaning, which plain data can hold too
+        if self.relevance_model in (
+            None,
+            "cosine",
+        ):  # one value for one meaning, which plain data can hold too
             object.__setattr__(self, "relevance_model", "given")
         for name in ("redundancy_weight", "passage_penalty", "token_price", "radius", "link_benefit"):
             value = getattr(self, name)

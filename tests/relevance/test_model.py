@@ -163,7 +163,7 @@ def test_round_trip_through_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "cannot be read"),
+        ("{", "cannot be used"),
         ("[]", "not a relevance model"),
         ('{"format": "mio-rag-relevance", "version": 9}', "format version 9"),
         ('{"format": "mio-rag-relevance", "version": 1, "kind": "logistic"}', "malformed"),

@@ -218,7 +218,7 @@ def _options(
 
     setting = found.setting
     relevance = model or evidence.relevance
-    if model is None and relevance not in (None, "auto", *SHIPPED, "cosine"):
+    if model is None and relevance not in (None, "auto", "given", "cosine", *SHIPPED):
         relevance = str(Path(relevance).resolve())
     return {
         "budget_tokens": setting.budget_tokens,

@@ -20,7 +20,7 @@ from mio_rag.errors import InputError
 
 __all__ = ["ConfigFile", "config_text", "read_config"]
 
-_NAMED_RELEVANCE = ("auto", "cosine", "default", "minilm", "tfidf", "ranks", "scores")
+_NAMED_RELEVANCE = ("auto", "given", "cosine", "default", "minilm", "tfidf", "ranks", "scores")
 
 
 def config_text(options: Mapping[str, Any], measured: Mapping[str, Any], comment: str) -> str:

@@ -38,7 +38,8 @@ class RelevanceOptions:
         str | None,
         typer.Option(
             "--relevance",
-            help="auto (probabilities by what the pool brings), cosine, or a file from `mio-rag calibrate`. "
+            help="auto (probabilities by what the pool brings), given (as retrieved), or a file from "
+            "`mio-rag calibrate`. "
             "[by preset: auto]",
         ),
     ] = None

@@ -65,7 +65,7 @@ def calibrate(
     if not any(question.gold_ids for question in questions):
         raise DataError(
             f"no question of '{dataset.name}' names its gold passages (gold_ids): a relevance model is "
-            "fitted on them; label some questions, or use relevance 'default'"
+            "fitted on them; label some questions, or leave relevance at auto"
         )
     index: CorpusIndex = retriever.index
     if set(dataset.passages) ^ set(index.passages):

@@ -70,9 +70,6 @@ def test_what_contradicts_itself_is_refused(index: Path, prices: Path, tmp_path:
     assert "both set the price of a token" in problems(
         "--prices", prices, "--worth", 0.1, "--token-price", 0.1
     )
-    assert "preset 'frugal' excludes --worth" in problems(
-        "--prices", prices, "--worth", 0.1, "--preset", "frugal"
-    )
     assert "worth=0.0 must be a number of dollars > 0" in problems("--prices", prices, "--worth", 0)
     assert "model 'x' has no price" in problems("--prices", prices, "--price-model", "x")
     assert "missing.toml" in problems("--prices", tmp_path / "missing.toml")

@@ -100,10 +100,9 @@ def test_ask_and_evaluate_with_a_model(index: Path, model: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--relevance", "nowhere.json"), "relevance 'nowhere.json' cannot be read"),
+        (("--relevance", "nowhere.json"), "relevance 'nowhere.json' cannot be used"),
         (("--link-hops", 7), "link_hops=7"),
         (("--preset", "frugl"), "preset 'frugl' is unknown: did you mean 'frugal'"),
-        (("--preset", "frugal", "--passage-penalty", 0.1), "preset 'frugal' excludes passage_penalty"),
         (("--preset", "raw", "--relevance", "auto"), "preset 'raw' excludes relevance_model"),
         (("--link-benefit", -1), "link_benefit=-1"),
         (("--prompt-order", "x"), "prompt_order='x' is unknown"),
