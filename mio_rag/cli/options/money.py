@@ -57,7 +57,6 @@ class MoneyOptions:
             For a worth or a model without prices, two prices of a token, and a file that holds none.
         """
         from mio_rag.allocation.money import read_money
-        from mio_rag.selection.presets import preset_settings
 
         problems = []
         if self.prices is None:
@@ -66,10 +65,6 @@ class MoneyOptions:
         if self.worth is not None and program is not None:
             if program.token_price is not None:
                 problems.append("--worth and --token-price both set the price of a token: give one of them")
-            try:
-                preset_settings(program.preset, ["token_price"])
-            except InputError as error:
-                problems += [p.replace("token_price", "--worth") for p in error.problems if "excludes" in p]
         if problems:
             raise InputError(problems)
         return None if self.prices is None else read_money(self.prices, self.worth, self.price_model)
