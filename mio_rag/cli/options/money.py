@@ -62,9 +62,8 @@ class MoneyOptions:
         if self.prices is None:
             given = {"--worth": self.worth, "--price-model": self.price_model}
             problems = [f"{n} needs --prices: give the file" for n, v in given.items() if v is not None]
-        if self.worth is not None and program is not None:
-            if program.token_price is not None:
-                problems.append("--worth and --token-price both set the price of a token: give one of them")
+        if self.worth is not None and program is not None and program.token_price is not None:
+            problems.append("--worth and --token-price both set the price of a token: give one of them")
         if problems:
             raise InputError(problems)
         return None if self.prices is None else read_money(self.prices, self.worth, self.price_model)
