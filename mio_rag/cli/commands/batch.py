@@ -27,7 +27,7 @@ from mio_rag.formulations.numbers import plural
 
 if TYPE_CHECKING:
     from mio_rag.batch import BatchSummary, Engine
-    from mio_rag.batch.run import Progress
+    from mio_rag.batch.stages import Progress
 
 __all__ = ["select_batch"]
 
