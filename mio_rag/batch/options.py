@@ -57,7 +57,8 @@ def question_of(job: Job, row: Row) -> PricedQuestion:
     ceiling = job.budget_tokens if row.budget is None else row.budget
     if ceiling < max(1, job.floor):
         raise InputError(f"budget_tokens={ceiling} must be >= {max(1, job.floor)}, the least of a question")
-    return PricedQuestion(job.selector, row.pool, row.weight, job.floor, ceiling)
+    most = min(ceiling, int(row.pool.tokens.sum()))
+    return PricedQuestion(job.selector, row.pool, row.weight, job.floor, most)
 
 
 def options(job: Job, row: Row) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from mio_rag.batch.work import GroupReport, run_group, shard_starts, shard_state
 from mio_rag.errors import DataError, InputError, SolverError
 from mio_rag.files import is_vacant, replaced, sweep, write_atomically
 
-__all__ = ["Progress", "claim", "counted", "gather", "open_groups", "prepare", "run"]
+__all__ = ["Progress", "claim", "counted", "gather", "open_groups", "prepare", "run", "shards_of"]
 
 #: Told what is under way, how much of it there is, and how much more has been done.
 Progress = Callable[[str, int, int], None]
@@ -107,6 +107,13 @@ def _here(
     """The report of each row group, answered in this process."""
     for group in groups:
         yield run_group(job, group, progress=progress)
+
+
+def shards_of(job: Job, groups: Sequence[Group]) -> Iterator[tuple[Group, int, int]]:
+    """Every shard in the order of the input: its group, first row within it, and number of rows."""
+    for group in groups:
+        for start, count in shard_starts(job, group):
+            yield group, start, count
 
 
 def counted(job: Job, groups: list[Group]) -> tuple[int, dict[str, int]]:
