@@ -32,6 +32,7 @@ BUDGETS = (128, 256, 512, 1024)
 PRICES = (0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0001)
 MEANS = (150, 250, 400, 600, 1000)
 CEILING = 2048
+_DEFAULT = Selector().passage_penalty
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +91,7 @@ def rows_of(asked: Sequence[Asked], time_limit: float, tell: Callable[[str], Non
         rows.append(_each(asked, "fused", budget, lambda a: fused.scored(head(a.pool)), fused.selector))
         rows.append(_each(asked, "probabilities", budget, _valued, ranked))
         rows.append(_each(asked, "program", budget, _valued, program))
-        rows.append(_each(asked, "penalty", budget, _valued, replace(program, passage_penalty=0.01)))
+        rows.append(_each(asked, "default", budget, _valued, replace(program, passage_penalty=_DEFAULT)))
         tell(f"budget {budget}")
     for price in PRICES:
         rows.append(_each(asked, "price", CEILING, _valued, replace(program, token_price=price)))

@@ -31,7 +31,7 @@ _COLOURS = {
     "fused": "0.45",
     "probabilities": "tab:olive",
     "program": "tab:orange",
-    "penalty": "tab:red",
+    "default": "tab:red",
     "price": "tab:blue",
     "allocation": "tab:green",
 }

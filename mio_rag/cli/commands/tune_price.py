@@ -138,7 +138,7 @@ def _text(found: WorkloadPrice, options: dict[str, Any], name: str) -> str:
     }
     comment = (
         f"The price of a token at which {found.questions} questions of '{name}' spend at most "
-        f"{found.wanted:g} tokens\nin the mean; read it with --config. No labels were used. budget_tokens is the "
-        "most that one\nquestion may take."
+        f"{found.wanted:g} tokens\nin the mean; read it with --config. No labels were used. budget_tokens "
+        "is the most that one\nquestion may take."
     )
     return config_text(options, measured, comment)
