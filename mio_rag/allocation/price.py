@@ -17,6 +17,7 @@ __all__ = ["PricePoint", "WorkloadPrice", "at_prices", "price_for"]
 
 _CLOSE = 1e-3
 _DIGITS = 4
+_STEEPER = 1.05
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,8 @@ def price_for(
     at = found.high
     if found.low is not None:
         at = workload.at(_rounded_up(at.price))
+        while at.tokens > mean_tokens * len(pools):  # where a limit stopped solves short of a proof
+            at = workload.at(_rounded_up(_STEEPER * at.price))
     below = [t for t in workload.tried.values() if t.tokens > mean_tokens * len(pools)]
     nearest = max(below, key=lambda t: t.price, default=None)
     return WorkloadPrice(
