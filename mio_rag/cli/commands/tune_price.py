@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mio_rag.cli.options.config import config_text
-from mio_rag.cli.options.relevance import RelevanceOptions, doubt_embedder
+from mio_rag.cli.options.relevance import RelevanceOptions
 from mio_rag.cli.options.shared import ProgramOptions, SolverOptions, load_index, make_selector
 from mio_rag.cli.output import Output
 from mio_rag.errors import DataError, InputError, collect
@@ -59,7 +59,6 @@ def tune_price(
     )
     dataset, corpus = collect(lambda: load_dataset(data), lambda: load_index(index))
     check_corpus(dataset, corpus)
-    doubt_embedder(selector, corpus)
     asked = dataset.questions[:limit]
     if not asked:
         raise DataError(f"'{dataset.name}' has no questions: give some of the kind that is to be asked")
