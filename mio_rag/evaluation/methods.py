@@ -124,7 +124,7 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
         elif name != "mmr":
             problems.append(
                 f"method '{name}' is unknown: choose from {', '.join(METHODS)}, topk:K, bm25:K, "
-                "fused:K, calibrated, allocated and paced"
+                "fused:K, allocated, calibrated and paced"
             )
     if problems:
         raise InputError(problems)

@@ -102,11 +102,11 @@ def _options(
     from mio_rag.relevance.model import SHIPPED
 
     relevance = evidence.relevance
-    if relevance not in (None, "auto", *SHIPPED, "cosine"):
+    if relevance not in (None, "auto", "given", "cosine", *SHIPPED):
         relevance = str(Path(str(relevance)).resolve())
     return {
         "budget_tokens": ceiling,
-        # Other presets set a price themselves; what they set stands below.
+        # What the other presets set stands below.
         "preset": "raw" if program.preset == "raw" else None,
         "redundancy": selector.redundancy_weight,
         "redundancy_by_relevance": selector.redundancy_by_relevance,
