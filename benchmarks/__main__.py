@@ -15,6 +15,7 @@ from benchmarks.control import command as control
 from benchmarks.default import command as default
 from benchmarks.files import write_json
 from benchmarks.fuzz import command as fuzz
+from benchmarks.price import command as price
 from benchmarks.price import pacing
 from benchmarks.relevance import answers_command as answers
 from benchmarks.relevance import command as relevance
@@ -53,6 +54,11 @@ def main(arguments: list[str] | None = None) -> int:
             "what a newcomer gets, against the best ranking of sets that nothing was fitted on",
             default.add_options,
             default.command,
+        ),
+        "price": (
+            "one price for every token and one total for all questions, against budgets alike for all",
+            price.add_options,
+            price.command,
         ),
         "relevance": (
             "calibrated relevance and evidence links, against rank baselines",

@@ -140,8 +140,8 @@ def test_byte_order_marks_are_no_content(tmp_path: Path) -> None:
 
 #: Files that read what mio-rag itself wrote, to itself alone.
 OWN = {
-    "batch/run.py", "batch/work.py", "evaluation/ledger.py", "evaluation/fit/reading_file.py",
-    "evaluation/record.py", "frontier/dataset.py", "frontier/run.py",
+    "batch/allocate.py", "batch/stages.py", "batch/work.py", "evaluation/ledger.py",
+    "evaluation/fit/reading_file.py", "evaluation/record.py", "frontier/dataset.py", "frontier/run.py",
     "generation/replies.py", "retrieval/embedders.py", "retrieval/index.py", "service/run.py",
     "testing/attempts.py",
 }  # fmt: skip

@@ -28,7 +28,7 @@ from mio_rag.relevance import RelevanceModel
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 
-__all__ = ["BASELINES", "BUDGETS", "OURS", "Columns", "rows_of"]
+__all__ = ["BASELINES", "BUDGETS", "OURS", "Columns", "head", "rows_of"]
 
 BASELINES = ("topk", "bm25", "fused", "mmr")
 OURS = (
@@ -88,12 +88,12 @@ def _rows(models: Mapping[str, RelevanceModel], time_limit: float) -> dict[str, 
     rows["same probabilities"] = (make_methods(["calibrated"], own)[0].selector, whole)
     rows["other embedder"] = (dataclasses.replace(own, relevance_model=models["other"]), whole)
     rows["fused scores alone"] = (dataclasses.replace(own, relevance_model=models["scores"]), _bare)
-    rows["raw"] = (plain, _head)
+    rows["raw"] = (plain, head)
     return rows
 
 
 def _scored(method: Method, pool: Candidates) -> Candidates:
-    return method.scored(_head(pool))
+    return method.scored(head(pool))
 
 
 def _columns(selector: Selector, given: Pools, of: Callable[[Candidates], Candidates]) -> Columns:
@@ -110,20 +110,20 @@ def _columns(selector: Selector, given: Pools, of: Callable[[Candidates], Candid
     return columns
 
 
-def _head(pool: Candidates) -> Candidates:
+def head(pool: Candidates) -> Candidates:
     """What retrieval ranked, without what links led to."""
     return _part(pool, range(min(_POOL, len(pool))))
 
 
 def _bare(pool: Candidates) -> Candidates:
     """Texts and one score, as a caller hands them over."""
-    head = _head(pool)
+    first = head(pool)
     return Candidates(
-        ids=head.ids,
-        texts=head.texts,
-        relevance=head.scores["fused"],
-        tokens=head.tokens,
-        sources=head.sources,
+        ids=first.ids,
+        texts=first.texts,
+        relevance=first.scores["fused"],
+        tokens=first.tokens,
+        sources=first.sources,
     )
 
 

@@ -1,1 +1,1 @@
-"""One price for every token: `python -m benchmarks pacing`."""
+"""One price for every token: `python -m benchmarks price` and `python -m benchmarks pacing`."""

@@ -53,6 +53,13 @@ class Job:
         Column in the file, for each of ours that is called otherwise there.
     shard_rows : int
         Most rows of an output file.
+    prices : tuple of float
+        Where a total is shared: the prices of a token at which every row is solved, highest first; and
+        `budget_tokens` is then a ceiling.
+    floor : int
+        Fewest tokens of a row, where a total is shared.
+    told : mapping
+        What else tells this run from others.
     """
 
     out: Path
@@ -61,6 +68,9 @@ class Job:
     names: Mapping[str, str]
     kinds: Mapping[str, str]
     shard_rows: int
+    prices: tuple[float, ...] = ()
+    floor: int = 0
+    told: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -132,9 +142,9 @@ def open_parquet(path: str | Path) -> Any:
 
 
 def groups_of(
-    files: list[Path], selector: Selector, names: Mapping[str, str]
+    files: list[Path], selector: Selector, names: Mapping[str, str], *, weighted: bool = False
 ) -> tuple[list[Group], dict[str, str]]:
-    """Row groups of all files, and the columns to read with what they hold.
+    """Row groups of all files, and the columns to read with what they hold; see `columns_read`.
 
     Raises
     ------
@@ -149,7 +159,7 @@ def groups_of(
         with open_parquet(path) as file:
             schema = file.schema_arrow
             try:
-                here = columns_read(schema, selector, names)
+                here = columns_read(schema, selector, names, weighted=weighted)
                 held = kinds_of(schema, here, names)
             except InputError as error:
                 raise InputError([f"'{path.name}': {p}" for p in error.problems]) from error
@@ -203,6 +213,7 @@ def identity(
         "shard_rows": job.shard_rows,
         "columns": {name: job.names.get(name, name) for name in job.kinds},
         "settings": job.selector.to_dict(),
+        **job.told,
     }
     content = [{"name": part["name"], "sha256": part["sha256"]} for part in described]
     digest = hashlib.sha256(json.dumps([made_of, content], sort_keys=True).encode()).hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,29 @@ from mio_rag.unit import unit_rows
 
 __all__ = ["Row", "read_rows"]
 
-#: Query id, the pool or what is wrong with it, and the row's own budget or None.
-Row = tuple[str, Candidates | InputError, int | None]
-
 _COUNTER = RegexCounter()
 _TEXTS = ("texts", "titles", "sources", "clusters")
+
+
+class Row(NamedTuple):
+    """One row of a file.
+
+    Parameters
+    ----------
+    label : str
+        Its query id.
+    pool : Candidates or InputError
+        Or what is wrong with it.
+    budget : int or None
+        Its own.
+    weight : float
+        1 where the file has no such column.
+    """
+
+    label: str
+    pool: Candidates | InputError
+    budget: int | None = None
+    weight: float = 1.0
 
 
 def read_rows(batch: Any, kinds: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Row]:
@@ -42,15 +60,15 @@ def read_rows(batch: Any, kinds: Mapping[str, Any], names: Mapping[str, str]) ->
         row = {name: column[k] for name, column in columns.items()}
         label = row.pop("query_id") or ""
         if isinstance(label, bytes):
-            yield repr(label), InputError("query_id is not valid UTF-8 text"), None
+            yield Row(repr(label), InputError("query_id is not valid UTF-8 text"))
             continue
-        budget = row.pop("budget_tokens", None)
+        budget, weight = row.pop("budget_tokens", None), row.pop("weight", 1.0)
         try:
-            yield label, _candidates(label, row), _whole(budget)
+            yield Row(label, _candidates(label, row), _whole(budget), _weight(weight))
         except InputError as error:
-            yield label, error, None
+            yield Row(label, error)
         except Exception as error:  # an unforeseen error fails its own row, not the batch
-            yield label, InputError(f"the row cannot be read ({type(error).__name__}: {error})"), None
+            yield Row(label, InputError(f"the row cannot be read ({type(error).__name__}: {error})"))
 
 
 def _column(arrow: Any, column: Any, kind: str) -> Any:
@@ -155,6 +173,14 @@ def _whole(value: float | None) -> int | None:
     if not np.isfinite(value) or value != np.floor(value) or abs(value) > MOST_BUDGET:
         raise InputError(f"budget_tokens={value!r} must be a whole number, at most {MOST_BUDGET:.0e}")
     return int(value)
+
+
+def _weight(value: float | None) -> float:
+    if value is None or not 1e-9 <= value <= 1e9:
+        raise InputError(
+            f"weight={value!r} must be a number from 1e-9 to 1e9: leave out what is worth nothing"
+        )
+    return float(value)
 
 
 def _candidates(label: str, row: dict[str, Any]) -> Candidates:

@@ -16,6 +16,7 @@
     question          string                        for relevance models
     score:NAME        list of numbers               scores of a retriever, for relevance models
     budget_tokens     whole number                  of this question, instead of the run's
+    weight            number                        what this question counts, where a total is shared
 
 `query_id` and `ids` are required; so are `relevance`, or both kinds of embeddings (then relevance is their
 cosine); so are `tokens`, or `texts`. Other columns are not read. float16 embeddings are fine.
@@ -49,6 +50,7 @@ COLUMNS = {
     "positions": "numbers",
     "question": "text",
     "budget_tokens": "number",
+    "weight": "number",
 }
 _SCORE = "score:"
 
@@ -111,13 +113,17 @@ def kinds_of(schema: Any, wanted: Sequence[str], names: Mapping[str, str]) -> di
     return kinds
 
 
-def columns_read(schema: Any, selector: Selector, names: Mapping[str, str]) -> tuple[str, ...]:
+def columns_read(
+    schema: Any, selector: Selector, names: Mapping[str, str], *, weighted: bool = False
+) -> tuple[str, ...]:
     """The columns that a run with this selector reads from files of this schema.
 
     Parameters
     ----------
     names : mapping
         Column in the file, for each of ours that is called otherwise there.
+    weighted : bool
+        Whether weights of questions are read.
 
     Raises
     ------
@@ -137,6 +143,8 @@ def columns_read(schema: Any, selector: Selector, names: Mapping[str, str]) -> t
     ]
     scores = {name for name in [*schema.names, *names] if name.startswith(_SCORE)}
     there = {name for name in [*COLUMNS, *sorted(scores)] if names.get(name, name) in held}
+    if not weighted:
+        there -= {"weight"}
     problems += [
         f"column '{name}' is missing: give each row {what} (another name: --column {name}=YOURS)"
         for name, what in (("query_id", "its question's id"), ("ids", "the ids of its passages"))

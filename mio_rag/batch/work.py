@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +19,23 @@ from typing import Any
 
 import numpy as np
 
+from mio_rag.batch.answers import COLUMNS, answer
 from mio_rag.batch.job import Group, Job, open_parquet
+from mio_rag.batch.options import OPTIONS, options
 from mio_rag.batch.rows import Row, read_rows
-from mio_rag.candidates import Candidates
 from mio_rag.errors import DataError, InputError, MioRagError, MissingExtraError, require
 from mio_rag.files import replaced
 
-__all__ = ["DIED", "GroupReport", "run_group", "shard_starts", "shard_state"]
+__all__ = [
+    "DIED",
+    "GroupReport",
+    "batches_of",
+    "run_group",
+    "shard_paths",
+    "shard_starts",
+    "shard_state",
+    "table_of",
+]
 
 DIED = "the process that solved this row died (out of memory, or a crash of the solver)"
 
@@ -51,7 +61,8 @@ def shard_starts(job: Job, group: Group) -> list[tuple[int, int]]:
     return [(start, min(size, group.rows - start)) for start in range(0, group.rows, size)]
 
 
-def _paths(job: Job, group: Group, start: int) -> tuple[Path, Path]:
+def shard_paths(job: Job, group: Group, start: int) -> tuple[Path, Path]:
+    """The shard of these rows, and the file of those that were rejected."""
     name = f"part-{group.first_row + start:012d}"
     return job.out / "selections" / f"{name}.parquet", job.out / "rejected" / f"{name}.jsonl"
 
@@ -60,7 +71,7 @@ def shard_state(job: Job, group: Group, start: int) -> dict[str, Any] | None:
     """What the metadata of a finished shard say; None where it is not finished, or was damaged since."""
     arrow: Any = require("pyarrow", "batch", "batches")
     parquet: Any = require("pyarrow.parquet", "batch", "batches")
-    path, _ = _paths(job, group, start)
+    path, _ = shard_paths(job, group, start)
     if not path.is_file():
         return None
     try:
@@ -127,22 +138,22 @@ def _fill(
     at: Callable[[int], None] | None,
     progress: Callable[[int], None] | None,
 ) -> None:
-    batches = _batches(job, group)
+    batches = batches_of(job, group)
     position, held = 0, next(batches)
     for start, count in shards:
-        made, refused = _Answers(), []
+        made, refused = _Answers(job), []
         row = start
         while row < start + count:
             while position + held.num_rows <= row:
                 position, held = position + held.num_rows, next(batches)
             part = held.slice(row - position, min(start + count, position + held.num_rows) - row)
-            for label, pool, budget in read_rows(part, job.kinds, job.names):
+            for given in read_rows(part, job.kinds, job.names):
                 number = group.first_row + row
                 if at is not None:
                     at(number)
-                problems = [DIED] if number in skip else made.add(job, number, (label, pool, budget))
+                problems = [DIED] if number in skip else made.add(job, number, given)
                 if problems:
-                    refused.append({"row": number, "query_id": label, "reasons": problems})
+                    refused.append({"row": number, "query_id": given.label, "reasons": problems})
                 row += 1
             if progress is not None:
                 progress(part.num_rows)
@@ -158,7 +169,8 @@ def _fill(
         report.statuses += made.statuses
 
 
-def _batches(job: Job, group: Group) -> Iterator[Any]:
+def batches_of(job: Job, group: Group) -> Iterator[Any]:
+    """The rows of a group, a few megabytes at a time."""
     arrow: Any = require("pyarrow", "batch", "batches")
     rows = int(np.clip(_BATCH_BYTES * group.rows // group.bytes, 1, 1024))
     done = 0
@@ -184,17 +196,15 @@ def _batches(job: Job, group: Group) -> Iterator[Any]:
 class _Answers:
     """The answered rows of a shard, column by column."""
 
-    def __init__(self) -> None:
-        self.columns: dict[str, list[Any]] = {name: [] for name in _SCHEMA}
+    def __init__(self, job: Job) -> None:
+        self.schema, self._answer = (OPTIONS, options) if job.prices else (COLUMNS, answer)
+        self.columns: dict[str, list[Any]] = {name: [] for name in self.schema}
         self.statuses: Counter[str] = Counter()
 
     def add(self, job: Job, number: int, row: Row) -> list[str]:
         """Answer a row; or say why not."""
-        label, pool, own = row
         try:
-            if not isinstance(pool, Candidates):
-                raise pool
-            answer = _answer(job, pool, job.budget_tokens if own is None else own)
+            answered = self._answer(job, row)
         except InputError as error:
             return list(error.problems)
         except MissingExtraError:  # what no row could do without
@@ -203,51 +213,27 @@ class _Answers:
             return [str(error)]
         except Exception as error:  # a fault fails its own row, not the batch
             return [f"{type(error).__name__}: {error}"]
-        for name, value in {"row": number, "query_id": label, **answer}.items():
+        for name, value in {"row": number, "query_id": row.label, **answered}.items():
             self.columns[name].append(value)
-        self.statuses[answer["status"]] += 1
+        self.statuses[answered["status"]] += 1
         return []
 
 
-def _answer(job: Job, pool: Candidates, budget_tokens: int) -> dict[str, Any]:
-    choice = job.selector.choose(pool, budget_tokens)
-    result, chosen = choice.result, list(choice.chosen)
-    return {
-        "selected_ids": [pool.ids[i] for i in chosen],
-        "selected": chosen,
-        # Of the decision itself, as `SolveResult.objective` is (`solvers.result.conclude`).
-        "tokens_used": int(pool.tokens[chosen].sum()) if chosen else 0,
-        "budget_tokens": budget_tokens,
-        "objective": result.objective,
-        "bound": result.bound,
-        "gap": result.gap,
-        "status": result.status.value,
-        "limit": result.limit,
-        "message": result.message or None,
-    }
-
-
-_SCHEMA = {
-    "row": "int64",
-    "query_id": "string",
-    "selected_ids": "list<string>",
-    "selected": "list<int32>",
-    "tokens_used": "int64",
-    "budget_tokens": "int64",
-    "objective": "double",
-    "bound": "double",
-    "gap": "double",
-    "status": "string",
-    "limit": "string",
-    "message": "string",
-}
+def table_of(
+    columns: Mapping[str, Sequence[Any]], schema: Mapping[str, str], metadata: Mapping[str, str]
+) -> Any:
+    """Columns as a table of Arrow, with the types that their names say."""
+    arrow: Any = require("pyarrow", "batch", "batches")
+    typed = arrow.schema([(name, _arrow_type(arrow, kind)) for name, kind in schema.items()], dict(metadata))
+    return arrow.table(dict(columns), schema=typed)
 
 
 def _arrow_type(arrow: Any, name: str) -> Any:
     plain = {"int64": arrow.int64(), "int32": arrow.int32(), "double": arrow.float64()}
     plain["string"] = arrow.string()
-    inner = name.removeprefix("list<").removesuffix(">")
-    return plain[name] if inner == name else arrow.list_(plain[inner])
+    if name.startswith("list<"):
+        return arrow.list_(_arrow_type(arrow, name[len("list<") : -1]))
+    return plain[name]
 
 
 def _write(
@@ -258,18 +244,13 @@ def _write(
     refused: list[dict[str, Any]],
     state: Mapping[str, Any],
 ) -> None:
-    arrow: Any = require("pyarrow", "batch", "batches")
     parquet: Any = require("pyarrow.parquet", "batch", "batches")
-    path, side = _paths(job, group, start)
+    path, side = shard_paths(job, group, start)
     side.unlink(missing_ok=True)  # of a run that was killed between the two
     if refused:
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in refused)
         with replaced(side) as partial:
             partial.write_text(lines, encoding="utf-8", errors="replace")
-    schema = arrow.schema(
-        [(name, _arrow_type(arrow, kind)) for name, kind in _SCHEMA.items()],
-        metadata={"mio_rag": json.dumps(state)},
-    )
-    table = arrow.table(made.columns, schema=schema)
+    table = table_of(made.columns, made.schema, {"mio_rag": json.dumps(state)})
     with replaced(path) as partial:
         parquet.write_table(table, partial, compression="zstd")

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from mio_rag.cli.commands.allocate import allocate
 from mio_rag.cli.commands.ask import ask
 from mio_rag.cli.commands.batch import select_batch
 from mio_rag.cli.commands.calibrate import calibrate
@@ -76,6 +77,7 @@ app.command(
 )(evaluate)  # fmt: skip
 app.command()(calibrate)
 app.command(name="select-batch")(select_batch)
+app.command()(allocate)
 app.command()(serve)
 app.command()(tune)
 app.command()(radius)

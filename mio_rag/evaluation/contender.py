@@ -7,6 +7,7 @@ answers by itself. The harness asks neither which it is.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -116,6 +117,20 @@ class Contender(Protocol):
     @property
     def questions_at_once(self) -> int:
         """How many questions it is best asked before the reader answers them together."""
+        ...
+
+    def prepare(
+        self, questions: Sequence[Question], desk: Callable[[Question], Desk], budgets: Sequence[int]
+    ) -> None:
+        """Look at all questions of a run, before any is taken.
+
+        Parameters
+        ----------
+        desk : callable
+            Lays a question out.
+        budgets : sequence of int
+            Those with questions that are not finished.
+        """
         ...
 
     def take(self, desk: Desk, budget_tokens: int) -> Taken:

@@ -6,6 +6,7 @@ that was read in the end.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from mio_rag.errors import InputError
 from mio_rag.evaluation.contender import Desk, Taken
 from mio_rag.evaluation.expenses import PARTS, seconds_column
 from mio_rag.measures import failed_measures
+from mio_rag.types import Question
 
 __all__ = ["Controlled"]
 
@@ -44,6 +46,11 @@ class Controlled:
     def questions_at_once(self) -> int:
         """One: it generates step by step, and takes its time."""
         return 1
+
+    def prepare(
+        self, questions: Sequence[Question], desk: Callable[[Question], Desk], budgets: Sequence[int]
+    ) -> None:
+        """Nothing: each question stands for itself."""
 
     def take(self, desk: Desk, budget_tokens: int) -> Taken:
         """Answer the question, or fail to, and keep the trace.

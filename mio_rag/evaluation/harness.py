@@ -220,6 +220,9 @@ def evaluate(
         pairs = [(contender, int(budget)) for contender in contenders for budget in settings.budgets]
         road = Road(retriever, generator, settings.max_tokens, settings.prices)
         warm_up(contenders)
+        for one in contenders:
+            left = [b for c, b in pairs if c is one and any((q.id, c.name, b) not in done for q in questions)]
+            one.prepare(questions, road.desk, left)
         started = time.perf_counter()
         failing = 0
         size = min(contender.questions_at_once for contender in contenders)

@@ -9,6 +9,7 @@ density        cosine per token
 greedy         the program's marginal gains per token
 local_search   greedy with add, drop and swap, on the program
 exact          the program, to proven optimality (or a certified gap at the time limit)
+allocated      the program under one total: the budget times the number of questions, spent where it adds most
 
 "paced" (`mio_rag.evaluation.paced`) is the same program at one price for all questions of a run.
 """
@@ -17,15 +18,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass
 
-from mio_rag.candidates import Candidates
-from mio_rag.context import TokenCounter
-from mio_rag.control.costs import Costs
-from mio_rag.errors import InfeasibleError, InputError, MioRagError
-from mio_rag.evaluation.contender import Desk, Taken
-from mio_rag.generation import build_prompt
-from mio_rag.selection.result import Selection
+from mio_rag.allocation.question import selector_problems
+from mio_rag.errors import InputError
+from mio_rag.evaluation.allocated import Allocated
+from mio_rag.evaluation.method import Method
 from mio_rag.selection.selector import Selector
 
 __all__ = ["DEFAULT_METHODS", "METHODS", "RANKING_SOLVERS", "Method", "make_methods"]
@@ -37,63 +34,6 @@ METHODS = ("topk", "bm25", "fused", "mmr", "density", "greedy", "local_search", 
 
 #: What is compared where nobody says: the usual rankings, and the program.
 DEFAULT_METHODS = ("fused", "topk", "bm25", "mmr", "exact")
-
-
-@dataclass(frozen=True)
-class Method:
-    """A named decision rule.
-
-    Parameters
-    ----------
-    selector : Selector
-        Program and solver.
-    score : str or None
-        Which of `Candidates.scores` serves as relevance; None: the relevance itself.
-    """
-
-    name: str
-    selector: Selector
-    score: str | None = None
-
-    def select(self, candidates: Candidates, budget_tokens: int, counter: TokenCounter) -> Selection:
-        """Choose from the pool."""
-        return self.selector.select(self.scored(candidates), budget_tokens, counter)
-
-    @property
-    def solver(self) -> str:
-        """Of the program."""
-        return self.selector.solver
-
-    @property
-    def questions_at_once(self) -> int:
-        """Enough for a generator that answers several at a time."""
-        return 4
-
-    def take(self, desk: Desk, budget_tokens: int) -> Taken:
-        """Select from the shared pool; the answer is left to the reader."""
-        taken = Taken(Costs())
-        try:
-            candidates = desk.pool(taken.costs)
-            assert desk.retriever is not None
-            with taken.costs.part("select"):
-                taken.selection = self.select(candidates, desk.allowed(budget_tokens), desk.retriever.counter)
-                if taken.selection.result.x is None:
-                    raise InfeasibleError(taken.selection.explain())
-                taken.prompt = build_prompt(desk.question, taken.selection.passages)
-        except MioRagError as error:
-            taken.error = error
-        return taken
-
-    def scored(self, candidates: Candidates) -> Candidates:
-        """The candidates with the score of this method as their relevance."""
-        if self.score is None:
-            return candidates
-        if self.score not in candidates.scores:
-            raise InputError(
-                f"method '{self.name}' needs candidates with scores['{self.score}']: a re-ranker's "
-                "come with --rerank"
-            )
-        return dataclasses.replace(candidates, relevance=candidates.scores[self.score])
 
 
 def _without_prices(selector: Selector) -> Selector:
@@ -178,10 +118,13 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
             methods.append(Method(name, dataclasses.replace(selector, solver=name)))
         elif name == "exact":
             methods.append(Method(name, selector))
+        elif name == "allocated":
+            problems += [f"method '{name}': {p}" for p in selector_problems(selector)]
+            methods.append(Allocated(name, selector))
         elif name != "mmr":
             problems.append(
                 f"method '{name}' is unknown: choose from {', '.join(METHODS)}, topk:K, bm25:K, "
-                "fused:K, calibrated and paced"
+                "fused:K, allocated, calibrated and paced"
             )
     if problems:
         raise InputError(problems)

@@ -6,7 +6,7 @@ would come to a service: a hard one more than B, an easy one less (`mio_rag.allo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mio_rag.allocation.pacer import Pacer
@@ -15,6 +15,7 @@ from mio_rag.errors import InfeasibleError, InputError, MioRagError
 from mio_rag.evaluation.contender import Desk, Taken
 from mio_rag.generation import build_prompt
 from mio_rag.selection.selector import Selector
+from mio_rag.types import Question
 
 __all__ = ["PACED", "Paced", "unpaced"]
 
@@ -64,6 +65,11 @@ class Paced:
     def solver(self) -> str:
         """Of the program."""
         return self._selector.solver
+
+    def prepare(
+        self, questions: Sequence[Question], desk: Callable[[Question], Desk], budgets: Sequence[int]
+    ) -> None:
+        """Nothing: it learns of a question when that is asked."""
 
     def take(self, desk: Desk, budget_tokens: int) -> Taken:
         """Select at the price of the moment; the answer is left to the reader."""

@@ -67,6 +67,10 @@ class Road:
         self.retriever, self.generator, self.max_tokens = retriever, generator, max_tokens
         self.prices = prices
 
+    def desk(self, question: Question) -> Desk:
+        """The question, laid out."""
+        return Desk(question, self.retriever, self.generator, self.max_tokens)
+
     def rows(
         self, questions: Sequence[Question], open_pairs: Mapping[str, Sequence[tuple[Contender, int]]]
     ) -> Iterator[list[dict[str, Any]]]:
@@ -79,7 +83,7 @@ class Road:
 
     def _taken(self, question: Question, pairs: Sequence[tuple[Contender, int]]) -> list[_Work]:
         """What each contender makes of a question; they all find the same desk."""
-        desk = Desk(question, self.retriever, self.generator, self.max_tokens)
+        desk = self.desk(question)
         return [_Work(question, one, budget, one.take(desk, budget)) for one, budget in pairs]
 
     def _generate(self, generator: Generator, works: Sequence[_Work]) -> None:

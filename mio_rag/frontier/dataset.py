@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mio_rag.allocation.question import selector_problems
 from mio_rag.candidates import Candidates
 from mio_rag.context import in_prompt_order
 from mio_rag.errors import InputError, SolverError
@@ -90,6 +91,9 @@ class FrontierSettings:
         Longest answer, in tokens, >= 1; where a generator reads.
     seed : int
         Of the random errors and the bootstrap.
+    token_prices : sequence of float
+        Prices of a token for all questions, each >= 0: what they spend and find, beside the budgets. Empty:
+        not measured.
 
     Raises
     ------
@@ -110,10 +114,13 @@ class FrontierSettings:
     limit: int | None = None
     max_tokens: int = 32
     seed: int = 0
+    token_prices: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         problems = check_values("weights", self.weights) + check_values("radii", self.radii)
         problems += check_selector(self.selector)
+        if self.token_prices:
+            problems += check_values("token_prices", self.token_prices) + selector_problems(self.selector)
         problems += check_values("reference_radius", [self.reference_radius])
         problems += check_values("passage penalties", [p for p in self.penalties if p != "auto"] or [0.0])
         problems += ["no passage penalty is given"] if not self.penalties else []

@@ -6,6 +6,7 @@ request. Question and passage text is untrusted: it is embedded as JSON and inse
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from string import Template
@@ -30,6 +31,7 @@ def render_page(
     rows: Sequence[Mapping[str, Any]],
     dataset: Dataset,
     questions: Sequence[Question],
+    picture: bytes | None = None,
 ) -> str:
     """The page as one self-contained string.
 
@@ -39,6 +41,8 @@ def render_page(
         run, points, operating_point, as in frontier.json.
     rows : sequence of mappings
         Of the ledger: every question at every point.
+    picture : bytes, optional
+        A PNG of what `mio_rag.frontier.price.price_curve` found, where there is that.
 
     Raises
     ------
@@ -64,11 +68,52 @@ def render_page(
         style=report.joinpath("style.html").read_text(encoding="utf-8"),
         facts="".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items()),
         deciding=escape(", ".join(m.title for m in deciding_measures(points)) or "nothing else"),
+        price=_price_section(data, picture),
         sentence=escape(_sentence(data.get("operating_point"))),
         plotly=plotly.offline.get_plotlyjs(),
         data=script_json(plain(_page_data(data, rows, dataset, shown))),
         scroll=report.joinpath("scroll.html").read_text(encoding="utf-8"),
         script=here.joinpath("page_script.html").read_text(encoding="utf-8"),
+    )
+
+
+def _price_section(data: Mapping[str, Any], picture: bytes | None) -> str:
+    """The curve over prices: the picture, and its figures as a table; nothing without them."""
+    if picture is None or "price" not in data:
+        return ""
+    curve = data["price"]
+    rows = [
+        (f"price {p['token_price']:g}", p, "" if p["gap"] is None else f"{p['gap']:.3%}")
+        for p in curve["prices"]
+    ]
+    rows += [(f"budget {p['budget_tokens']}", p, "") for p in curve["budgets"]]
+
+    def cell(entry: Mapping[str, float] | None, digits: int) -> str:
+        if entry is None:
+            return '<td class="num">-</td>'
+        mean, low, high = (f"{entry[end]:.{digits}f}" for end in ("mean", "low", "high"))
+        return f'<td class="num">{mean} <small>{low} to {high}</small></td>'
+
+    body = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>{cell(p["tokens"], 0)}{cell(p["evidence"], 3)}'
+        f'{cell(p["everything"], 3)}<td class="num">{escape(gap)}</td></tr>'
+        for name, p, gap in rows
+    )
+    head = "".join(
+        f'<th scope="col" class="pad num">{title}</th>'
+        for title in ("Context tokens", "Evidence found", "All evidence", "Proven gap")
+    )
+    image = base64.b64encode(picture).decode()
+    return (
+        '<section aria-labelledby="h-price"><h2 id="h-price">One price for every token</h2>'
+        '<p class="lead">Each question reads what is worth the price of a token, at most '
+        f"{curve['ceiling']} tokens, against the same program under one budget for all. Proven gap: how much "
+        "more any allocation of the same tokens could be worth.</p>"
+        f'<img alt="Evidence against mean tokens; the table holds the same numbers" '
+        f'style="max-width:100%" src="data:image/png;base64,{image}">'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Prices and budgets as a table"><table>'
+        f'<thead><tr><th scope="col" class="pad">Rule</th>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div></section>"
     )
 
 

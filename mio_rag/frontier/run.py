@@ -21,6 +21,7 @@ from mio_rag.files import write_atomically
 from mio_rag.frontier.dataset import FrontierSettings, question_rows
 from mio_rag.frontier.page import render_page
 from mio_rag.frontier.plot import plot_data
+from mio_rag.frontier.price import plot_price, price_curve
 from mio_rag.frontier.summary import operating_point, summarize_grid
 from mio_rag.generation import Generator, Prompt, build_prompt
 from mio_rag.measures import answer_measures, failed_measures
@@ -56,6 +57,8 @@ def data_frontier(
     progress: Progress | None = None,
 ) -> FrontierResult:
     """Measure every setting on every question; write frontier.json, frontier.png and frontier.html.
+
+    Where the settings have token prices, also price.png: what questions find at one price for all.
 
     Parameters
     ----------
@@ -110,11 +113,26 @@ def data_frontier(
         rows = [by_key[key] for question in questions for key in keys[question.id]]
         points = summarize_grid(rows, settings)
         chosen = operating_point(rows, points, settings, slack)
-        data = {"run": run, "points": points, "operating_point": chosen}
+        data: dict[str, Any] = {"run": run, "points": points, "operating_point": chosen}
+        if settings.token_prices:
+            data["price"] = _priced(questions, retriever, settings)
+            plot_price(data["price"], f"{dataset.name}: {len(questions)} questions", folder / "price.png")
         write_atomically(folder / "frontier.json", json.dumps(data, indent=1, allow_nan=False))
         plot_data(data, folder / "frontier.png")
-        write_atomically(folder / "frontier.html", render_page(data, rows, dataset, questions))
+        picture = (folder / "price.png").read_bytes() if "price" in data else None
+        page = render_page(data, rows, dataset, questions, picture)
+        write_atomically(folder / "frontier.html", page)
         return FrontierResult(folder, points, chosen, run)
+
+
+def _priced(
+    questions: Sequence[Question], retriever: Retriever, settings: FrontierSettings
+) -> dict[str, Any]:
+    """The curve over prices, of the selector as it is set."""
+    pools = retriever.retrieve_many([question.text for question in questions])
+    return price_curve(
+        questions, pools, settings.selector, settings.token_prices, settings.budgets, settings.seed
+    )
 
 
 def _answer(
@@ -158,7 +176,7 @@ def _record(
     for name, value in dataclasses.asdict(settings).items():
         if name == "retrieval":  # its other parts stand beside the settings, as in every record
             kept["rerankers"] = list(value["rerankers"]) or None
-        elif name not in ("seed", "limit"):
+        elif name not in ("seed", "limit", "token_prices"):  # prices are no rows: any run may add them
             kept[name] = value
     if kept["selector"]["options"]["time_limit_seconds"] == math.inf:
         kept["selector"]["options"]["time_limit_seconds"] = None

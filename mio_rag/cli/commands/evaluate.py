@@ -46,8 +46,9 @@ class ComparisonOptions:
         typer.Option(
             "--methods",
             help="Comma-separated: topk, topk:K, bm25, fused, mmr, density, greedy, local_search, exact; "
-            "paced: one price for all, budget times questions in total; with a relevance model also "
-            "calibrated, with --rerank also maxsim, cross-encoder, yes-no; none: controllers alone.",
+            "paced: one price for all, budget times questions in total; allocated: the same total, shared "
+            "with all questions in view; with a relevance model also calibrated, with --rerank also maxsim, "
+            "cross-encoder, yes-no; none: controllers alone.",
         ),
     ] = "fused,topk,bm25,mmr,exact"
     budget_tokens: Annotated[str, typer.Option("--budget-tokens", help="Comma-separated token budgets.")] = (

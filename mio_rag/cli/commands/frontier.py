@@ -171,6 +171,14 @@ def data(
     penalties: Annotated[
         str, typer.Option("--penalties", help="Comma-separated passage penalties (lambda_2), or auto.")
     ] = "0.002,0.05",
+    token_prices: Annotated[
+        str,
+        typer.Option(
+            "--token-prices",
+            help="Comma-separated prices of a token (lambda_3): what questions find at one price for all, "
+            "beside the budgets. [none]",
+        ),
+    ] = "",
     reference_radius: Annotated[
         float, typer.Option("--reference-radius", help="Embedding error for measuring robustness.")
     ] = 0.05,
@@ -223,6 +231,7 @@ def data(
             limit=limit,
             max_tokens=max_tokens,
             seed=solving.seed,
+            token_prices=numbers("--token-prices", token_prices),
         ),
         lambda: evidence.retrieval(pool, retrieval),
         lambda: check_source(data),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["tune"]
 
 _FIT = "fit"
-
+_BUDGET, _TRIALS, _PATIENCE, _FOLDS = 256, 60, 25, 4
 
 _VARY = "redundancy_weight,passage_penalty,token_price,link_benefit"
 _MANY = SolverOptions(time_limit=1.0, relative_gap=0.001)
@@ -44,8 +44,20 @@ def tune(
     index: Annotated[Path, typer.Option("--index", help="Index of this corpus.")],
     out: Annotated[Path, typer.Option("--out", help="TOML file of the chosen options; read with --config.")],
     budget_tokens: Annotated[
-        int, typer.Option("--budget-tokens", help="Token budget; with --recall, the largest one.")
-    ] = 256,
+        int | None,
+        typer.Option(
+            "--budget-tokens",
+            help="Token budget; with --recall, the largest one; with --mean-tokens, of any question. "
+            "[256; 2048 with --mean-tokens]",
+        ),
+    ] = None,
+    mean_tokens: Annotated[
+        float | None,
+        typer.Option(
+            "--mean-tokens",
+            help="Find the price of a token at which questions spend this many in the mean; needs no labels.",
+        ),
+    ] = None,
     recall: Annotated[
         float | None,
         typer.Option("--recall", help="Reach this mean share of evidence found with the fewest tokens."),
@@ -56,11 +68,11 @@ def tune(
             "--vary", help="Comma-separated; also redundancy_by_relevance, max_per_source. The rest stays."
         ),
     ] = _VARY,
-    trials: Annotated[int, typer.Option("--trials", help="Maximum trials of each search.")] = 60,
+    trials: Annotated[int, typer.Option("--trials", help="Maximum trials of each search.")] = _TRIALS,
     patience: Annotated[
         int, typer.Option("--patience", help="Stop a search after N trials without improvement.")
-    ] = 25,
-    folds: Annotated[int, typer.Option("--folds", help="Folds of the cross-validation.")] = 4,
+    ] = _PATIENCE,
+    folds: Annotated[int, typer.Option("--folds", help="Folds of the cross-validation.")] = _FOLDS,
     kind: Annotated[str, typer.Option("--kind", help="With --relevance fit: logistic or isotonic.")] = (
         "logistic"
     ),
@@ -100,11 +112,30 @@ def tune(
             f"finished trials are kept in '{kept}': run the same command to resume" if kept.exists() else ""
         ),
     )
+    if mean_tokens is not None:
+        from mio_rag.cli.commands.tune_price import CEILING, tune_price
+
+        searched = {
+            "--recall": recall is not None,
+            "--vary": vary != _VARY,
+            "--trials": trials != _TRIALS,
+            "--patience": patience != _PATIENCE,
+            "--folds": folds != _FOLDS,
+            "--storage": storage is not None,
+            "--relevance fit": evidence.relevance == _FIT,
+        }
+        collect(lambda: _only_price(searched), lambda: _check(out, None, limit))
+        tune_price(
+            output, data, index, out, mean_tokens, CEILING if budget_tokens is None else budget_tokens, limit,
+            program, evidence, solving, pool, retrieval,
+        )  # fmt: skip
+        return
+    budget = _BUDGET if budget_tokens is None else budget_tokens
     fitting = evidence.relevance == _FIT
     given = dataclasses.replace(evidence, relevance="cosine") if fitting else evidence
     selector, goal, _, _, pooling, *_ = collect(
         lambda: given.applied(lambda: make_selector(program, solving)),
-        lambda: Goal(budget_tokens, recall),
+        lambda: Goal(budget, recall),
         lambda: check_source(data),
         lambda: check_index(index),
         lambda: given.retrieval(pool, retrieval),
@@ -154,6 +185,17 @@ def tune(
     for line in _lines(found):
         output.console.print(line, soft_wrap=True)
     output.console.print(f"{out}", soft_wrap=True)
+
+
+def _only_price(searched: dict[str, bool]) -> None:
+    """Refuse what belongs to a search: a price is not searched for by trials."""
+    problems = [
+        f"{name} belongs to a search on labelled questions, and --mean-tokens makes none: leave one out"
+        for name, given in searched.items()
+        if given
+    ]
+    if problems:
+        raise InputError(problems)
 
 
 def _check_norm(program: ProgramOptions) -> None:

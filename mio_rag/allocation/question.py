@@ -1,0 +1,279 @@
+"""One question of a workload: its program at every price of a token, and what solving it has proven so far.
+
+    phi(mu) = max_x [ w V(x) - mu c(x) ]
+
+with the program's value V, the question's weight w and its tokens c is convex in mu and falls as mu rises. So
+between two prices the straight line between proven bounds is a bound, and where a decision that is known
+reaches it, that decision is optimal there and nothing has to be solved.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.candidates import Candidates
+from mio_rag.context import TokenCounter, counted, in_prompt_order, render_context
+from mio_rag.errors import InputError, SolverError
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+from mio_rag.selection.program import Formulation
+from mio_rag.selection.selector import Selector
+from mio_rag.selection.solving import Choice, Solved
+from mio_rag.solvers.registry import solve
+from mio_rag.solvers.result import SolveOptions, SolveResult, Status, conclude
+
+__all__ = ["Decided", "PricedQuestion", "Probe", "selector_problems"]
+
+#: Solvers to which tokens are a limit, and never a price.
+_RANKINGS = ("topk", "mmr", "density")
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """A decision, and the program that it comes from.
+
+    Parameters
+    ----------
+    x : ndarray of int8, or None
+        None: nothing is feasible, or nothing was found.
+    tokens : int
+    value : float
+        w V(x), recomputed from the decision; 0 without one.
+    price : float
+        Price of a token at which it was solved.
+    budget : int
+        Most tokens that the program allowed.
+    result : SolveResult
+        Of that program.
+    """
+
+    x: NDArray[np.int8] | None
+    tokens: int
+    value: float
+    price: float
+    budget: int
+    result: SolveResult
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """What is known at one price.
+
+    Parameters
+    ----------
+    price : float
+        mu >= 0.
+    decided : Decided
+        The best decision that is known at this price.
+    bound : float
+        Proven: phi(mu) is no larger. Infinite where nothing was proven.
+    """
+
+    price: float
+    decided: Decided
+    bound: float
+
+
+class PricedQuestion:
+    """The program of one pool, for every price of a token.
+
+    Parameters
+    ----------
+    selector : Selector
+        Without a token price of its own; see `selector_problems`.
+    candidates : Candidates
+    weight : float
+        w > 0.
+    floor, ceiling : int
+        Fewest and most tokens.
+
+    Raises
+    ------
+    InputError
+        If the pool is empty, or lacks what the settings need.
+    """
+
+    def __init__(
+        self, selector: Selector, candidates: Candidates, weight: float, floor: int, ceiling: int
+    ) -> None:
+        if len(candidates) == 0:
+            raise InputError("there are no candidates to select from: retrieve a pool first")
+        self.selector, self.weight, self.floor, self.ceiling = selector, weight, floor, ceiling
+        self.candidates = selector.valued(candidates)
+        self._base = self._with_floor(Formulation(selector, self.candidates).program(ceiling))
+        self._prices: list[float] = []
+        self._probes: list[Probe] = []
+
+    def _with_floor(self, program: SelectionProgram) -> SelectionProgram:
+        if self.floor == 0:
+            return program
+        row = LinearConstraint(program.costs, lower=self.floor, name=f"at least {self.floor} tokens")
+        return replace(program, rows=(*program.rows, row))
+
+    @property
+    def probes(self) -> Sequence[Probe]:
+        """Everything that is known, by rising price."""
+        return self._probes
+
+    def program(self, price: float, budget: int | None = None) -> SelectionProgram:
+        """The program at a price of a token, in units of V."""
+        base = self._base
+        linear = base.linear if price == 0 else base.linear - (price / self.weight) * base.costs
+        return replace(base, linear=linear, budget=self.ceiling if budget is None else budget)
+
+    def steep_price(self) -> float:
+        """A price above which no passage is worth its tokens, unless a row asks for it."""
+        base = self._base
+        gains = np.maximum(-base.pairwise, 0.0).sum(axis=1) + base.linear
+        paid = base.costs > 0
+        steepest = float(np.max(gains[paid] / base.costs[paid], initial=0.0))
+        return self.weight * max(steepest, 0.0)
+
+    def forcing_price(self) -> float:
+        """A price above which fewer tokens are always better, whatever rows ask for: tokens are whole."""
+        base = self._base
+        return self.weight * float(2 * np.abs(base.linear).sum() + np.abs(base.pairwise).sum())
+
+    def known(self, price: float) -> Probe | None:
+        """What is known at a price, if it is proven there or follows from neighbours; kept from then on."""
+        place = bisect.bisect_left(self._prices, price)
+        if place < len(self._prices) and self._prices[place] == price:
+            return self._probes[place]
+        if place == 0:
+            return None
+        below = self._probes[place - 1]
+        bound = below.bound  # phi falls
+        if place < len(self._probes):
+            above = self._probes[place]
+            share = (price - below.price) / (above.price - below.price)
+            bound = min(bound, (1 - share) * below.bound + share * above.bound)
+        if not math.isfinite(bound):
+            return None
+        best = max(
+            (probe.decided for probe in self._probes if probe.decided.x is not None),
+            key=lambda decided: (decided.value - price * decided.tokens, -decided.tokens),
+            default=below.decided,  # infeasible at one price is infeasible at all
+        )
+        reached = best.value - price * best.tokens
+        scale = self._base.value_scale
+        if bound - reached > self.weight * self.selector.options.tolerance(reached / self.weight, scale):
+            return None
+        return self._keep(Probe(price, best, max(bound, reached)))
+
+    def learn(self, price: float, result: SolveResult) -> Probe:
+        """What a solve of `program(price)` has shown.
+
+        Raises
+        ------
+        SolverError
+            If the solver broke.
+        """
+        decided = self.decided(price, self.ceiling, result)
+        if result.status is Status.INFEASIBLE:
+            return self._keep(Probe(price, decided, 0.0))
+        bound = math.inf if result.bound is None else self.weight * result.bound
+        return self._keep(Probe(price, decided, bound))
+
+    def decided(self, price: float, budget: int, result: SolveResult) -> Decided:
+        """The decision of a result, with value and tokens recomputed from it.
+
+        Raises
+        ------
+        SolverError
+            If the solver broke.
+        """
+        if result.status is Status.ERROR:
+            raise SolverError(result.message)
+        if result.x is None:
+            return Decided(None, 0, 0.0, price, budget, result)
+        tokens = round(self._base.cost(result.x))
+        return Decided(result.x, tokens, self.weight * self._base.objective(result.x), price, budget, result)
+
+    def _keep(self, probe: Probe) -> Probe:
+        place = bisect.bisect_left(self._prices, probe.price)
+        self._prices.insert(place, probe.price)
+        self._probes.insert(place, probe)
+        return probe
+
+    def smallest_missing(self, decided: Decided) -> float:
+        """Tokens of the shortest passage that a decision leaves out; infinite where it leaves none out."""
+        assert self._base.fixed is not None
+        n = len(self.candidates)
+        left = self._base.fixed[:n] < 0
+        if decided.x is not None:
+            left &= decided.x[:n] == 0
+        return float(np.min(self._base.costs[:n][left], initial=np.inf))
+
+    def choice(self, decided: Decided, counter: TokenCounter | None) -> Choice:
+        """The choice that a decision is, of at most so many tokens as it sums up to.
+
+        Parameters
+        ----------
+        counter : TokenCounter, optional
+            Counts the assembled block. Where that is more than its passages sum up to, the program is solved
+            again within less, until the block keeps the tokens that the question was given.
+        """
+        price = decided.price / self.weight
+        selector = replace(self.selector, token_price=price)
+        formulation = Formulation(selector, self.candidates)
+        program = self._with_floor(formulation.program(decided.budget))
+        result = _recomputed(program, selector.options, decided.result)
+        allowed = decided.budget
+        allotted = decided.tokens
+        while True:
+            picked = [i for i in result.selected if i < len(self.candidates)]
+            chosen = in_prompt_order(self.candidates, picked, selector.prompt_order)
+            used = summed = int(self.candidates.tokens[list(chosen)].sum()) if chosen else 0
+            if counter is not None and chosen:
+                block = render_context(self.candidates.passage(i) for i in chosen)
+                used = int(counted(counter, [block])[0])
+            if used <= allotted:
+                break
+            # In proportion, but by no more than one passage, as `Selector.choose` does it.
+            optional = [int(self.candidates.tokens[i]) for i in chosen if i in program.free]
+            allowed = max(summed * allotted // used, summed - max(optional, default=summed))
+            program = replace(program, budget=allowed)
+            result = solve(program, selector.solver, selector.options)
+            if result.status is Status.ERROR:
+                raise SolverError(result.message)
+        return Choice(formulation, Solved(program, result), result, chosen, used, self.ceiling, allowed)
+
+    def value_of(self, choice: Choice) -> float:
+        """w V of a choice, from the choice itself."""
+        x = choice.result.x
+        return 0.0 if x is None else self.weight * self._base.objective(x)
+
+
+def _recomputed(program: SelectionProgram, options: SolveOptions, found: SolveResult) -> SolveResult:
+    """A result, held against the program as it is shown."""
+    if found.x is None:
+        return found
+    return conclude(
+        program,
+        options,
+        found.solver,
+        x=found.x,
+        bound=found.bound,
+        limit=found.limit,
+        wall_seconds=found.wall_seconds,
+        nodes=found.nodes,
+        version=found.version,
+        message=found.message,
+    )
+
+
+def selector_problems(selector: Selector) -> list[str]:
+    """What of a selector's settings has no place in a workload under one price, in words."""
+    problems = []
+    if selector.token_price > 0:
+        problems.append(f"token_price={selector.token_price:g} is what is looked for here: leave it at 0")
+    if selector.counterpart == "joint":
+        problems.append("counterpart='joint' has no bound over prices: use counterpart='termwise'")
+    if selector.solver in _RANKINGS:
+        problems.append(f"solver '{selector.solver}' ranks without looking at a price: use auto")
+    return problems

@@ -1,0 +1,108 @@
+"""What a worker writes for each row where a total is shared: its best selection at each of a few prices.
+
+Neighbouring prices mostly choose alike, so that a row rarely needs more than two solves. Which of its options
+a row gets is decided once all are known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mio_rag.allocation.question import Decided, PricedQuestion
+from mio_rag.batch.job import Job
+from mio_rag.batch.rows import Row
+from mio_rag.candidates import Candidates
+from mio_rag.errors import InputError
+from mio_rag.solvers.registry import solve
+
+__all__ = ["OPTION", "OPTIONS", "options", "question_of"]
+
+#: Columns of an option; in a shard they are lists, with fewest tokens first.
+OPTION = {
+    "selected_ids": "list<string>",
+    "selected": "list<int32>",
+    "tokens_used": "int64",
+    "value": "double",
+    "token_price": "double",
+    "objective": "double",
+    "bound": "double",
+    "gap": "double",
+    "status": "string",
+    "limit": "string",
+    "message": "string",
+}
+
+#: Columns of a shard. `relaxed`: the proven bound on value less price times tokens, at each price of the job.
+OPTIONS = {
+    "row": "int64",
+    "query_id": "string",
+    "budget_tokens": "int64",
+    "weight": "double",
+    "relaxed": "list<double>",
+    "status": "string",
+    **{f"option_{name}": f"list<{kind}>" for name, kind in OPTION.items()},
+}
+
+
+def question_of(job: Job, row: Row) -> PricedQuestion:
+    """The question of a row.
+
+    Raises
+    ------
+    InputError
+        For a row that is none, or whose own budget is no ceiling.
+    """
+    if not isinstance(row.pool, Candidates):
+        raise row.pool
+    ceiling = job.budget_tokens if row.budget is None else row.budget
+    if ceiling < max(1, job.floor):
+        raise InputError(f"budget_tokens={ceiling} must be >= {max(1, job.floor)}, the least of a question")
+    most = min(ceiling, int(row.pool.tokens.sum()))
+    return PricedQuestion(job.selector, row.pool, row.weight, job.floor, most)
+
+
+def options(job: Job, row: Row) -> dict[str, Any]:
+    """The distinct selections of a row over the prices of a job, fewest tokens first.
+
+    Raises
+    ------
+    MioRagError
+        For a row that is none, or cannot be solved.
+    """
+    question = question_of(job, row)
+    outer = sorted({max(job.prices), min(job.prices)})
+    for price in (*outer, *job.prices):
+        if question.known(price) is None:
+            question.learn(price, solve(question.program(price), job.selector.solver, job.selector.options))
+    probes = [probe for price in job.prices if (probe := question.known(price)) is not None]
+    distinct: dict[int, Decided] = {}
+    for probe in probes:
+        held = distinct.get(probe.decided.tokens)
+        if held is None or probe.decided.value > held.value:
+            distinct[probe.decided.tokens] = probe.decided
+    kept = [_columns(question, distinct[tokens]) for tokens in sorted(distinct)]
+    return {
+        "budget_tokens": question.ceiling,
+        "weight": question.weight,
+        "relaxed": [probe.bound for probe in probes],
+        "status": kept[0]["status"],
+        **{f"option_{name}": [option[name] for option in kept] for name in OPTION},
+    }
+
+
+def _columns(question: PricedQuestion, decided: Decided) -> dict[str, Any]:
+    choice = question.choice(decided, None)
+    result, chosen = choice.result, list(choice.chosen)
+    return {
+        "selected_ids": [question.candidates.ids[i] for i in chosen],
+        "selected": chosen,
+        "tokens_used": choice.used,
+        "value": question.value_of(choice) / question.weight,
+        "token_price": decided.price / question.weight,
+        "objective": result.objective,
+        "bound": result.bound,
+        "gap": result.gap,
+        "status": result.status.value,
+        "limit": result.limit,
+        "message": result.message or None,
+    }

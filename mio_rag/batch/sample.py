@@ -1,0 +1,92 @@
+"""The prices that a total is shared at, estimated on a sample of rows drawn with a seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from mio_rag.allocation.question import PricedQuestion
+from mio_rag.allocation.workload import Bracket, Told, Workload
+from mio_rag.batch.job import Group, Job
+from mio_rag.batch.options import question_of
+from mio_rag.batch.rows import read_rows
+from mio_rag.batch.work import batches_of
+from mio_rag.errors import InputError, MioRagError
+
+__all__ = ["sampled_prices"]
+
+#: Standard errors of the mean between the estimate and the outer prices.
+_ERRORS = 4.0
+
+
+def sampled_prices(
+    job: Job, groups: Sequence[Group], total_tokens: int, sample: int, workers: int, told: Told | None = None
+) -> tuple[float, ...]:
+    """Prices around the one at which all rows together spend the total, highest first.
+
+    The outer two lie where the mean of the sample is four standard errors from what the total allows, so that
+    all rows together spend less than the total at the one and more at the other. Where the sample is the
+    whole, they lie next to each other.
+
+    Parameters
+    ----------
+    sample : int
+        Rows; what is rejected among them spends nothing.
+
+    Raises
+    ------
+    InputError
+        If no row of the sample can be used.
+    """
+    rows = groups[-1].first_row + groups[-1].rows
+    size = min(sample, rows)
+    drawn = np.sort(np.random.default_rng(job.selector.options.seed).choice(rows, size, replace=False))
+    questions = _questions(job, groups, drawn)
+    if not questions:
+        raise InputError(
+            f"none of {size} sampled rows can be used: run select-batch on some of them to learn why"
+        )
+    workload = Workload(questions, job.selector, workers=workers, told=told)
+    whole = size == rows
+    wanted = total_tokens * size / rows
+    middle = _bracket(workload, wanted)
+    if whole:
+        prices = {middle.high.price, middle.low.price if middle.low else 0.0}
+        return tuple(sorted(prices, reverse=True))
+    spent = [decided.tokens for decided in workload.decisions(middle.high.price)]
+    spread = np.std([*spent, *[0] * (size - len(spent))]) * math.sqrt(size * (1 - size / rows))
+    margin = _ERRORS * float(spread)
+    more, fewer = _bracket(workload, wanted + margin), _bracket(workload, wanted - margin)
+    low = more.low.price if more.low else 0.0
+    return tuple(sorted({low, middle.high.price, fewer.high.price}, reverse=True))
+
+
+def _bracket(workload: Workload, tokens: float) -> Bracket:
+    try:
+        return workload.bracket(max(0, math.floor(tokens)))
+    except (
+        InputError
+    ):  # what must be chosen takes more in this sample: the highest price, and the whole tells
+        return Bracket(None, workload.at(max(workload.tried)))
+
+
+def _questions(job: Job, groups: Sequence[Group], drawn: np.ndarray) -> list[PricedQuestion]:
+    """The questions of the drawn rows that can be used."""
+    found = []
+    for group in groups:
+        inside = drawn[(drawn >= group.first_row) & (drawn < group.first_row + group.rows)] - group.first_row
+        if not inside.size:
+            continue
+        position = 0
+        for batch in batches_of(job, group):
+            here = inside[(inside >= position) & (inside < position + batch.num_rows)] - position
+            position += batch.num_rows
+            for k in here.tolist():
+                for row in read_rows(batch.slice(k, 1), job.kinds, job.names):
+                    try:
+                        found.append(question_of(job, row))
+                    except MioRagError:
+                        continue
+    return found

@@ -1,0 +1,290 @@
+"""Shared totals: against every allocation of tiny workloads, never above the total, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mio_rag import Candidates, InputError, Selector
+from mio_rag.allocation import allocate, at_prices, price_for
+from mio_rag.context import render_context
+from mio_rag.solvers import SolveOptions
+
+SELECTOR = Selector.raw(redundancy_weight=0.3, passage_penalty=0.02)
+
+
+def pool(rng: np.random.Generator, n: int = 4, d: int = 5) -> Candidates:
+    vectors = rng.normal(size=(n, d)) + 0.6
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return Candidates(
+        ids=[f"p{k}" for k in range(n)],
+        texts=[f"text {k} " * (k + 1) for k in range(n)],
+        relevance=vectors @ (np.ones(d) / d**0.5),
+        tokens=rng.integers(10, 60, n),
+        embeddings=vectors.astype(np.float32),
+        query_embedding=np.full(d, d**-0.5, dtype=np.float32),
+    )
+
+
+def pools(count: int, seed: int = 0, n: int = 4) -> list[Candidates]:
+    rng = np.random.default_rng(seed)
+    return [pool(rng, n) for _ in range(count)]
+
+
+def every(
+    candidates: Candidates, selector: Selector = SELECTOR, floor: int = 0, ceiling: int = 10**6
+) -> list[tuple[int, float]]:
+    """Tokens and value of each feasible selection of a pool, in plain words of the program."""
+    program = selector.program(candidates, 10**6)
+    found = []
+    for x in product((0, 1), repeat=len(candidates)):
+        tokens = int(np.dot(x, candidates.tokens))
+        if floor <= tokens <= ceiling and not program.violations(np.array(x)):
+            found.append((tokens, program.objective(np.array(x))))
+    return found
+
+
+def optimum(options: Sequence[list[tuple[int, float]]], total: int, weights: Sequence[float]) -> float:
+    """The best of all allocations, by dynamic programming over every number of tokens."""
+    best = np.full(total + 1, -np.inf)
+    best[0] = 0.0
+    for choices, weight in zip(options, weights, strict=True):
+        after = np.full(total + 1, -np.inf)
+        for tokens, value in choices:
+            if tokens <= total:
+                after[tokens:] = np.maximum(after[tokens:], best[: total + 1 - tokens] + weight * value)
+        best = after
+    return float(best.max())
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_allocation_of_a_tiny_workload_is_beyond_the_certified_gap(seed: int) -> None:
+    rng = np.random.default_rng(1000 + seed)
+    given = pools(3, seed)
+    total = int(rng.integers(20, 400))
+    weights = rng.uniform(0.2, 3.0, 3).tolist()
+    found = allocate(given, total, selector=SELECTOR, weights=weights)
+    best = optimum([every(p) for p in given], total, weights)
+    assert found.bound is not None
+    assert found.tokens_used <= total
+    assert found.value <= best + 1e-6 <= found.bound + 2e-6
+    # Recomputed from nothing but the decisions.
+    value = 0.0
+    for candidates, selection, tokens, weight in zip(
+        given, found.selections, found.tokens, weights, strict=True
+    ):
+        x = np.zeros(len(candidates))
+        x[list(selection.chosen)] = 1
+        value += weight * SELECTOR.program(candidates, 10**6).objective(x)
+        assert tokens == int(x @ candidates.tokens)
+    assert found.value == pytest.approx(value, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_floors_and_ceilings_bind_every_question(seed: int) -> None:
+    given = pools(3, 50 + seed)
+    floors, ceilings = [30, 0, 20], [120, 60, 90]
+    found = allocate(given, 200, selector=SELECTOR, floors=floors, ceilings=ceilings)
+    for tokens, low, high in zip(found.tokens, floors, ceilings, strict=True):
+        assert low <= tokens <= high
+    options = [every(p, floor=f, ceiling=c) for p, f, c in zip(given, floors, ceilings, strict=True)]
+    best = optimum(options, 200, [1.0] * 3)
+    assert found.bound is not None
+    assert found.value <= best + 1e-6 <= found.bound + 2e-6
+
+
+@pytest.mark.parametrize("rows", [{"max_passages": 2}, {"min_passages": 1}, {"must_include": ["p1"]}])
+def test_constraints_of_the_selector_hold_in_every_question(rows: dict[str, Any]) -> None:
+    selector = Selector.raw(redundancy_weight=0.3, **rows)
+    for seed in range(6):
+        given = pools(3, 80 + seed)
+        found = allocate(given, 190, selector=selector)
+        best = optimum([every(p, selector) for p in given], 190, [1.0] * 3)
+        assert found.bound is not None
+        assert found.value <= best + 1e-6 <= found.bound + 2e-6
+        for candidates, selection in zip(given, found.selections, strict=True):
+            x = np.isin(np.arange(len(candidates)), selection.chosen).astype(int)
+            assert selector.program(candidates, 10**6).violations(x) == []
+
+
+def test_the_gap_vanishes_as_questions_grow_in_number() -> None:
+    gaps = []
+    for count in (4, 40, 200):
+        found = allocate(pools(count, 7, n=9), 60 * count, selector=SELECTOR)
+        assert found.gap is not None
+        assert found.tokens_used <= 60 * count
+        gaps.append(found.gap)
+    assert gaps[2] < 0.001
+    assert gaps[2] < gaps[0] + 1e-9
+
+
+def test_one_total_is_worth_more_than_the_same_budget_for_each() -> None:
+    given = pools(60, 3, n=10)
+    found = allocate(given, 60 * 70, selector=SELECTOR)
+    alike = [SELECTOR.select(p, 70) for p in given]
+    assert found.value > sum(s.result.objective or 0.0 for s in alike)
+
+
+def test_neighbouring_prices_prove_each_other() -> None:
+    given = pools(80, 11, n=9)
+    found = allocate(given, 80 * 60, selector=SELECTOR)
+    said: list[str] = []
+    allocate(given, 80 * 60, selector=SELECTOR, progress=said.append)
+    assert found.programs < 80 * len(said) * 0.7
+
+
+def test_a_question_that_counts_more_gets_more() -> None:
+    given = [pools(1, 5, n=10)[0]] * 2
+    found = allocate(given, 200, selector=SELECTOR, weights=[1.0, 10.0])
+    assert found.tokens[1] > found.tokens[0]
+
+
+def test_spending_falls_as_the_price_rises_and_the_bound_holds() -> None:
+    given = pools(30, 2, n=8)
+    points = at_prices(given, [0.0, 1e-4, 1e-3, 3e-3, 1e-2, 0.1, 1.0], selector=SELECTOR)
+    spent = [point.mean_tokens for point in points]
+    assert spent == sorted(spent, reverse=True)
+    assert spent[0] > spent[3] > spent[-1] == 0
+    for point in points:
+        assert point.mean_value <= point.mean_bound + 1e-9
+        # The decision at a price is the best of its tokens, so that the bound is tight there.
+        assert point.mean_bound == pytest.approx(point.mean_value, abs=1e-5)
+    # The order in which prices are asked for changes nothing.
+    assert at_prices(given, [1e-2, 1e-3], selector=SELECTOR) == [points[4], points[2]]
+
+
+def test_the_price_of_mean_tokens_spends_no_more_and_a_selector_at_it_the_same() -> None:
+    given = pools(40, 9, n=10)
+    found = price_for(given, 75, selector=SELECTOR, ceilings=300)
+    assert found.at.mean_tokens <= 75
+    assert found.below is not None
+    assert found.below.mean_tokens > 75
+    assert found.below.token_price == pytest.approx(found.token_price, rel=5e-3)
+    assert float(f"{found.token_price:.4g}") == found.token_price
+    priced = Selector.raw(redundancy_weight=0.3, passage_penalty=0.02, token_price=found.token_price)
+    spent = [priced.select(p, 300).tokens_used for p in given]
+    assert np.mean(spent) == pytest.approx(found.at.mean_tokens)
+
+
+def test_where_tokens_are_free_anyway_the_price_is_0() -> None:
+    found = price_for(pools(5, 4), 1e6, selector=SELECTOR)
+    assert found.token_price == 0
+    assert found.below is None
+    assert "nothing has to be charged" in found.explain()
+
+
+class Wordy:
+    """Counts a block higher than the sum of its passages."""
+
+    name = "wordy"
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        return [len(text) * (2 if "\n\n" in text.strip() else 1) // 3 for text in texts]
+
+
+@pytest.mark.parametrize("total", [60, 150, 400])
+def test_never_above_the_total_as_a_reader_counts_the_blocks(total: int) -> None:
+    counter = Wordy()
+    given = pools(12, 6, n=6)
+    found = allocate(given, total, selector=SELECTOR, counter=counter)
+    counted = 0
+    for selection in found.selections:
+        counted += counter.count([render_context(selection.passages)])[0] if selection.texts else 0
+    assert counted == found.tokens_used <= total
+    assert found.bound is not None
+    assert found.value <= found.bound
+
+
+def test_a_total_below_every_passage_chooses_nothing_and_says_so() -> None:
+    given = pools(3, 1)
+    found = allocate(given, 5, selector=SELECTOR)
+    assert found.tokens == (0, 0, 0)
+    assert found.value == 0
+    assert found.gap == 0
+    assert "nothing is chosen: the shortest passage of all questions has" in found.explain()
+
+
+def test_a_question_that_cannot_reach_its_floor_says_so_and_spends_nothing() -> None:
+    found = allocate(pools(3, 1), 2000, selector=SELECTOR, floors=[0, 5000, 0])
+    assert found.tokens[1] == 0
+    assert found.selections[1].result.status.value == "infeasible"
+    assert any("1 question without a selection (1): infeasible" in note for note in found.notes)
+
+
+def test_a_limit_leaves_a_bound_that_holds() -> None:
+    selector = Selector.raw(redundancy_weight=0.5, options=SolveOptions(relative_gap=0.2))
+    for seed in range(6):
+        given = pools(3, 200 + seed, n=7)
+        found = allocate(given, 150, selector=selector)
+        best = optimum([every(p, selector) for p in given], 150, [1.0] * 3)
+        assert found.bound is not None
+        assert found.value <= best + 1e-6 <= found.bound + 2e-6
+
+
+@pytest.mark.parametrize("solver", ["greedy", "local_search"])
+def test_the_bound_of_a_heuristic_holds_too(solver: str) -> None:
+    given = pools(4, 1)
+    found = allocate(given, 100, selector=Selector.raw(redundancy_weight=0.3, solver=solver))
+    best = optimum([every(p, Selector.raw(redundancy_weight=0.3)) for p in given], 100, [1.0] * 4)
+    assert found.tokens_used <= 100
+    assert found.value <= best + 1e-9
+    assert found.bound is None or best <= found.bound + 1e-6
+
+
+def test_workers_change_nothing() -> None:
+    given = pools(20, 12, n=9)
+    one = allocate(given, 1200, selector=SELECTOR)
+    two = allocate(given, 1200, selector=SELECTOR, workers=2)
+    assert one.to_dict() == two.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"total_tokens": 0}, "total_tokens=0 must be >= 1"),
+        ({"total_tokens": 2.5}, "total_tokens=2.5 must be a whole number"),
+        ({"weights": [1.0]}, "weights has 1 values, expected 2"),
+        ({"weights": [1.0, -1.0]}, r"weights\[1\]=-1.0 must be a number from"),
+        ({"weights": [1.0, float("nan")]}, r"weights\[1\]=nan must be a number from"),
+        ({"floors": [1, 2, 3]}, "floors has 3 values, expected one, or 2"),
+        ({"ceilings": [1.5, 3]}, r"ceilings\[0\]=1.5 must be a whole number"),
+        ({"ceilings": 0}, r"ceilings\[0\]=0 must be >= 1"),
+        ({"floors": 50, "ceilings": 40}, r"floors\[0\]=50 is above ceilings\[0\]=40"),
+        ({"floors": 40}, "total_tokens=60 is too little: what must be chosen"),
+        ({"selector": Selector(token_price=0.1)}, "token_price=0.1 is what is looked for here"),
+        ({"selector": Selector(counterpart="joint", radius=0.1)}, "counterpart='joint' has no bound"),
+        ({"selector": Selector(solver="topk")}, "solver 'topk' ranks without looking at a price"),
+        ({"workers": 0}, "workers=0 must be a whole number >= 1"),
+        ({"pools": []}, "there are no pools"),
+        (
+            {"pools": [pools(1)[0], Candidates([], [], np.zeros(0), np.zeros(0, int))]},
+            "question 1: there are",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], words: str) -> None:
+    given: dict[str, Any] = {"pools": pools(2), "total_tokens": 60, "selector": SELECTOR, **changes}
+    with pytest.raises(InputError, match=words):
+        allocate(**given)
+
+
+def test_contradictions_are_told_together() -> None:
+    with pytest.raises(InputError) as told:
+        allocate(pools(2), 60, weights=[1.0], floors=[1, 2, 3])
+    assert len(told.value.problems) == 2
+
+
+@pytest.mark.parametrize("price", [-0.1, float("nan"), float("inf"), True])
+def test_a_price_is_a_number_that_is_not_negative(price: Any) -> None:
+    with pytest.raises(InputError, match="must be a number from 0"):
+        at_prices(pools(2), [0.1, price], selector=SELECTOR)
+
+
+@pytest.mark.parametrize("mean", [0, -5, float("nan"), float("inf"), True])
+def test_mean_tokens_are_above_0(mean: Any) -> None:
+    with pytest.raises(InputError, match="must be a number above 0"):
+        price_for(pools(2), mean, selector=SELECTOR)
