@@ -196,7 +196,12 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
     if not ids:
         raise InputError([*problems, "ids is null or empty: a question needs at least one passage"])
     n = len(ids)
-    read = {"ids": ids, "question": [row.get("question")], **{name: row.get(name) for name in _TEXTS}}
+    read = {
+        "ids": ids,
+        "question": [row.get("question")],
+        "embedder": [row.get("embedder")],
+        **{name: row.get(name) for name in _TEXTS},
+    }
     damaged = [name for name, given in read.items() if given and bytes in set(map(type, given))]
     if damaged:
         raise InputError([*problems, *(f"{name} is not valid UTF-8 text" for name in damaged)])
@@ -252,6 +257,7 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
             if name.startswith("score:") and value is not None
         },
         question=row.get("question") or "",
+        embedder=row.get("embedder") or "",
         links=row.get("links"),
         positions=row.get("positions"),
         similarity=row.get("similarity"),

@@ -14,6 +14,7 @@
     radius            list of numbers               how far each embedding may be off
     positions         list of whole numbers         place of each passage in its corpus
     question          string                        for relevance models
+    embedder          string                        fingerprint of the embeddings' model
     score:NAME        list of numbers               scores of a retriever, for relevance models
     budget_tokens     whole number                  of this question, instead of the run's
     weight            number                        what this question counts, where a total is shared
@@ -49,6 +50,7 @@ COLUMNS = {
     "radius": "numbers",
     "positions": "numbers",
     "question": "text",
+    "embedder": "text",
     "budget_tokens": "number",
     "weight": "number",
 }
@@ -179,7 +181,7 @@ def _needed(there: set[str], selector: Selector) -> set[str]:
     needed = set(there)
     model = selector.relevance_model != "given"
     if selector.relevance_model == "auto":  # without scores of a retriever, relevance is all that it looks at
-        model = {"question", *(f"{_SCORE}{name}" for name in ("dense", "bm25", "fused"))} <= there
+        model = {"question", "texts", *(f"{_SCORE}{name}" for name in ("dense", "bm25", "fused"))} <= there
     robust = selector.radius > 0 or selector.uncertainty is not None
     robust = robust or bool(selector.passage_radii) or "radius" in there
     side = selector.side
@@ -196,7 +198,8 @@ def _needed(there: set[str], selector: Selector) -> set[str]:
         needed -= {"question", *(name for name in there if name.startswith(_SCORE))}
         if "tokens" in there:
             needed -= {"texts", "titles"}
-    if selector.link_benefit in (0, "auto") and not model:
+    valued = selector.relevance_model != "given"
+    if (selector.link_benefit == 0 or (selector.link_benefit == "auto" and not valued)) and not model:
         needed -= {"links"}
     if selector.prompt_order != "document":
         needed -= {"positions"}

@@ -44,6 +44,7 @@ _SITE = re.compile(r"\s+[-|\u2013\u2014\u00b7\u00bb]\s+|:\s+")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _HEADING = re.compile(r" {0,3}#[ \t]+(.+?)(?:[ \t]+#+)?[ \t]*$")
 _UNDERLINE = re.compile(r" {0,3}=+[ \t]*$")
+_BLOCK = re.compile(r"\s{0,3}([-+*>]|\d+[.)])\s")  # of a list or a quotation
 _OLE = b"\xd0\xcf\x11\xe0"  # what Word wraps an encrypted document in, and what .doc files are
 
 
@@ -180,8 +181,9 @@ def _markdown(text: str, name: str) -> Document:
         if mark and (not fence or (mark[1].startswith(fence) and not lines[k][mark.end() :].strip())):
             fence = "" if fence else mark[1]
         elif not fence and (found := _heading(lines, k)):
-            title, end = found
-            if not "".join(lines[:k]).strip() and "".join(lines[end:]).strip():
+            title, end, whole = found
+            # A heading of which the title leaves something out stays in the text: nothing is lost.
+            if whole and not "".join(lines[:k]).strip() and "".join(lines[end:]).strip():
                 text = "\n".join(lines[end:])
             return Document(title, (("", text),))
     return Document(name, (("", text),))
@@ -194,18 +196,27 @@ def _front_matter(lines: list[str]) -> int:
     return 0
 
 
-def _heading(lines: list[str], k: int) -> tuple[str, int] | None:
-    """The text of a heading of the first level that begins in line k, and the line after it."""
+def _heading(lines: list[str], k: int) -> tuple[str, int, bool] | None:
+    """A heading of the first level in line k: its text, the line after it, whether that is all of it."""
     end = k + 1
     if found := _HEADING.match(lines[k]):
         text = found[1]
-    elif end < len(lines) and _UNDERLINE.match(lines[end]) and (k == 0 or not lines[k - 1].strip()):
+    elif (
+        end < len(lines)
+        and _UNDERLINE.match(lines[end])
+        and (k == 0 or not lines[k - 1].strip())
+        and not _BLOCK.match(lines[k])
+    ):
         text, end = lines[k], end + 1
     else:
         return None
-    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)  # links and pictures
-    text = " ".join(re.sub(r"[*`]|\b_|_\b", "", text).split())
-    return (text, end) if text else None
+    plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)  # links and pictures
+    plain = re.sub(r"`([^`]+)`", r"\1", plain)
+    for mark in (r"\*\*", "__", r"\*", "_"):  # around words, not within them or between spaces
+        plain = re.sub(rf"(?<![\w*]){mark}(?=[^\s*_])(.+?)(?<=[^\s*_]){mark}(?![\w*])", r"\1", plain)
+    title = " ".join(plain.split())
+    raw = " ".join(text.split())
+    return (title, end, title in (raw, re.sub("[*`]", "", raw))) if title else None
 
 
 # Pages -----------------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ from the whole pool, the same for each of its passages (`mio_rag.relevance.pool`
     pool_question_words   words of the question that are not common ones, over 10, at most 2
     pool_question_names   capitalised words and numbers of the question, at most 5
 
-products of two features, written "a*b"; and, from the probabilities p of the stage before and the evidence
-links of the pool, of weight w <= 1:
+products of one of these and one of the pool, written "a*b"; and, from the probabilities p of the stage before
+and the evidence links of the pool, of weight w <= 1:
 
     best_mentioning    largest w p among the passages that mention this one
     best_mentioned     largest w p among the passages that this one mentions
@@ -59,6 +59,7 @@ from mio_rag.errors import InputError
 from mio_rag.names import leading_name, name_key
 from mio_rag.relevance.pool import (
     GIVEN,
+    MADE,
     given,
     log_rank,
     pool_facts,
@@ -69,13 +70,13 @@ from mio_rag.relevance.pool import (
 
 __all__ = [
     "BASE_FEATURES",
-    "GIVEN",
     "LINK_FEATURES",
     "available_features",
     "cosine_slopes",
     "feature_matrix",
     "is_monotone",
     "missing",
+    "product_problem",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -167,6 +168,18 @@ def is_monotone(name: str) -> bool:
     return any(part in _MONOTONE for part in name.split("*"))
 
 
+def product_problem(name: str) -> str | None:
+    """Why a product of features is none that a model can use; None for a good one, and for no product."""
+    parts = name.split("*")
+    of_pool = [part.startswith("pool_") for part in parts]
+    if len(parts) == 1 or (len(parts) == 2 and any(of_pool) and all(part in _BASE for part in parts)):
+        return None
+    return (
+        f"'{name}' is no product of a feature of the passage and one of the pool (pool_...): scores of "
+        "re-rankers and links cannot be multiplied"
+    )
+
+
 def cosine_slopes(candidates: Candidates, names: Sequence[str]) -> FloatArray:
     """By how much each feature falls with a passage's own cosine, as long as ranks stay; shape (k,)."""
     return np.array([_slope(candidates, name) for name in names])
@@ -216,7 +229,7 @@ def missing(candidates: Candidates, name: str) -> str | None:
 
 def available_features(candidates: Candidates, *, links: bool = True) -> tuple[str, ...]:
     """Names of the features that these candidates can give, scores of re-rankers included."""
-    added = [key for key in sorted(candidates.scores) if key not in ("dense", "bm25", "fused", GIVEN)]
+    added = [key for key in sorted(candidates.scores) if key not in ("dense", "bm25", "fused", GIVEN, MADE)]
     extra = [f"{kind}:{key}" for key in added for kind in ("score", "gap")]
     names = [*BASE_FEATURES, *extra, *(LINK_FEATURES if links else ())]
     return tuple(name for name in names if missing(candidates, name) is None)

@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError, require
+from mio_rag.formulations.numbers import is_setting
 from mio_rag.relevance.calibration import calibration_measures, reliability
 from mio_rag.relevance.features import LINK_FEATURES, available_features, feature_matrix, is_monotone
 from mio_rag.relevance.model import Kind, RelevanceModel, Stage
@@ -116,6 +117,10 @@ def fit(
             f"{useless} of {len(pools)} questions have a passage in their pool that is not needed: at least "
             f"{2 * _FOLDS} are needed to fit a model; retrieve larger pools, or check gold_ids"
         )
+    if not is_setting(rank_prior):
+        raise InputError(f"rank_prior={rank_prior!r} must be a number >= 0")
+    if not strengths or not all(is_setting(strength) and strength > 0 for strength in strengths):
+        raise InputError(f"strengths={strengths!r} must be numbers > 0, at least one")
     if not 0 <= link_stages <= 3:
         raise InputError(f"link_stages={link_stages} must be between 0 and 3")
     every = [set(available_features(pool.candidates)) for pool in labelled]

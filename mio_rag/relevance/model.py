@@ -21,7 +21,14 @@ from scipy.special import expit
 from mio_rag.candidates import Candidates
 from mio_rag.errors import DataError, InputError
 from mio_rag.reading import read_json
-from mio_rag.relevance.features import GIVEN, LINK_FEATURES, cosine_slopes, feature_matrix, is_monotone
+from mio_rag.relevance.features import (
+    LINK_FEATURES,
+    cosine_slopes,
+    feature_matrix,
+    is_monotone,
+    product_problem,
+)
+from mio_rag.relevance.pool import GIVEN, MADE, given
 
 __all__ = ["FORMAT", "SHIPPED", "VERSION", "Kind", "RelevanceModel", "Stage", "load_model"]
 
@@ -63,6 +70,7 @@ class Stage:
                 for name, weight in zip(self.features, self.weights, strict=True)
                 if is_monotone(name) and weight < 0
             ]
+        problems += [problem for name in self.features if (problem := product_problem(name))]
         if problems:
             raise InputError(problems)
 
@@ -227,9 +235,10 @@ class RelevanceModel:
         return probability
 
     def valued(self, candidates: Candidates) -> Candidates:
-        """The candidates with these probabilities as relevance; what it was stays in scores["given"]."""
-        scores = {GIVEN: candidates.relevance, **candidates.scores}
-        return replace(candidates, relevance=self.probabilities(candidates), scores=scores)
+        """The candidates with these probabilities as relevance; what it was stays among the scores."""
+        made = self.probabilities(candidates)
+        scores = {**candidates.scores, GIVEN: given(candidates), MADE: made}
+        return replace(candidates, relevance=made, scores=scores)
 
     def outside(self, candidates: Candidates) -> str | None:
         """Which score of a pool lies where none did in fitting; None where all are within what was seen."""

@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
 
-__all__ = ["GIVEN", "given", "log_rank", "pool_facts", "question_cover", "question_names", "spread"]
+__all__ = ["GIVEN", "MADE", "given", "log_rank", "pool_facts", "question_cover", "question_names", "spread"]
 
 FloatArray = NDArray[np.float64]
 
 #: Where candidates keep the relevance that they came with, once a model has replaced it.
-GIVEN = "given"
+GIVEN = "relevance before the model"
+#: What the model made of it: as long as that is the relevance, nobody has changed it since.
+MADE = "relevance by the model"
 _AGREEMENT = 10  # best passages of each ranking that are compared
+_SMALLEST = 1e-290  # of a spread: what is divided by less is no number any more
 _HEAD = 50  # passages that tell how far scores spread; links may have added more
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"\b[A-Z]\w+|\d+")
@@ -34,8 +37,13 @@ _COMMON = frozenset(_COMMON_WORDS.split())
 
 
 def given(candidates: Candidates) -> FloatArray:
-    """The scores that the candidates came with, whatever a model has made of them since."""
-    return np.asarray(candidates.scores.get(GIVEN, candidates.relevance), dtype=np.float64)
+    """The scores that the candidates came with, whatever a model has made of them since.
+
+    A relevance that somebody put in place of the model's counts as what they came with.
+    """
+    made = candidates.scores.get(MADE)
+    by_model = made is not None and np.array_equal(made, candidates.relevance)
+    return np.asarray(candidates.scores[GIVEN] if by_model else candidates.relevance, dtype=np.float64)
 
 
 def log_rank(scores: FloatArray) -> FloatArray:
@@ -51,14 +59,15 @@ def spread(scores: FloatArray) -> float:
     best = np.sort(scores)[::-1][:_HEAD]
     scale = float(np.abs(best).max(initial=0.0))
     share = float((best / scale).std()) if scale else 0.0  # of the scale: squares of large scores overflow
-    return share * scale if share > 1e-9 else 0.0
+    return share * scale if share > 1e-9 and share * scale > _SMALLEST else 0.0
 
 
 @lru_cache(maxsize=4)
 def pool_facts(candidates: Candidates) -> dict[str, float]:
     """The numbers of a pool by the names of `mio_rag.relevance.features`, each >= 0."""
     dense, bm25 = (np.asarray(candidates.scores[name], dtype=np.float64) for name in ("dense", "bm25"))
-    head = slice(0, _HEAD)
+    fused = np.asarray(candidates.scores.get("fused", dense), dtype=np.float64)
+    head = np.argsort(-fused, kind="stable")[:_HEAD]
     names = _asked_names(candidates.question)
     facts = {
         "pool_agreement": _agreement(dense, bm25),

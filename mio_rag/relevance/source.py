@@ -23,7 +23,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.relevance.features import LINK_FEATURES, missing
 from mio_rag.relevance.model import RelevanceModel, load_model
-from mio_rag.relevance.pool import given
+from mio_rag.relevance.pool import GIVEN, MADE, given
 
 __all__ = ["Relevance", "RelevanceSource", "SourceKind", "relevance_of"]
 
@@ -33,6 +33,7 @@ SourceKind = Literal["given", "model", "fitted weights", "ranks", "scores"]
 
 #: Weights for one embedder each, which they name by the beginning of its fingerprint.
 _FITTED = ("minilm", "tfidf")
+_SAME = 1e-5  # of two cosines, one of which may have been kept in single precision
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,7 @@ _REPLACED = RelevanceSource(
     "probabilities by the order and the gaps of the relevance given, which is not what the Retriever gave",
 )
 _GIVEN = RelevanceSource("given", "as the candidates have it")
-_RANKS = RelevanceSource(
-    "ranks", "probabilities by ranks and gaps: no weights that ship were fitted on this embedder"
-)
+_RANKS = "probabilities by ranks and gaps: no weights that ship were fitted on this embedder"
 _SCORES = RelevanceSource("scores", "probabilities by the order and the gaps of the scores given")
 
 
@@ -97,13 +96,17 @@ def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceMo
     by_ranks = _shipped("ranks", links)
     if any(missing(candidates, name) for name in by_ranks.features if name not in LINK_FEATURES):
         return _shipped("scores", links), _SCORES
-    if not np.array_equal(given(candidates), candidates.scores["dense"]):
+    if not np.allclose(given(candidates), candidates.scores["dense"], rtol=0, atol=_SAME):
         return _shipped("scores", links), _REPLACED
+    unused = sorted(set(candidates.scores) - {"dense", "bm25", "fused", GIVEN, MADE})
+    besides = f" (without {', '.join(unused)}: fit a model to use it)" if unused else ""
     for name in _FITTED:
         fitted = _shipped(name, links)
         if not candidates.embedder.startswith(fitted.embedder):
             continue
         if (outside := fitted.outside(candidates)) is not None:
-            return by_ranks, RelevanceSource("ranks", f"probabilities by ranks and gaps: {outside}")
-        return fitted, RelevanceSource("fitted weights", f"probabilities by weights fitted on '{name}'")
-    return by_ranks, _RANKS
+            return by_ranks, RelevanceSource("ranks", f"probabilities by ranks and gaps: {outside}{besides}")
+        return fitted, RelevanceSource(
+            "fitted weights", f"probabilities by weights fitted on '{name}'{besides}"
+        )
+    return by_ranks, RelevanceSource("ranks", _RANKS + besides)

@@ -60,7 +60,8 @@ class Selector(Settings):
         InputError
             If there is no such preset, or it excludes a setting.
         """
-        return cls(**{**preset_settings(name, settings), **settings})
+        told = [setting for setting, value in settings.items() if value not in (None, "given")]
+        return cls(**{**preset_settings(name, told), **settings})
 
     @classmethod
     def raw(cls, **settings: Any) -> Selector:

@@ -209,6 +209,10 @@ class Settings:
         if problems:
             raise InputError(problems)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: the settings, without what was kept by the identity of objects of this process."""
+        return {name: value for name, value in self.__dict__.items() if name != "_resolved"}
+
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain data for JSON."""
         settings = asdict(replace(self, uncertainty=None, passage_radii={}))

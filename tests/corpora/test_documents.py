@@ -173,8 +173,8 @@ HTML = """<!DOCTYPE html><html><head><meta charset="utf-8"><title>The  Po </titl
 MARKDOWN = {  # text -> title, and what is left of the text
     "# Arno\n\nIt flows.": ("Arno", "It flows."),
     "\n\n#  The `Arno` at **Pisa** ##\nIt flows.": ("The Arno at Pisa", "It flows."),
-    "The [Arno](a.md)\n====\nIt flows.": ("The Arno", "It flows."),
-    "# snake_case and _emphasis_\nIt flows.": ("snake_case and emphasis", "It flows."),
+    "The [Arno](a.md)\n====\nIt flows.": ("The Arno", None),  # the title leaves the address out
+    "# snake_case and _emphasis_\nIt flows.": ("snake_case and emphasis", None),
     "---\n# a comment\ntags: x\n---\n# Arno\nIt flows.": ("Arno", None),
     "It flows.\n\n# Arno\nTo Pisa.": ("Arno", None),
     "```sh\n# install\n```\n# Arno\nIt flows.": ("Arno", None),
@@ -193,6 +193,24 @@ def test_the_first_heading_is_the_title_of_a_markdown_file(tmp_path: Path, text:
     read = read_document(tmp_path / "page.md", 10_000)
     assert read.title == title
     assert read.parts[0][1].strip() == (text.strip() if left is None else left)
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "kept"),
+    [
+        ("# a*b and 2 * 3\n\nx", "a*b and 2 * 3", "x"),
+        ("# The *Forth* `Bridge`\n\nx", "The Forth Bridge", "x"),
+        ("# [RFC 9110](https://x.org/rfc)\n\nx", "RFC 9110", "https://x.org/rfc"),
+        ("# __init__\n\nx", "init", "__init__"),
+        ("- a\n===\nb", "odd", "- a"),
+        ("> q\n===\nb", "odd", "> q"),
+    ],
+)
+def test_nothing_of_a_heading_is_lost(tmp_path: Path, text: str, title: str, kept: str) -> None:
+    (tmp_path / "odd.md").write_text(text)
+    (passage,) = load_dataset(tmp_path).passages
+    assert passage.title == title
+    assert kept in passage.text
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Where relevance comes from where nobody says: by what candidates bring, never a silent mismatch."""
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,8 @@ from mio_rag import Candidates, Retriever, Selector, select
 from mio_rag.errors import InputError
 from mio_rag.relevance import feature_matrix, load_model
 from mio_rag.relevance.features import cosine_slopes
-from mio_rag.relevance.model import SHIPPED
+from mio_rag.relevance.model import SHIPPED, RelevanceModel, Stage
+from mio_rag.relevance.pool import given
 from mio_rag.relevance.source import relevance_of
 from mio_rag.selection.presets import PRESETS
 
@@ -92,6 +94,7 @@ def test_without_links_the_stages_that_need_none_are_used(pool: Candidates) -> N
         [1e-30, 1e-31, 1e-32, 0.0],
         [1e6, 9e5, 1e5, 0.0],
         [7.0, 7.0, 7.0, 7.0],
+        [2e-310, 1e-310, 5e-324, 0.0],
     ],
 )
 def test_scores_of_any_scale_choose_something_and_keep_their_order(scores: list[float]) -> None:
@@ -120,7 +123,12 @@ def test_probabilities_are_made_once_from_the_scores_that_were_given(pool: Candi
     bare = Candidates(ids=pool.ids, texts=pool.texts, relevance=pool.relevance, tokens=pool.tokens)
     selector = Selector()
     once = selector.valued(bare)
-    assert np.array_equal(once.scores["given"], bare.relevance)
+    assert np.array_equal(given(once), bare.relevance)
+    own = replace(once, relevance=np.arange(len(once), dtype=float))  # somebody knows better
+    assert np.array_equal(given(own), own.relevance)
+    assert selector.valued(own).relevance.argmax() == len(once) - 1
+    named = replace(bare, scores={"given": -bare.relevance})  # a score of one's own, whatever its name
+    assert np.array_equal(selector.valued(named).relevance, once.relevance)
     assert np.array_equal(selector.valued(once).relevance, once.relevance)
     assert np.array_equal(selector.select(once, 200).candidates.relevance, once.relevance)
 
@@ -157,7 +165,11 @@ def test_shipped_weights_say_what_they_were_fitted_on() -> None:
 
 def test_presets_change_what_they_say(pool: Candidates) -> None:
     assert Selector.preset("default") == Selector()
-    assert Selector.raw() == Selector.preset("raw")
+    assert Selector.raw() == Selector.preset("raw") == Selector.raw(relevance_model="given")
+    kept = Selector()
+    kept.resolved(pool)
+    assert pickle.loads(pickle.dumps(kept)) == kept
+    assert "_resolved" not in pickle.loads(pickle.dumps(kept)).__dict__  # known by objects of this process
     tokens = {name: Selector.preset(name).select(pool, 400).tokens_used for name in PRESETS}
     assert tokens["frugal"] < tokens["default"] <= tokens["thorough"] <= 400
     assert Selector.preset("frugal", max_passages=2).max_passages == 2
@@ -195,3 +207,18 @@ def test_a_configuration_names_every_set_of_weights_that_ships() -> None:
     from mio_rag.cli.options import config
 
     assert set(config._NAMED_RELEVANCE) == {"auto", "given", "cosine", *SHIPPED}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["spread_gap*bm25_share", "cosine*cosine_gap", "score:dense*pool_agreement",
+     "best_mentioning*pool_agreement", "pool_agreement*spread_gap*bm25_share"],
+)  # fmt: skip
+def test_products_that_no_worst_case_holds_for_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match="is no product of a feature of the passage and one of the pool"):
+        RelevanceModel((Stage((name,), (1.0,), 0.0),))
+
+
+def test_scores_of_a_reranker_that_no_shipped_weights_know_are_named(pool: Candidates) -> None:
+    scored = replace(pool, scores={**pool.scores, "cross-encoder": pool.relevance})
+    assert "without cross-encoder: fit a model to use it" in relevance_of("auto", scored)[1].why

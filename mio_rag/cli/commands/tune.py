@@ -259,7 +259,8 @@ def _options(
     from mio_rag.relevance.model import SHIPPED
 
     setting = found.setting
-    relevance = model or evidence.relevance
+    # A file without it would start from the default, whatever the preset was.
+    relevance = model or evidence.relevance or ("given" if program.preset == "raw" else None)
     if model is None and relevance not in (None, "auto", "given", "cosine", *SHIPPED):
         relevance = str(Path(relevance).resolve())
     return {

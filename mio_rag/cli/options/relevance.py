@@ -25,7 +25,7 @@ Rerank = Annotated[
     typer.Option(
         "--rerank",
         help="Re-rank the pool: maxsim, cross-encoder:ID_OR_PATH or yes-no:GENERATOR. The score is "
-        "used by the relevance model and by rankings. Repeatable.",
+        "used by rankings, and by relevance models that were fitted with it. Repeatable.",
     ),
 ]
 

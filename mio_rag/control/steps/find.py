@@ -31,9 +31,9 @@ class SelectingFinder:
         with meter.timed("retrieve", retrieval_calls=1):
             found = self.retriever.retrieve(query)
         with meter.timed("select"):
-            pool = (
-                found if memory.pool is None else merge_pools(memory.pool, found, self.retriever.pool, before)
-            )
+            pool = found
+            if memory.pool is not None:  # as many as one query brings, links included
+                pool = merge_pools(memory.pool, found, max(len(memory.pool), len(found)), before)
             selection = self.selector.select(pool, memory.budget_tokens, self.retriever.counter)
         if selection.result.x is None:
             raise InfeasibleError(selection.explain())

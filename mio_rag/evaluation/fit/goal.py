@@ -26,7 +26,7 @@ from mio_rag.relevance import Labelled, RelevanceModel, fit
 from mio_rag.relevance.model import Kind
 from mio_rag.relevance.source import Relevance
 from mio_rag.selection.selector import Selector
-from mio_rag.selection.settings import LINK_BENEFIT, Settings
+from mio_rag.selection.settings import Settings
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import Status
 from mio_rag.types import Question
@@ -93,7 +93,7 @@ class Setting:
             selector.redundancy_weight,
             selector.passage_penalty,
             selector.token_price,
-            LINK_BENEFIT if isinstance(selector.link_benefit, str) else selector.link_benefit,
+            selector.link_benefit if not isinstance(selector.link_benefit, str) else 0.0,
             selector.redundancy_by_relevance,
             cap,
             int(budget_tokens),

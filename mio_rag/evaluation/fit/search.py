@@ -46,6 +46,7 @@ from mio_rag.relevance import RelevanceModel
 from mio_rag.relevance.model import Kind
 from mio_rag.relevance.source import Relevance
 from mio_rag.selection.selector import Selector
+from mio_rag.selection.settings import LINK_BENEFIT
 from mio_rag.types import Question
 
 __all__ = ["TuneResult", "TuneSettings", "tune"]
@@ -266,8 +267,10 @@ class _Searches:
         # The model has valued the pools by the time that programs are built.
         self.selector = dataclasses.replace(settings.start, relevance_model="given")
         start = settings.start
-        if start.link_benefit == "auto" and not all(pool.links is not None for pool in pools):
-            start = dataclasses.replace(start, link_benefit=0.0)
+        if start.link_benefit == "auto":
+            by_model = settings.relevance not in ("given", None)
+            linked = by_model and all(pool.links is not None for pool in pools)
+            start = dataclasses.replace(start, link_benefit=LINK_BENEFIT if linked else 0.0)
         self.start = Setting.of(start, settings.goal.budget_tokens)
         # All that a reading depends on; how long a search goes on is not part of it.
         model = settings.relevance
