@@ -142,7 +142,7 @@ def attacked(pool: Candidates, rng: np.random.Generator, label: str = "") -> lis
             redundancy_weight=float(rng.choice([0.05, 0.1, 0.3])), passage_penalty=0.0, options=_OPTIONS
         )
         if relevance == "calibrated":
-            base = replace(base, relevance_model=load_model("default"), link_benefit=0.2)
+            base = replace(base, relevance_model=load_model("ranks"), link_benefit=0.2)
         one = _Attacker(base, uncertainty, pool, f"{relevance}|{kind}", label)
         found += [one.attacked(x, int(rng.integers(2**31))) for x in _decisions(base, uncertainty, pool, rng)]
     return found

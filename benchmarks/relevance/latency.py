@@ -85,7 +85,7 @@ def measure(
         redundancy_weight=0.0,
         passage_penalty=0.0,
         link_benefit=LINK_BENEFIT,
-        relevance_model=load_model("default"),
+        relevance_model=load_model("ranks"),  # of any embedder
         options=SolveOptions(time_limit_seconds=2.0),
     )
     retriever = Retriever(index, pool=pool, link_hops=1)

@@ -74,7 +74,7 @@ def _study(given: argparse.Namespace) -> int:
     radii = numbers("--radii", given.radii, float)
     if given.limit < 2:
         raise InputError(f"--limit={given.limit} must be >= 2: differences are over questions")
-    model = load_model("default")
+    model = load_model("ranks")  # of any embedder
     assert model is not None
     plan = Plan(budgets, radii, model)
     results = {name: _set(given, name, plan) for name in names}
