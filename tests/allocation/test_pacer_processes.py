@@ -6,8 +6,6 @@ import os
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,56 +13,76 @@ import pytest
 
 from mio_rag.allocation.pacer import Pacer
 
-ROOT = Path(__file__).parents[2]
 TOTAL, KILLS = 400_000, 24
 
-#: Asks and spends; it says when it begins.
-WORKER = """
-import random, sys
-from mio_rag.allocation.pacer import Pacer
-path, total, count, seed = sys.argv[1], *map(int, sys.argv[2:])
-pacer, rng, spent = Pacer(total, horizon=2000, path=path, most=900), random.Random(seed), 0
-print("ready", flush=True)
-for _ in range(count):
-    reservation = pacer.ask()
-    used = rng.randint(0, reservation.allowed)
-    pacer.spent(reservation, used)
-    spent += used
-print(spent, flush=True)
-"""
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
 
 
-def worker(path: Path, count: int, seed: int, total: int = TOTAL) -> subprocess.Popen[str]:
-    """A process at work on a pacer's file."""
-    command = [sys.executable, "-c", WORKER, str(path), str(total), str(count), str(seed)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+class Worker:
+    """A process at work on a pacer's file: it says when it begins, and what it has spent.
+
+    A fork, since a new interpreter takes longer to start than most of these live.
+    """
+
+    def __init__(self, path: Path, count: int, seed: int, total: int = TOTAL) -> None:
+        told, tell = os.pipe()
+        self.number = os.fork()
+        if self.number == 0:
+            code = 1
+            try:
+                os.close(told)
+                spend(path, count, seed, total, tell)
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(tell)
+        self.said = os.fdopen(told)
+
+    def ended(self) -> list[str]:
+        """Its words, once it has ended well."""
+        words = self.said.read().split()
+        self.said.close()
+        assert os.waitstatus_to_exitcode(os.waitpid(self.number, 0)[1]) == 0
+        return words
+
+    def kill(self) -> None:
+        """End it wherever it is."""
+        os.kill(self.number, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(self.number, 0)[1]) == -signal.SIGKILL
+        self.said.close()
+
+
+def spend(path: Path, count: int, seed: int, total: int, tell: int) -> None:
+    """Ask and spend, `count` times."""
+    pacer, rng, spent = Pacer(total, horizon=2000, path=path, most=900), random.Random(seed), 0
+    os.write(tell, b"ready\n")
+    for _ in range(count):
+        reservation = pacer.ask()
+        used = rng.randint(0, reservation.allowed)
+        pacer.spent(reservation, used)
+        spent += used
+    os.write(tell, f"{spent}\n".encode())
 
 
 def test_processes_keep_to_the_total_together(tmp_path: Path) -> None:
     path, total = tmp_path / "pacer.sqlite", 60_000
-    started = [worker(path, 400, seed, total) for seed in range(4)]
-    said = [process.communicate()[0].split() for process in started]
-    assert all(process.returncode == 0 for process in started)
+    started = [Worker(path, 400, seed, total) for seed in range(4)]
+    said = [worker.ended() for worker in started]
     account = Pacer(total, horizon=2000, path=path).account()
     assert account.spent == sum(int(words[-1]) for words in said) <= total
     assert account.left < 900  # they wanted more than there was
     assert (account.asked, account.finished, account.reserved) == (1600, 1600, 0)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL")
 def test_a_killed_process_loses_at_most_the_question_in_flight(tmp_path: Path) -> None:
     path, rng = tmp_path / "pacer.sqlite", random.Random(3)
-    witness = worker(path, 2500, 99)
+    witness = Worker(path, 2500, 99)
     for k in range(KILLS):
-        process = worker(path, 10**6, k)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        worker = Worker(path, 10**6, k)
+        assert worker.said.readline() == "ready\n"
         time.sleep(rng.uniform(0.0, 0.05))
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-        process.stdout.close()
-    witness.communicate()
-    assert witness.returncode == 0
+        worker.kill()
+    witness.ended()
     pacer = Pacer(TOTAL, horizon=2000, path=path)
     account = pacer.account()
     assert account.spent + account.reserved + account.left == TOTAL
