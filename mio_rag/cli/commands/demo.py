@@ -65,7 +65,7 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
     from mio_rag.evaluation.harness import EvaluationSettings
     from mio_rag.evaluation.run import evaluate_and_report
     from mio_rag.generation import check_generator, make_generator
-    from mio_rag.retrieval import CorpusIndex, RetrievalSettings
+    from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.embedders import check_embedder
     from mio_rag.selection.selector import Selector
     from mio_rag.solvers.result import SolveOptions
@@ -78,7 +78,6 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
     settings = EvaluationSettings(
         methods=("fused", "mmr", "exact"),
         budgets=_BUDGETS,
-        retrieval=RetrievalSettings(pool=30),
         selector=selector,
         max_tokens=32,
     )
