@@ -61,7 +61,8 @@ class WorstCase:
     counterpart : str
         Which counterpart was maximised: "termwise" or "joint".
     lower : float
-        Certified: no perturbation of the set makes the selection worth less.
+        Certified: no perturbation of the set makes the selection worth less. Where relevance comes from a
+        model, ranks, best scores and spreads of the pool stay as the search observed them.
     upper : float or None
         Reached: some perturbation makes it worth no more; None where none was looked for.
     programs : int
