@@ -81,7 +81,9 @@ class CurveValue:
         t = np.linspace(-1.0, 1.0, _SAMPLES)[:, None] * reach
         value = self.alone(t)
         left, floor = np.vstack([t[:-1], t[-1:]]), np.vstack([value[1:], value[-1:]])
-        width = np.where(reach > 0, 2 * reach / (_SAMPLES - 1), 1.0)
+        # A reach that underflows when it is shared out is as good as none: the curve is flat there.
+        width = 2 * reach / (_SAMPLES - 1)
+        width = np.where(width > 0, width, 1.0)
         steep = (value[:-1] - value[1:]) / width
         share = np.linspace(0.0, 1.0, _SLOPES - 1)[:, None]
         beta = steep.min(axis=0) + share * (steep.max(axis=0) - steep.min(axis=0))

@@ -13,6 +13,7 @@ from benchmarks.fuzz.claims import check_result
 from benchmarks.fuzz.endings import Wrong, strict
 from benchmarks.fuzz.odd import TEXTS, Odd, built, chance, number, pick, placed, scaled, simpler, value
 from mio_rag.adapters.plain import select
+from mio_rag.relevance.pool import given as came_with
 from mio_rag.selection.result import Selection
 from mio_rag.solvers import SolveOptions
 
@@ -166,16 +167,17 @@ def _check(made: Selection, given: dict[str, Any]) -> None:
     if (
         isinstance(scores, list)
         and all(type(s) is float for s in scores)
-        and pool.relevance.tolist() != scores
+        and came_with(pool).tolist() != scores
     ):
         raise Wrong("the pool has another relevance than was given", pool.relevance)
     plain = {"texts", "budget_tokens", "scores", "tokens", "redundancy_weight", "passage_penalty"}
     if set(given) == plain and given["redundancy_weight"] == given["passage_penalty"] == 0 and len(pool) < 9:
+        worth = pool.relevance.tolist()  # probabilities, by the order and gaps of the scores
         best = max(
-            sum(s for s, x in zip(scores or (), xs, strict=True) if x)
+            sum(s for s, x in zip(worth, xs, strict=True) if x)
             for xs in product((0, 1), repeat=len(pool))
             if sum(t for t, x in zip(tokens or (), xs, strict=True) if x) <= made.budget_tokens
         )
-        found = sum((scores or ())[i] for i in chosen)
+        found = sum(worth[i] for i in chosen)
         if found < best - 1e-6 - 1e-9 * abs(best):
             raise Wrong("another selection is worth more", f"{found} < {best}")

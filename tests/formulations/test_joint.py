@@ -267,3 +267,11 @@ def test_infeasible_stays_infeasible() -> None:
         lambda linear, pairwise: SelectionProgram(linear, pairwise, np.ones(8), -1),
     )  # fmt: skip
     assert drive(joint_steps(impossible, SolveOptions())).result.status is Status.INFEASIBLE
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_reach_that_underflows_has_flat_lines() -> None:
+    curve = CurveValue(lambda loss: 0.5 - loss, lambda loss: 0.5 - loss)
+    alpha, beta = curve.lines(np.array([5e-324, 0.0, 0.1]))
+    assert np.all(np.isfinite(alpha))
+    assert np.all(beta >= 0)
