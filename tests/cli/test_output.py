@@ -148,18 +148,18 @@ def test_an_interrupt_within_a_callback_is_not_lost() -> None:
 
 
 def test_what_is_kept_is_said_where_something_is(tmp_path: Path) -> None:
-    from mio_rag.cli.commands.batch import _kept
     from mio_rag.cli.output import kept_rows
+    from mio_rag.cli.show.batches import kept
 
     assert kept_rows(tmp_path)() == ""
     (tmp_path / "rows.jsonl").write_text("")
     assert kept_rows(tmp_path)() == ""
     (tmp_path / "rows.jsonl").write_text("{}\n")
     assert kept_rows(tmp_path)() == f"what was finished is kept in '{tmp_path}': continue with --resume"
-    assert _kept(tmp_path) == ""
+    assert kept(tmp_path) == ""
     (tmp_path / "selections").mkdir()
     (tmp_path / "selections" / "part-000000000000.parquet").write_bytes(b"")
-    assert _kept(tmp_path) == f"finished shards (1) are kept in '{tmp_path}': run the same command to resume"
+    assert kept(tmp_path) == f"finished shards (1) are kept in '{tmp_path}': run the same command to resume"
 
 
 # --- errors ------------------------------------------------------------------------------------------------
