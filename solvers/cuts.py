@@ -65,6 +65,8 @@ def joint_steps(
     options: SolveOptions,
     safe: Sequence[SelectionProgram] = (),
     max_cuts: int = MAX_CUTS,
+    *,
+    certified: SelectionProgram | None = None,
 ) -> Generator[SelectionProgram, SolveResult, JointResult]:
     """The programs that the cuts need solved, one by one; send each its result.
 
@@ -75,6 +77,9 @@ def joint_steps(
     safe : sequence of SelectionProgram
         Programs whose selections are good candidates (the termwise counterpart, the nominal program); solved
         first. Their bounds are not used.
+    certified : SelectionProgram, optional
+        One whose objective is never above the worst case (the termwise counterpart): a selection is worth the
+        larger of what it and the problem itself certify.
     """
     start = time.perf_counter()
     deadline = math.inf if options.time_limit_seconds is None else start + options.time_limit_seconds
@@ -100,7 +105,10 @@ def joint_steps(
                 found.append(last.x)
                 chosen = np.flatnonzero(last.x[: problem.n])
                 scenarios.append(problem.scenario(problem.worst(chosen)[0]))
-                best.offer(last.x, problem.lower(chosen) + problem.added(last.x))
+                lower = problem.lower(chosen) + problem.added(last.x)
+                if certified is not None:
+                    lower = max(lower, certified.objective(last.x))
+                best.offer(last.x, lower)
         if idle >= _IDLE:
             break  # mixtures of selections, not missing scenarios, keep the bound up
         if bound - best.value <= options.tolerance(best.value, scenarios[0].value_scale):

@@ -67,7 +67,9 @@ def solved(formulation: Formulation, budget_tokens: int) -> Generator[SelectionP
             )
         return Solved(program, (yield program))
     problem = formulation.joint(budget_tokens)
-    outcome = yield from joint_steps(problem, settings.options, (program, problem.scenario()))
+    outcome = yield from joint_steps(
+        problem, settings.options, (program, problem.scenario()), certified=program
+    )
     known = None
     if outcome.result.objective is not None and outcome.result.x is not None:
         known = WorstCase("joint", outcome.result.objective, outcome.upper, outcome.cuts)
