@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
 from mio_rag.control import make
-from mio_rag.corpora import load
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import CorpusIndex
 
@@ -99,12 +97,6 @@ def test_every_block_of_a_page_runs(
     monkeypatch.chdir(tmp_path)
     if page == README:
         documents(tmp_path / "my-documents", demo)
-        # Of 90 questions twelve, and half of the passages: what a block does with them is the same.
-        asked = demo.questions[:12]
-        gold = {passage for question in asked for passage in question.gold_ids}
-        kept = tuple(p for k, p in enumerate(demo.passages) if k % 2 or p.id in gold)
-        few = replace(demo, questions=asked, passages=kept)
-        monkeypatch.setattr(load, "_load_layout", lambda folder, name: few)
     else:
         shutil.copytree(index, tmp_path / "INDEX")
     names: dict[str, object] = {"__name__": "__main__"}

@@ -122,7 +122,7 @@ def test_bad_rows_stand_aside_and_spend_nothing(tmp_path: Path) -> None:
 
 def command(path: Path, out: Path, workers: int) -> list[str]:
     return [
-        "allocate", str(path), "--out", str(out), "--total-tokens", str(200 * 55), "--preset", "raw",
+        "allocate", str(path), "--out", str(out), "--total-tokens", str(400 * 55), "--preset", "raw",
         "--redundancy", "0.3", "--max-passages", "4", "--shard-rows", "10", "--sample", "40",
         "--workers", str(workers), "--json",
     ]  # fmt: skip
@@ -131,9 +131,9 @@ def command(path: Path, out: Path, workers: int) -> list[str]:
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="kills a process group")
 def test_killed_in_the_middle_the_rerun_ends_with_the_same_allocation(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    data = [{"query_id": f"q{k}", **pool(rng, n=30, d=24)} for k in range(200)]
+    data = [{"query_id": f"q{k}", **pool(rng, n=30, d=24)} for k in range(400)]
     path, out, whole = (
-        write(tmp_path / "c.parquet", data, row_group=50),
+        write(tmp_path / "c.parquet", data, row_group=100),
         tmp_path / "out",
         tmp_path / "whole",
     )
@@ -151,13 +151,13 @@ def test_killed_in_the_middle_the_rerun_ends_with_the_same_allocation(tmp_path: 
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     kept = len(list(out.glob("options-1/selections/part-*.parquet")))
-    assert 5 <= kept < 20
+    assert 5 <= kept < 40
     assert not list(out.glob("selections/part-*.parquet"))
     second = CliRunner().invoke(app, command(path, out, 0))
     assert second.exit_code == 0, second.output
     summary = json.loads(second.stdout)
-    assert 0 < summary["done_before"] < 200
-    checked(out, data, allocate_batch(path, out, 200 * 55, _as_asked(), sample=40, shard_rows=10, workers=0))
+    assert 0 < summary["done_before"] < 400
+    checked(out, data, allocate_batch(path, out, 400 * 55, _as_asked(), sample=40, shard_rows=10, workers=0))
     uninterrupted = CliRunner().invoke(app, command(path, whole, 0))
     assert uninterrupted.exit_code == 0
     names = sorted(p.name for p in (whole / "selections").iterdir())

@@ -1,7 +1,4 @@
-"""Certificates of the exact kernel under attack: programs that hypothesis shrinks, stages forced to begin.
-
-``python -m benchmarks trust`` checks the same of twenty thousand programs.
-"""
+"""Certificates of the exact kernel under attack: programs that hypothesis shrinks, stages forced to begin."""
 
 import warnings
 from collections import Counter
@@ -63,13 +60,13 @@ def programs(draw: st.DrawFn, n_min: int = 0, n_max: int = 9, with_rows: bool = 
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(program=programs(), seed=SEEDS)
 def test_every_certificate_holds(program: SelectionProgram, seed: int) -> None:
     assert check_all(program, np.random.default_rng(seed), Counter()) == []
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     program=programs(n_min=4),
     seed=SEEDS,
@@ -103,7 +100,7 @@ def test_forced_stages_do_reach_better_matrices() -> None:
     assert counts["reached a better matrix"] > 5, counts
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(program=programs(n_min=1), rounds=st.integers(0, 12), point=st.booleans(), seed=SEEDS)
 def test_incumbents_keep_the_rows_and_are_local_optima(
     program: SelectionProgram, rounds: int, point: bool, seed: int
@@ -137,7 +134,7 @@ def test_incumbents_keep_the_rows_and_are_local_optima(
                 assert problem.value(moved) <= value + 1e-9
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     items=st.lists(st.tuples(st.floats(-1, 5, width=32), st.floats(0, 9, width=32)), min_size=1, max_size=11),
     share=st.floats(0, 1.1),
@@ -159,7 +156,7 @@ def test_knapsack_search_equals_enumeration(
         assert p @ x >= best - 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     program=programs(n_min=3, with_rows=False),
     steps=st.integers(1, 12),
