@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from mio_rag.cli.options.config import config_text
+from mio_rag.cli.options.config import config_text, kept_options
 from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
 from mio_rag.cli.options.shared import (
     Json,
@@ -256,13 +256,7 @@ def _options(
     retrieval: str,
 ) -> dict[str, Any]:
     """The options of `select`, `ask` and `evaluate` that the figures were found with."""
-    from mio_rag.relevance.model import SHIPPED
-
     setting = found.setting
-    # A file without it would start from the default, whatever the preset was.
-    relevance = model or evidence.relevance or ("given" if program.preset == "raw" else None)
-    if model is None and relevance not in (None, "auto", "given", "cosine", *SHIPPED):
-        relevance = str(Path(relevance).resolve())
     return {
         "budget_tokens": setting.budget_tokens,
         "redundancy": setting.redundancy_weight,
@@ -270,15 +264,8 @@ def _options(
         "passage_penalty": setting.passage_penalty,
         "token_price": setting.token_price,
         "link_benefit": setting.link_benefit,
+        **kept_options(program, evidence, pool, retrieval, model),
         "max_per_source": setting.max_per_source,
-        "min_passages": program.min_passages,
-        "max_passages": program.max_passages,
-        "relevance": relevance,
-        "link_hops": evidence.link_hops,
-        "rerank": list(evidence.rerank) if evidence.rerank else None,
-        "prompt_order": evidence.prompt_order,
-        "pool": pool,
-        "retrieval": retrieval,
     }
 
 

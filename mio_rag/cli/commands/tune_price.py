@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mio_rag.cli.options.config import config_text
+from mio_rag.cli.options.config import config_text, kept_options
 from mio_rag.cli.options.relevance import RelevanceOptions
 from mio_rag.cli.options.shared import ProgramOptions, SolverOptions, load_index, make_selector
 from mio_rag.cli.output import Output
@@ -99,15 +99,8 @@ def _options(
     retrieval: str,
 ) -> dict[str, Any]:
     """The options of `select`, `ask` and `evaluate` under which so much is spent."""
-    from mio_rag.relevance.model import SHIPPED
-
-    relevance = evidence.relevance
-    if relevance not in (None, "auto", "given", "cosine", *SHIPPED):
-        relevance = str(Path(str(relevance)).resolve())
     return {
         "budget_tokens": ceiling,
-        # What the other presets set stands below.
-        "preset": "raw" if program.preset == "raw" else None,
         "redundancy": selector.redundancy_weight,
         "redundancy_by_relevance": selector.redundancy_by_relevance,
         "passage_penalty": selector.passage_penalty,
@@ -115,15 +108,7 @@ def _options(
         "link_benefit": None if selector.link_benefit == "auto" else selector.link_benefit,
         "radius": program.radius,
         "norm": program.norm,
-        "max_per_source": program.max_per_source,
-        "min_passages": program.min_passages,
-        "max_passages": program.max_passages,
-        "relevance": relevance,
-        "link_hops": evidence.link_hops,
-        "rerank": list(evidence.rerank) if evidence.rerank else None,
-        "prompt_order": evidence.prompt_order,
-        "pool": pool,
-        "retrieval": retrieval,
+        **kept_options(program, evidence, pool, retrieval),
     }
 
 

@@ -18,9 +18,36 @@ from mio_rag.cli.options.shared import ProgramOptions, SolverOptions
 from mio_rag.cli.options.side import SideOptions
 from mio_rag.errors import InputError
 
-__all__ = ["ConfigFile", "config_text", "read_config"]
+__all__ = ["ConfigFile", "config_text", "kept_options", "read_config"]
 
 _NAMED_RELEVANCE = ("auto", "given", "cosine", "default", "minilm", "tfidf", "ranks", "scores")
+
+
+def kept_options(
+    program: ProgramOptions, evidence: RelevanceOptions, pool: int, retrieval: str, model: str | None = None
+) -> dict[str, Any]:
+    """What a file holds of the options that a search for others leaves as they are.
+
+    Parameters
+    ----------
+    model : str, optional
+        File of a relevance model that was fitted meanwhile, beside the configuration.
+    """
+    # A file without it would start from the default, whatever the preset was.
+    relevance = model or evidence.relevance or ("given" if program.preset == "raw" else None)
+    if model is None and relevance is not None and relevance not in _NAMED_RELEVANCE:
+        relevance = str(Path(relevance).resolve())
+    return {
+        "max_per_source": program.max_per_source,
+        "min_passages": program.min_passages,
+        "max_passages": program.max_passages,
+        "relevance": relevance,
+        "link_hops": evidence.link_hops,
+        "rerank": list(evidence.rerank) if evidence.rerank else None,
+        "prompt_order": evidence.prompt_order,
+        "pool": pool,
+        "retrieval": retrieval,
+    }
 
 
 def config_text(options: Mapping[str, Any], measured: Mapping[str, Any], comment: str) -> str:

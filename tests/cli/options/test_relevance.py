@@ -133,3 +133,19 @@ def test_calibrate_refuses(
     bare = Dataset("bare", rivers.passages, rivers.questions[-1:])
     with pytest.raises(DataError, match="no question of 'bare' names its gold passages"):
         calibrate(bare, Retriever(river_index))
+
+
+def test_a_tuned_file_says_whose_relevance_it_was_found_with() -> None:
+    from mio_rag.cli.options.config import kept_options
+    from mio_rag.cli.options.relevance import RelevanceOptions
+    from mio_rag.cli.options.shared import ProgramOptions
+
+    def kept(preset: str, relevance: str | None, model: str | None = None) -> object:
+        options = kept_options(ProgramOptions(preset=preset), RelevanceOptions(relevance), 50, "fused", model)
+        return options["relevance"]
+
+    assert kept("raw", None) == "given"  # a file without it would start from the default
+    assert kept("frugal", None) is None
+    assert kept("default", "ranks") == "ranks"
+    assert kept("default", "m.json") == str(Path("m.json").resolve())
+    assert kept("raw", None, "m.relevance.json") == "m.relevance.json"
