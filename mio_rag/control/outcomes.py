@@ -1,0 +1,350 @@
+"""A table of outcomes: what every action did on every question, and what it cost.
+
+Run every action once on every training question, and whatever chooses among actions can be trained, replayed
+and compared exactly: against the best fixed action, the best mixture of fixed actions at the same cost, and
+the oracle that knows each question's best action.
+
+On disk it is Parquet, one row for a question and an action, with the measures of a ledger as columns.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mio_rag.errors import DataError, InputError, require
+from mio_rag.files import make_parent, replaced
+
+__all__ = ["FORMAT", "VERSION", "Outcomes", "read_outcomes"]
+
+FORMAT = "mio-rag-outcomes"
+VERSION = 1
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+_IDS = ("question_id", "action")
+_TEXTS = ("question", "set")
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """What each of m actions did on each of n questions.
+
+    Parameters
+    ----------
+    ids : tuple of str, length n
+        Of the questions, all different.
+    actions : tuple of str, length m
+        In the order in which they are to be listed, all different.
+    values : mapping of str to array, shape (n, m)
+        Name of a measure -> its values; nan where a measure is undefined. At least one.
+    questions : tuple of str, length n, optional
+        Their texts.
+    sets : tuple of str, length n, optional
+        The data set that each question comes from.
+    provenance : mapping
+        Where the table comes from: data, index, model, seed, versions. Plain data.
+
+    Raises
+    ------
+    InputError
+        With everything that does not fit together.
+    """
+
+    ids: tuple[str, ...]
+    actions: tuple[str, ...]
+    values: Mapping[str, FloatArray]
+    questions: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shape = (len(self.ids), len(self.actions))
+        problems = [
+            f"{name} holds '{twice}' more than once: each is one row or column"
+            for name, entries in (("ids", self.ids), ("actions", self.actions))
+            if (twice := _repeated(entries)) is not None
+        ]
+        if 0 in shape:
+            problems.append(f"there are {shape[0]} questions and {shape[1]} actions: at least one of each")
+        if not self.values:
+            problems.append("there is no measure: give at least one, for instance {'token_f1': array}")
+        kept = {}
+        for name, given in self.values.items():
+            array = np.array(given, dtype=np.float64)
+            if array.shape != shape:
+                problems.append(f"'{name}' has shape {array.shape}: {shape} is questions by actions")
+            if np.isinf(array).any():
+                problems.append(f"'{name}' holds an infinite value: measures are finite, nan is undefined")
+            array.setflags(write=False)
+            kept[name] = array
+        problems += [
+            f"{name} has {len(entries)} entries for {shape[0]} questions"
+            for name, entries in (("questions", self.questions), ("sets", self.sets))
+            if entries and len(entries) != shape[0]
+        ]
+        if problems:
+            raise InputError(problems)
+        object.__setattr__(self, "values", kept)
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: Iterable[Mapping[str, Any]],
+        measures: Sequence[str],
+        *,
+        action: str = "action",
+        actions: Sequence[str] | None = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> Outcomes:
+        """The table of rows such as a ledger's: one for each question and action.
+
+        Parameters
+        ----------
+        rows : iterable of mapping
+            With question_id, the column `action`, and the measures; question and set where they are known.
+        measures : sequence of str
+            Columns to keep. A measure that a row lacks is nan there; a failed row's quality is in the row.
+        action : str
+            Column that names the action; in a ledger "method".
+        actions : sequence of str, optional
+            The actions, in their order; others are left out. By default all, as they first occur.
+
+        Raises
+        ------
+        DataError
+            If an action is missing for a question, twice there, or a column is missing in every row.
+        """
+        rows = list(rows)
+        problems = [
+            f"column '{name}' is missing: there are {', '.join(sorted({c for row in rows for c in row}))}"
+            for name in ("question_id", action, *measures)
+            if not any(name in row for row in rows)
+        ]
+        if problems:
+            raise DataError(problems if rows else "there are no rows: run every action on every question")
+        order = list(dict.fromkeys(actions or (str(row[action]) for row in rows)))
+        cells: dict[tuple[str, str], Mapping[str, Any]] = {}
+        twice = []
+        for row in rows:
+            cell = (str(row["question_id"]), str(row[action]))
+            if cell[1] not in order:
+                continue
+            if cell in cells:
+                twice.append(f"question '{cell[0]}' has action '{cell[1]}' twice")
+            cells[cell] = row
+        ids = list(dict.fromkeys(question for question, _ in cells))
+        missing = [(q, a) for q in ids for a in order if (q, a) not in cells]
+        if missing or twice or not ids:
+            raise DataError(_gaps(missing, twice, order, len(ids)))
+        first = [cells[q, order[0]] for q in ids]
+        return cls(
+            tuple(ids),
+            tuple(order),
+            {m: np.array([[_number(cells[q, a].get(m)) for a in order] for q in ids]) for m in measures},
+            tuple(str(row["question"]) for row in first) if "question" in first[0] else (),
+            tuple(str(row["set"]) for row in first) if first[0].get("set") is not None else (),
+            dict(provenance or {}),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def of(self, measure: str) -> FloatArray:
+        """A measure's values, shape (n, m).
+
+        Raises
+        ------
+        InputError
+            If it is not in the table, or is undefined somewhere.
+        """
+        if measure not in self.values:
+            raise InputError(f"measure '{measure}' is not in the table: it holds {', '.join(self.values)}")
+        found = self.values[measure]
+        if np.isnan(found).any():
+            rows, columns = np.nonzero(np.isnan(found))
+            raise InputError(
+                f"measure '{measure}' is undefined in {len(rows)} of {found.size} cells, for instance for "
+                f"'{self.ids[rows[0]]}', {self.actions[columns[0]]}: choose another measure, or leave those "
+                "questions out with `where`"
+            )
+        return found
+
+    def where(self, kept: ArrayLike) -> Outcomes:
+        """The table of some questions: a mask of length n, or their places in the order wanted."""
+        places = np.arange(len(self))[np.asarray(kept)]
+        return Outcomes(
+            tuple(self.ids[i] for i in places),
+            self.actions,
+            {name: array[places] for name, array in self.values.items()},
+            tuple(self.questions[i] for i in places) if self.questions else (),
+            tuple(self.sets[i] for i in places) if self.sets else (),
+            self.provenance,
+        )
+
+    def cost(self, prices: Mapping[str, float]) -> FloatArray:
+        """What each action cost on each question, in units of quality, shape (n, m).
+
+        Parameters
+        ----------
+        prices : mapping of str to float
+            Name of a measure, for instance "prompt_tokens" -> what one unit of it must be worth, >= 0.
+        """
+        total = np.zeros((len(self.ids), len(self.actions)))
+        for name, price in prices.items():
+            if not 0 <= price < math.inf:
+                raise InputError(f"price of '{name}' is {price!r}: it must be finite and >= 0")
+            if price:
+                total += price * self.of(name)
+        return total
+
+    def utility(self, quality: str, prices: Mapping[str, float]) -> FloatArray:
+        """Quality less cost, shape (n, m)."""
+        return self.of(quality) - self.cost(prices)
+
+    def mean(self, measure: str, choice: ArrayLike) -> float:
+        """Mean of a measure over the questions under a choice.
+
+        Parameters
+        ----------
+        choice : array, shape (n,) of places of actions, or (n, m) of probabilities
+            One action each, or the probability of each, rows summing to 1.
+        """
+        return float(self.taken(measure, choice).mean())
+
+    def taken(self, measure: str, choice: ArrayLike) -> FloatArray:
+        """A measure's value, or its expectation, on each question under a choice, shape (n,); as `mean`."""
+        given = np.asarray(choice)
+        found = self.of(measure)
+        if given.ndim == 1 and given.shape[0] == len(self.ids) and np.issubdtype(given.dtype, np.integer):
+            if given.size and not (given.min() >= 0 and given.max() < len(self.actions)):
+                raise InputError(f"choice holds a place outside 0..{len(self.actions) - 1}")
+            return np.asarray(found[np.arange(len(self.ids)), given], dtype=np.float64)
+        if given.shape == found.shape and (given >= 0).all() and np.allclose(given.sum(axis=1), 1):
+            return np.asarray((found * given).sum(axis=1), dtype=np.float64)
+        raise InputError(
+            f"choice has shape {given.shape}: give one place of an action for each of {len(self.ids)} "
+            f"questions, or probabilities of shape {found.shape} whose rows sum to 1"
+        )
+
+    def best_fixed(self, quality: str, prices: Mapping[str, float]) -> int:
+        """Place of the one action of largest mean utility; of equal ones the first."""
+        return int(np.argmax(self.utility(quality, prices).mean(axis=0)))
+
+    def oracle(self, quality: str, prices: Mapping[str, float]) -> IntArray:
+        """Place of each question's action of largest utility, shape (n,): a bound that no policy can pass."""
+        return np.asarray(np.argmax(self.utility(quality, prices), axis=1), dtype=np.intp)
+
+    def fixed_at(self, quality: str, cost: str, spent: float) -> float:
+        """Mean quality of the best mixture of fixed actions whose mean cost is at most `spent`.
+
+        The strongest policy that looks at no question: draw one of two actions with fixed probabilities. It
+        is the upper concave envelope of the actions' means; a policy is worth its place if it lies above.
+
+        Returns
+        -------
+        float
+            nan where `spent` is below the cheapest action's mean cost.
+        """
+        points = zip(self.of(cost).mean(axis=0), self.of(quality).mean(axis=0), strict=True)
+        hull: list[tuple[float, float]] = []
+        for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
+            if hull and y <= hull[-1][1]:
+                continue  # costs more and is no better
+            while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], (x, y)):
+                hull.pop()
+            hull.append((float(x), float(y)))
+        if spent < hull[0][0]:
+            return math.nan
+        return float(np.interp(spent, [x for x, _ in hull], [y for _, y in hull]))
+
+    def write(self, path: Path) -> None:
+        """Write it as Parquet, whole or not at all.
+
+        Raises
+        ------
+        InputError
+            If it cannot be written.
+        """
+        arrow: Any = require("pyarrow", "evaluation", "tables of outcomes")
+        parquet: Any = require("pyarrow.parquet", "evaluation", "tables of outcomes")
+        n, m = len(self.ids), len(self.actions)
+        columns: dict[str, Any] = {
+            "question_id": [question for question in self.ids for _ in range(m)],
+            "action": list(self.actions) * n,
+        }
+        for name, texts in zip(_TEXTS, (self.questions, self.sets), strict=True):
+            if texts:
+                columns[name] = [text for text in texts for _ in range(m)]
+        columns |= {name: arrow.array(v.ravel(), from_pandas=True) for name, v in self.values.items()}
+        about = {"format": FORMAT, "version": VERSION, "provenance": dict(self.provenance)}
+        table = arrow.table(columns).replace_schema_metadata({FORMAT: json.dumps(about)})
+        make_parent(path)
+        with replaced(path) as partial:
+            parquet.write_table(table, partial)
+
+
+def read_outcomes(path: str | Path) -> Outcomes:
+    """Read what `Outcomes.write` wrote.
+
+    Raises
+    ------
+    DataError
+        If there is no such file, it is no table of outcomes, of another version, or has missing or repeated
+        cells.
+    """
+    arrow: Any = require("pyarrow", "evaluation", "tables of outcomes")
+    parquet: Any = require("pyarrow.parquet", "evaluation", "tables of outcomes")
+    if not Path(path).is_file():
+        raise DataError(f"'{path}' does not exist: give a table of outcomes")
+    try:
+        table = parquet.read_table(path)
+        about = json.loads((table.schema.metadata or {}).get(FORMAT.encode(), b"null"))
+    except (OSError, ValueError, arrow.ArrowException) as error:
+        raise DataError(f"'{path}' cannot be read as Parquet: {error}") from error
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise DataError(f"'{path}' is not a table of outcomes: it lacks the mark '{FORMAT}'")
+    if about.get("version") != VERSION:
+        raise DataError(f"'{path}' has version {about.get('version')!r}: this release reads {VERSION}")
+    measures = [name for name in table.column_names if name not in (*_IDS, *_TEXTS)]
+    try:
+        return Outcomes.from_rows(table.to_pylist(), measures, provenance=about.get("provenance"))
+    except InputError as error:
+        raise DataError([f"'{path}': {problem}" for problem in error.problems]) from error
+
+
+def _slope(one: tuple[float, float], other: tuple[float, float]) -> float:
+    return (other[1] - one[1]) / (other[0] - one[0])
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _repeated(entries: Sequence[str]) -> str | None:
+    counts = Counter(entries)
+    return next((entry for entry, times in counts.items() if times > 1), None)
+
+
+def _gaps(
+    missing: Sequence[tuple[str, str]], twice: Sequence[str], actions: Sequence[str], questions: int
+) -> list[str]:
+    problems = list(twice[:3])
+    if len(twice) > 3:
+        problems.append(f"{len(twice) - 3} more cells are there twice")
+    if missing:
+        few = "; ".join(f"'{question}' lacks {action}" for question, action in missing[:3])
+        problems.append(
+            f"{len(missing)} of {questions * len(actions)} cells are missing ({few}): run every action on "
+            "every question, or name the actions to keep"
+        )
+    return problems or ["no row has one of the actions " + ", ".join(actions)]

@@ -1,0 +1,136 @@
+"""Files of learned controllers: arrays and plain data in one safetensors file, never a pickle.
+
+The header holds the format, its version, the kind of controller, what it is to be used with, and where it
+comes from. A file is refused if it is damaged, foreign, of another version or of another kind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import DataError, InputError, require
+from mio_rag.files import make_parent, replaced
+
+__all__ = ["FORMAT", "Weights", "read_weights", "write_weights"]
+
+FORMAT = "mio-rag-weights"
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """What a learned controller consists of.
+
+    Parameters
+    ----------
+    kind : str
+        Whose weights they are, for instance "router"; a reader asks for it.
+    version : int
+        Of the kind's layout, >= 1.
+    arrays : mapping of str to array
+        Numbers, finite.
+    about : mapping
+        Plain data that the controller needs: actions, features, embedder, settings.
+    provenance : mapping
+        Where it comes from: hash of the training data, seed, versions, date. Plain data.
+
+    Raises
+    ------
+    InputError
+        For arrays that are no finite numbers, or data that JSON cannot hold.
+    """
+
+    kind: str
+    version: int
+    arrays: Mapping[str, NDArray[Any]]
+    about: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problems = []
+        for name, array in self.arrays.items():
+            if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
+                problems.append(f"array '{name}' holds {array.dtype}: numbers are kept")
+            elif not np.isfinite(array).all():
+                problems.append(f"array '{name}' holds values that are not finite")
+        try:
+            self.header()
+        except (TypeError, ValueError) as error:
+            problems.append(f"what is said about the weights cannot be written as JSON: {error}")
+        if problems:
+            raise InputError(problems)
+
+    def header(self) -> str:
+        """What the file says of itself, as JSON."""
+        said = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "version": self.version,
+            "about": dict(self.about),
+            "provenance": dict(self.provenance),
+        }
+        return json.dumps(said, allow_nan=False, sort_keys=True)
+
+    @property
+    def sha256(self) -> str:
+        """Of what decisions rest on: kind, version, what it is used with and the arrays, not provenance."""
+        digest = sha256(json.dumps([self.kind, self.version, dict(self.about)], sort_keys=True).encode())
+        for name in sorted(self.arrays):
+            array = np.ascontiguousarray(self.arrays[name])
+            digest.update(f"{name}{array.dtype}{array.shape}".encode() + array.tobytes())
+        return digest.hexdigest()
+
+
+def write_weights(weights: Weights, path: Path) -> None:
+    """Write a file, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written.
+    """
+    safetensors: Any = require("safetensors.numpy", "retrieval", "files of learned controllers")
+    arrays = {name: np.ascontiguousarray(array) for name, array in weights.arrays.items()}
+    made = safetensors.save(arrays, metadata={FORMAT: weights.header()})
+    make_parent(path)
+    with replaced(path) as partial:
+        partial.write_bytes(made)
+
+
+def read_weights(path: str | Path, kind: str, version: int) -> Weights:
+    """Read what `write_weights` wrote.
+
+    Raises
+    ------
+    DataError
+        If there is no such file, it is damaged or foreign, or of another kind or version.
+    """
+    safetensors: Any = require("safetensors", "retrieval", "files of learned controllers")
+    if not Path(path).is_file():
+        raise DataError(f"'{path}' does not exist: give a file of a {kind}")
+    try:
+        with safetensors.safe_open(str(path), framework="numpy") as file:
+            said = json.loads((file.metadata() or {}).get(FORMAT, "null"))
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise DataError(f"'{path}' cannot be read, it is damaged or no file of a {kind}: {error}") from error
+    if not isinstance(said, dict) or said.get("format") != FORMAT:
+        raise DataError(f"'{path}' is not a file of a learned controller: it lacks the mark '{FORMAT}'")
+    if said.get("kind") != kind:
+        raise DataError(f"'{path}' is a file of a {said.get('kind')}: a {kind} is needed")
+    if said.get("version") != version:
+        raise DataError(
+            f"'{path}' has version {said.get('version')!r} of its layout, this release reads {version}: train "
+            "it anew"
+        )
+    try:
+        return Weights(kind, version, arrays, said["about"], said["provenance"])
+    except (KeyError, InputError) as error:
+        raise DataError(f"'{path}' is damaged: {error}") from error
