@@ -127,8 +127,8 @@ def read_weights(path: str | Path, kind: str, version: int) -> Weights:
         raise DataError(f"'{path}' is a file of a {said.get('kind')}: a {kind} is needed")
     if said.get("version") != version:
         raise DataError(
-            f"'{path}' has version {said.get('version')!r} of its layout, this release reads {version}: train "
-            "it anew"
+            f"'{path}' has version {said.get('version')!r} of its layout, this release reads {version}: "
+            "train it anew"
         )
     try:
         return Weights(kind, version, arrays, said["about"], said["provenance"])
