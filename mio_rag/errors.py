@@ -16,8 +16,9 @@ Infeasibility is a status of a result, not an exception, until something has to 
 
 from __future__ import annotations
 
+import difflib
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -32,6 +33,7 @@ __all__ = [
     "SolverError",
     "SpentError",
     "StateError",
+    "choose",
     "collect",
     "optional",
     "require",
@@ -93,6 +95,26 @@ class InfeasibleError(MioRagError):
 
 class SolverError(MioRagError, RuntimeError):
     """A solver is unknown, unavailable, cannot take this program, or broke."""
+
+
+def choose(name: object, known: Iterable[str], *, more: str = "") -> str:
+    """What to choose in place of a name that is unknown, for the end of a message.
+
+    Parameters
+    ----------
+    known : iterable of str
+        What there is.
+    more : str
+        What else may be chosen, in words, behind the list.
+
+    Returns
+    -------
+    str
+        "did you mean 'exact'?", or without a similar name "choose topk, exact".
+    """
+    names = list(known)
+    near = difflib.get_close_matches(str(name), names, 1)
+    return f"did you mean '{near[0]}'?" if near else f"choose {', '.join(names)}{more}"
 
 
 def collect(*steps: Callable[[], Any]) -> list[Any]:

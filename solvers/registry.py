@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 from mio_rag.solvers.capabilities import check_installed, is_usable
 from mio_rag.solvers.result import SolveOptions, SolveResult
 
@@ -123,8 +123,8 @@ def check_name(solver: str) -> None:
         return
     info = _by_name(solver)
     if info is None:
-        names = ", ".join(["auto", *(i.name for i in solvers()), "pyomo:NAME"])
-        raise InputError(f"solver '{solver}' is unknown: choose one of {names}")
+        names = ["auto", *(i.name for i in solvers()), "pyomo:NAME"]
+        raise InputError(f"solver '{solver}' is unknown: {choose(solver, names)}")
     backend = solver.partition(":")[2]
     # Behind Pyomo, HiGHS is needed by nobody else.
     spared = "highspy" if backend not in ("", "highs") else ""

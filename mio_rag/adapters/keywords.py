@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 
 from mio_rag.context import PromptOrder
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.formulations.uncertainty_json import uncertainty_from_dict
 from mio_rag.relevance.model import RelevanceModel
@@ -131,9 +130,7 @@ def check_names(what: str, given: Iterable[str], known: Sequence[str]) -> None:
     problems = []
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, 1)
-            hint = f"did you mean '{near[0]}'?" if near else f"choose {', '.join(known)}"
-            problems.append(f"{what} '{name}' is unknown: {hint}")
+            problems.append(f"{what} '{name}' is unknown: {choose(name, known)}")
     if problems:
         raise InputError(problems)
 

@@ -8,7 +8,7 @@ from mio_rag.control.controller import Controller, Kind, Setup
 from mio_rag.control.mdp.agent import check_agent, make_agent
 from mio_rag.control.mdp.policies import POLICIES
 from mio_rag.control.settings import ControlSettings
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 
 __all__ = ["check_controllers", "find_kind", "make_controller", "register"]
 
@@ -40,8 +40,8 @@ def _kind(name: str) -> Kind:
     kind = find_kind(name)
     if kind is None:
         raise InputError(
-            f"controller '{name}' is unknown: choose {', '.join(known.name for known in _KINDS)} (for "
-            "instance fixed-3, threshold:.4)"
+            f"controller '{name}' is unknown: {choose(name, [known.name for known in _KINDS])} "
+            "(for instance fixed-3, threshold:.4)"
         )
     return kind
 

@@ -20,7 +20,7 @@ import dataclasses
 import re
 
 from mio_rag.allocation.question import selector_problems
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 from mio_rag.evaluation.allocated import Allocated
 from mio_rag.evaluation.method import Method
 from mio_rag.selection.selector import Selector
@@ -123,8 +123,10 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
             methods.append(Allocated(name, selector))
         elif name != "mmr":
             problems.append(
-                f"method '{name}' is unknown: choose from {', '.join(METHODS)}, topk:K, bm25:K, "
-                "fused:K, allocated, calibrated and paced"
+                f"method '{name}' is unknown: "
+                + choose(
+                    name, [*METHODS, "allocated", "calibrated", "paced"], more=", topk:K, bm25:K, fused:K"
+                )
             )
     if problems:
         raise InputError(problems)

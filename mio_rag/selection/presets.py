@@ -8,12 +8,11 @@ raw         the bare program: relevance as the candidates have it, redundancy an
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 
 __all__ = ["PRESETS", "preset_settings"]
 
@@ -54,9 +53,7 @@ def preset_settings(name: str, given: Iterable[str] = ()) -> dict[str, Any]:
         If there is no such preset, or it excludes a setting that is given.
     """
     if name not in PRESETS:
-        near = difflib.get_close_matches(str(name), PRESETS, 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"choose {', '.join(PRESETS)}"
-        raise InputError(f"preset '{name}' is unknown: {hint}")
+        raise InputError(f"preset '{name}' is unknown: {choose(name, PRESETS)}")
     problems = [
         f"preset '{name}' excludes {setting}: {_EXCLUDED[name, setting]}"
         for setting in given

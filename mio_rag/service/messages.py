@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
@@ -123,7 +124,9 @@ def invalid_field(
     shown = f"={json.dumps(given)}" if isinstance(given, (bool, int, float)) or given is None else ""
     if isinstance(given, str):
         shown = f"='{given[:_SHOWN]}{' ...' if len(given) > _SHOWN else ''}'"
-    return f"{name}{shown}: {error['msg']}"
+    words = re.findall("'([^']+)'", error["msg"]) if error["type"] == "literal_error" else []
+    near = get_close_matches(str(given), words, 1)
+    return f"{name}{shown}: {error['msg']}" + (f"; did you mean '{near[0]}'?" if near else "")
 
 
 class _Response(BaseModel):

@@ -117,6 +117,7 @@ def test_ask_answers_from_what_was_selected(client: TestClient) -> None:
         ({"question": 7}, 422, "question=7: Input should be a valid string"),
         ({"budget_tokens": "many"}, 422, "budget_tokens='many': Input should be a valid integer"),
         ({"max_passages": True}, 422, "max_passages=true: Input should be a valid integer"),
+        ({"preset": "frugle"}, 422, "or 'raw'; did you mean 'frugal'?"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_words(

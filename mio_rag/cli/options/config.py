@@ -16,7 +16,7 @@ import typer
 from mio_rag.cli.options.relevance import RelevanceOptions
 from mio_rag.cli.options.shared import ProgramOptions, SolverOptions
 from mio_rag.cli.options.side import SideOptions
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 
 __all__ = ["ConfigFile", "config_text", "kept_options", "read_config"]
 
@@ -89,7 +89,7 @@ def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:
     data = read_toml(path)
     data.pop("measured", None)
     problems = [
-        f"'{path}': option '{name}' is unknown: choose from {', '.join(sorted(known))}"
+        f"'{path}': option '{name}' is unknown: {choose(name, sorted(known))}"
         for name in data
         if name not in known
     ]

@@ -24,7 +24,7 @@ from mio_rag.control.mdp.gauges import draw
 from mio_rag.control.mdp.plan import TIE, Plan, solve_plan
 from mio_rag.control.mdp.trace import ProcessStep
 from mio_rag.control.settings import GAUGES
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 from mio_rag.formulations.retrieval_mdp import ACTIONS, RetrievalMDP
 
 __all__ = ["POLICIES", "Decision", "Policy", "State", "make_policy", "open_actions", "split_name"]
@@ -226,5 +226,5 @@ def make_policy(
     if found := re.fullmatch(r"fixed-(\d{1,3})", name):
         return Fixed(int(found[1]))
     raise InputError(
-        f"controller '{name}' is unknown: choose {', '.join(POLICIES)} (for instance fixed-3, threshold:.4)"
+        f"controller '{name}' is unknown: {choose(name, POLICIES)} (for instance fixed-3, threshold:.4)"
     )
