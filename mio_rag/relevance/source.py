@@ -63,6 +63,9 @@ _REPLACED = RelevanceSource(
 _GIVEN = RelevanceSource("given", "as the candidates have it")
 _RANKS = "probabilities by ranks and gaps: no weights that ship were fitted on this embedder"
 _SCORES = RelevanceSource("scores", "probabilities by the order and the gaps of the scores given")
+_EQUAL = RelevanceSource(
+    "scores", "one probability for all: the scores given are equal, and tell no passage from another"
+)
 
 
 @functools.cache
@@ -95,7 +98,9 @@ def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceMo
     links = candidates.links is not None
     by_ranks = _shipped("ranks", links)
     if any(missing(candidates, name) for name in by_ranks.features if name not in LINK_FEATURES):
-        return _shipped("scores", links), _SCORES
+        return _shipped("scores", links), _EQUAL if len(candidates) > 1 and np.ptp(
+            given(candidates)
+        ) == 0 else _SCORES
     if not np.allclose(given(candidates), candidates.scores["dense"], rtol=0, atol=_SAME):
         return _shipped("scores", links), _REPLACED
     unused = sorted(set(candidates.scores) - {"dense", "bm25", "fused", GIVEN, MADE})

@@ -108,6 +108,7 @@ def test_scores_of_any_scale_choose_something_and_keep_their_order(scores: list[
     assert chosen.relevance_source is not None
     assert chosen.to_dict()["relevance_source"]["kind"] == "scores"
     assert chosen.to_dict()["relevance_source"]["why"] in chosen.explain()
+    assert ("scores given are equal" in chosen.relevance_source.why) == (len(set(scores)) == 1)
 
 
 def test_the_scale_of_scores_changes_nothing() -> None:

@@ -65,6 +65,9 @@ def print_query(console: Terminal, data: Mapping[str, Any]) -> None:
         figures = (f"{p[k]:.4f}" for k in ("relevance", "redundancy", "guaranteed"))
         table.add_row(f"{p['redundancy_weight']:g}", f"{p['radius']:g}", str(p["tokens"]), *figures, state)
     console.print(table)
+    console.print(
+        "guaranteed: the value that is left when every embedding is off by the largest rho of the table"
+    )
 
 
 def print_points(
