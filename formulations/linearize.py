@@ -27,6 +27,7 @@ import numpy as np
 import scipy  # loads scipy.sparse, a tenth of a second, where it is first used
 from numpy.typing import NDArray
 
+from mio_rag.formulations.precedence import precedence_program
 from mio_rag.formulations.program import SelectionProgram
 
 __all__ = ["Linearization", "MilpArrays", "linearize"]
@@ -89,7 +90,12 @@ def linearize(program: SelectionProgram, form: Linearization = "mccormick") -> M
     ----------
     form : {"mccormick", "glover"}
         "mccormick" has one helper per nonzero pair, "glover" one per item (smaller, weaker relaxation).
+
+    Notes
+    -----
+    Segments become binary columns behind those of the items, as `precedence_program` says.
     """
+    program = precedence_program(program)
     n = program.n
     rows = [scipy.sparse.csr_array(program.costs.reshape(1, n))]
     lower, upper = [np.array([-np.inf])], [np.array([program.budget])]

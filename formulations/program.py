@@ -5,8 +5,9 @@
                 lower_r <= coefficients_r . x <= upper_r      for every row r
                 x in {0, 1}^n,  x_i = fixed_i where fixed_i >= 0
 
-A positive pairwise entry is a penalty for choosing both items, a negative one a benefit. Every solver of
-`mio_rag.solvers` takes this one type; every robust counterpart with a closed form returns it.
+A positive pairwise entry is a penalty for choosing both items, a negative one a benefit. Text that items
+share is a segment, which is paid once (`segments`). Every solver of `mio_rag.solvers` takes this one type;
+every robust counterpart with a closed form returns it.
 
 Source: the quadratic knapsack problem of Gallo, Hammer and Simeone (1980), with side rows.
 """
@@ -23,86 +24,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
+from mio_rag.formulations.linear_constraint import LinearConstraint
 from mio_rag.formulations.numbers import (
     LARGEST_NUMBER,
     feasibility_tolerance,
+    is_whole,
     number,
     numeric,
     size_of,
 )
+from mio_rag.formulations.segments import Segments
 from mio_rag.reading import parse_json
 
 __all__ = ["LinearConstraint", "SelectionProgram"]
 
 FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class LinearConstraint:
-    """A side row  lower <= coefficients . x <= upper.
-
-    Parameters
-    ----------
-    coefficients : array_like, shape (n,)
-    lower, upper : float
-        Either may be infinite, not both; lower <= upper.
-    name : str
-        In the user's words; explanations quote it ("at most 2 passages from 'manual.pdf'").
-
-    Raises
-    ------
-    InputError
-        If a bound is NaN, both are infinite, or lower > upper.
-    """
-
-    coefficients: FloatArray
-    lower: float = -math.inf
-    upper: float = math.inf
-    name: str = "row"
-
-    def __post_init__(self) -> None:
-        problems: list[str] = []
-        label = f"row '{self.name}'"
-        size = size_of(self.coefficients)
-        object.__setattr__(self, "coefficients", numeric(label, self.coefficients, (size,), problems))
-        for side in ("lower", "upper"):
-            value = number(f"{label}: {side}", getattr(self, side), problems)
-            object.__setattr__(self, side, value)
-        if not problems:
-            if math.isnan(self.lower) or math.isnan(self.upper):
-                problems.append(f"{label}: a bound is NaN")
-            elif self.lower == math.inf or self.upper == -math.inf:
-                problems.append(f"{label}: lower={self.lower}, upper={self.upper} admits no value")
-            elif math.isinf(self.lower) and math.isinf(self.upper):
-                problems.append(f"{label} has neither a lower nor an upper bound: give at least one")
-            elif self.lower > self.upper:
-                problems.append(
-                    f"{label}: lower={self.lower:g} is above upper={self.upper:g}: nothing can satisfy it"
-                )
-            else:
-                problems += [
-                    f"{label}: {side}={value:g} must be at most {LARGEST_NUMBER:g} in size, or infinite"
-                    for side, value in (("lower", self.lower), ("upper", self.upper))
-                    if math.isfinite(value) and abs(value) > LARGEST_NUMBER
-                ]
-        if problems:
-            raise InputError(problems)
-
-    @cached_property
-    def most(self) -> float:
-        """The largest activity that counts as satisfying the row: `upper` and its tolerance."""
-        return self.upper + feasibility_tolerance(self.coefficients, self.upper)
-
-    @cached_property
-    def least(self) -> float:
-        """The smallest activity that counts as satisfying the row: `lower` less its tolerance."""
-        return self.lower - feasibility_tolerance(self.coefficients, self.lower)
-
-    def violation(self, activity: float) -> float:
-        """How far `activity` lies outside the bounds; 0 when inside, or outside within the tolerance."""
-        if self.least <= activity <= self.most:
-            return 0.0
-        return max(activity - self.upper, self.lower - activity)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +59,9 @@ class SelectionProgram:
         Side constraints.
     fixed : sequence of length n, optional
         0 or 1 where the item is decided beforehand, -1 (or None) where it is free.
+    segments : Segments, optional
+        What items share and pay once: their costs count once to the budget, their prices once against the
+        objective, as soon as a chosen item needs them. `costs` and `linear` are then what is the item's own.
 
     Raises
     ------
@@ -136,6 +75,7 @@ class SelectionProgram:
     budget: float
     rows: tuple[LinearConstraint, ...] = ()
     fixed: NDArray[np.int8] | None = None
+    segments: Segments | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -161,6 +101,13 @@ class SelectionProgram:
                     f"row '{row.name}' has {row.coefficients.size} coefficients, expected {n}: one per item"
                 )
         put(self, "fixed", self._checked_fixed(n, problems))
+        shared = self.segments
+        if shared is not None and not isinstance(shared, Segments):
+            problems.append(f"segments is a {type(shared).__name__}, expected Segments")
+        elif shared is not None and shared.n != n:
+            problems.append(f"segments are needed by {shared.n} items, and the program has {n}")
+        elif shared is not None and shared.m == 0:
+            put(self, "segments", None)
         if problems:
             raise InputError(problems)
 
@@ -223,9 +170,24 @@ class SelectionProgram:
         return np.flatnonzero(self.fixed < 0)
 
     @cached_property
+    def all_costs(self) -> FloatArray:
+        """Costs of the items, then those of the segments: what a total cost is a sum of."""
+        return self.costs if self.segments is None else np.append(self.costs, self.segments.costs)
+
+    @cached_property
+    def alone(self) -> FloatArray:
+        """Cost of each item on its own, with all segments that it needs."""
+        return self.costs if self.segments is None else self.costs + self.segments.alone
+
+    @cached_property
     def most_cost(self) -> float:
         """The largest total cost that counts as within the budget: the budget and its tolerance."""
-        return self.budget + feasibility_tolerance(self.costs, self.budget)
+        return self.budget + feasibility_tolerance(self.all_costs, self.budget)
+
+    @property
+    def has_whole_costs(self) -> bool:
+        """Whether every total cost is a whole number."""
+        return is_whole(self.all_costs)
 
     @cached_property
     def value_scale(self) -> float:
@@ -233,15 +195,19 @@ class SelectionProgram:
 
         Tolerances of proofs are relative to it, see `mio_rag.solvers.SolveOptions`. Items that are fixed or
         do not fit the budget do not count, nor do penalties, however large. If no item gains anything, it is
-        the smallest loss.
+        the smallest loss. Prices of segments do not lower it.
         """
         assert self.fixed is not None
-        open_items = (self.fixed < 0) & (self.costs <= self.most_cost)
+        alone = self.alone
+        open_items = (self.fixed < 0) & (alone <= self.most_cost)
         gain = float(self.linear[open_items].max(initial=0.0))
         if float(self.pairwise.min(initial=0.0)) < 0:
-            within = (self.fixed != 0) & (self.costs <= self.most_cost)
+            within = (self.fixed != 0) & (alone <= self.most_cost)
             i, j = np.nonzero(np.triu(self.pairwise < 0) & np.logical_and.outer(within, within))
-            together = self.costs[i] + self.costs[j] <= self.most_cost
+            costs = alone[i] + alone[j]
+            if self.segments is not None:
+                costs = costs - self.segments.overlap(self.segments.costs)[i, j]
+            together = costs <= self.most_cost
             gain = max(gain, -float(self.pairwise[i[together], j[together]].min(initial=0.0)))
         if gain > 0:
             return gain
@@ -252,18 +218,20 @@ class SelectionProgram:
         """Objective of a 0/1 vector, in float64."""
         chosen = np.flatnonzero(np.asarray(x) > 0.5)
         pairs = self.pairwise[chosen[:, None], chosen]
-        return float(self.linear[chosen].sum() - 0.5 * pairs.sum())
+        value = float(self.linear[chosen].sum() - 0.5 * pairs.sum())
+        return value if self.segments is None else value - self.segments.price(x)
 
     def cost(self, x: Sequence[int] | NDArray[Any]) -> float:
         """Total cost of a 0/1 vector."""
-        return float(self.costs[np.asarray(x) > 0.5].sum())
+        cost = float(self.costs[np.asarray(x) > 0.5].sum())
+        return cost if self.segments is None else cost + self.segments.cost(x)
 
     def violations(self, x: Sequence[int] | NDArray[Any]) -> list[str]:
         """The constraints that a 0/1 vector violates, in words; empty if it is feasible."""
         assert self.fixed is not None
         chosen = np.asarray(x) > 0.5
         broken: list[str] = []
-        cost = float(self.costs[chosen].sum())
+        cost = self.cost(x)
         if cost > self.most_cost:
             broken.append(f"cost {cost:.10g} exceeds the budget of {self.budget:.10g}")
         for row in self.rows:
@@ -279,6 +247,7 @@ class SelectionProgram:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; infinite bounds become null."""
         assert self.fixed is not None
+        shared = {} if self.segments is None else {"segments": self.segments.to_dict()}
         return {
             "linear": self.linear.tolist(),
             "pairwise": self.pairwise.tolist(),
@@ -294,14 +263,16 @@ class SelectionProgram:
                 for row in self.rows
             ],
             "fixed": [None if v < 0 else int(v) for v in self.fixed],
+            **shared,
         }
 
     @classmethod
     def from_dict(cls, data: Any) -> SelectionProgram:
-        """The program of a JSON object with keys linear, pairwise, costs, budget and optionally rows, fixed.
+        """The program of a JSON object with keys linear, pairwise, costs, budget and optionally rows, fixed,
+        segments.
 
         ``pairwise`` may be left out (no interactions). A row has coefficients, and lower and/or upper (null
-        or absent: unbounded), and optionally a name.
+        or absent: unbounded), and optionally a name. For segments see `Segments.from_dict`.
 
         Raises
         ------
@@ -310,7 +281,7 @@ class SelectionProgram:
         """
         if not isinstance(data, dict):
             raise InputError(f"a program is a JSON object, not {type(data).__name__}")
-        known = {"linear", "pairwise", "costs", "budget", "rows", "fixed"}
+        known = {"linear", "pairwise", "costs", "budget", "rows", "fixed", "segments"}
         problems = [
             f"unknown key '{key}': expected {', '.join(sorted(known))}" for key in data if key not in known
         ]
@@ -340,6 +311,12 @@ class SelectionProgram:
                 )
             except InputError as error:
                 problems.extend(error.problems)
+        shared: Segments | None = None
+        if data.get("segments") is not None:
+            try:
+                shared = Segments.from_dict(data["segments"])
+            except InputError as error:
+                problems.extend(error.problems)
         if any(key not in data for key in ("linear", "costs", "budget")):
             raise InputError(problems)
         n = size_of(data["linear"])
@@ -352,6 +329,7 @@ class SelectionProgram:
                 budget=data["budget"],
                 rows=tuple(rows),
                 fixed=data.get("fixed"),
+                segments=shared,
             )
         except InputError as error:
             raise InputError([*problems, *error.problems]) from error

@@ -197,6 +197,7 @@ def with_soft_rows(program: SelectionProgram, soft: Sequence[SoftRow]) -> Select
         budget=program.budget,
         rows=tuple(rows),
         fixed=np.append(program.fixed, np.full(m, -1)),
+        segments=program.segments and program.segments.with_items(m),
     )
 
 
@@ -212,4 +213,5 @@ def with_constant(program: SelectionProgram, value: float) -> SelectionProgram:
         budget=program.budget,
         rows=tuple(replace(row, coefficients=np.append(row.coefficients, 0.0)) for row in program.rows),
         fixed=np.append(program.fixed, 1),
+        segments=program.segments and program.segments.with_items(1),
     )

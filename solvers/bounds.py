@@ -7,7 +7,8 @@ can be charged to either end, so i is worth at most
 
 whatever the partners are. The bound for t is the smaller of the t largest v_i(t) and the fractional knapsack
 over them; the bound is its maximum over every t that the budget (t cheapest items) and the count rows allow.
-It is valid for negative pairs and with fixed items; other side rows are relaxed.
+It is valid for negative pairs and with fixed items; other side rows are relaxed. The cost (and price) of a
+segment is charged in equal shares to the items that need it: never more than all of it.
 """
 
 from __future__ import annotations
@@ -36,12 +37,18 @@ def upper_bound(program: SelectionProgram) -> float:
     inside = np.flatnonzero(program.fixed == 1)
     free = program.free
     room = program.most_cost - float(program.costs[inside].sum())
+    base = float(program.linear[inside].sum() - 0.5 * program.pairwise[np.ix_(inside, inside)].sum())
+    cost, price = program.costs, np.zeros(program.n)
+    if program.segments is not None:
+        room -= program.segments.cost(program.fixed == 1)
+        base -= program.segments.price(program.fixed == 1)
+        cost, price, alone = _shared_out(program, room)
+        free = free[alone[free] <= room]
     if room < 0:
         return -math.inf
-    base = float(program.linear[inside].sum() - 0.5 * program.pairwise[np.ix_(inside, inside)].sum())
-    free = free[program.costs[free] <= room]
-    value = program.linear[free] - program.pairwise[np.ix_(free, inside)].sum(axis=1)
-    cost = program.costs[free]
+    free = free[cost[free] <= room]
+    value = program.linear[free] - price[free] - program.pairwise[np.ix_(free, inside)].sum(axis=1)
+    cost = cost[free]
     m = free.size
     most = int(np.searchsorted(np.cumsum(np.sort(cost)), room, side="right"))
     least = 0
@@ -62,3 +69,17 @@ def upper_bound(program: SelectionProgram) -> float:
         top = float(np.partition(worth, m - t)[m - t :].sum())
         best = max(best, min(top, knapsack_bound(worth, cost, room)) if least == 0 else top)
     return base + best
+
+
+def _shared_out(program: SelectionProgram, room: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Cost and price of each item with equal shares of what is still to be paid, and its cost alone."""
+    shared = program.segments
+    assert shared is not None
+    assert program.fixed is not None
+    left = ~shared.paid(program.fixed == 1)
+    needs = shared.needs * left
+    alone = program.costs + needs @ shared.costs
+    open_items = (program.fixed < 0) & (alone <= room)
+    share = needs / np.maximum(needs[open_items].sum(axis=0), 1)
+    rounding = 1.0 - 1e-12
+    return program.costs + rounding * (share @ shared.costs), rounding * (share @ shared.prices), alone

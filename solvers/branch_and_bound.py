@@ -34,6 +34,7 @@ from mio_rag.formulations.numbers import FEASIBILITY_TOLERANCE, row_size
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.solvers import kernel, kernel_start
 from mio_rag.solvers.blas import one_blas_thread
+from mio_rag.solvers.by_rows import segments_by_rows
 from mio_rag.solvers.compiled import VERSION, announced, compiled_beside
 from mio_rag.solvers.once import once
 from mio_rag.solvers.presolve import Problem, fixed_in, presolve
@@ -64,6 +65,7 @@ _QUICK_WORK = 5e5  # of the search, before a better matrix is considered
 _UNRESOLVED = "the search is complete, but the numbers differ too much in size to close the gap in float64"
 
 
+@segments_by_rows
 def solve(
     program: SelectionProgram,
     options: SolveOptions,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from mio_rag.errors import InputError, require
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.solvers.bounds import upper_bound
+from mio_rag.solvers.by_rows import segments_by_rows
 from mio_rag.solvers.result import SolveOptions, SolveResult, absolute_tolerance, conclude
 from mio_rag.solvers.scaling import within_reach, without_giants
 
@@ -66,6 +67,7 @@ def _add_row(model: Any, x: list[Any], row: LinearConstraint, what: str) -> None
         model.add(expression >= math.ceil(min(lower, most + 1)))
 
 
+@segments_by_rows
 def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
     """Solve with `threads` workers; deterministic for a seed with one."""
     cp_model = require("ortools.sat.python.cp_model", "solvers", "solver='cpsat'")

@@ -21,7 +21,7 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
     """Try all selections of the free items; ties go to the one that comes first in binary order."""
     start = time.perf_counter()
     assert program.fixed is not None
-    free = program.free
+    free, shared = program.free, program.segments
     fixed_in = (program.fixed == 1).astype(np.float64)
     total = 1 << free.size
     best_value, best_x = -np.inf, None
@@ -31,7 +31,11 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
         codes = np.arange(first, min(first + _CHUNK, total))
         x = np.broadcast_to(fixed_in, (codes.size, program.n)).copy()
         x[:, free] = (codes[:, None] >> np.arange(free.size)) & 1
-        ok = x @ program.costs <= program.most_cost
+        paid = None if shared is None else (x @ shared.needs > 0).astype(np.float64)
+        cost = x @ program.costs
+        if paid is not None and shared is not None:
+            cost = cost + paid @ shared.costs
+        ok = cost <= program.most_cost
         for row in program.rows:
             activity = x @ row.coefficients
             ok &= activity <= row.most
@@ -40,6 +44,8 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
         seen += codes.size
         if x.shape[0]:
             value = x @ program.linear - 0.5 * np.einsum("ki,ij,kj->k", x, program.pairwise, x, optimize=True)
+            if paid is not None and shared is not None:
+                value = value - paid[ok] @ shared.prices
             k = int(np.argmax(value))
             if value[k] > best_value:
                 best_value, best_x = float(value[k]), x[k]

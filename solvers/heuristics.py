@@ -9,7 +9,8 @@
 `topk` and `mmr` fill the budget even with items that lower the objective, as the ranking baselines that they
 represent do (Carbonell and Goldstein, 1998, for MMR); the others stop when no item gains. All keep the
 budget, the rows and the fixed items. Where rows demand more (a minimum count), items that bring the selection
-closer to feasibility are added first, whatever they are worth.
+closer to feasibility are added first, whatever they are worth. What chosen items share is paid once, so gains
+and costs are those of what is not paid yet.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = ["HEURISTICS", "solve"]
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
 
 
 class _State:
@@ -40,6 +42,7 @@ class _State:
         self.chosen: BoolArray = np.zeros(program.n, dtype=bool)
         #: Objective change of adding item i; of removing it, with a minus.
         self.gain: FloatArray = program.linear.copy()
+        self.own_gain = self.gain  #: the same without prices of segments
         # The budget is a row like any other.
         self.rows: FloatArray = np.vstack([program.costs, *(r.coefficients for r in program.rows)])
         self.upper: FloatArray = np.array([program.most_cost, *(r.most for r in program.rows)])
@@ -47,14 +50,42 @@ class _State:
         #: What rounding may leave of a gain of nothing.
         self.nothing = 1e-12 * program.value_scale
         self.activity: FloatArray = np.zeros(self.rows.shape[0])
+        self.shared = program.segments
+        #: How many chosen items need each segment.
+        self.users = np.zeros(0 if self.shared is None else self.shared.m, dtype=np.int64)
+        if self.shared is not None:
+            self._price_segments()
         for i in np.flatnonzero(program.fixed == 1):
             self.flip(int(i))
 
     def flip(self, i: int) -> None:
         sign = -1.0 if self.chosen[i] else 1.0
         self.chosen[i] = not self.chosen[i]
-        self.gain -= sign * self.program.pairwise[i]
         self.activity += sign * self.rows[:, i]
+        if self.shared is None:
+            self.gain -= sign * self.program.pairwise[i]
+            return
+        self.users += int(sign) * self.shared.needs[i]
+        self.own_gain -= sign * self.program.pairwise[i]
+        self._price_segments()
+
+    def _price_segments(self) -> None:
+        """Gains and costs of flipping each item, with the segments that only this would pay, or spare."""
+        assert self.shared is not None
+        new, last = self.shared.needs * (self.users == 0), self.shared.needs * (self.users == 1)
+        moved = np.where(self.chosen[:, None], last, new)
+        self.rows[0] = self.program.costs + moved @ self.shared.costs
+        self.gain = self.own_gain - moved @ self.shared.prices
+
+    def swapped(self, inside: IntArray, outside: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Cost and price of segments that item a of `inside` alone pays, and item b of `outside` needs too.
+
+        Swapping a for b saves them not, though dropping a alone would.
+        """
+        assert self.shared is not None
+        last = (self.shared.needs[inside] * (self.users == 1)).astype(np.float64)
+        needs = self.shared.needs[outside].T
+        return last @ (needs * self.shared.costs[:, None]), last @ (needs * self.shared.prices[:, None])
 
     def violation(self, activity: FloatArray) -> FloatArray:
         """Total violation of activities, shape (rows,) or (rows, k)."""
@@ -105,9 +136,10 @@ def _largest_penalty(state: _State) -> FloatArray:
 
 
 def _density_score(state: _State, power: float, gain: FloatArray) -> FloatArray:
-    tiny = max(1e-9 * min(1.0, float(state.program.costs.max(initial=0.0)) or 1.0), 1e-300)
+    costs = state.rows[0]
+    tiny = max(1e-9 * min(1.0, float(state.program.all_costs.max(initial=0.0)) or 1.0), 1e-300)
     with np.errstate(over="ignore", divide="ignore"):  # next to no cost comes first
-        scaled: FloatArray = gain / np.maximum(state.program.costs, tiny) ** power
+        scaled: FloatArray = gain / np.maximum(costs, tiny) ** power
     return scaled
 
 
@@ -174,6 +206,10 @@ def _improve(state: _State, deadline: float) -> None:
             delta = state.gain[outside][None, :] - state.gain[inside][:, None]
             delta = delta + state.program.pairwise[np.ix_(inside, outside)]
             change = state.rows[:, None, outside] - state.rows[:, inside, None]
+            if state.shared is not None:
+                cost, price = state.swapped(inside, outside)
+                change[0] += cost
+                delta -= price
             after = state.activity[:, None, None] + change
             holds = (after <= state.upper[:, None, None]) & (after >= state.lower[:, None, None])
             delta = np.where(holds.all(axis=0), delta, -np.inf)

@@ -11,6 +11,7 @@ import numpy as np
 from mio_rag.errors import InputError
 from mio_rag.formulations.linearize import Linearization, MilpArrays, linearize
 from mio_rag.formulations.program import SelectionProgram
+from mio_rag.solvers.by_rows import segments_by_rows
 from mio_rag.solvers.capabilities import refusal
 from mio_rag.solvers.result import SolveOptions, SolveResult, conclude
 from mio_rag.solvers.scaling import scaled
@@ -36,6 +37,7 @@ def _model(arrays: MilpArrays) -> Any:
     return lp
 
 
+@segments_by_rows
 def solve(program: SelectionProgram, options: SolveOptions, form: Linearization = "mccormick") -> SolveResult:
     """Solve the linearized program to the stated gap.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mio_rag.formulations.numbers import plural
+from mio_rag.formulations.precedence import with_token_price
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import SolveOptions, Status
@@ -60,9 +61,14 @@ def find_conflict(program: SelectionProgram, names: Sequence[str], solver: str =
         Of the items, for what is fixed.
     """
     assert program.fixed is not None
-    most = float(program.costs.sum()) + 1.0
+    most = float(program.all_costs.sum()) + 1.0
+    shared = program.segments
     free = SelectionProgram(
-        np.zeros(program.n), np.zeros((program.n, program.n)), program.costs, program.budget
+        np.zeros(program.n),
+        np.zeros((program.n, program.n)),
+        program.costs,
+        program.budget,
+        segments=None if shared is None else replace(shared, prices=np.zeros(shared.m)),
     )
     # In the order in which they are given up.
     parts: list[tuple[str, int]] = [("budget", 0)]
@@ -70,14 +76,13 @@ def find_conflict(program: SelectionProgram, names: Sequence[str], solver: str =
     parts += [("row", k) for k in range(len(program.rows))]
     parts += [("in", int(i)) for i in np.flatnonzero(program.fixed == 1)]
 
-    def limited(kept: list[tuple[str, int]], linear: np.ndarray | None = None) -> SelectionProgram:
+    def limited(kept: list[tuple[str, int]]) -> SelectionProgram:
         fixed = np.full(program.n, -1, dtype=np.int8)
         for kind, k in kept:
             if kind in ("in", "out"):
                 fixed[k] = kind == "in"
         return replace(
             free,
-            linear=free.linear if linear is None else linear,
             rows=tuple(program.rows[k] for kind, k in kept if kind == "row"),
             budget=program.budget if ("budget", 0) in kept else max(most, program.budget),
             fixed=fixed,
@@ -96,7 +101,8 @@ def find_conflict(program: SelectionProgram, names: Sequence[str], solver: str =
             minimal = False
     smallest = None
     if ("budget", 0) in kept:
-        cheapest = solve(limited([p for p in parts if p[0] != "budget"], -program.costs), solver, options)
+        rest = limited([p for p in parts if p[0] != "budget"])
+        cheapest = solve(with_token_price(rest, 1.0), solver, options)
         if cheapest.is_optimal and cheapest.objective is not None:
             smallest = 0.0 - cheapest.objective  # never -0
     words = {

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from mio_rag.errors import InputError, SolverError, require
+from mio_rag.formulations.precedence import precedence_program
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.solvers.bounds import upper_bound
+from mio_rag.solvers.by_rows import segments_by_rows
 from mio_rag.solvers.capabilities import PACKAGES, refusal
 from mio_rag.solvers.result import SolveOptions, SolveResult, conclude
 from mio_rag.solvers.scaling import Scaled, scaled
@@ -38,8 +40,9 @@ def build_model(program: SelectionProgram) -> Any:
     """The Fortet/McCormick model as a `pyomo.environ.ConcreteModel`, with named components.
 
     Components: ``x[i]`` binary, ``y[i, j]`` for every nonzero pair, ``value`` (objective), ``budget``,
-    ``row[k]`` and ``product[...]``.
+    ``row[k]`` and ``product[...]``. Segments are items behind the others, as in `precedence_program`.
     """
+    program = precedence_program(program)
     pyo = require("pyomo.environ", "solvers", "solver='pyomo'")
     assert program.fixed is not None
     n, p, c = program.n, program.linear, program.costs
@@ -89,6 +92,7 @@ def _constant(pyo: Any, row: LinearConstraint) -> Any:
     return pyo.Constraint.Feasible if row.least <= 0 <= row.most else pyo.Constraint.Infeasible
 
 
+@segments_by_rows
 def solve(program: SelectionProgram, options: SolveOptions, backend: str = "highs") -> SolveResult:
     """Solve through Pyomo with the named installed solver.
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import is_whole
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.solvers.heuristics import solve as local_search
@@ -115,7 +116,15 @@ class Scaled:
 
 
 def scaled(program: SelectionProgram) -> Scaled:
-    """The program on a scale of about 1."""
+    """The program on a scale of about 1.
+
+    Raises
+    ------
+    InputError
+        For a program with segments: `mio_rag.formulations.precedence_program` writes them as rows.
+    """
+    if program.segments is not None:
+        raise InputError("a program with segments is scaled in the form of rows: use precedence_program")
     linear, pairwise, offset = within_reach(program)
     tolerance = absolute_tolerance(program.value_scale)
     linear, pairwise, dropped = _without_dust(linear, pairwise, tolerance / 10)

@@ -118,7 +118,7 @@ def budget_path(
     SolverError
         If the solver broke.
     """
-    if program.budget < 0 or (program.costs % 1 != 0).any():
+    if program.budget < 0 or not program.has_whole_costs:
         raise InputError("a budget path needs a budget >= 0 and costs that are whole numbers of tokens")
     chain = chain or Chain()
     advance = progress or (lambda _: None)

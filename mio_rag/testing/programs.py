@@ -14,7 +14,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations import LinearConstraint, SelectionProgram, passage_count, source_caps
+from mio_rag.formulations import (
+    LinearConstraint,
+    Segments,
+    SelectionProgram,
+    passage_count,
+    source_caps,
+)
 from mio_rag.formulations.side_rows import (
     SoftRow,
     change_rows,
@@ -70,6 +76,7 @@ def random_program(rng: np.random.Generator, n_max: int = 10) -> SelectionProgra
 
 def at_scale(program: SelectionProgram, values: float, costs: float, rows: float) -> SelectionProgram:
     """The program with its values, its costs and its rows multiplied: the same selections are best."""
+    shared = program.segments
     return replace(
         program,
         linear=values * program.linear,
@@ -85,6 +92,7 @@ def at_scale(program: SelectionProgram, values: float, costs: float, rows: float
             )
             for row in program.rows
         ),
+        segments=shared and Segments(costs * shared.costs, shared.needs, values * shared.prices),
     )
 
 
