@@ -30,11 +30,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.formulations.linear_constraint import LinearConstraint
 from mio_rag.formulations.numbers import FEASIBILITY_TOLERANCE, row_size
-from mio_rag.formulations.program import LinearConstraint, SelectionProgram
-from mio_rag.solvers import kernel, kernel_start
+from mio_rag.formulations.program import SelectionProgram
+from mio_rag.formulations.segments import Segments
+from mio_rag.solvers import kernel, kernel_shared, kernel_shared_start, kernel_start
 from mio_rag.solvers.blas import one_blas_thread
-from mio_rag.solvers.by_rows import segments_by_rows
 from mio_rag.solvers.compiled import VERSION, announced, compiled_beside
 from mio_rag.solvers.once import once
 from mio_rag.solvers.presolve import Problem, fixed_in, presolve
@@ -65,7 +66,6 @@ _QUICK_WORK = 5e5  # of the search, before a better matrix is considered
 _UNRESOLVED = "the search is complete, but the numbers differ too much in size to close the gap in float64"
 
 
-@segments_by_rows
 def solve(
     program: SelectionProgram,
     options: SolveOptions,
@@ -90,6 +90,8 @@ def solve(
     without a proof to 10^-6: the bound holds, and the message says so.
     """
     _ready()
+    if program.segments is not None:
+        _ready_to_share()
     start = time.perf_counter()
     with one_blas_thread():
         return _solve(program, options, max_nodes, warm or WarmStart(), start)
@@ -99,6 +101,7 @@ def warmup() -> float:
     """Compile the kernel ahead of its first use; returns the seconds that took, under one when cached."""
     start = time.perf_counter()
     _ready()
+    _ready_to_share()
     return time.perf_counter() - start
 
 
@@ -119,19 +122,36 @@ def _ready() -> None:
         _ready_to_search()
 
 
-def _tiny() -> tuple[SelectionProgram, Root]:
+@once
+def _ready_to_share() -> None:
+    """Load or compile what programs with segments need besides."""
+    program, root = _tiny(shared=True)
+    with announced("the exact kernel for shared text", "8 to 14"), one_blas_thread():
+        with compiled_beside(
+            kernel_shared.search_shared, f"import {__name__} as b; b._ready_to_search(True)"
+        ):
+            best = Incumbent(-math.inf, None)
+            _round(program, root.problem, root.x, best, 1)
+            relax_root(root, best, 1e-9, SolveOptions())
+        _ready_to_search(True)
+
+
+def _tiny(shared: bool = False) -> tuple[SelectionProgram, Root]:
     """Three items, and their root."""
+    segments = Segments(np.ones(2), np.tri(3, 3, 0)[:, 1:] > 0) if shared else None
     penalties = np.array([[0, 0.1, 0.2], [0.1, 0, 0.3], [0.2, 0.3, 0]])
-    program = SelectionProgram(np.array([1.0, 1.1, 1.2]), penalties, np.array([1.0, 2.0, 3.0]), 4)
+    program = SelectionProgram(
+        np.array([1.0, 1.1, 1.2]), penalties, np.array([1.0, 2.0, 3.0]), 6 if shared else 4, segments=segments
+    )
     problem = presolve(program)
     assert problem is not None
     G = dominated(problem.A)
     return program, Root(problem, G, np.zeros(0), np.zeros(problem.m), math.inf, -math.inf)
 
 
-def _ready_to_search() -> None:
+def _ready_to_search(shared: bool = False) -> None:
     """Load or compile the search, which takes as long as all the rest."""
-    program, root = _tiny()
+    program, root = _tiny(shared)
     Search(program, root, Incumbent(-math.inf, None), 1e-9, 0.0).run(math.inf, 2)
 
 
@@ -262,7 +282,7 @@ def _without_interactions(program: SelectionProgram, options: SolveOptions, seco
     linear = replace(
         program,
         pairwise=np.zeros_like(program.pairwise),
-        budget=loosened(LinearConstraint(program.costs, upper=program.budget)).upper,
+        budget=loosened(LinearConstraint(program.all_costs, upper=program.budget)).upper,
         rows=tuple(loosened(row) for row in program.rows),
     )
     return highs.solve(linear, replace(options, time_limit_seconds=seconds, relative_gap=0.1, threads=1))
@@ -270,7 +290,7 @@ def _without_interactions(program: SelectionProgram, options: SolveOptions, seco
 
 def _of_plain_size(program: SelectionProgram) -> bool:
     """Whether no coefficient is so small or large that a solver with fixed tolerances may misjudge it."""
-    sizes = np.abs(np.concatenate([program.costs, *(row.coefficients for row in program.rows)]))
+    sizes = np.abs(np.concatenate([program.all_costs, *(row.coefficients for row in program.rows)]))
     return bool(np.all((sizes == 0) | ((sizes >= 1e-6) & (sizes <= 1e6))))
 
 
@@ -288,21 +308,26 @@ def _round(
         known = best.x[problem.items]
         if np.count_nonzero(known) + np.count_nonzero(fixed_in(program)) < np.count_nonzero(best.x):
             known = known[:0]  # some of its items were removed
-    found, _, x = kernel_start.incumbent(
-        problem.p,
-        problem.A,
-        problem.c,
-        problem.room,
-        problem.W,
-        problem.w,
-        point,
-        _FORCED_STARTS,
-        min(rounds, problem.m),
-        known,
-        seed,
-    )
+    found, x = _local_optimum(problem, point, min(rounds, problem.m), known, seed)
     if found:
         _offer(program, problem, x, best)
+
+
+def _local_optimum(
+    problem: Problem, point: NDArray[np.float64], rounds: int, known: NDArray[np.int8], seed: int
+) -> tuple[bool, NDArray[np.int8]]:
+    """What `kernel_start.incumbent` finds, or the same where items share segments."""
+    A, room, W, w, shared = problem.A, problem.room, problem.W, problem.w, problem.sharing
+    if shared is None:
+        found, _, x = kernel_start.incumbent(
+            problem.p, A, problem.c, room, W, w, point, _FORCED_STARTS, rounds, known, seed
+        )
+        return found, x
+    needs = (shared.start, shared.users[1], shared.cost, shared.price)
+    found, _, x = kernel_shared_start.shared_incumbent(
+        shared.p, A, shared.c, *needs, room, W, w, point, _FORCED_STARTS, rounds, known, seed
+    )
+    return found, x
 
 
 def _offer(program: SelectionProgram, problem: Problem, x: NDArray[np.int8], best: Incumbent) -> None:
@@ -319,9 +344,9 @@ def _offer(program: SelectionProgram, problem: Problem, x: NDArray[np.int8], bes
 def _linear_optimum(problem: Problem) -> NDArray[np.int8] | None:
     """Without interactions and rows: depth first with Dantzig's bound, else a dynamic program over tokens.
 
-    None where there are interactions or rows, or where neither is safe (costs that are not whole).
+    None where there are interactions, segments or rows, or where neither is safe (costs that are not whole).
     """
-    if problem.w.size or np.any(problem.A):
+    if problem.sharing is not None or problem.w.size or np.any(problem.A):
         return None
     x: NDArray[np.int8]
     done, x = kernel_start.knapsack_search(problem.p, problem.c, problem.room, _KNAPSACK_NODES)

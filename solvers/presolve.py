@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from mio_rag.formulations.numbers import feasibility_tolerance
 from mio_rag.formulations.program import SelectionProgram
+from mio_rag.solvers.sharing import Sharing
 
-__all__ = ["Problem", "fixed_in", "part_of", "presolve"]
+__all__ = ["Problem", "fixed_in", "part_of", "presolve", "shared_out"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -24,6 +25,9 @@ class Problem:
     `items` are their indices in the program; `cr` and `extra` are costs and additional room of the
     relaxation, in which no cost may be zero or next to it; the rows are W x <= w; a `harmless` item can be
     left out without breaking a row.
+
+    Where items share segments (`sharing`), p and c are what a share of them for each item makes: values that
+    no selection exceeds, and costs that none falls short of, by as much as the shares are off.
     """
 
     items: IntArray
@@ -38,6 +42,7 @@ class Problem:
     extra: float
     base: float
     scale: float
+    sharing: Sharing | None = None
 
     @property
     def m(self) -> int:
@@ -46,7 +51,7 @@ class Problem:
 
     def keep(self, k: IntArray) -> Problem:
         """The problem of some of the items, the others left out."""
-        return replace(
+        part = replace(
             self,
             items=self.items[k],
             p=self.p[k],
@@ -56,14 +61,24 @@ class Problem:
             W=np.ascontiguousarray(self.W[:, k]),
             harmless=self.harmless[k],
         )
+        return part if self.sharing is None else shared_out(part, self.sharing.keep(k))
 
     def feasible(self, x: NDArray[np.int8]) -> bool:
         """Whether a 0/1 vector of the items keeps room and rows."""
-        return bool(float(self.c @ x) <= self.room and np.all(self.W @ x <= self.w))
+        cost = float(self.c @ x) if self.sharing is None else self.sharing.cost_of(x)
+        return bool(cost <= self.room and np.all(self.W @ x <= self.w))
 
     def value(self, x: NDArray[np.int8]) -> float:
         """Scaled objective of a 0/1 vector of the items, without `base`."""
-        return float(self.p @ x - 0.5 * (x @ self.A @ x))
+        own = float(self.p @ x) if self.sharing is None else self.sharing.value_of(x)
+        return own - float(0.5 * (x @ self.A @ x))
+
+
+def shared_out(problem: Problem, sharing: Sharing) -> Problem:
+    """The problem with the values and costs that other shares make of it."""
+    p, c = sharing.shared_out()
+    cr = _relaxed_costs(c)
+    return replace(problem, p=p, c=c, cr=cr, extra=float((cr - c).sum()), sharing=sharing)
 
 
 def presolve(program: SelectionProgram) -> Problem | None:
@@ -73,7 +88,12 @@ def presolve(program: SelectionProgram) -> Problem | None:
     """
     assert program.fixed is not None
     inside, free = np.flatnonzero(program.fixed == 1), program.free
-    room = _limit(program.costs, program.budget) - float(program.costs[inside].sum())
+    room = _limit(program.all_costs, program.budget) - float(program.costs[inside].sum())
+    shared, alone = program.segments, program.costs
+    if shared is not None:
+        paid = shared.paid(program.fixed == 1)
+        room -= float(shared.costs[paid].sum())
+        alone = program.costs + shared.needs @ np.where(paid, 0.0, shared.costs)
     if room < 0:
         return None
     rows, limits = [], []
@@ -89,7 +109,7 @@ def presolve(program: SelectionProgram) -> Problem | None:
     benefit = -np.minimum(A, 0.0).sum(axis=1) if A.size and A.min() < 0 else np.zeros(free.size)
     harmless = np.asarray(~(W < 0).any(axis=0))  # without rows: all
     hopeless = harmless & (p + benefit <= 0)
-    k = np.flatnonzero((program.costs[free] <= room) & ~hopeless)
+    k = np.flatnonzero((alone[free] <= room) & ~hopeless)
     if rows:
         binding = np.maximum(W[:, k], 0).sum(axis=1) > w
         W, w = W[binding], w[binding]
@@ -99,15 +119,19 @@ def presolve(program: SelectionProgram) -> Problem | None:
         with np.errstate(over="ignore"):  # no sum of the entries comes near these limits of a limit
             W[r], w[r] = W[r] / unit, np.clip(w[r] / unit, -1e30, 1e30)
     p, A, c = p[k], part_of(A, k), program.costs[free][k].astype(np.float64)
-    unit = _unit(c)
+    sharing = None
+    if shared is not None:
+        base -= float(shared.prices[paid].sum())
+        sharing = Sharing.of(p, c, shared.needs[free[k]], shared.costs, shared.prices, ~paid)
+        p, c = sharing.p, sharing.c
+    total = c if sharing is None else np.append(c, sharing.cost)
+    unit = _unit(total)
     if unit != 1.0:
-        c, room = c / unit, min(room, 2 * float(c.sum())) / unit
+        c, room = c / unit, min(room, 2 * float(total.sum())) / unit
     largest_penalty = max(float(A.max(initial=0.0)), -float(A.min(initial=0.0)))
     scale = max(float(np.abs(p).max(initial=0.0)), largest_penalty) or 1.0
-    largest = float(c.max(initial=0.0))
-    tiny = max(1e-3 * largest, 1e-6) if largest > 0 else 1.0
-    cr = np.where(c > 0, np.maximum(c, 1e-9 * largest), tiny)
-    return Problem(
+    cr = _relaxed_costs(c)
+    problem = Problem(
         free[k],
         p / scale,
         A / scale,
@@ -121,6 +145,16 @@ def presolve(program: SelectionProgram) -> Problem | None:
         base,
         scale,
     )
+    if sharing is None or sharing.cost.size == 0:
+        return problem
+    return shared_out(problem, sharing.scaled(scale, unit))
+
+
+def _relaxed_costs(c: FloatArray) -> FloatArray:
+    """Costs for the relaxation: none is zero, or next to it beside the largest."""
+    largest = float(c.max(initial=0.0))
+    tiny = max(1e-3 * largest, 1e-6) if largest > 0 else 1.0
+    return np.where(c > 0, np.maximum(c, 1e-9 * largest), tiny)
 
 
 def fixed_in(program: SelectionProgram) -> NDArray[np.int8]:

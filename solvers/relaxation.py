@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.solvers import kernel_relax
+from mio_rag.solvers import kernel_relax, kernel_shared
 from mio_rag.solvers.doubly_nonnegative import Splitting, core_matrix, core_size, relaxation_matrix
-from mio_rag.solvers.presolve import FloatArray, Problem, part_of
+from mio_rag.solvers.presolve import FloatArray, Problem, part_of, shared_out
 from mio_rag.solvers.reformulation import better_diagonal, diagonal_fits
 from mio_rag.solvers.result import SolveOptions
 
@@ -19,6 +19,7 @@ __all__ = ["Incumbent", "Root", "improved", "probed", "relax_root", "target", "w
 
 _MULTIPLIER_STEPS = 80  # with 25, a dozen mixed rows cost twice the nodes
 _REFINING_STEPS = 25  # from multipliers that another matrix left
+_SHARE_ROUNDS, _SHARE_STEPS = 60, 300  # of better shares of segments; pair exchanges in each
 _NO_PENALTY = 1e-12  # relative to the largest value: nothing for a better matrix to gain
 _NARROW_GAP, _NARROW_GAP_WITHOUT_CORE = 0.016, 0.025
 _EFFORTS = (12, 8, 24, 160)  # steps of conic matrices, one after another; the first of the core alone
@@ -71,6 +72,8 @@ def relax_root(root: Root, best: Incumbent, tolerance: float, options: SolveOpti
     stop = target(problem, best, tolerance, options)
     if problem.w.size:
         lam = _multipliers(problem, G, lam, x, best)
+    if problem.sharing is not None:
+        problem = _better_shares(problem, G, lam, x, stop, best)
     bound, mu, q, g = _relaxed(problem, G, lam, x, stop)
     b = problem.room + problem.extra
     bound = min(bound, root.bound)
@@ -182,6 +185,33 @@ def _multipliers(
         target = best.value if best.x is not None else least - abs(least) - 0.1
         lam = np.maximum(0.0, lam + step * max(least - target, 1e-6) / norm * slope)
     return at
+
+
+def _better_shares(
+    problem: Problem, G: FloatArray, lam: FloatArray, x: FloatArray, stop: float, best: Incumbent
+) -> Problem:
+    """The problem with shares of segments that make the relaxation's bound small; x is improved in place."""
+    sharing = problem.sharing
+    assert sharing is not None
+    share = sharing.share[sharing.users]
+    kernel_shared.spread(
+        sharing.p - problem.W.T @ lam,
+        G,
+        sharing.c,
+        problem.room,
+        float(lam @ problem.w),
+        sharing.start,
+        sharing.users[1],
+        sharing.cost,
+        sharing.price,
+        share,
+        x,
+        stop,
+        best.value if best.x is not None else -1.0,
+        _SHARE_ROUNDS,
+        _SHARE_STEPS,
+    )
+    return shared_out(problem, sharing.with_shares(share))
 
 
 def _gap(bound: float, best: Incumbent, problem: Problem) -> float:

