@@ -39,7 +39,7 @@ from mio_rag.solvers.blas import one_blas_thread
 from mio_rag.solvers.compiled import VERSION, announced, compiled_beside
 from mio_rag.solvers.once import once
 from mio_rag.solvers.presolve import Problem, fixed_in, presolve
-from mio_rag.solvers.reformulation import dominated, first_matrix
+from mio_rag.solvers.reformulation import dominated, first_matrix, unevenly_shifted
 from mio_rag.solvers.relaxation import (
     Incumbent,
     Root,
@@ -215,7 +215,8 @@ def _solve(
         if rows_only.x is not None:
             _offer(program, problem, rows_only.x[problem.items].astype(np.int8), best)
     tolerance = max(absolute_tolerance(program.value_scale) / 2 / problem.scale, 1e-13 * problem.m)
-    G = dominated(problem.A) if in_haste else first_matrix(problem.A)
+    first = first_matrix if problem.sharing is None else unevenly_shifted
+    G = dominated(problem.A) if in_haste else first(problem.A)
     nothing = np.zeros(problem.m)
     root = Root(problem, G, np.zeros(problem.w.size), nothing, math.inf, -math.inf)
     root = relax_root(root, best, tolerance, asked)

@@ -25,7 +25,7 @@ OURS = "branch_and_bound"
 RIVALS = ("highs", "highs-glover", "cpsat-1", "cpsat-2")
 
 _OTHERS = {
-    *("__init__", "registry", "capabilities", "batch", "processes"),
+    *("__init__", "registry", "capabilities", "batch", "processes", "by_rows"),
     *("exhaustive", "highs", "cpsat", "pyomo_model"),
 }
 

@@ -8,22 +8,32 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations import LinearConstraint, SelectionProgram
+from mio_rag.formulations import LinearConstraint, Segments, SelectionProgram
 from mio_rag.testing.programs import SCALES, at_scale, random_program
+from mio_rag.testing.shared_programs import random_shared_program
 
-__all__ = ["TWISTS", "draw", "path"]
+__all__ = ["SHARED_TWISTS", "TWISTS", "draw", "path"]
 
 FloatArray = NDArray[np.float64]
 _Twist = Callable[[np.random.Generator, SelectionProgram], SelectionProgram]
 
 
-def draw(rng: np.random.Generator, n_max: int) -> tuple[SelectionProgram, tuple[str, ...]]:
-    """A program of at most `n_max` items, and the names of its twists, none to three, and of its scale."""
-    program = random_program(rng, n_max)
+def draw(
+    rng: np.random.Generator, n_max: int, shared: bool = False
+) -> tuple[SelectionProgram, tuple[str, ...]]:
+    """A program of at most `n_max` items, and the names of its twists, none to three, and of its scale.
+
+    Parameters
+    ----------
+    shared : bool
+        Whether its items share segments, and may be twisted by `SHARED_TWISTS`, too.
+    """
+    program = random_shared_program(rng, n_max) if shared else random_program(rng, n_max)
+    twists = {**TWISTS, **SHARED_TWISTS} if shared else TWISTS
     count = int(rng.integers(4))
-    names = tuple(str(name) for name in rng.choice(list(TWISTS), count, replace=False))
+    names = tuple(str(name) for name in rng.choice(list(twists), count, replace=False))
     for name in names:
-        program = TWISTS[name](rng, program)
+        program = twists[name](rng, program)
     if rng.random() < 0.5:
         values, costs, rows = (float(s) for s in rng.choice(SCALES, 3))
         program, names = at_scale(program, values, costs, rows), (*names, f"values at {values:g}")
@@ -77,7 +87,7 @@ def _mixed_costs(rng: np.random.Generator, program: SelectionProgram) -> Selecti
 
 def _edge_of_budget(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
     """Exactly what some items cost, off by nothing or by about the feasibility tolerance."""
-    some = float(program.costs[rng.random(program.n) < 0.5].sum())
+    some = program.cost(rng.random(program.n) < 0.5)
     off = float(rng.choice([0.0, 0.0, 5e-7, -5e-7, 1e-6, -1e-6, 2e-6, -2e-6]))
     return replace(program, budget=some + off)
 
@@ -135,6 +145,56 @@ def _full_digits(rng: np.random.Generator, program: SelectionProgram) -> Selecti
         budget=program.budget * float(rng.random()),
     )
 
+
+def _other_segments(
+    program: SelectionProgram, costs: FloatArray | None = None, prices: FloatArray | None = None
+) -> SelectionProgram:
+    """The program with other costs or prices of its segments, where it has any."""
+    given = program.segments
+    if given is None:
+        return program
+    costs, prices = (given.costs if costs is None else costs), (given.prices if prices is None else prices)
+    return replace(program, segments=Segments(costs, given.needs, prices))
+
+
+def _segments_of(program: SelectionProgram) -> int:
+    return 0 if program.segments is None else program.segments.m
+
+
+def _scaled_segments(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    """Segments of another size than the items, or each of its own; what some items cost is the budget."""
+    if program.segments is None:
+        return program
+    size = _powers(rng, program.segments.m if rng.random() < 0.5 else 1, int(rng.integers(1, 7)))
+    bent = _other_segments(program, costs=size * program.segments.costs)
+    return replace(bent, budget=bent.cost(rng.random(program.n) < 0.6))
+
+
+def _full_segments(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    """Costs and prices of segments with all their digits."""
+    if program.segments is None:
+        return program
+    m = program.segments.m
+    bent = _other_segments(program, rng.random(m) * program.segments.costs, 0.3 * rng.random(m))
+    return replace(bent, budget=bent.cost(rng.random(program.n) < 0.6))
+
+
+def _no_own_costs(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    """All cost on segments: what is covered costs nothing more."""
+    bent = replace(program, costs=0 * program.costs)
+    return replace(bent, budget=bent.cost(rng.random(program.n) < 0.6))
+
+
+#: Ways to bend the segments of a program, by name.
+SHARED_TWISTS: dict[str, _Twist] = {
+    "scaled segments": _scaled_segments,
+    "full digits of segments": _full_segments,
+    "no own costs": _no_own_costs,
+    "huge prices": lambda rng, program: _other_segments(
+        program, prices=0.1 * _powers(rng, _segments_of(program), 4)
+    ),
+    "free segments": lambda _, program: _other_segments(program, costs=np.zeros(_segments_of(program))),
+}
 
 #: Ways to bend a program, by name.
 TWISTS: dict[str, _Twist] = {

@@ -7,6 +7,7 @@ clearly not; so there are two optima, without and with such selections, nearly a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,22 +64,43 @@ def enumerate_all(program: SelectionProgram) -> Truth:
     for k, i in enumerate(free):
         gain = linear[i] - pairwise[i, inside].sum()
         value = np.concatenate([value, value + gain - _sums(pairwise[i, free[:k]])])
+    once = np.zeros(value.size, dtype=np.longdouble)
+    prices = np.zeros(0)
+    if program.segments is not None:
+        prices = program.segments.prices
+        for s, used in _uses(program):
+            once[used] += np.longdouble(program.segments.costs[s])
+            value[used] -= np.longdouble(prices[s])
     sure = np.ones(value.size, dtype=bool)
     possible = sure.copy()
-    for row, upper in _limits(program):
+    for k, (row, upper) in enumerate(_limits(program)):
         activity = _sums(row[free], row[inside].astype(np.longdouble).sum())
+        if k == 0:
+            activity, row = activity + once, program.all_costs
         excess = activity - np.longdouble(upper) - np.longdouble(feasibility_tolerance(row, upper))
         # Sums of whole numbers have none.
         rounding = 0.0 if is_whole(row) else _ROUNDING * (float(np.abs(row).sum()) + abs(upper))
         sure &= excess <= -rounding
         possible &= excess <= rounding
-    size = float(np.abs(program.linear).sum() + np.abs(program.pairwise).sum() / 2)
-    largest = float(max(np.abs(program.linear).max(initial=0.0), np.abs(program.pairwise).max(initial=0.0)))
+    size = float(np.abs(program.linear).sum() + np.abs(program.pairwise).sum() / 2 + prices.sum())
+    terms = (np.abs(program.linear), np.abs(program.pairwise), prices)
+    largest = float(max(part.max(initial=0.0) for part in terms))
     return Truth(_largest(value[sure]), _largest(value[possible]), size, largest)
 
 
+def _uses(program: SelectionProgram) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+    """Each segment, and which selections of the free items pay for it."""
+    assert program.segments is not None
+    assert program.fixed is not None
+    free = program.free
+    codes = np.arange(1 << free.size)
+    for s, users in enumerate(program.segments.needs.T):
+        mask = int(sum(1 << k for k, i in enumerate(free) if users[i]))
+        yield s, (codes & mask > 0) | bool(users[program.fixed == 1].any())
+
+
 def _limits(program: SelectionProgram) -> list[tuple[NDArray[np.float64], float]]:
-    """Budget and rows as  coefficients . x <= upper."""
+    """The budget, and then the rows, as  coefficients . x <= upper."""
     limits = [(program.costs, program.budget)]
     for row in program.rows:
         limits += [(sign * row.coefficients, sign * side) for sign, side in ((1, row.upper), (-1, row.lower))]

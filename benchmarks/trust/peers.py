@@ -10,6 +10,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, SolveResult, Status, branch_and_bound, solve
 from mio_rag.testing.programs import random_program
+from mio_rag.testing.shared_programs import random_shared_program
 
 __all__ = ["check_peers", "contradiction", "large_program"]
 
@@ -18,10 +19,10 @@ _SECONDS = 2.0
 _PEER_ROUNDING = 1e-6  # general solvers meet bounds to that
 
 
-def large_program(rng: np.random.Generator) -> SelectionProgram:
+def large_program(rng: np.random.Generator, shared: bool = False) -> SelectionProgram:
     """A program of 25 to 40 items that general solvers often prove in seconds."""
     while True:
-        program = random_program(rng, 40)
+        program = random_shared_program(rng, 40) if shared else random_program(rng, 40)
         if program.n >= 25:
             return program
 
@@ -41,9 +42,11 @@ def contradiction(ours: SolveResult, theirs: SolveResult) -> str | None:
     return None
 
 
-def check_peers(rng: np.random.Generator, counts: Counter[str]) -> tuple[SelectionProgram, list[str]]:
+def check_peers(
+    rng: np.random.Generator, counts: Counter[str], shared: bool = False
+) -> tuple[SelectionProgram, list[str]]:
     """One large program, solved by the kernel to the end and at a node limit, and by every peer."""
-    program = large_program(rng)
+    program = large_program(rng, shared)
     ours = branch_and_bound.solve(program, SolveOptions(time_limit_seconds=60))
     stopped = branch_and_bound.solve(program, SolveOptions(), max_nodes=int(rng.integers(0, 200)))
     counts[f"{ours.status.value}: kernel"] += 1
