@@ -16,15 +16,17 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.files import write_json
-from benchmarks.speed import memory, plot, start
+from benchmarks.speed import memory, plot, shared, start
 from benchmarks.speed.cells import Cell, build, chosen_cells, grid
-from benchmarks.speed.entrants import Entrant, entrants
+from benchmarks.speed.entrants import OURS, Entrant, entrants
 from benchmarks.speed.pools import load_pools
 from benchmarks.speed.report import assemble, print_report
 from benchmarks.speed.runner import Ledger, Plan, Row, machine, run
+from benchmarks.speed.windows import load_windows, shared_cells
 from mio_rag.cli.progress import progress_bar
 from mio_rag.errors import InputError
 from mio_rag.retrieval.cache import cache_folder
+from mio_rag.solvers.branch_and_bound import warmup
 
 __all__ = ["add_options", "command"]
 
@@ -48,6 +50,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of the questions and random links (default: 0)")
     add("--quick", action="store_true", help="four small cells, two queries, one for the peers")
     add("--fresh", action="store_true", help="forget the ledger, and measure everything in one run")
+    add(
+        "--shared", action="store_true", help="only solve pools of overlapping windows, shared text paid once"
+    )
     add("--memory", action="store_true", help="only measure the peak memory of solving 500 items")
     add("--ledger", type=Path, help="finished solves (default: in the cache folder)")
     add("--start", action="store_true", help="only measure a new process, from import to its first answer")
@@ -66,6 +71,8 @@ def command(given: argparse.Namespace, arguments: Sequence[str]) -> int:
     try:
         if given.start:
             return _start(given, arguments)
+        if given.shared:
+            return _shared(given, arguments)
         return _memory(given, arguments) if given.memory else _speed(given, arguments)
     except InputError as error:
         for problem in error.problems:
@@ -168,6 +175,42 @@ def _solves(plan: Plan, taking_part: Sequence[Entrant], pools: int) -> int:
         for query in range(pools)
         for entrant in taking_part
     )
+
+
+def _shared(given: argparse.Namespace, arguments: Sequence[str]) -> int:
+    plan = _plan(given)
+    wanted = _taking_part(given.peers)
+    taking_part = [e for e in wanted if e.name in (OURS, *shared.PEERS)]
+    sets = [name.strip() for name in given.sets.split(",") if name.strip()]
+    pools, described = load_windows(given.data, sets, plan.queries, plan.seed, _note)
+    path = given.ledger or cache_folder() / "benchmarks" / "shared.jsonl"
+    if given.fresh:
+        path.unlink(missing_ok=True)
+    warmup()
+    limits = {"ours": plan.limit_seconds, "peer": plan.peer_limit_seconds}
+    peers = sum(e.role == "peer" for e in taking_part)
+    count = len(shared_cells()) * plan.queries + peers * plan.peer_queries * len(shared.peer_cells())
+    with progress_bar("solving", count) as advance:
+        rows = shared.run(pools, taking_part, plan.queries, plan.peer_queries, limits, Ledger(path), advance)
+    report = {
+        "benchmark": "solvers --shared",
+        **shared.summary(rows),
+        "settings": {
+            "queries": plan.queries,
+            "peer_queries": plan.peer_queries,
+            "time_limit_seconds": limits,
+            "seed": plan.seed,
+        },
+        "pools": described,
+        **_circumstances(arguments),
+    }
+    out = given.out.with_name(f"{given.out.stem}-shared.json")
+    write_json(out, report)
+    print(shared.table(report))
+    _note(f"written: {out}")
+    for text in report["contradictions"]:
+        _note(f"contradiction: {text}")
+    return 1 if report["contradictions"] else 0
 
 
 def _memory(given: argparse.Namespace, arguments: Sequence[str]) -> int:
