@@ -17,7 +17,10 @@ __all__ = ["solve", "warmup"]
 @spread
 def solve(
     program: Annotated[
-        str, typer.Argument(help="JSON file with linear, pairwise, costs, budget, rows, fixed; - for stdin.")
+        str,
+        typer.Argument(
+            help="JSON file: linear, pairwise, costs, budget, rows, fixed, segments; - for stdin."
+        ),
     ],
     *,
     solving: SolverOptions,

@@ -43,3 +43,17 @@ def test_a_solver_that_is_not_there() -> None:
     done = here("solve", "-", "--solver", "pyomo:nosuchsolver", "--json", stdin=json.dumps(PROGRAM))
     assert done.returncode in (1, 2)
     assert "nosuchsolver" in refused(done, done.returncode)[0]
+
+
+def test_solve_pays_once_for_what_items_share(tmp_path: Path) -> None:
+    shared = {"costs": [30, 30, 30], "needs": [[0, 1], [1, 2], []]}
+    program = {"linear": [5, 4, 1], "costs": [0, 0, 50], "budget": 90, "segments": shared}
+    path = tmp_path / "program.json"
+    path.write_text(json.dumps(program))
+    told = only_object(here("solve", path, "--json"))
+    assert (told["selected"], told["tokens_used"], told["objective"]) == ([0, 1], 90, 9)
+    path.write_text(json.dumps(program | {"fixed": [1, 1, 1]}))
+    told = only_object(here("solve", path, "--json"))
+    assert told["conflict"]["smallest_budget"] == 140
+    path.write_text(json.dumps(program | {"segments": shared | {"needs": [[0, 3], [], []]}}))
+    assert "needs[0] holds 3, and there are segments 0 to 2" in refused(here("solve", path))[0]
