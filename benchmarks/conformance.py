@@ -19,6 +19,7 @@ from mio_rag.errors import InputError
 from mio_rag.solvers import Status, solve, solvers
 from mio_rag.testing.claims import disagreement
 from mio_rag.testing.programs import SCALES, at_scale, random_program
+from mio_rag.testing.shared_programs import random_shared_program
 
 __all__ = ["ORACLE", "run", "show_progress"]
 
@@ -30,7 +31,8 @@ def run(
 ) -> dict[str, Any]:
     """Compare all installed solvers on `programs` random programs, at eleven scales from 1e-10 to 1e10.
 
-    Scales go round in the order of the programs; costs and rows each have another one, drawn.
+    Scales go round in the order of the programs; costs and rows each have another one, drawn. In every third
+    program items share segments.
 
     Returns
     -------
@@ -51,10 +53,12 @@ def run(
     refused: Counter[str] = Counter()
     versions: dict[str, str] = {}
     disagreements: list[dict[str, Any]] = []
-    largest = 0.0
+    largest, shared = 0.0, 0
     for k in range(programs):
         scale = SCALES[k % len(SCALES)]
-        program = at_scale(random_program(rng, n_max), scale, *rng.choice(SCALES, 2))
+        draw = random_shared_program if k % 3 == 2 else random_program
+        program = at_scale(draw(rng, n_max), scale, *rng.choice(SCALES, 2))
+        shared += program.segments is not None
         scales[f"{scale:g}"] += 1
         truth = solve(program, ORACLE)
         statuses[truth.status.value] += 1
@@ -93,6 +97,7 @@ def run(
         "largest_difference": largest,
         "median_milliseconds": {s: 1e3 * float(np.median(t)) for s, t in seconds.items()},
         "programs_by_rows": dict(rows),
+        "programs_with_segments": shared,
         "proven_infeasible": {info.name: infeasible[info.name] for info in names},
         "proven_optimal": {info.name: optimal[info.name] for info in names},
         "versions": {"python": platform.python_version(), "numpy": np.__version__, **versions},

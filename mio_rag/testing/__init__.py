@@ -1,14 +1,15 @@
 """For authors of back ends and controllers: suites that tell whether theirs keep what mio-rag promises.
 
 `check_solver` holds a solver against enumeration and known answers. The programs that it draws are there for
-tests of one's own: `random_program`, `at_scale`, `hard_program`, `known_cases`. `check_controller` runs a
-controller on the bundled demo.
+tests of one's own: `random_program`, `random_shared_program`, `at_scale`, `hard_program`, `known_cases`.
+`check_controller` runs a controller on the bundled demo.
 """
 
 from mio_rag.testing.claims import disagreement
 from mio_rag.testing.controllers import check_controller
 from mio_rag.testing.known import known_cases
 from mio_rag.testing.programs import SCALES, at_scale, hard_program, random_program
+from mio_rag.testing.shared_programs import random_shared_program
 from mio_rag.testing.solvers import check_solver
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "hard_program",
     "known_cases",
     "random_program",
+    "random_shared_program",
 ]

@@ -19,6 +19,7 @@ from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 from mio_rag.testing.claims import disagreement, malformed
 from mio_rag.testing.known import Case, knapsack, known_cases
 from mio_rag.testing.programs import SCALES, at_scale, hard_program, random_program
+from mio_rag.testing.shared_programs import random_shared_program
 
 __all__ = ["SolveFunction", "check_solver"]
 
@@ -42,6 +43,7 @@ def check_solver(
     seed: int = 0,
     max_free: int | None = None,
     may_refuse: bool = False,
+    segments: bool = False,
 ) -> None:
     """Hold a solver against programs whose answers are known, and against enumeration on random ones.
 
@@ -95,7 +97,7 @@ def check_solver(
     if problems:
         raise InputError(problems)
     checked, failed = 0, []
-    for trial in _trials(exact, programs, seed):
+    for trial in _trials(exact, programs, seed, segments):
         if max_free is not None and trial.program.free.size > max_free:
             continue
         checked += 1
@@ -136,15 +138,16 @@ def _complaint(solve: SolveFunction, trial: _Trial, may_refuse: bool) -> str | N
     except Exception as error:  # whatever somebody's solver raises is its failure, not the suite's
         return f"raised {type(error).__name__}: {error}"
     if json.dumps(trial.program.to_dict()) != before:
-        _drawn.cache_clear()  # the next solver gets it as it was drawn
+        _drawn.cache_clear()
+        _drawn_shared.cache_clear()  # the next solver gets it as it was drawn
         return "the program was changed"
     return malformed(trial.program, claim) or trial.judge(claim)
 
 
-def _trials(exact: bool, programs: int, seed: int) -> Iterator[_Trial]:
+def _trials(exact: bool, programs: int, seed: int, segments: bool) -> Iterator[_Trial]:
     for case in known_cases():
         yield _known(case, exact)
-    for drawn in _drawn(programs, seed):
+    for drawn in _drawn(programs, seed) + (_drawn_shared(programs, seed) if segments else ()):
         yield drawn.trial(exact)
     yield from _options(exact)
     if exact:
@@ -188,6 +191,20 @@ def _drawn(programs: int, seed: int) -> tuple[_Drawn, ...]:
             # Whether such values are told apart beside larger penalties is the back end's affair.
             what = f"penalties of {penalty:g} times the values, {k}"
             add(what, given, plain=False, provable=penalty < 1e4)
+    return tuple(found)
+
+
+@lru_cache(maxsize=2)
+def _drawn_shared(programs: int, seed: int) -> tuple[_Drawn, ...]:
+    found = []
+    for k in range(max(66, programs // 5)):
+        rng = np.random.default_rng([seed, 23, k])
+        given, what = random_shared_program(rng, 9), f"program {k} with segments"
+        found.append(_Drawn(what, given, registry.solve(given, _ORACLE), plain=True))
+        if k % 2:
+            given = at_scale(given, SCALES[k % len(SCALES)], *rng.choice(SCALES, 2))
+            truth = registry.solve(given, _ORACLE)
+            found.append(_Drawn(f"{what} at another scale", given, truth, plain=False))
     return tuple(found)
 
 

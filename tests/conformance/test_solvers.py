@@ -33,6 +33,7 @@ def test_every_solver_passes_the_suite(info, seed: int) -> None:
         seed=seed,
         max_free=info.max_free,
         may_refuse=info.name == "cpsat",  # refuses what it would round
+        segments=True,
     )
 
 
