@@ -121,7 +121,7 @@ def _resumed(partial: Path, seed: int, shared: bool) -> tuple[Counter[str], list
     if not partial.exists():
         return Counter(), [], 0
     report = json.loads(partial.read_text(encoding="utf-8"))
-    same = report["seed"] == seed and report["segments"] == shared
+    same = report["seed"] == seed and report.get("segments", False) == shared
     if not same or report["versions"] != _versions():
         print(f"{partial} has another seed or other versions: starting anew", file=sys.stderr)
         return Counter(), [], 0

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import __main__ as main
 from benchmarks.trust import checks, command
-from benchmarks.trust.draw import TWISTS, draw
+from benchmarks.trust.draw import SHARED_TWISTS, TWISTS, draw
 from benchmarks.trust.oracle import enumerate_all
 from benchmarks.trust.peers import contradiction, large_program
 from mio_rag.formulations import SelectionProgram
@@ -60,6 +60,22 @@ def test_the_oracle_agrees_with_the_other_enumeration() -> None:
     assert doubtful < 15
 
 
+def test_the_oracle_pays_once_for_what_items_share() -> None:
+    doubtful = left = 0
+    for seed in range(300):
+        program, _ = draw(np.random.default_rng(seed), 9, shared=True)
+        left += program.segments is not None
+        truth, other = enumerate_all(program), solve(program, "exhaustive")
+        doubtful += truth.doubtful
+        if truth.doubtful:
+            continue
+        assert truth.feasible == (other.objective is not None)
+        if other.objective is not None:
+            assert other.objective == pytest.approx(truth.least, abs=1e-13 * truth.size)
+    assert doubtful < 40  # budgets of exactly what some items cost, of any size
+    assert left > 250
+
+
 def test_a_selection_at_the_edge_of_the_tolerance_is_doubtful() -> None:
     truth = enumerate_all(SelectionProgram([1.0, 2.0], np.zeros((2, 2)), [7.5, 12], 19.5 - 1e-6))
     assert (truth.least, truth.most, truth.doubtful) == (2.0, 3.0, True)
@@ -76,6 +92,16 @@ def test_every_twist_is_drawn_and_programs_repeat() -> None:
         seen.update(names)
     assert set(seen) == {*TWISTS, *(f"values at {scale:g}" for scale in SCALES)}
     assert large_program(np.random.default_rng(0)).n >= 25
+
+
+def test_every_twist_of_segments_is_drawn() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(200):
+        seen.update(draw(np.random.default_rng(seed), 8, shared=True)[1])
+    assert set(seen) >= {*TWISTS, *SHARED_TWISTS}
+    large = large_program(np.random.default_rng(0), shared=True)
+    assert large.n >= 25
+    assert large.segments is not None
 
 
 def test_solvers_that_contradict_each_other_are_noticed() -> None:
@@ -114,10 +140,10 @@ def test_an_interrupted_run_resumes_to_the_same_report(tmp_path, monkeypatch, ca
     assert main.main(["trust", "--programs", "12", "--seed", "3", "--out", str(whole)]) == 0
     real = command.check_program
 
-    def interrupted(seed, k, counts):
+    def interrupted(seed, k, *rest):
         if k == 8:
             raise KeyboardInterrupt
-        return real(seed, k, counts)
+        return real(seed, k, *rest)
 
     monkeypatch.setattr(command, "check_program", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -140,3 +166,17 @@ def test_the_command_fails_on_a_wrong_certificate(tmp_path, monkeypatch) -> None
     assert main.main(["trust", "--programs", "1", "--out", str(out)]) == 1
     assert json.loads(out.read_text())["wrong"]
     assert main.main(["trust", "--programs", "0", "--out", str(out)]) == 2
+
+
+def test_a_run_with_segments_is_not_resumed_without(tmp_path, capsys) -> None:
+    out = tmp_path / "report.json"
+    asked = ["trust", "--programs", "3", "--seed", "2", "--out", str(out)]
+    assert main.main([*asked, "--segments"]) == 0
+    report = json.loads(out.read_text())
+    assert report["segments"] is True
+    assert report["command"].endswith("--segments")
+    assert report["counts"]["programs: with segments"] > 0
+    (tmp_path / "report.partial.json").write_text(out.read_text())
+    assert main.main([*asked, "--resume"]) == 0
+    assert "starting anew" in capsys.readouterr().err
+    assert json.loads(out.read_text())["segments"] is False
