@@ -13,6 +13,10 @@ any point (`kernel`). Its tightness depends on a matrix (`reformulation`). The s
 5. if the rest of the tree, extrapolated from the finished share, is likely to take longer than computing a
    better matrix: compute it, drop items that it excludes, and search again from the better root.
 
+Where items share segments (`sharing`), every step works on costs and values with shares of them, which make a
+program without segments that bounds this one; greedy starts, local search and the search itself pay for what
+an item needs and nobody has paid (`kernel_shared`). Programs that share nothing never get there.
+
 The search can stop after any node: the bound is then the largest over the open nodes and everything that
 was pruned.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.solvers import kernel_relax, kernel_shared
+from mio_rag.solvers import kernel_relax, kernel_shares
 from mio_rag.solvers.doubly_nonnegative import Splitting, core_matrix, core_size, relaxation_matrix
 from mio_rag.solvers.presolve import FloatArray, Problem, part_of, shared_out
 from mio_rag.solvers.reformulation import better_diagonal, diagonal_fits
@@ -194,7 +194,7 @@ def _better_shares(
     sharing = problem.sharing
     assert sharing is not None
     share = sharing.share[sharing.users]
-    kernel_shared.spread(
+    kernel_shares.spread(
         sharing.p - problem.W.T @ lam,
         G,
         sharing.c,

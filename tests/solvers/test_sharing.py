@@ -11,7 +11,7 @@ import scipy.optimize
 
 from benchmarks.trust.command import check_program
 from mio_rag.formulations import Segments, SelectionProgram, precedence_program, with_token_price
-from mio_rag.solvers import SolveOptions, branch_and_bound, kernel_shared, search, solve, solve_path
+from mio_rag.solvers import SolveOptions, branch_and_bound, kernel_shares, search, solve, solve_path
 from mio_rag.solvers.presolve import presolve
 from mio_rag.solvers.reformulation import first_matrix, unevenly_shifted
 from mio_rag.solvers.relaxation import Incumbent, Root, relax_root
@@ -153,7 +153,7 @@ def _bound_of_equal_shares(problem) -> float:
 def _spread(problem, G, share, x, rounds: int, goal: float = 0.0) -> float:
     sharing = problem.sharing
     needs = (sharing.start, sharing.users[1], sharing.cost, sharing.price)
-    return kernel_shared.spread(
+    return kernel_shares.spread(
         sharing.p, G, sharing.c, problem.room, 0.0, *needs, share, x, -np.inf, goal, rounds, 300
     )
 
