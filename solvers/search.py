@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,18 +65,18 @@ class Search:
         state += (np.zeros(depth), np.full(depth, 2 * m, dtype=np.int64), np.ones(depth))
         last: _Arrays = (self._best, self._numbers)
         sharing = problem.sharing
-        self._slice: Callable[[int, float], None]
+        self._kernel: Callable[..., None] = kernel.search
         if sharing is None:
             costs: _Arrays = (problem.c, problem.cr, problem.extra)
-            self._slice = partial(kernel.search, problem.A, G, *costs, *rows_of, *state, *last)
+            self._arrays: _Arrays = (problem.A, G, *costs, *rows_of, *state, *last)
             return
         P[0] = sharing.p - shift
         paid = np.zeros((depth, sharing.cost.size), dtype=np.bool_)
         share = np.zeros((depth, sharing.users[0].size))
         share[0] = sharing.share[sharing.users]
         needs: _Arrays = (sharing.c, sharing.start, sharing.users[1], sharing.cost, sharing.price)
-        state += (paid, share)
-        self._slice = partial(kernel_shared.search_shared, problem.A, G, *needs, *rows_of, *state, *last)
+        self._kernel = kernel_shared.search_shared
+        self._arrays = (problem.A, G, *needs, *rows_of, *state, paid, share, *last)
 
     @property
     def nodes(self) -> int:
@@ -116,7 +115,7 @@ class Search:
             if now >= deadline or self.nodes >= allowed or self._numbers[kernel.WORK] >= work:
                 stopped = "time" if now >= deadline else "nodes" if self.nodes >= allowed else "work"
                 break
-            self._slice(int(min(step, allowed - self.nodes)), work)
+            self._kernel(*self._arrays, int(min(step, allowed - self.nodes)), work)
             took = time.perf_counter() - now
             step = int(min(1e6, max(8, step * min(4.0, _SLICE_SECONDS / max(took, 1e-6)))))
         if self._numbers[kernel.INCUMBENT] > before:

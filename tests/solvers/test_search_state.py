@@ -1,12 +1,13 @@
 """The state of the search, recomputed from nothing: what its arrays hold must be what they are said to be."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmarks.trust.checks import weak_starts
-from mio_rag.formulations import LinearConstraint, SelectionProgram, nominal_program
+from mio_rag.formulations import LinearConstraint, Segments, SelectionProgram, nominal_program
 from mio_rag.solvers import SolveOptions, branch_and_bound, kernel
 from mio_rag.solvers.kernel_relax import is_positive_definite
 from mio_rag.solvers.presolve import presolve
@@ -18,6 +19,9 @@ from mio_rag.solvers.search import Search
 NAMES = (
     "A", "G", "c", "cr", "extra", "W", "w", "shift", "harmless", "ids", "P", "X", "GX", "size", "room",
     "base", "lag", "activity", "chosen", "count", "bound", "delta", "measured", "weight", "best", "numbers",
+)
+SHARED_NAMES = (
+    "A", "G", "c", "start", "segment", "cost", "price", *NAMES[5:-2], "paid", "share", "best", "numbers",
 )
 # fmt: on
 EXACT = SolveOptions(time_limit_seconds=None)
@@ -91,6 +95,78 @@ def _recompute(s: dict, root: Root) -> None:
         assert np.allclose(s["P"][d, :m], gains, atol=1e-10)
         for r in range(problem.w.size):
             assert s["activity"][d, r] == pytest.approx(problem.W[r, taken].sum(), abs=1e-9)
+
+
+@pytest.mark.parametrize(("rows", "links"), [(False, False), (True, True)])
+def test_every_open_node_with_segments_is_what_it_says(rows: bool, links: bool) -> None:
+    some_paid = 0
+    for seed in range(3):
+        program = _with_segments(_program(seed, rows, links))
+        problem = presolve(program)
+        assert problem is not None
+        assert problem.sharing is not None
+        optimum = branch_and_bound.solve(program, EXACT).objective
+        best = branch_and_bound._start(program, problem, np.zeros(0), math.inf, 0)
+        start = Root(
+            problem,
+            first_matrix(problem.A),
+            np.zeros(problem.w.size),
+            np.zeros(problem.m),
+            math.inf,
+            -math.inf,
+        )
+        root = relax_root(start, best, 1e-9, EXACT)
+        search = Search(program, root, best, 1e-9, 0.0)
+        for limit in (1, 2, 3, 5, 8, 13, 40, 41, 100, 300, 301, 302, 700):
+            search.run(math.inf, limit)
+            assert problem.base + search.bound * problem.scale >= optimum - 1e-9
+            state = dict(zip(SHARED_NAMES, search._arrays, strict=True))
+            some_paid += _recompute_shared(state, root)
+    assert some_paid > 0
+
+
+def _with_segments(program: SelectionProgram) -> SelectionProgram:
+    """Most of the costs move to what neighbours and groups of ten share, at a price."""
+    n = program.n
+    needs = [[i // 2, n + i // 3, 2 * n + i // 10] for i in range(n)]
+    costs = np.random.default_rng(n).integers(5, 60, 3 * n).astype(np.float64)
+    matrix = np.zeros((n, 3 * n), dtype=bool)
+    for i, mine in enumerate(needs):
+        matrix[i, mine] = True
+    return replace(program, costs=program.costs // 4, segments=Segments(costs, matrix, 3e-4 * costs))
+
+
+def _recompute_shared(s: dict, root: Root) -> int:
+    """Compare the open nodes with their definition; how many segments are paid in them."""
+    G, problem, sharing = s["G"], root.problem, root.problem.sharing
+    assert sharing is not None
+    depth, seen = int(s["numbers"][kernel.DEPTH]), 0
+    assert s["numbers"][kernel.DONE] + s["weight"][: depth + 1].sum() == pytest.approx(1, abs=1e-12)
+    for d in range(depth + 1):
+        m, taken = s["size"][d], s["chosen"][d, : s["count"][d]]
+        ids, x = s["ids"][d, :m], s["X"][d, :m]
+        own = G[np.ix_(ids, ids)] - s["delta"][d] * np.eye(m)
+        assert np.intersect1d(ids, taken).size == 0
+        assert np.allclose(s["GX"][d, :m], own @ x, atol=1e-10)
+        chosen = np.zeros(problem.m, dtype=np.int8)
+        chosen[taken] = 1
+        assert np.array_equal(s["paid"][d], sharing.needs[taken].any(axis=0))
+        seen += int(s["paid"][d].sum())
+        assert s["room"][d] == pytest.approx(problem.room - sharing.cost_of(chosen), abs=1e-9)
+        value = problem.value(chosen)
+        shift = problem.W.T @ root.lam
+        assert s["base"][d] == pytest.approx(value, abs=1e-10)
+        assert s["lag"][d] == pytest.approx(root.lam @ problem.w + value - shift[taken].sum(), abs=1e-10)
+        gains = sharing.p[ids] - shift[ids] - problem.A[np.ix_(ids, taken)].sum(axis=1)
+        assert np.allclose(s["P"][d, :m], gains, atol=1e-10)
+        borne = np.zeros(sharing.cost.size)
+        items, segments = sharing.users
+        open_needs = np.isin(items, ids)
+        np.add.at(borne, segments[open_needs], s["share"][d][open_needs])
+        assert borne[~s["paid"][d]].max(initial=0.0) <= 1.0
+        for r in range(problem.w.size):
+            assert s["activity"][d, r] == pytest.approx(problem.W[r, taken].sum(), abs=1e-9)
+    return seen
 
 
 def test_the_factorization_agrees_with_eigenvalues() -> None:
