@@ -50,6 +50,7 @@ class SelectorSettings(TypedDict, total=False):
     counterpart: Counterpart | None
     side: SideConstraints | None
     passage_radii: Mapping[str, float] | None
+    merge: bool | None
 
 
 _NAMES = tuple(f.name for f in fields(Selector))

@@ -42,6 +42,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "uncertainty": ((UncertaintySet, type(None)), "an UncertaintySet or None"),
     "passage_radii": ((Mapping,), "a mapping of id to radius"),
     "redundancy_by_relevance": ((bool, np.bool_), "True or False"),
+    "merge": ((bool, np.bool_), "True or False"),
     "side": ((SideConstraints,), "SideConstraints"),
     "must_include": ((Collection,), "a list of ids"),
     "must_exclude": ((Collection,), "a list of ids"),
@@ -99,6 +100,9 @@ class Settings:
         are driven, and the selection's worst case is certified from both sides. Needs a radius or a set.
     side : SideConstraints
         Shares, coverage, smoothness, conflicts, needs, and prices for what may be broken.
+    merge : bool
+        Read passages of one document as one text where their spans are known: what they share once, the title
+        once (`mio_rag.merging`). Tokens that this saves are spent on further passages.
 
     Raises
     ------
@@ -126,6 +130,7 @@ class Settings:
     passage_radii: Mapping[str, float] = field(default_factory=dict)
     counterpart: Counterpart = "termwise"
     side: SideConstraints = field(default_factory=SideConstraints)
+    merge: bool = True
 
     def __post_init__(self) -> None:
         problems = [

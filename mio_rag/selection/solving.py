@@ -41,7 +41,10 @@ class Choice:
     chosen : tuple of int
         Indices into the candidates, in prompt order.
     used, budget_tokens, allowed : int
-        Tokens used; the budget; what of it the program was given, where the assembled block counts more.
+        Tokens used; the budget; what the program was given: less where the assembled block counts more than
+        its passages, more where they share text that is read once.
+    is_merged : bool
+        Whether passages of one document are read as one text.
     """
 
     formulation: Formulation
@@ -51,6 +54,7 @@ class Choice:
     used: int
     budget_tokens: int
     allowed: int
+    is_merged: bool = False
 
 
 def solved(formulation: Formulation, budget_tokens: int) -> Generator[SelectionProgram, SolveResult, Solved]:
@@ -141,4 +145,5 @@ def concluded(choice: Choice) -> Selection:
         # From the settings, not from the formulation: a selection that is kept holds no matrices.
         problem=functools.partial(joint_problem, settings, candidates, choice.allowed),
         relevance_source=choice.formulation.source,
+        is_merged=choice.is_merged,
     )
