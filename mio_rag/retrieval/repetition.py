@@ -83,7 +83,8 @@ class Repetition:
     def among(self, rows: Sequence[int], passages: Sequence[Passage]) -> NDArray[np.float32] | None:
         """Exact similarity of the near-duplicates of a pool, shape (len(rows), len(rows)); None without any.
 
-        Passages of one source that overlap are not duplicates: what they share is read once anyway.
+        Passages of one source that overlap are not duplicates: what they share is read once anyway. Nor are
+        those whose numbers or names differ, unless dates tell which of them holds.
 
         Parameters
         ----------
@@ -99,7 +100,12 @@ class Repetition:
             shingles = {k: _shingles(passages[k].text) for k in group if len(group) > 1}
             for a in shingles:
                 for b in shingles:
-                    if a < b and not self._overlap(chosen[a], chosen[b], passages[a], passages[b]):
+                    one, other = passages[a], passages[b]
+                    if (
+                        a < b
+                        and _same_facts(one, other)
+                        and not self._overlap(chosen[a], chosen[b], one, other)
+                    ):
                         found = _jaccard(shingles[a], shingles[b])
                         alike[a, b] = alike[b, a] = found if found >= self.threshold else 0.0
         return alike if alike.any() else None
@@ -240,6 +246,18 @@ def find_groups(
         if progress:
             progress(1)
     return groups, jaccard
+
+
+def _same_facts(one: Passage, other: Passage) -> bool:
+    """Whether two near-duplicates say the same, or it is known which of them is newer."""
+    if one.date and other.date and one.date != other.date:
+        return True
+    return _facts(one.text) == _facts(other.text)
+
+
+def _facts(text: str) -> frozenset[str]:
+    """Words with a digit or a capital letter; at the head of a sentence, too."""
+    return frozenset(word for word in re.findall(r"\w+", text) if word != word.lower() or not word.isalpha())
 
 
 def similarity(one: str, other: str) -> float:

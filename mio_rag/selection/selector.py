@@ -194,9 +194,8 @@ class Selector(Settings):
             raise InputError("there are no candidates to select from: retrieve a pool first")
         if problem := count_problem("budget_tokens", budget_tokens):
             raise InputError(problem)
-        budget, formulation = int(budget_tokens), Formulation(self, self.valued(candidates))
-        candidates, allowed = formulation.candidates, budget
-        merge = self.merge and counter is not None and candidates.spans is not None
+        budget, formulation = int(budget_tokens), Formulation(self, self.valued(candidates), counter)
+        candidates, merge, allowed = formulation.candidates, formulation.is_merged, budget
         best: Choice | None = None
         rounds = 0
         while True:
@@ -208,12 +207,12 @@ class Selector(Settings):
             # Behind the passages stand items that buy broken rows: nobody reads them.
             picked = [i for i in result.selected if i < len(candidates)]
             chosen = in_prompt_order(candidates, picked, self.prompt_order)
-            used = summed = int(candidates.tokens[list(chosen)].sum())
+            used = summed = round(program.cost(result.x)) if result.x is not None else 0
             if counter is not None:
                 used = block_tokens(candidates, chosen, counter, merge)
             if used > budget and best is None:
                 # In proportion, but by no more than one passage: what is asked for must not drop out with it.
-                optional = [int(candidates.tokens[i]) for i in chosen if i in program.free]
+                optional = [round(program.alone[i]) for i in chosen if i in program.free]
                 allowed = max(summed * budget // used, summed - max(optional, default=summed))
                 continue
             now = Choice(formulation, found, result, chosen, used, budget, allowed, merge)
@@ -223,7 +222,8 @@ class Selector(Settings):
             # What is shared is read once: so many tokens more may be read; half as many where that failed.
             allowed = budget + summed - used if best is now else (allowed + best.allowed) // 2
             settled = known is not None and set(chosen) == set(known.chosen)
-            if not merge or settled or rounds >= _MOST_ROUNDS or allowed <= best.allowed:
+            known_cost = not merge or program.segments is not None
+            if known_cost or settled or rounds >= _MOST_ROUNDS or allowed <= best.allowed:
                 break
         if best.result.status is Status.INFEASIBLE and best.allowed < budget:
             message = (

@@ -32,7 +32,7 @@ def _windows(source, size=30, step=15, words=_WORDS):
 @pytest.fixture(scope="module")
 def index():
     plain = [Passage(f"x{k}", f"something else number {k} and more of it here", "X", "x") for k in range(3)]
-    copy = Passage("copy", " ".join([*_WORDS[:29], "changed"]), "C", "c", date="2024-05-01")
+    copy = Passage("copy", " ".join([*_WORDS[:30], "indeed"]), "C", "c", date="2024-05-01")
     return CorpusIndex.build([*_windows("a"), *plain, copy], TfidfEmbedder(dimensions=8), "windows")
 
 
