@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.embedders import Embedder
     from mio_rag.selection.selector import Selector
+    from mio_rag.selection.settings import NearDuplicates
     from mio_rag.solvers.result import SolveOptions
     from mio_rag.types import Passage
 
@@ -111,6 +112,19 @@ class ProgramOptions:
     max_passages: Annotated[
         int | None, typer.Option("--max-passages", help="Maximum number of passages.")
     ] = None
+    merge: Annotated[
+        bool,
+        typer.Option("--merge/--no-merge", help="Read passages of one document as one text, overlaps once."),
+    ] = True
+    near_duplicates: Annotated[
+        str, typer.Option("--near-duplicates", help="Of near-duplicates, read at most one, or all.")
+    ] = "one"
+    shared_text: Annotated[
+        str | None,
+        typer.Option(
+            "--shared-text", help="What text that two passages share costs in value, or auto. [auto]"
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -198,14 +212,14 @@ def whole_numbers(name: str, text: str) -> tuple[int, ...]:
     return tuple(int(value) for value in found)
 
 
-def penalty(text: str) -> float | Literal["auto"]:
-    """A passage penalty as it is written on the command line."""
+def penalty(text: str, option: str = "--passage-penalty") -> float | Literal["auto"]:
+    """A number or auto, as it is written on the command line."""
     if text.strip() == "auto":
         return "auto"
     try:
         return float(text)
     except ValueError as error:
-        raise InputError(f"--passage-penalty={text!r} must be a number >= 0, or auto") from error
+        raise InputError(f"{option}={text!r} must be a number >= 0, or auto") from error
 
 
 def make_selector(
@@ -218,6 +232,9 @@ def make_selector(
         "redundancy_weight": program.redundancy,
         "passage_penalty": None if program.passage_penalty is None else penalty(program.passage_penalty),
         "token_price": program.token_price,
+        "shared_text_weight": None
+        if program.shared_text is None
+        else penalty(program.shared_text, "--shared-text"),
     }
     selector, options = collect(
         lambda: Selector.preset(
@@ -228,6 +245,8 @@ def make_selector(
             max_per_source=program.max_per_source,
             min_passages=program.min_passages,
             max_passages=program.max_passages,
+            merge=program.merge,
+            near_duplicates=cast("NearDuplicates", program.near_duplicates),
             must_include=tuple(include),
             must_exclude=tuple(exclude),
             solver=solving.solver,
