@@ -5,7 +5,8 @@
     probabilities          ranking by the probabilities of `default`, whatever fits
     default                the program at its default prices
     price P                the same, and every token costs P
-    ..., counted twice     without the loss for text that two passages share
+    ..., shared text       and text that two passages share counts once in value, too
+    ..., redundancy        and similarity costs .3 of what is relevant
     ..., greedy            the same program by marginal gains
     ..., paid apart        the program charges every passage for all of its text; merged afterwards
 
@@ -27,19 +28,19 @@ from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
 from mio_rag.evaluation.methods import make_methods
 from mio_rag.files import write_atomically
-from mio_rag.measures import find_measure
-from mio_rag.merging import block_tokens, shared_characters
+from mio_rag.measures.answers import normalize_answer
+from mio_rag.merging import block_tokens, merged, shared_characters
 from mio_rag.relevance import RelevanceModel
 from mio_rag.selection.constraints import SideConstraints
-from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Question
 
 __all__ = ["BUDGETS", "PRICES", "Columns", "Corpus", "fitted_weight", "rows_of", "settings_of"]
 
-BUDGETS = (128, 192, 256, 384, 512, 768, 1024)
+BUDGETS = (128, 256, 384, 512, 768, 1024)
 PRICES = (0.0002, 0.0005, 0.001)
+_PAID_APART = ("default", f"price {PRICES[1]:g}")
 _COUNTER = RegexCounter()
 
 #: budget -> {answer, tokens, proven, milliseconds}: one value a question each
@@ -87,10 +88,11 @@ def settings_of(model: RelevanceModel, time_limit: float) -> dict[str, tuple[Sel
     rows["default"] = own, None
     for price in PRICES:
         rows[f"price {price:g}"] = replace(own, token_price=price), None
-    middle = replace(own, token_price=PRICES[1])
-    rows[f"price {PRICES[1]:g}, counted twice"] = replace(middle, shared_text_weight=0.0), None
+    low, middle = (replace(own, token_price=price) for price in PRICES[:2])
     rows[f"price {PRICES[1]:g}, greedy"] = replace(middle, solver="greedy"), None
-    rows["default, greedy"] = replace(own, solver="greedy"), None
+    rows[f"price {PRICES[1]:g}, shared text"] = replace(middle, shared_text_weight=1.0), None
+    similar = replace(low, redundancy_weight=0.3, redundancy_by_relevance=True)
+    rows[f"price {PRICES[0]:g}, redundancy"] = similar, None
     return rows
 
 
@@ -104,7 +106,7 @@ def rows_of(
     found: dict[str, Columns] = {}
     for name, (selector, score) in settings.items():
         kinds = {"apart": (False, False), "merged": (True, True)}
-        if selector.solver == "auto":
+        if name in _PAID_APART:
             kinds["merged, paid apart"] = (False, True)
         for kind, (chosen_merged, read_merged) in kinds.items():
             chooser = replace(selector, merge=chosen_merged)
@@ -127,9 +129,11 @@ def _columns(selector: Selector, score: str | None, merge: bool, corpus: Corpus)
         column: dict[str, list[float]] = {"answer": [], "tokens": [], "proven": [], "milliseconds": []}
         for question, pool in zip(corpus.questions, corpus.pools, strict=True):
             scored = pool if score is None else replace(pool, relevance=pool.scores[score])
-            made = selector.select(scored, budget, _COUNTER)
-            made = replace(made, is_merged=merge)
-            column["answer"].append(_found(question, made))
+            made = selector.choose(scored, budget, _COUNTER)
+            blocks = merged(pool, made.chosen) if merge else ()
+            read = [block.passage for block in blocks] or [pool.passage(i) for i in made.chosen]
+            said = [f"{passage.title} {passage.text}" for passage in read]
+            column["answer"].append(float(_answered(question, said)))
             column["tokens"].append(float(block_tokens(pool, made.chosen, _COUNTER, merge)))
             column["proven"].append(float(made.result.is_optimal))
             column["milliseconds"].append(1000 * made.result.wall_seconds)
@@ -137,15 +141,7 @@ def _columns(selector: Selector, score: str | None, merge: bool, corpus: Corpus)
     return columns
 
 
-def _found(question: Question, selection: Selection) -> float:
-    measure = find_measure("answer_in_context")
-    assert measure is not None
-    assert measure.compute is not None
-    return float(measure.compute(question, selection) or 0.0)
-
-
 def _answered(question: Question, texts: Sequence[str]) -> bool:
-    from mio_rag.measures.answers import normalize_answer
-
+    """As the measure answer_in_context has it."""
     said = f" {normalize_answer(' '.join(texts))} "
     return any(f" {a} " in said for a in map(normalize_answer, question.answers) if a)

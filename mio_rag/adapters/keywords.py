@@ -51,7 +51,7 @@ class SelectorSettings(TypedDict, total=False):
     side: SideConstraints | None
     passage_radii: Mapping[str, float] | None
     merge: bool | None
-    shared_text_weight: float | Literal["auto"] | None
+    shared_text_weight: float | None
     near_duplicates: NearDuplicates | None
 
 

@@ -102,7 +102,7 @@ class Formulation:
     @cached_property
     def _repeated(self) -> FloatArray | None:
         """What two passages lose because they share text; None where nothing is lost."""
-        weight = float(self.settings.shared_text_weight)  # a number, once the settings are resolved
+        weight = self.settings.shared_text_weight
         if weight == 0 or self.candidates.spans is None or self.uncertainty is not None:
             return None
         shared = shared_characters(self.candidates)

@@ -23,16 +23,13 @@ from mio_rag.relevance.source import Relevance, RelevanceSource, relevance_of
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.solvers.result import SolveOptions
 
-__all__ = ["LINK_BENEFIT", "SHARED_TEXT_WEIGHT", "Counterpart", "NearDuplicates", "Resolved", "Settings"]
+__all__ = ["LINK_BENEFIT", "Counterpart", "NearDuplicates", "Resolved", "Settings"]
 
 #: termwise: each term at its own worst (closed, conservative). joint: one perturbation for all, by cuts.
 Counterpart = Literal["termwise", "joint"]
 
 #: How many of passages that are nearly copies of each other may be read.
 NearDuplicates = Literal["one", "all"]
-
-#: v where `shared_text_weight` is "auto" and passages overlap; `python -m benchmarks repetition` measures it.
-SHARED_TEXT_WEIGHT = 1.0
 
 #: w where `link_benefit` is "auto" and there are links; `python -m benchmarks default` measures it.
 LINK_BENEFIT = 0.2
@@ -110,11 +107,11 @@ class Settings:
     merge : bool
         Read passages of one document as one text where their spans are known: what they share once, the title
         once (`mio_rag.merging`). Where a tokenizer counts the block, the program pays for it once, too.
-    shared_text_weight : float or "auto"
-        v >= 0: choosing two passages of which one shares a part s of its text with the other loses
-        v s min(r_i, r_j): what they have in common counts once. s is a share of the shorter text. 0: it
-        counts twice. "auto": 1 where spans are known and relevance is a probability, else 0. Not charged
-        under embedding uncertainty.
+    shared_text_weight : float
+        v >= 0: choosing two passages that share text loses v s min(r_i, r_j), s being the share of the
+        shorter text: at 1, what they have in common counts once. 0: it costs its tokens once, and nothing in
+        value, which measured best (`python -m benchmarks repetition`). Not charged under embedding
+        uncertainty.
     near_duplicates : {"one", "all"}
         How many of passages that are nearly copies of each other may be read, where the candidates know them:
         at most one, the newest where they are dated; or all.
@@ -146,7 +143,7 @@ class Settings:
     counterpart: Counterpart = "termwise"
     side: SideConstraints = field(default_factory=SideConstraints)
     merge: bool = True
-    shared_text_weight: float | Literal["auto"] = "auto"
+    shared_text_weight: float = 0.0
     near_duplicates: NearDuplicates = "one"
 
     def __post_init__(self) -> None:
@@ -162,10 +159,10 @@ class Settings:
             "cosine",
         ):  # one value for one meaning, which plain data can hold too
             object.__setattr__(self, "relevance_model", "given")
-        charged = ("redundancy_weight", "passage_penalty", "token_price", "radius")
-        for name in (*charged, "link_benefit", "shared_text_weight"):
+        charged = ("redundancy_weight", "passage_penalty", "token_price", "radius", "link_benefit")
+        for name in (*charged, "shared_text_weight"):
             value = getattr(self, name)
-            may_be_auto = name in ("passage_penalty", "link_benefit", "shared_text_weight")
+            may_be_auto = name in ("passage_penalty", "link_benefit")
             if may_be_auto and isinstance(value, str) and value == "auto":
                 continue
             if not is_setting(value):
@@ -269,15 +266,10 @@ class Settings:
         benefit = self.link_benefit
         if isinstance(benefit, str):
             benefit = LINK_BENEFIT if model is not None and candidates.links is not None else 0.0
-        shared = self.shared_text_weight
-        if isinstance(shared, str):
-            shared = SHARED_TEXT_WEIGHT if model is not None and candidates.spans is not None else 0.0
         known: dict[Any, Settings] = self.__dict__.setdefault("_resolved", {})
-        if (id(model), benefit, shared) not in known:  # checking settings takes longer than many a program
-            known[id(model), benefit, shared] = replace(
-                self, relevance_model=model, link_benefit=benefit, shared_text_weight=shared
-            )
-        return Resolved(known[id(model), benefit, shared], model, source)
+        if (id(model), benefit) not in known:  # checking settings takes longer than many a program
+            known[id(model), benefit] = replace(self, relevance_model=model, link_benefit=benefit)
+        return Resolved(known[id(model), benefit], model, source)
 
     def valued(self, candidates: Candidates) -> Candidates:
         """The candidates with the relevance that these settings give them: a model's, or their own."""

@@ -120,9 +120,10 @@ class ProgramOptions:
         str, typer.Option("--near-duplicates", help="Of near-duplicates, read at most one, or all.")
     ] = "one"
     shared_text: Annotated[
-        str | None,
+        float | None,
         typer.Option(
-            "--shared-text", help="What text that two passages share costs in value, or auto. [auto]"
+            "--shared-text",
+            help="How far text that two passages share counts once in value, too. 1: fully. [0]",
         ),
     ] = None
 
@@ -212,14 +213,14 @@ def whole_numbers(name: str, text: str) -> tuple[int, ...]:
     return tuple(int(value) for value in found)
 
 
-def penalty(text: str, option: str = "--passage-penalty") -> float | Literal["auto"]:
-    """A number or auto, as it is written on the command line."""
+def penalty(text: str) -> float | Literal["auto"]:
+    """A passage penalty as it is written on the command line."""
     if text.strip() == "auto":
         return "auto"
     try:
         return float(text)
     except ValueError as error:
-        raise InputError(f"{option}={text!r} must be a number >= 0, or auto") from error
+        raise InputError(f"--passage-penalty={text!r} must be a number >= 0, or auto") from error
 
 
 def make_selector(
@@ -232,9 +233,7 @@ def make_selector(
         "redundancy_weight": program.redundancy,
         "passage_penalty": None if program.passage_penalty is None else penalty(program.passage_penalty),
         "token_price": program.token_price,
-        "shared_text_weight": None
-        if program.shared_text is None
-        else penalty(program.shared_text, "--shared-text"),
+        "shared_text_weight": program.shared_text,
     }
     selector, options = collect(
         lambda: Selector.preset(
