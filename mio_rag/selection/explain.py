@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,6 +43,7 @@ def decisions(
     *,
     robust: bool = False,
     is_merged: bool = False,
+    outdated: Collection[int] = (),
 ) -> tuple[Decision, ...]:
     """One `Decision` for each candidate, in candidate order.
 
@@ -54,6 +55,8 @@ def decisions(
         Whether relevance is also charged for embeddings that may be off.
     is_merged : bool
         Whether text that passages share is read once.
+    outdated : collection of int
+        Candidates that must not be chosen because the pool holds a newer version.
     """
     n = program.n
     x = np.zeros(n, dtype=np.int8) if result.x is None else result.x
@@ -79,7 +82,13 @@ def decisions(
             if x[i]
             else _why_out(candidates, program, result, i, value, chosen, worth, priced, more.costs)
         )
-        said = [reason, repeats.read(i) if is_merged else "", "" if x[i] else repeats.copied(i)]
+        if i in outdated:
+            reason = repeats.newer(i)
+        said = [
+            reason,
+            repeats.read(i) if is_merged else "",
+            "" if x[i] or i in outdated else repeats.copied(i),
+        ]
         reason = "; ".join(filter(None, said))
         made.append(
             Decision(

@@ -114,11 +114,22 @@ class Formulation:
         return np.asarray(weight * share * np.minimum.outer(worth, worth))
 
     @cached_property
-    def _fixed(self) -> NDArray[np.int8]:
+    def _told(self) -> NDArray[np.int8]:
+        """What the settings say must, or must not, be read."""
         settings = self.settings
-        fixed = fixed_values(self.candidates.ids, settings.must_include, settings.must_exclude)
-        if settings.near_duplicates == "one":
-            fixed[outdated(self.candidates, fixed)] = 0
+        return fixed_values(self.candidates.ids, settings.must_include, settings.must_exclude)
+
+    @cached_property
+    def outdated(self) -> frozenset[int]:
+        """Candidates that are not read because the pool holds a newer version."""
+        if self.settings.near_duplicates == "all":
+            return frozenset()
+        return frozenset(outdated(self.candidates, self._told))
+
+    @cached_property
+    def _fixed(self) -> NDArray[np.int8]:
+        fixed = self._told.copy()
+        fixed[list(self.outdated)] = 0
         return fixed
 
     def program(self, budget_tokens: int) -> SelectionProgram:

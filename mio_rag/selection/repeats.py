@@ -34,29 +34,45 @@ class Repeats:
             return ""
         low, high = map(int, spans[i])
         held = np.zeros(high - low, dtype=bool)
-        rival, most = -1, 0
+        common: dict[str, int] = {}  # passages that hold some of it, and how much
         for j in self._chosen:
             if j == i or self._document[j] != self._document[i]:
                 continue
             start, end = max(low, int(spans[j, 0])), min(high, int(spans[j, 1]))
             if end > start:
                 held[start - low : end - low] = True
-                rival, most = (j, end - start) if end - start > most else (rival, most)
-        if rival < 0:
+                common[f"'{candidates.ids[j]}'"] = end - start
+        said = np.array([not letter.isspace() for letter in candidates.texts[i]], dtype=bool)
+        if not held[said].any():
             return ""
-        return f"{_part(held)} is read with '{candidates.ids[rival]}'"
+        most, *others = sorted(common, key=lambda name: -common[name])
+        more = "" if not others else f" and {others[0] if len(others) == 1 else f'{len(others)} others'}"
+        return f"{_part(held[said])} is read with {most}{more}"
+
+    def newer(self, i: int) -> str:
+        """Which passage of the pool is the newest version of one that is outdated."""
+        alike, dates = self._candidates.duplicates, self._candidates.dates
+        assert alike is not None
+        assert dates is not None
+        j = max(np.flatnonzero(alike[i]).tolist(), key=lambda k: dates[k])
+        told = f"({dates[j]}; {_alike(alike[i, j])})"
+        return f"not read: '{self._candidates.ids[j]}' is a newer version of it {told}"
 
     def copied(self, i: int) -> str:
-        """Which passage that is read it is nearly a copy of: "a near-duplicate of 'b' (.93 alike)"; or ""."""
+        """Which passage that is read it is nearly a copy of: "a near-duplicate of 'b' ..."; or ""."""
         alike, dates = self._candidates.duplicates, self._candidates.dates
         others = [j for j in self._chosen if alike is not None and j != i and alike[i, j] > 0]
         if alike is None or not others:
             return ""
         j = max(others, key=lambda k: float(alike[i, k]))
         what = "a near-duplicate"
-        if dates is not None and dates[i] and dates[j] and dates[i] != dates[j]:
-            what = f"{'an older' if dates[i] < dates[j] else 'a newer'} version ({dates[i]})"
-        return f"{what} of '{self._candidates.ids[j]}' (Jaccard similarity {alike[i, j]:.2f})"
+        if dates is not None and dates[i] > dates[j] != "":
+            what = f"a newer version ({dates[i]})"
+        return f"{what} of '{self._candidates.ids[j]}' ({_alike(alike[i, j])})"
+
+
+def _alike(similarity: float) -> str:
+    return f"Jaccard similarity {similarity:.2f}"
 
 
 def _part(held: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> str:

@@ -145,6 +145,7 @@ def concluded(choice: Choice) -> Selection:
             priced,
             robust=formulation.uncertainty is not None,
             is_merged=choice.is_merged,
+            outdated=formulation.outdated,
         ),
         worst_case=_worst_case(choice),
         notes=(*side.notes(result.x), *_why_nothing(choice)),
