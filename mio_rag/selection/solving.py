@@ -7,7 +7,9 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 from mio_rag.errors import InputError
+from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import SelectionProgram
+from mio_rag.merging import merged
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Selection, WorstCase
@@ -92,6 +94,18 @@ def _worst_case(choice: Choice) -> WorstCase | None:
     return WorstCase("termwise", max(result.objective, lower), upper)
 
 
+def _how_read(choice: Choice) -> list[str]:
+    """That passages are read as one text, and what that saves."""
+    if not choice.is_merged:
+        return []
+    candidates, chosen = choice.formulation.candidates, choice.chosen
+    texts = len(merged(candidates, chosen))
+    if texts == len(chosen):
+        return []
+    saved = int(candidates.tokens[list(chosen)].sum()) - choice.used
+    return [f"read as {plural(texts, 'text')}, what they share once: {plural(saved, 'token')} saved"]
+
+
 def _why_nothing(choice: Choice) -> list[str]:
     """Why no passage is chosen, and what would change it, where that is a proven answer."""
     if choice.chosen or choice.result.x is None:
@@ -148,7 +162,7 @@ def concluded(choice: Choice) -> Selection:
             outdated=formulation.outdated,
         ),
         worst_case=_worst_case(choice),
-        notes=(*side.notes(result.x), *_why_nothing(choice)),
+        notes=(*side.notes(result.x), *_how_read(choice), *_why_nothing(choice)),
         conflict=conflict,
         # From the settings, not from the formulation: a selection that is kept holds no matrices.
         problem=functools.partial(joint_problem, settings, candidates, choice.allowed),

@@ -171,6 +171,12 @@ class TestNearDuplicates:
 
 
 class TestReasons:
+    def test_a_note_says_what_reading_once_saves(self):
+        found = plain().select(pool(3), 100, _COUNTER)
+        saved = int(found.candidates.tokens.sum()) - found.tokens_used
+        assert found.notes == (f"read as 1 text, what they share once: {saved} tokens saved",)
+        assert plain(max_passages=1).select(pool(3), 100, _COUNTER).notes == ()
+
     def test_what_is_read_already_is_said(self):
         found = plain(max_passages=1).select(pool(3), 100, _COUNTER)
         (read,) = found.ids
