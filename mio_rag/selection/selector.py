@@ -99,8 +99,9 @@ class Selector(Settings):
             than the sum of single passages; should the block come out larger than the budget (a tokenizer may
             count a whole higher than its parts), the program is solved again with a budget that is smaller in
             proportion, by one passage at most, until the block fits. The certificate is then one for that
-            smaller budget, `program.budget`. Where passages share text that is read once (`merge`), it is
-            solved again with a budget that is larger by what that saves, as long as the block fits.
+            smaller budget, `program.budget`. Text that passages share is read and paid once (`merge`). Under
+            embedding uncertainty the program pays for it twice; it is then solved again with a budget that is
+            larger by what that saves, as long as the block fits.
 
         Returns
         -------
