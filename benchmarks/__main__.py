@@ -20,6 +20,7 @@ from benchmarks.price import pacing
 from benchmarks.relevance import answers_command as answers
 from benchmarks.relevance import command as relevance
 from benchmarks.relevance import more_commands as more
+from benchmarks.repetition import command as repetition
 from benchmarks.speed import command as speed
 from benchmarks.stability import command as stability
 from benchmarks.trust import command as trust
@@ -59,6 +60,11 @@ def main(arguments: list[str] | None = None) -> int:
             "one price for every token and one total for all questions, against budgets alike for all",
             price.add_options,
             price.command,
+        ),
+        "repetition": (
+            "corpora of overlapping windows: shared text read once, against rankings",
+            repetition.add_options,
+            repetition.command,
         ),
         "relevance": (
             "calibrated relevance and evidence links, against rank baselines",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.entries import listed, no_names, no_strings, not_numbers
 from mio_rag.errors import InputError
-from mio_rag.types import Passage
+from mio_rag.types import Passage, check_date
 
 __all__ = ["Candidates", "merge_pools"]
 
@@ -60,6 +60,20 @@ def _vector(name: str, value: Any, n: int, dtype: Any, problems: list[str]) -> N
     return array
 
 
+def _weights(name: str, value: Any, n: int, problems: list[str]) -> NDArray[np.float32]:
+    """A read-only matrix of numbers in [0, 1] with a zero diagonal, its problems noted."""
+    try:
+        matrix = _frozen_array(value, np.float32)
+    except (TypeError, ValueError) as error:
+        problems.append(f"{name} is not an array of numbers ({error})")
+        matrix = np.zeros((n, n), dtype=np.float32)
+    if matrix.shape != (n, n):
+        problems.append(f"{name} has shape {matrix.shape}, expected ({n}, {n}): one row per passage")
+    elif not np.all((matrix >= 0) & (matrix <= 1)) or np.any(np.diagonal(matrix) != 0):
+        problems.append(f"{name} must lie in [0, 1], with a zero diagonal: they are between two passages")
+    return matrix
+
+
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """The pool that retrieval hands to selection, best first.
@@ -94,6 +108,13 @@ class Candidates:
         ignored. Under embedding uncertainty it cannot stand in for embeddings.
     embedder : str
         Fingerprint of the model that made the embeddings; blank where unknown.
+    spans : array_like of int, shape (n, 2), optional
+        Characters [start, end) of each text in the document that its source names; (-1, -1) where unknown.
+        Where they are known, passages of one source and title are read as one text.
+    dates : sequence of str, length n, optional
+        Days or moments (ISO 8601); blank where unknown.
+    duplicates : array_like, shape (n, n), optional
+        Jaccard similarity of near-duplicates, in (0, 1]; 0 for all other pairs. Symmetric, zero diagonal.
 
     Raises
     ------
@@ -117,15 +138,18 @@ class Candidates:
     positions: NDArray[np.int64] | None = None
     similarity: FloatArray | None = None
     embedder: str = ""
+    spans: NDArray[np.int64] | None = None
+    dates: Sequence[str] | None = None
+    duplicates: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         problems: list[str] = []
         put = object.__setattr__
-        for name in ("ids", "texts", "titles", "sources", "clusters"):
+        for name in ("ids", "texts", "titles", "sources", "clusters", "dates"):
             if (value := getattr(self, name)) is not None or name in ("ids", "texts"):
                 put(self, name, listed(name, value))
         n = len(self.ids)
-        for name in ("texts", "titles"):
+        for name in ("texts", "titles", "dates"):
             problems += no_strings(name, getattr(self, name) or ())
         for name in ("ids", "sources", "clusters"):
             problems += no_names(name, getattr(self, name) or ())
@@ -136,7 +160,7 @@ class Candidates:
             problems.append(
                 f"ids repeat ({', '.join(map(str, repeated[:5]))}): each passage needs its own id"
             )
-        for name in ("texts", "titles", "sources", "clusters"):
+        for name in ("texts", "titles", "sources", "clusters", "dates"):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -162,16 +186,17 @@ class Candidates:
         if self.positions is not None:
             put(self, "positions", _vector("positions", self.positions, n, np.int64, problems))
         if self.links is not None:
-            try:
-                links = _frozen_array(self.links, np.float32)
-            except (TypeError, ValueError) as error:
-                problems.append(f"links is not an array of numbers ({error})")
-                links = np.zeros((n, n), dtype=np.float32)
-            if links.shape != (n, n):
-                problems.append(f"links has shape {links.shape}, expected ({n}, {n}): one row per passage")
-            elif not np.all((links >= 0) & (links <= 1)) or np.any(np.diagonal(links) != 0):
-                problems.append("links must lie in [0, 1], with a zero diagonal: a passage links to others")
-            put(self, "links", links)
+            put(self, "links", _weights("links", self.links, n, problems))
+        if self.duplicates is not None:
+            alike = _weights("duplicates", self.duplicates, n, problems)
+            if alike.shape == (n, n) and not np.array_equal(alike, alike.T):
+                problems.append("duplicates is not symmetric: how alike two texts are has no direction")
+            put(self, "duplicates", alike)
+        if self.dates is not None:
+            wrong = next(filter(None, map(check_date, self.dates)), None)
+            problems += [] if wrong is None else [wrong]
+        if self.spans is not None:
+            put(self, "spans", self._checked_spans(self.spans, n, problems))
         if self.similarity is not None:
             self._check_similarity(self.similarity, n, problems)
         if problems:
@@ -192,6 +217,31 @@ class Candidates:
             problems.append(f"tokens must be at most {_MOST_TOKENS:.0e}, given {float(tokens.max()):.3g}")
             return None
         return _frozen_array(tokens, np.int64)
+
+    def _checked_spans(self, given: ArrayLike, n: int, problems: list[str]) -> NDArray[np.int64]:
+        try:
+            exact = np.asarray(given, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            problems.append(f"spans is not an array of numbers ({error})")
+            exact = np.full((n, 2), -1.0)
+        if exact.shape != (n, 2):
+            problems.append(f"spans has shape {exact.shape}, expected ({n}, 2): a start and an end for each")
+            exact = np.full((n, 2), -1.0)
+        unknown = (exact == -1).all(axis=1)
+        lengths = np.fromiter(map(len, self.texts), dtype=np.float64, count=len(self.texts))
+        if lengths.size == n:
+            whole = ((exact >= 0) & (exact == np.floor(exact)) & (exact < 2**53)).all(axis=1)
+            fit = whole & (exact[:, 1] - exact[:, 0] == lengths)
+            for i in np.flatnonzero(~fit & ~unknown)[:3]:
+                problems.append(
+                    f"spans[{i}] is ({exact[i, 0]:g}, {exact[i, 1]:g}), and passage '{self.ids[i]}' has "
+                    f"{lengths[i]:g} characters: give the start and end of its text, or -1 for both"
+                )
+        names = self.sources or [""] * n
+        if any(not (name or skip) for name, skip in zip(names, unknown, strict=False)):
+            problems.append("spans need sources: name the document that each passage lies in")
+        known = np.where(np.isfinite(exact), exact, -1)
+        return _frozen_array(known, np.int64)
 
     def _check_similarity(self, given: ArrayLike, n: int, problems: list[str]) -> None:
         try:
@@ -249,11 +299,15 @@ class Candidates:
 
     def passage(self, i: int) -> Passage:
         """The i-th candidate as a `Passage`."""
+        start, end = (-1, -1) if self.spans is None else map(int, self.spans[i])
         return Passage(
             id=self.ids[i],
             text=self.texts[i],
             title=self.titles[i] if self.titles is not None else "",
             source=self.sources[i] if self.sources is not None else "",
+            start=None if start < 0 else start,
+            end=None if start < 0 else end,
+            date=self.dates[i] if self.dates is not None else "",
         )
 
 
@@ -262,8 +316,8 @@ def merge_pools(one: Candidates, other: Candidates, size: int, keep: set[str]) -
 
     Relevance and scores are the larger of the two, on their own scale (a logit may well be below 0); scores
     that only one pool has are left out, since 0 would be a score like any other. Question and query embedding
-    are those of the first pool. Links are known within each pool, and 0 between passages that were never in
-    one pool.
+    are those of the first pool. Links and duplicates are known within each pool, and 0 between passages that
+    were never in one pool.
     """
     rows: dict[str, tuple[Candidates, int]] = {}
     relevance: dict[str, float] = {}
@@ -294,21 +348,31 @@ def merge_pools(one: Candidates, other: Candidates, size: int, keep: set[str]) -
         scores={name: np.array([column[p] for p in ids]) for name, column in scores.items()},
         question=one.question,
         embedder=one.embedder if one.embedder == other.embedder else "",
-        links=_merged_links((one, other), ids),
+        links=_merged_matrix("links", (one, other), ids),
+        duplicates=_merged_matrix("duplicates", (one, other), ids),
+        spans=None
+        if one.spans is None or other.spans is None
+        else np.array([pool.spans[i] for pool, i in taken if pool.spans is not None]).reshape(-1, 2),
+        dates=None
+        if one.dates is None or other.dates is None
+        else [pool.passage(i).date for pool, i in taken],
         positions=None
         if one.positions is None or other.positions is None
         else np.array([pool.positions[i] for pool, i in taken if pool.positions is not None]),
     )
 
 
-def _merged_links(pools: tuple[Candidates, Candidates], ids: list[str]) -> NDArray[np.float32] | None:
-    """Links among these passages, as far as a pool holds both; None where a pool has none."""
+def _merged_matrix(
+    name: Literal["links", "duplicates"], pools: tuple[Candidates, Candidates], ids: list[str]
+) -> NDArray[np.float32] | None:
+    """Links or duplicates among these passages, as far as a pool holds both; None where a pool has none."""
     place = {passage: k for k, passage in enumerate(ids)}
-    links = np.zeros((len(ids), len(ids)), dtype=np.float32)
+    merged = np.zeros((len(ids), len(ids)), dtype=np.float32)
     for pool in pools:
-        if pool.links is None:
+        known = pool.links if name == "links" else pool.duplicates
+        if known is None:
             return None
         rows = [i for i, passage in enumerate(pool.ids) if passage in place]
         at = [place[pool.ids[i]] for i in rows]
-        links[np.ix_(at, at)] = np.maximum(links[np.ix_(at, at)], pool.links[np.ix_(rows, rows)])
-    return links
+        merged[np.ix_(at, at)] = np.maximum(merged[np.ix_(at, at)], known[np.ix_(rows, rows)])
+    return merged

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from mio_rag.errors import InputError, MioRagError
 
-__all__ = ["Answer", "GenerationError", "Passage", "Question"]
+__all__ = ["Answer", "GenerationError", "Passage", "Question", "check_date"]
+
+#: A day, or a moment of one, in the form whose alphabetical order is that of time.
+_DATE = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?)?)?")
+
+
+def check_date(date: str) -> str | None:
+    """What is wrong with a date of a passage, in words; None where nothing is."""
+    if isinstance(date, str) and (not date or _DATE.fullmatch(date)):
+        return None
+    return f"date {date!r} is not in the form YYYY-MM-DD (ISO 8601): write it so, or leave it out"
 
 
 @dataclass(frozen=True)
@@ -21,18 +33,59 @@ class Passage:
         Not blank.
     title, source : str
         Shown to the reader and used by per-source caps; may be empty.
+    start, end : int, optional
+        Where the text lies in the document that `source` names: characters [start, end). Passages that
+        overlap or touch are then read as one text. Without `end` it is start + len(text).
+    date : str
+        Of which day the text is, in the form YYYY-MM-DD (ISO 8601, also with a time); may be empty. Of
+        near-duplicates the newest is read.
+
+    Raises
+    ------
+    InputError
+        For an empty id, a blank text, offsets without a source or that do not fit the text, or a date in
+        another form.
     """
 
     id: str
     text: str
     title: str = ""
     source: str = ""
+    # Where a text lies is not what it says: an index that was built without offsets is still of its corpus.
+    start: int | None = field(default=None, compare=False)
+    end: int | None = field(default=None, compare=False)
+    date: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not self.id:
             raise InputError("a passage has an empty id: give every passage a unique, non-empty id")
         if not self.text.strip():
             raise InputError(f"passage '{self.id}' has no text: drop it or fill it")
+        if self.start is not None or self.end is not None:
+            self._check_span()
+        if self.date and (problem := check_date(self.date)):
+            raise InputError(f"passage '{self.id}': {problem}")
+
+    def _check_span(self) -> None:
+        start, end = self.start, self.end
+        if end is None and _is_place(start):
+            end = start + len(self.text)
+        if not (_is_place(start) and _is_place(end)):
+            raise InputError(
+                f"passage '{self.id}' lies from start={self.start!r} to end={self.end!r}: give whole numbers "
+                ">= 0, or neither"
+            )
+        if end - start != len(self.text):
+            raise InputError(
+                f"passage '{self.id}' has {len(self.text)} characters, but lies from start={start} to "
+                f"end={end}, which is {end - start}: give the characters of its text, or leave them out"
+            )
+        if not self.source:
+            raise InputError(
+                f"passage '{self.id}' has start={start} and no source: name the document that it counts in, "
+                "or leave start and end out"
+            )
+        object.__setattr__(self, "end", end)
 
 
 @dataclass(frozen=True)
@@ -84,6 +137,10 @@ class Answer:
     latency_seconds: float
     generator: str
     logprobs: tuple[float, ...] | None = None
+
+
+def _is_place(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 class GenerationError(MioRagError, RuntimeError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +23,13 @@ __all__ = [
     "Choice",
     "Counter",
     "Documents",
+    "Read",
     "as_counter",
     "check_budget",
     "choose",
     "label",
     "number",
+    "place",
 ]
 
 #: Where the notes stand in the metadata of what is chosen.
@@ -54,6 +56,8 @@ class Documents:
     embeddings : sequence of (sequence of float or None), optional
     embed_texts : sequence of str, optional
         What is embedded, where that is not `texts`.
+    starts : sequence of int or None, optional
+        Where each text begins in the document that its source names; None where unknown.
     """
 
     texts: Sequence[str]
@@ -62,16 +66,37 @@ class Documents:
     scores: Sequence[float | None] | None = None
     embeddings: Sequence[Any] | None = None
     embed_texts: Sequence[str] | None = None
+    starts: Sequence[int | None] | None = None
 
     def __post_init__(self) -> None:
         n = len(self.texts)
-        for name in ("ids", "sources", "scores", "embeddings", "embed_texts"):
+        for name in ("ids", "sources", "scores", "embeddings", "embed_texts", "starts"):
             column = getattr(self, name)
             if column is not None and len(column) != n:
                 raise InputError(f"{name} has {len(column)} entries, expected {n}: one per document")
 
     def __len__(self) -> int:
         return len(self.texts)
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """One text that is read.
+
+    Parameters
+    ----------
+    indices : tuple of int
+        Of the documents in it, by where they begin.
+    text : str
+        Where there are several, what they make together; otherwise the document's own.
+    notes : dict
+        As in `Choice`; for several: ``rank``, ``certificate``, and the ``parts`` with their notes, ids and
+        places in the text.
+    """
+
+    indices: tuple[int, ...]
+    text: str
+    notes: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +110,14 @@ class Choice:
     notes : tuple of dict
         For each of them, plain data: ``rank`` (from 1), ``reason``, ``value``, ``relevance``, ``tokens`` and
         the ``certificate``, whose own notes tell what constraints were broken at their price.
+    read : tuple of Read
+        What is to be read, in prompt order: documents of one source that overlap or touch as one text.
     """
 
     selection: Selection | None
     indices: tuple[int, ...] = ()
     notes: tuple[dict[str, Any], ...] = ()
+    read: tuple[Read, ...] = ()
 
     def report(self) -> dict[str, Any]:
         """Plain data about the whole choice: its certificate, its tokens, and why the rest was left out."""
@@ -168,20 +196,51 @@ def choose(
         scores=None if cosine else scores,  # type: ignore[arg-type]  # none is missing
         ids=ids,
         sources=sources,
+        spans=_spans(documents, sources),
         counter=None if counter is None else as_counter(counter),
         selector=selector,
     )
     if selection.result.x is None:
         raise InfeasibleError(selection.explain())
     proof = _certificate(selection)
-    return Choice(
-        selection,
-        selection.chosen,
-        tuple(
-            {**_notes(selection.decisions[i], rank), "certificate": {**proof, "notes": list(proof["notes"])}}
-            for rank, i in enumerate(selection.chosen, start=1)
-        ),
+    notes = tuple(
+        {**_notes(selection.decisions[i], rank), "certificate": {**proof, "notes": list(proof["notes"])}}
+        for rank, i in enumerate(selection.chosen, start=1)
     )
+    return Choice(selection, selection.chosen, notes, tuple(_read(selection, notes)))
+
+
+def _spans(documents: Documents, sources: Sequence[str] | None) -> list[tuple[int, int]] | None:
+    """Places of the documents, where their source has a name and they know where they begin."""
+    starts = documents.starts
+    if starts is None or sources is None or set(starts) == {None}:
+        return None
+    named = documents.sources or ()
+    return [
+        (-1, -1) if start is None or start < 0 or not name else (start, start + len(text))
+        for start, name, text in zip(starts, named, documents.texts, strict=True)
+    ]
+
+
+def _read(selection: Selection, notes: Sequence[dict[str, Any]]) -> Iterator[Read]:
+    at = {selection.candidates.ids[i]: k for k, i in enumerate(selection.chosen)}
+    for rank, block in enumerate(selection.blocks, start=1):
+        places = [at[part.id] for part in block.parts]
+        said = {**notes[places[0]], "rank": rank}
+        if len(places) > 1:
+            parts = [
+                {
+                    **{
+                        name: value for name, value in notes[k].items() if name not in ("rank", "certificate")
+                    },
+                    "id": part.id,
+                    "start": part.start,
+                    "end": part.end,
+                }
+                for k, part in zip(places, block.parts, strict=True)
+            ]
+            said = {"rank": rank, "parts": parts, "certificate": said["certificate"]}
+        yield Read(tuple(selection.chosen[k] for k in places), block.passage.text, said)
 
 
 def _missing_scores(scores: Sequence[Any]) -> int:
@@ -316,6 +375,12 @@ def check_budget(budget_tokens: int) -> None:
         raise InputError(problem)
     if budget_tokens < 1:
         raise InputError(f"budget_tokens={budget_tokens} must be >= 1")
+
+
+def place(value: Any) -> int | None:
+    """Where a text begins, as it stands in metadata; None for what is no place."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return int(value) if whole and value >= 0 else None
 
 
 def label(value: Any) -> str:

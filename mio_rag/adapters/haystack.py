@@ -14,7 +14,17 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.adapters.core import NOTES, Counter, Documents, as_counter, check_budget, choose, label
+from mio_rag.adapters.core import (
+    NOTES,
+    Counter,
+    Documents,
+    Read,
+    as_counter,
+    check_budget,
+    choose,
+    label,
+    place,
+)
 from mio_rag.adapters.keywords import SelectorSettings, from_plain, make_selector, to_plain
 from mio_rag.adapters.vectors import Vectors
 from mio_rag.errors import InputError, optional
@@ -49,6 +59,8 @@ class SelectionRanker:
         Take a document's score for its relevance; False: the cosine of question and document.
     source_key : str or None
         Where in ``meta`` a document's source stands, for `max_per_source`; splitters write "source_id".
+        Documents of one source that overlap or touch (by ``split_idx_start``, which splitters write) are
+        read as one, with theirs in ``meta["mio_rag"]["parts"]``, unless ``merge=False``.
     counter : TokenCounter or callable, optional
         The reader's tokenizer, or a function from a text to its tokens; a named function is saved. By default
         an approximation.
@@ -140,7 +152,7 @@ class SelectionRanker:
             counter=self.counter,
             query_embedding=query_embedding,
         )
-        chosen = [_noted(documents[i], notes) for i, notes in zip(choice.indices, choice.notes, strict=True)]
+        chosen = [_noted(documents[read.indices[0]], read) for read in choice.read]
         return {"documents": chosen, "report": choice.report()}
 
     @component.output_types(documents=list[Document], report=dict[str, Any])
@@ -202,6 +214,7 @@ class SelectionRanker:
             None if source is None else [label(d.meta.get(source)) for d in documents],
             [d.score for d in documents] if self.use_scores else None,
             [d.embedding for d in documents],
+            starts=[place(d.meta.get("split_idx_start")) for d in documents],
         )
 
     def _embed_documents(self, texts: list[str]) -> list[Any]:
@@ -214,10 +227,13 @@ class SelectionRanker:
         return np.asarray(self.text_embedder.run(text=text)["embedding"], dtype=np.float32)
 
 
-def _noted(document: Document, notes: dict[str, Any]) -> Document:
+def _noted(document: Document, read: Read) -> Document:
     """A copy with the notes in its metadata; `dataclasses.replace` would check every field of it again."""
     noted = copy(document)
-    object.__setattr__(noted, "meta", {**document.meta, NOTES: notes})  # plain setting warns: it is no copy's
+    object.__setattr__(noted, "meta", {**document.meta, NOTES: read.notes})  # plain setting warns: no copy's
+    if len(read.indices) > 1:
+        object.__setattr__(noted, "content", read.text)
+        object.__setattr__(noted, "id", "+".join(part["id"] for part in read.notes["parts"]))
     return noted
 
 

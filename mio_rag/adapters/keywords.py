@@ -17,7 +17,7 @@ from mio_rag.relevance.model import RelevanceModel
 from mio_rag.relevance.source import Relevance
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
-from mio_rag.selection.settings import Counterpart
+from mio_rag.selection.settings import Counterpart, NearDuplicates
 from mio_rag.solvers.result import SolveOptions
 
 __all__ = ["SelectorSettings", "check_names", "from_plain", "make_selector", "to_plain"]
@@ -50,6 +50,9 @@ class SelectorSettings(TypedDict, total=False):
     counterpart: Counterpart | None
     side: SideConstraints | None
     passage_radii: Mapping[str, float] | None
+    merge: bool | None
+    shared_text_weight: float | None
+    near_duplicates: NearDuplicates | None
 
 
 _NAMES = tuple(f.name for f in fields(Selector))

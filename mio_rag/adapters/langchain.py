@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mio_rag.adapters.core import NOTES, Documents, label, number
+from mio_rag.adapters.core import NOTES, Documents, Read, label, number, place
 from mio_rag.adapters.vectors import Vectors
 from mio_rag.errors import optional
 
@@ -29,6 +29,8 @@ with optional("langchain_core", "langchain", "mio_rag.adapters.langchain"):
 
 __all__ = ["SelectionCompressor", "SelectionRetriever"]
 
+_PAGE = 10**9  # characters that no page has
+
 
 class _Documents(SelectionFields):
     """What both share: where a document's score and source stand.
@@ -40,10 +42,15 @@ class _Documents(SelectionFields):
         score there: relevance is the cosine of question and document.
     source_key : str or None
         Where in the metadata its source stands, for `max_per_source`.
+    start_key : str or None
+        Where in the metadata stands at which character of its source (and of its ``page``, where it has one)
+        a document begins; splitters write it with ``add_start_index=True``. Documents that overlap or touch
+        are then read as one, with theirs in ``metadata["mio_rag"]["parts"]``, unless ``merge=False``.
     """
 
     score_key: str | None = "relevance_score"
     source_key: str | None = "source"
+    start_key: str | None = "start_index"
 
     def _vectors_of(self, embedder: Any) -> Vectors:
         if isinstance(embedder, Embeddings):
@@ -53,10 +60,7 @@ class _Documents(SelectionFields):
     def _chosen(self, found: Iterable[Document], query: str) -> list[Document]:
         documents = list(found)
         choice = self._choose(query, self._columns(documents))
-        return [
-            documents[i].model_copy(update={"metadata": {**documents[i].metadata, NOTES: notes}})
-            for i, notes in zip(choice.indices, choice.notes, strict=True)
-        ]
+        return [_noted([documents[i] for i in read.indices], read) for read in choice.read]
 
     def _columns(self, documents: Sequence[Document]) -> Documents:
         score, source = self.score_key, self.source_key
@@ -70,7 +74,24 @@ class _Documents(SelectionFields):
             [d.id or "" for d in documents],
             None if source is None else [label(found.get(source)) for found in data],
             scores,
+            starts=None if self.start_key is None else [_start(found, self.start_key) for found in data],
         )
+
+
+def _start(metadata: dict[str, Any], key: str) -> int | None:
+    """Where a document begins; pages, which count anew, lie far apart."""
+    start, page = place(metadata.get(key)), place(metadata.get("page"))
+    return start if start is None or page is None else start + page * _PAGE
+
+
+def _noted(documents: Sequence[Document], read: Read) -> Document:
+    """A copy of the document, or of the first of several, with what is read and the notes."""
+    first = documents[0]
+    noted = {"metadata": {**first.metadata, NOTES: read.notes}}
+    if len(documents) == 1:
+        return first.model_copy(update=noted)
+    names = "+".join(part["id"] for part in read.notes["parts"])
+    return first.model_copy(update={**noted, "page_content": read.text, "id": names})
 
 
 class SelectionCompressor(_Documents, BaseDocumentCompressor):
@@ -83,8 +104,8 @@ class SelectionCompressor(_Documents, BaseDocumentCompressor):
     embedder : Embeddings, mio_rag Embedder or str, optional
         Embeds question and documents where that is needed: for relevance where documents carry no score, and
         for redundancy. A vector is remembered by its text.
-    score_key, source_key : str or None
-        Where in the metadata relevance and source stand.
+    score_key, source_key, start_key : str or None
+        Where in the metadata relevance, source and place in the source stand.
     selector, counter, on_selection
         See `mio_rag.adapters.fields.SelectionFields`.
     **settings
@@ -123,7 +144,7 @@ class SelectionRetriever(_Documents, BaseRetriever):
         Should find more than fits: 30 to 50 documents.
     embedder : Embeddings, mio_rag Embedder or str, optional
         By default that of the vector store, where `retriever` is one's ``as_retriever()``.
-    budget_tokens, score_key, source_key, selector, counter, on_selection, **settings
+    budget_tokens, score_key, source_key, start_key, selector, counter, on_selection, **settings
         As for `SelectionCompressor`.
     """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from mio_rag.adapters.core import NOTES, Documents, label
+from mio_rag.adapters.core import NOTES, Documents, Read, label, place
 from mio_rag.adapters.vectors import Vectors
 from mio_rag.errors import InputError, optional
 
@@ -40,6 +40,9 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
         Take a node's score for its relevance; False: the cosine of question and node.
     source_key : str or None
         Where in the metadata a node's source stands, for `max_per_source`; None: the document it is part of.
+        Nodes of one document that overlap or touch (by ``start_char_idx``) are read as one, with theirs in
+        ``node.metadata["mio_rag"]["parts"]``, unless ``merge=False``; not where metadata are shown to the
+        model.
     selector, counter, on_selection
         See `mio_rag.adapters.fields.SelectionFields`.
     **settings
@@ -89,8 +92,8 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
         own = documents.embeddings is not None and None not in documents.embeddings
         choice = self._choose(query_bundle.query_str, documents, query_bundle.embedding if own else None)
         return [
-            NodeWithScore(node=_noted(nodes[i].node, notes), score=nodes[i].score)
-            for i, notes in zip(choice.indices, choice.notes, strict=True)
+            NodeWithScore(node=_noted(nodes[read.indices[0]].node, read), score=nodes[read.indices[0]].score)
+            for read in choice.read
         ]
 
     def _columns(self, nodes: list[BaseNode], scores: list[float | None]) -> Documents:
@@ -106,6 +109,7 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
             scores if self.use_scores else None,
             embeddings if any(embeddings) else None,
             embed_texts,
+            [_start(node, text) for node, text in zip(nodes, texts, strict=True)],
         )
 
 
@@ -129,11 +133,21 @@ def _renders_as_usual(kind: type[BaseNode]) -> bool:
     return kind.get_content is TextNode.get_content and kind.get_metadata_str is BaseNode.get_metadata_str
 
 
-def _noted(node: BaseNode, notes: dict[str, Any]) -> BaseNode:
-    """A copy with the notes in its metadata, kept from prompts and embedders."""
+def _start(node: BaseNode, shown: str) -> int | None:
+    """Where a node begins in its document, if what the model is shown is the text that lies there."""
+    start, end = (place(getattr(node, name, None)) for name in ("start_char_idx", "end_char_idx"))
+    if start is None or shown != getattr(node, "text", None) or end not in (None, start + len(shown)):
+        return None
+    return start
+
+
+def _noted(node: BaseNode, read: Read) -> BaseNode:
+    """A copy with the notes in its metadata, kept from prompts and embedders; of several, with their text."""
+    own = {} if len(read.indices) == 1 else {"text": read.text, "end_char_idx": None}
     return node.model_copy(
         update={
-            "metadata": {**node.metadata, NOTES: notes},
+            **own,
+            "metadata": {**node.metadata, NOTES: read.notes},
             "excluded_llm_metadata_keys": [*node.excluded_llm_metadata_keys, NOTES],
             "excluded_embed_metadata_keys": [*node.excluded_embed_metadata_keys, NOTES],
         }

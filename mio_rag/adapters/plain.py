@@ -37,6 +37,9 @@ def select(
     sources: Sequence[str] | None = None,
     clusters: Sequence[str] | None = None,
     links: ArrayLike | None = None,
+    spans: ArrayLike | None = None,
+    dates: Sequence[str] | None = None,
+    duplicates: ArrayLike | None = None,
     embedder: Embedder | str | None = None,
     counter: TokenCounter | None = None,
     selector: Selector | None = None,
@@ -66,6 +69,13 @@ def select(
         Titles are part of what a passage costs; sources and clusters are what caps and coverage go by.
     links : array_like, shape (n, n), optional
         Evidence links, as in `Candidates`.
+    spans : array_like of int, shape (n, 2), optional
+        Characters [start, end) of each text in the document that its source names; (-1, -1) where unknown.
+        Texts of one source that overlap or touch are then read as one, unless ``merge=False``.
+    dates : sequence of str, length n, optional
+        Days of the texts (ISO 8601); of near-duplicates the newest is read.
+    duplicates : array_like, shape (n, n), optional
+        Jaccard similarity of near-duplicates, as in `Candidates`.
     embedder : Embedder or str, optional
         Embeds query and texts where no embeddings are given: "minilm", or a sentence-transformers id or
         folder. None is chosen for you.
@@ -79,7 +89,7 @@ def select(
     Returns
     -------
     Selection
-        `.texts`, `.ids`, `.tokens_used`, `.result` (the certificate) and `.explain()`.
+        `.texts` as they are to be read, `.ids`, `.tokens_used`, `.result` (the certificate), `.explain()`.
 
     Examples
     --------
@@ -92,9 +102,9 @@ def select(
         raise InputError(f"query is {query!r}, expected a string")
     texts = listed("texts", texts)
     n = len(texts)
-    ids, titles, sources, clusters = (
-        None if given is None else listed(name, given)
-        for name, given in (("ids", ids), ("titles", titles), ("sources", sources), ("clusters", clusters))
+    columns = {"ids": ids, "titles": titles, "sources": sources, "clusters": clusters, "dates": dates}
+    ids, titles, sources, clusters, dates = (
+        None if given is None else listed(name, given) for name, given in columns.items()
     )
     if (
         problems := no_strings("texts", texts)
@@ -132,7 +142,7 @@ def select(
         else:
             scores = np.zeros(n)  # Candidates reports the wrong shape
     # Only a counter that priced the passages can check the block that they make together.
-    checked = counter if tokens is None else None
+    checked = (counter if spans is None else counter or RegexCounter()) if tokens is None else None
     labels = [str(k) for k in range(n)] if ids is None else list(map(str, ids))
     if tokens is None:
         heads = titles if titles is not None and len(titles) == n else [""] * n
@@ -150,6 +160,9 @@ def select(
         question=query,
         links=links,  # type: ignore[arg-type]
         positions=np.arange(n),
+        spans=spans,  # type: ignore[arg-type]
+        dates=dates,
+        duplicates=duplicates,  # type: ignore[arg-type]
     )
     return make_selector(selector, settings).select(pool, budget_tokens, checked)
 

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
-from mio_rag.context import TokenCounter, counted, in_prompt_order, render_context
+from mio_rag.context import TokenCounter, in_prompt_order
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+from mio_rag.merging import block_tokens
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector
 from mio_rag.selection.solving import Choice, Solved
@@ -225,13 +226,13 @@ class PricedQuestion:
         result = _recomputed(program, selector.options, decided.result)
         allowed = decided.budget
         allotted = decided.tokens
+        merge = selector.merge and counter is not None and self.candidates.spans is not None
         while True:
             picked = [i for i in result.selected if i < len(self.candidates)]
             chosen = in_prompt_order(self.candidates, picked, selector.prompt_order)
             used = summed = int(self.candidates.tokens[list(chosen)].sum()) if chosen else 0
-            if counter is not None and chosen:
-                block = render_context(self.candidates.passage(i) for i in chosen)
-                used = int(counted(counter, [block])[0])
+            if counter is not None:
+                used = block_tokens(self.candidates, chosen, counter, merge)
             if used <= allotted:
                 break
             # In proportion, but by no more than one passage, as `Selector.choose` does it.
@@ -241,7 +242,9 @@ class PricedQuestion:
             result = solve(program, selector.solver, selector.options)
             if result.status is Status.ERROR:
                 raise SolverError(result.message)
-        return Choice(formulation, Solved(program, result), result, chosen, used, self.ceiling, allowed)
+        return Choice(
+            formulation, Solved(program, result), result, chosen, used, self.ceiling, allowed, merge
+        )
 
     def value_of(self, choice: Choice) -> float:
         """w V of a choice, from the choice itself."""

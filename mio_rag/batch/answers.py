@@ -7,8 +7,10 @@ from typing import Any
 from mio_rag.batch.job import Job
 from mio_rag.batch.rows import Row
 from mio_rag.candidates import Candidates
+from mio_rag.context import RegexCounter
+from mio_rag.merging import merged
 
-__all__ = ["COLUMNS", "answer"]
+__all__ = ["COLUMNS", "READ", "answer", "is_merged"]
 
 #: Columns of a shard.
 COLUMNS = {
@@ -26,6 +28,16 @@ COLUMNS = {
     "message": "string",
 }
 
+#: The column of a shard where texts are merged: as they are to be read, in prompt order.
+READ = {"read": "list<string>"}
+
+_COUNTER = RegexCounter()
+
+
+def is_merged(job: Job) -> bool:
+    """Whether texts of one source that overlap or touch are read as one: the file says where they lie."""
+    return "starts" in job.kinds
+
 
 def answer(job: Job, row: Row) -> dict[str, Any]:
     """What the selector chooses for a row.
@@ -39,13 +51,15 @@ def answer(job: Job, row: Row) -> dict[str, Any]:
     if not isinstance(pool, Candidates):
         raise pool
     budget_tokens = job.budget_tokens if row.budget is None else row.budget
-    choice = job.selector.choose(pool, budget_tokens)
+    merge = is_merged(job)
+    choice = job.selector.choose(pool, budget_tokens, _COUNTER if merge else None)
     result, chosen = choice.result, list(choice.chosen)
+    read = {"read": [block.passage.text for block in merged(pool, chosen)]} if merge else {}
     return {
         "selected_ids": [pool.ids[i] for i in chosen],
         "selected": chosen,
         # Of the decision itself, as `SolveResult.objective` is (`solvers.result.conclude`).
-        "tokens_used": int(pool.tokens[chosen].sum()) if chosen else 0,
+        "tokens_used": choice.used if merge else int(pool.tokens[chosen].sum()) if chosen else 0,
         "budget_tokens": budget_tokens,
         "objective": result.objective,
         "bound": result.bound,
@@ -53,4 +67,5 @@ def answer(job: Job, row: Row) -> dict[str, Any]:
         "status": result.status.value,
         "limit": result.limit,
         "message": result.message or None,
+        **read,
     }

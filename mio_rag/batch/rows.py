@@ -17,7 +17,7 @@ from mio_rag.unit import unit_rows
 __all__ = ["Row", "read_rows"]
 
 _COUNTER = RegexCounter()
-_TEXTS = ("texts", "titles", "sources", "clusters")
+_TEXTS = ("texts", "titles", "sources", "clusters", "dates")
 
 
 class Row(NamedTuple):
@@ -212,7 +212,7 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
         values = row.get(name)
         if values is not None and None in values:
             problems.append(f"{name}[{values.index(None)}] is null")
-    for name in ("embeddings", "similarity", "links"):
+    for name in ("embeddings", "similarity", "links", "duplicates"):
         value = row.get(name)
         if isinstance(value, str):
             problems.append(f"{name} {value}")
@@ -261,4 +261,18 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
         links=row.get("links"),
         positions=row.get("positions"),
         similarity=row.get("similarity"),
+        spans=_spans(row.get("starts"), texts),
+        dates=row.get("dates"),
+        duplicates=row.get("duplicates"),
     )
+
+
+def _spans(starts: NDArray[Any] | None, texts: list[str] | None) -> Any:
+    """Places of the texts; None where they are not known."""
+    if starts is None or texts is None:
+        return None
+    if len(starts) != len(texts):
+        raise InputError(f"starts has {len(starts)} values, expected {len(texts)}: one for each text")
+    begin = np.asarray(starts, dtype=np.float64)
+    lengths = np.array([len(text) for text in texts], dtype=np.float64)
+    return np.stack([begin, np.where(begin == -1, -1, begin + lengths)], axis=1)

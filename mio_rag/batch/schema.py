@@ -13,11 +13,17 @@
     links             list (of lists) of numbers    n x n evidence links in [0, 1]
     radius            list of numbers               how far each embedding may be off
     positions         list of whole numbers         place of each passage in its corpus
+    starts            list of whole numbers         where each text begins in its source; -1 where unknown
+    dates             lists of strings              ISO 8601; of near-duplicates the newest is read
+    duplicates        list (of lists) of numbers    n x n Jaccard similarities of near-duplicates, else 0
     question          string                        for relevance models
     embedder          string                        fingerprint of the embeddings' model
     score:NAME        list of numbers               scores of a retriever, for relevance models
     budget_tokens     whole number                  of this question, instead of the run's
     weight            number                        what this question counts, where a total is shared
+
+With `starts`, `texts`, `sources` and no `tokens`, texts of one source that overlap or touch are read as one,
+as in the output's `read`, which `tokens_used` counts.
 
 `query_id` and `ids` are required; so are `relevance`, or both kinds of embeddings (then relevance is their
 cosine); so are `tokens`, or `texts`. Other columns are not read. float16 embeddings are fine.
@@ -49,6 +55,9 @@ COLUMNS = {
     "links": "matrix",
     "radius": "numbers",
     "positions": "numbers",
+    "starts": "numbers",
+    "dates": "texts",
+    "duplicates": "matrix",
     "question": "text",
     "embedder": "text",
     "budget_tokens": "number",
@@ -203,4 +212,8 @@ def _needed(there: set[str], selector: Selector) -> set[str]:
         needed -= {"links"}
     if selector.prompt_order != "document":
         needed -= {"positions"}
+    if selector.near_duplicates == "all" or "duplicates" not in there:
+        needed -= {"duplicates", "dates"}
+    if not (selector.merge and {"texts", "sources"} <= there) or "tokens" in there:
+        needed -= {"starts"}
     return needed

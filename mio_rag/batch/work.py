@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.batch.answers import COLUMNS, answer
+from mio_rag.batch.answers import COLUMNS, READ, answer, is_merged
 from mio_rag.batch.job import Group, Job, open_parquet
 from mio_rag.batch.options import OPTIONS, options
 from mio_rag.batch.rows import Row, read_rows
@@ -197,7 +197,8 @@ class _Answers:
     """The answered rows of a shard, column by column."""
 
     def __init__(self, job: Job) -> None:
-        self.schema, self._answer = (OPTIONS, options) if job.prices else (COLUMNS, answer)
+        plain = {**COLUMNS, **READ} if is_merged(job) else COLUMNS
+        self.schema, self._answer = (OPTIONS, options) if job.prices else (plain, answer)
         self.columns: dict[str, list[Any]] = {name: [] for name in self.schema}
         self.statuses: Counter[str] = Counter()
 

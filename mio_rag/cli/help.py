@@ -13,15 +13,15 @@ __all__ = ["GROUPS", "BriefHelp", "brief"]
 GROUPS: dict[str, tuple[str, ...]] = {
     "Value of a passage": (
         "preset", "relevance", "rerank", "passage_penalty", "token_price", "link_hops", "link_benefit",
-        "redundancy", "redundancy_by_relevance",
+        "redundancy", "redundancy_by_relevance", "shared_text",
     ),
     "Which passages": (
         "budget_tokens", "min_passages", "max_passages", "max_per_source", "max_source_share", "must_include",
-        "must_exclude", "cover", "max_similarity", "conflict", "needs", "soft",
+        "must_exclude", "cover", "max_similarity", "near_duplicates", "conflict", "needs", "soft",
     ),
     "Earlier selections": ("previous", "max_changes", "change_price"),
     "Embedding uncertainty": ("radius", "norm", "uncertainty_set", "radii", "deviations", "counterpart"),
-    "Retrieval and prompt": ("index", "corpus", "embedder", "pool", "retrieval", "prompt_order"),
+    "Retrieval and prompt": ("index", "corpus", "embedder", "pool", "retrieval", "prompt_order", "merge"),
     "Solver": ("solver", "time_limit", "relative_gap", "threads", "seed"),
     "Answers": ("generator", "max_tokens", "closed_book", "keep_choices"),
     "Controllers": (

@@ -196,7 +196,7 @@ def read_passages(selection: Selection | None) -> tuple[dict[str, Any], ...]:
     tokens = selection.candidates.tokens
     return tuple(
         {"id": p.id, "title": p.title, "text": p.text, "tokens": int(tokens[i])}
-        for i, p in zip(selection.chosen, selection.passages, strict=True)
+        for i, p in ((i, selection.candidates.passage(i)) for i in selection.chosen)
     )
 
 

@@ -94,7 +94,10 @@ class Dataset:
         """SHA-256 over every passage and question: what a result was measured on."""
         digest = hashlib.sha256()
         for p in self.passages:
-            digest.update(json.dumps([p.id, p.title, p.text, p.source]).encode())
+            known = [] if p.start is None else [p.start]
+            digest.update(
+                json.dumps([p.id, p.title, p.text, p.source, *known, *filter(None, [p.date])]).encode()
+            )
         for q in self.questions:
             labels = [q.answers, q.gold_ids, q.gold_sources, q.choices, q.type]
             digest.update(json.dumps([q.id, q.text, *labels]).encode())

@@ -34,21 +34,27 @@ def chunk_text(text: str, max_words: int = 120, overlap_sentences: int = 0) -> l
     """
     if max_words < 1 or overlap_sentences < 0:
         raise InputError(f"max_words={max_words} must be >= 1 and overlap_sentences={overlap_sentences} >= 0")
-    chunks: list[str] = []
+    return [chunk for _, chunk in _placed_chunks(text, max_words, overlap_sentences)]
+
+
+def _placed_chunks(text: str, max_words: int, overlap_sentences: int) -> Iterator[tuple[int, str]]:
+    """Chunks, and where each begins in the text with its white space collapsed."""
     current: list[str] = []
-    fresh = 0
+    fresh = end = 0  # sentences that no chunk holds yet; characters up to here, each sentence with a space
     for sentence in _sentences(text, max_words):
         if fresh and sum(len(s.split()) for s in current) + len(sentence.split()) > max_words:
-            chunks.append(" ".join(current))
+            chunk = " ".join(current)
+            yield end - len(chunk) - 1, chunk
             current = current[-overlap_sentences:] if overlap_sentences else []
             while current and sum(len(s.split()) for s in current) + len(sentence.split()) > max_words:
                 current.pop(0)
             fresh = 0
         current.append(sentence)
+        end += len(sentence) + 1
         fresh += 1
     if fresh:
-        chunks.append(" ".join(current))
-    return chunks
+        chunk = " ".join(current)
+        yield end - len(chunk) - 1, chunk
 
 
 def _sentences(text: str, max_words: int) -> Iterator[str]:
@@ -85,7 +91,12 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def load_folder(
-    folder: str | Path, max_words: int = 120, *, follow_links: bool = False, max_bytes: int = MAX_BYTES
+    folder: str | Path,
+    max_words: int = 120,
+    *,
+    overlap_sentences: int = 0,
+    follow_links: bool = False,
+    max_bytes: int = MAX_BYTES,
 ) -> Dataset:
     """A corpus from the documents below a folder, in chunks of whole sentences.
 
@@ -93,12 +104,15 @@ def load_folder(
     cannot be read, is in `Dataset.left_out` with the reason. Ids are "relative/path#k" (PDF:
     "relative/path#page.k"), sources the relative paths. Titles are those that DOCX and HTML files give
     themselves, the first heading of a Markdown file, otherwise the file names. The head of a text does not
-    repeat its title.
+    repeat its title. Offsets count the characters of a document with its white space collapsed, the pages of
+    a PDF one after another.
 
     Parameters
     ----------
     max_words : int
         Largest chunk, >= 1.
+    overlap_sentences : int
+        How many sentences of a chunk the next one repeats, >= 0. What is repeated is read once.
     follow_links : bool
         Read what symbolic links out of the folder lead to. A file is read once, however many links there are.
     max_bytes : int
@@ -124,11 +138,15 @@ def load_folder(
             left_out.append(LeftOut(label, str(error)))
             continue
         left_out += [LeftOut(f"{label}, {part}", reason) for part, reason in document.left_out]
-        chunks = [
-            Passage(f"{label}#{prefix}{k}", chunk, title=document.title, source=label)
-            for prefix, text in document.parts
-            for k, chunk in enumerate(chunk_text(text, max_words))
-        ]
+        chunks, before = [], 0
+        for prefix, text in document.parts:
+            placed = list(_placed_chunks(text, max_words, overlap_sentences))
+            for k, (start, chunk) in enumerate(placed):
+                name = f"{label}#{prefix}{k}"
+                chunks.append(Passage(name, chunk, document.title, label, before + start))
+            if placed:
+                start, chunk = placed[-1]
+                before += start + len(chunk) + 1
         passages += chunks
         if not chunks and not document.left_out:
             left_out.append(LeftOut(label, "holds no text"))

@@ -2,7 +2,7 @@
 
 Layout: a folder with
 
-    corpus.jsonl[.gz]      one object a line: {"id", "text", "title"?, "source"?}
+    corpus.jsonl[.gz]      one object a line: {"id", "text", "title"?, "source"?, "start"?, "end"?, "date"?}
     questions.jsonl[.gz]   {"id", "question", "answers"?, "gold_ids"?, "gold_sources"?, "choices"?, "type"?}
 
 `load_dataset` also takes ``"demo"`` (bundled), a folder of documents (.txt, .md, .pdf, .docx, .html; no
@@ -198,6 +198,9 @@ def _passage(row: Mapping[str, Any]) -> Passage:
         _string(row, "text", required=True),
         _string(row, "title"),
         _string(row, "source"),
+        row.get("start"),  # what is no place in a document is refused there
+        row.get("end"),
+        _string(row, "date"),
     )
 
 

@@ -88,6 +88,8 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
         counterpart="termwise",
         relevance_model="given",
         link_benefit=0.0,
+        shared_text_weight=0.0,
+        near_duplicates="all",
     )
     methods = []
     for name in names:

@@ -7,7 +7,7 @@ are deterministic at temperature 0) and charged to each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -175,7 +175,18 @@ def _described(question: Question, selection: Selection) -> dict[str, Any]:
         "solve_seconds": result.wall_seconds,
         **selection_measures(question, selection),
         "decisions": _decisions(question, selection),
+        **_merged(selection),
     }
+
+
+def _merged(selection: Selection) -> dict[str, Any]:
+    """The texts that several passages are read as, where there are any."""
+    read = [
+        {"text": block.passage.text, "parts": [asdict(part) for part in block.parts]}
+        for block in selection.blocks
+        if len(block.parts) > 1
+    ]
+    return {"read": read} if read else {}
 
 
 def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]:

@@ -1,10 +1,11 @@
 """A corpus that can be searched: FAISS vectors, BM25, texts and metadata in one folder.
 
     manifest.json     format, version, embedder, counts, the sha256 of every other file, and its own
-    passages.jsonl    {"id", "title", "text", "source"}, in row order
+    passages.jsonl    {"id", "title", "text", "source", "start"?, "end"?, "date"?}, in row order
     dense.faiss       inner-product index over unit vectors (exact)
     bm25/             the lexical index of bm25s
     links.npz         which passage mentions what another one is about (absent in older indexes)
+    repetition.npz    where passages lie in their sources, and near-duplicates (absent in older indexes)
     tfidf*            the fitted embedder, where the corpus taught it
 
 A folder is written whole or not at all. Reading checks format, version,
@@ -30,6 +31,7 @@ from mio_rag.reading import parse_json, read_text
 from mio_rag.retrieval.cached import Progress
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.links import LinkIndex
+from mio_rag.retrieval.repetition import Repetition
 from mio_rag.types import Passage
 
 __all__ = ["FORMAT", "VERSION", "CorpusIndex", "embedded_text"]
@@ -62,6 +64,7 @@ class CorpusIndex:
     _dense: Any
     _bm25: Any
     links: LinkIndex | None = None
+    repetition: Repetition | None = None
 
     @classmethod
     def build(
@@ -115,7 +118,8 @@ class CorpusIndex:
         # bm25s cannot index a corpus in which every word is a stop word.
         tokens = [words or ["\u2205"] for words in _tokenize(texts)]
         bm25.index(tokens, show_progress=False)
-        return cls(checked, embedder, name, dense, bm25, LinkIndex.build(checked, name_of))
+        links, repetition = LinkIndex.build(checked, name_of), Repetition.build(checked)
+        return cls(checked, embedder, name, dense, bm25, links, repetition)
 
     def __len__(self) -> int:
         return len(self.passages)
@@ -172,12 +176,16 @@ class CorpusIndex:
             with (work / "passages.jsonl").open("w", encoding="utf-8") as lines:
                 for p in self.passages:
                     row = {"id": p.id, "title": p.title, "text": p.text, "source": p.source}
+                    known: dict[str, Any] = {"start": p.start, "end": p.end, "date": p.date or None}
+                    row |= {name: value for name, value in known.items() if value is not None}
                     lines.write(json.dumps(row) + "\n")
             # Through Python: faiss's own writer does not notice when the end of the file meets a full disk.
             (work / "dense.faiss").write_bytes(faiss.serialize_index(self._dense).tobytes())
             self._bm25.save(str(work / "bm25"), show_progress=False)
             if self.links is not None:
                 self.links.save(work)
+            if self.repetition is not None:
+                self.repetition.save(work)
             self.embedder.save(work)
             files = sorted(p for p in work.rglob("*") if p.is_file())
             manifest = {
@@ -235,7 +243,9 @@ class CorpusIndex:
                 f"here is {embedder.fingerprint}: vectors of two models cannot be compared; build the "
                 "index again"
             )
-        return cls(passages, embedder, manifest["name"], dense, bm25, LinkIndex.load(path, len(passages)))
+        links = LinkIndex.load(path, len(passages))
+        repetition = Repetition.load(path, len(passages))
+        return cls(passages, embedder, manifest["name"], dense, bm25, links, repetition)
 
     def required_links(self) -> LinkIndex:
         """The evidence links.

@@ -152,6 +152,7 @@ class Retriever:
         embeddings = self.index.embeddings(rows)
         cosine = (embeddings @ query).astype(np.float64)
         passages = [self.index.passages[r] for r in rows]
+        repeated, dates = self.index.repetition, [p.date for p in passages]
         return Candidates(
             ids=[p.id for p in passages],
             texts=[p.text for p in passages],
@@ -170,6 +171,9 @@ class Retriever:
             links=None if self.index.links is None else self.index.links.among(rows),
             positions=np.array(rows, dtype=np.int64),
             embedder=self.index.embedder.fingerprint,
+            spans=None if repeated is None else repeated.spans_of(rows),
+            dates=dates if any(dates) else None,
+            duplicates=None if repeated is None else repeated.among(rows, passages),
         )
 
     def _expanded(self, rows: list[int], query: NDArray[np.float32]) -> list[int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from mio_rag.candidates import Candidates
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+from mio_rag.selection.repeats import Repeats
 from mio_rag.selection.result import Decision
 from mio_rag.solvers.result import SolveResult, Status
 
@@ -40,6 +42,8 @@ def decisions(
     priced: Priced | None = None,
     *,
     robust: bool = False,
+    is_merged: bool = False,
+    outdated: Collection[int] = (),
 ) -> tuple[Decision, ...]:
     """One `Decision` for each candidate, in candidate order.
 
@@ -49,27 +53,43 @@ def decisions(
         Without what `priced` counts.
     robust : bool
         Whether relevance is also charged for embeddings that may be off.
+    is_merged : bool
+        Whether text that passages share is read once.
+    outdated : collection of int
+        Candidates that must not be chosen because the pool holds a newer version.
     """
     n = program.n
     x = np.zeros(n, dtype=np.int8) if result.x is None else result.x
     chosen = np.flatnonzero(x)
     # Marginal value of i beside the selected others: what it adds, or what its removal would lose.
-    value = program.linear - program.pairwise[:, chosen].sum(axis=1)
+    more = _more_costs(program, x)
+    alone = program.linear - more.prices
+    value = alone - program.pairwise[:, chosen].sum(axis=1)
     if priced is not None:
         value = value - priced.marginal
     charges = "penalties and the radius" if robust else "penalties"
-    made = []
+    made, repeats = [], Repeats(candidates, chosen.tolist())
     for i in range(n):
         others = chosen[chosen != i]
         rival = None
         if others.size and float(program.pairwise[i, others].max()) > 0:
             rival = int(others[int(np.argmax(program.pairwise[i, others]))])
-        worth = _worth(candidates, program, i, float(value[i]), others, rival, priced, charges)
+        worth = _worth(
+            candidates, program, i, float(alone[i]), float(value[i]), others, rival, priced, charges
+        )
         reason = (
             _why_in(program, x, i, worth)
             if x[i]
-            else _why_out(candidates, program, result, i, value, chosen, worth, priced)
+            else _why_out(candidates, program, result, i, value, chosen, worth, priced, more.costs)
         )
+        if i in outdated:
+            reason = repeats.newer(i)
+        said = [
+            reason,
+            repeats.read(i) if is_merged else "",
+            "" if x[i] or i in outdated else repeats.copied(i),
+        ]
+        reason = "; ".join(filter(None, said))
         made.append(
             Decision(
                 id=candidates.ids[i],
@@ -82,6 +102,23 @@ def decisions(
             )
         )
     return tuple(made)
+
+
+class _More(NamedTuple):
+    """What each passage adds to tokens and to prices of tokens, by coming in or by being in."""
+
+    costs: NDArray[np.float64]
+    prices: NDArray[np.float64]
+
+
+def _more_costs(program: SelectionProgram, x: NDArray[np.int8]) -> _More:
+    """Without what is read with other passages anyway."""
+    shared = program.segments
+    if shared is None:
+        return _More(program.costs, np.zeros(program.n))
+    readers = shared.needs[x > 0].sum(axis=0)
+    fresh = shared.needs & (readers - (shared.needs * x[:, None]) == 0)
+    return _More(program.costs + fresh @ shared.costs, fresh @ shared.prices)
 
 
 def _nothing(program: SelectionProgram) -> float:
@@ -160,6 +197,7 @@ def _worth(
     candidates: Candidates,
     program: SelectionProgram,
     i: int,
+    alone: float,
     value: float,
     others: NDArray[np.int64],
     rival: int | None,
@@ -169,7 +207,7 @@ def _worth(
     gains = np.maximum(-program.pairwise[i, others], 0.0)
     return _Worth(
         relevance=float(candidates.relevance[i]),
-        alone=float(program.linear[i]),
+        alone=alone,
         value=value,
         gain=float(gains.sum()),
         pays=0.0 if priced is None else float(priced.marginal[i]),
@@ -202,6 +240,7 @@ def _why_out(
     chosen: NDArray[np.int64],
     worth: _Worth,
     priced: Priced | None,
+    costs: NDArray[np.float64],
 ) -> str:
     assert program.fixed is not None
     if program.fixed[i] == 0:
@@ -211,9 +250,9 @@ def _why_out(
             Status.INFEASIBLE: "no selection satisfies the constraints",
             Status.NO_SOLUTION: "the solver found no selection",
         }.get(result.status, "there is no selection")
-    cost = float(program.costs[i])
-    if cost > program.most_cost:
-        return f"its {plural(cost, 'token')} exceed the whole budget of {program.budget:.10g}"
+    cost, whole = float(costs[i]), float(program.alone[i])
+    if whole > program.most_cost:
+        return f"its {plural(whole, 'token')} exceed the whole budget of {program.budget:.10g}"
     for row in program.rows:
         least = float(np.minimum(row.coefficients, 0.0).sum() + max(row.coefficients[i], 0.0))
         if least > row.most:
@@ -273,11 +312,16 @@ def _best_swap(
     """The one exchange that breaks nothing and loses least."""
     assert program.fixed is not None
     out = chosen[program.fixed[chosen] < 0]
-    left = program.most_cost - float(program.costs[chosen].sum())
-    out = out[program.costs[i] - program.costs[out] <= left]
     swapped = np.zeros((out.size, program.n), dtype=np.int8)
     swapped[:, chosen], swapped[:, i], swapped[np.arange(out.size), out] = 1, 1, 0
+    fits = np.array([program.cost(x) <= program.most_cost for x in swapped], dtype=bool)
+    out, swapped = out[fits], swapped[fits]
     change = value[i] + program.pairwise[i, out] - value[out]
+    if program.segments is not None:  # what two share is not lost with one of them
+        now = np.zeros(program.n, dtype=np.int8)
+        now[chosen] = 1
+        known = program.objective(now)
+        change = np.array([program.objective(x) - known for x in swapped])
     if priced is not None:  # prices of two passages do not add up: each exchange pays as a whole
         now = np.isin(np.arange(program.n), chosen).astype(np.int8)
         change += priced.marginal[i] - priced.marginal[out] + priced.paid(now)

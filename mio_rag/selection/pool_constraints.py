@@ -25,6 +25,7 @@ from mio_rag.formulations.side_rows import (
 )
 from mio_rag.selection.clusters import cluster_labels
 from mio_rag.selection.constraints import SideConstraints
+from mio_rag.selection.near_duplicates import duplicate_pairs
 from mio_rag.selection.settings import Settings
 
 __all__ = ["Side", "side_of"]
@@ -115,6 +116,7 @@ class Side:
                 for row in program.rows[: len(program.rows) - len(self.soft)]
             ),
             program.fixed[:n],
+            program.segments and program.segments.of_items(np.arange(n)),
         )
 
     def paid(self, x: NDArray[np.int8]) -> float:
@@ -199,6 +201,8 @@ def side_of(settings: Settings, candidates: Candidates) -> Side:
             folded.append(Folded(i, j, True, price, f"not both of '{ids[i]}', '{ids[j]}'"))
     elif pairs:
         hard += conflict_rows(ids, pairs)
+    if settings.near_duplicates == "one":
+        hard += conflict_rows(ids, duplicate_pairs(candidates, settings.must_include))
     needs = need_rows(ids, given.needs) if given.needs else []
     if "needs" in prices:  # x_i (1 - x_h) at a price is linear and pairwise
         price = prices["needs"]

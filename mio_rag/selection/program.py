@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
+from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError
 from mio_rag.formulations.constraints import fixed_values
 from mio_rag.formulations.joint import JointProblem
@@ -23,8 +24,11 @@ from mio_rag.formulations.relevance_value import CurveValue, InnerProductValue, 
 from mio_rag.formulations.robust import nominal_program, worst_similarity
 from mio_rag.formulations.uncertainty import NormBall, ScaledSet, UncertaintySet
 from mio_rag.formulations.uncertainty_sets import DeviationBudget
+from mio_rag.merging import shared_characters
 from mio_rag.relevance.model import RelevanceModel
+from mio_rag.selection.near_duplicates import outdated
 from mio_rag.selection.pool_constraints import Side, side_of
+from mio_rag.selection.segments import SharedCosts, shared_costs
 from mio_rag.selection.settings import Settings
 
 __all__ = ["Formulation", "joint_problem"]
@@ -40,6 +44,9 @@ class Formulation:
     settings : Settings
     candidates : Candidates
         Taken as they are: with a `relevance_model`, what `Settings.valued` made of them.
+    counter : TokenCounter, optional
+        The reader's tokenizer. With it, text that passages share is a segment of the program, which is paid
+        once; without, and under embedding uncertainty, each passage pays for all of its text.
 
     Attributes
     ----------
@@ -49,10 +56,12 @@ class Formulation:
         Where relevance comes from.
     """
 
-    def __init__(self, settings: Settings, candidates: Candidates) -> None:
+    def __init__(
+        self, settings: Settings, candidates: Candidates, counter: TokenCounter | None = None
+    ) -> None:
         resolved = settings.resolved(candidates)
         self.settings, self.source, self.candidates = resolved.settings, resolved.source, candidates
-        self._model = resolved.model
+        self._model, self._counter = resolved.model, counter
         self._program: SelectionProgram | None = None
         self._joint: tuple[int, JointProblem] | None = None
 
@@ -71,6 +80,17 @@ class Formulation:
         """Whether anything says how far embeddings may be off, be it 0."""
         return _can_deviate(self.settings, self.candidates)
 
+    @property
+    def is_merged(self) -> bool:
+        """Whether passages of one document are read as one text, and somebody counts it."""
+        return self.settings.merge and self._counter is not None and self.candidates.spans is not None
+
+    @cached_property
+    def _shared(self) -> SharedCosts | None:
+        if self._counter is None or not self.is_merged or self.uncertainty is not None:
+            return None
+        return shared_costs(self.candidates, self._counter)
+
     @cached_property
     def _penalty(self) -> float:
         return self.settings.penalty(self.candidates)
@@ -80,9 +100,37 @@ class Formulation:
         return _benefit_weights(self.settings, self.candidates)
 
     @cached_property
-    def _fixed(self) -> NDArray[np.int8]:
+    def _repeated(self) -> FloatArray | None:
+        """What two passages lose because they share text; None where nothing is lost."""
+        weight = self.settings.shared_text_weight
+        if weight == 0 or self.candidates.spans is None or self.uncertainty is not None:
+            return None
+        shared = shared_characters(self.candidates)
+        if not shared.any():
+            return None
+        lengths = np.array([len(text) for text in self.candidates.texts], dtype=np.float64)
+        worth = np.maximum(self.candidates.relevance, 0.0)
+        share = shared / np.minimum.outer(lengths, lengths)
+        return np.asarray(weight * share * np.minimum.outer(worth, worth))
+
+    @cached_property
+    def _told(self) -> NDArray[np.int8]:
+        """What the settings say must, or must not, be read."""
         settings = self.settings
         return fixed_values(self.candidates.ids, settings.must_include, settings.must_exclude)
+
+    @cached_property
+    def outdated(self) -> frozenset[int]:
+        """Candidates that are not read because the pool holds a newer version."""
+        if self.settings.near_duplicates == "all":
+            return frozenset()
+        return frozenset(outdated(self.candidates, self._told))
+
+    @cached_property
+    def _fixed(self) -> NDArray[np.int8]:
+        fixed = self._told.copy()
+        fixed[list(self.outdated)] = 0
+        return fixed
 
     def program(self, budget_tokens: int) -> SelectionProgram:
         """The program for a budget: nominal, or the termwise counterpart where embeddings may be off.
@@ -101,12 +149,12 @@ class Formulation:
     def _built(self, budget_tokens: int) -> SelectionProgram:
         side = self.side
         value, similarity = _terms(self.settings, self._model, self.candidates, self.uncertainty)
-        weights = self._weights
+        weights, shared = self._weights, self._shared
         worth = np.maximum(value, 0.0)
         program = nominal_program(
             value,
             similarity,
-            self.candidates.tokens,
+            self.candidates.tokens if shared is None else shared.own,
             budget_tokens,
             redundancy_weight=self.settings.redundancy_weight,
             passage_penalty=self._penalty,
@@ -114,6 +162,11 @@ class Formulation:
             benefit=None if weights is None else weights * np.maximum.outer(worth, worth),
             fixed=self._fixed,
         )
+        if (repeated := self._repeated) is not None:
+            program = replace(program, pairwise=program.pairwise + repeated)
+        if shared is not None:
+            prices = self.settings.token_price * shared.segments.costs
+            program = replace(program, segments=replace(shared.segments, prices=prices))
         return side.applied(program)
 
     def joint(self, budget_tokens: int, uncertainty: UncertaintySet | None = None) -> JointProblem:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
+from mio_rag.merging import Block, merged
 from mio_rag.types import Passage
 
 if TYPE_CHECKING:
@@ -99,7 +101,8 @@ class Selection:
     chosen : tuple of int
         Indices into `candidates`, in prompt order.
     tokens_used : int
-        Sum of the chosen passages' token costs; never above `budget_tokens`.
+        Of the context block, where the reader's tokenizer counted it; otherwise the sum of the chosen
+        passages' token costs. Never above `budget_tokens`.
     result : SolveResult
         Status, objective, certified bound and gap of the program that was solved.
     decisions : tuple of Decision
@@ -115,6 +118,8 @@ class Selection:
         Uncertainty set (None: the selector's own) -> the robust problem, for `attack`.
     relevance_source : RelevanceSource or None
         Where the candidates' relevance comes from, and why from there.
+    is_merged : bool
+        Whether passages of one document are read as one text (`mio_rag.merging`).
 
     Notes
     -----
@@ -134,6 +139,7 @@ class Selection:
     conflict: Conflict | None = None
     problem: Callable[[UncertaintySet | None], JointProblem] | None = None
     relevance_source: RelevanceSource | None = None
+    is_merged: bool = False
 
     def attack(
         self,
@@ -175,15 +181,22 @@ class Selection:
         """Ids of the chosen passages, in prompt order."""
         return tuple(self.candidates.ids[i] for i in self.chosen)
 
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """What is read, in prompt order, and where in it each chosen passage lies."""
+        if self.is_merged:
+            return merged(self.candidates, self.chosen)
+        return tuple(block for i in self.chosen for block in merged(self.candidates, [i]))
+
     @property
     def passages(self) -> tuple[Passage, ...]:
-        """The chosen passages, in prompt order."""
-        return tuple(self.candidates.passage(i) for i in self.chosen)
+        """What is read, in prompt order: the chosen passages, those of one document as one where merged."""
+        return tuple(block.passage for block in self.blocks)
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Texts of the chosen passages, in prompt order."""
-        return tuple(self.candidates.texts[i] for i in self.chosen)
+        """Texts of what is read, in prompt order."""
+        return tuple(block.passage.text for block in self.blocks)
 
     def explain(self) -> str:
         """A plain-text account: the certificate first, then one line per candidate, chosen ones first."""
@@ -241,5 +254,14 @@ class Selection:
                     "text": self.candidates.texts[i],
                 }
                 for i, d in ((i, self.decisions[i]) for i in order)
+            ],
+            "read": [
+                {
+                    "title": block.passage.title,
+                    "source": block.passage.source,
+                    "text": block.passage.text,
+                    "parts": [asdict(part) for part in block.parts],
+                }
+                for block in self.blocks
             ],
         }

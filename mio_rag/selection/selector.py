@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from mio_rag.candidates import Candidates
-from mio_rag.context import TokenCounter, counted, in_prompt_order, render_context
+from mio_rag.context import TokenCounter, in_prompt_order
 from mio_rag.errors import InputError, MioRagError, SolverError
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.program import SelectionProgram
+from mio_rag.merging import block_tokens
 from mio_rag.selection.many import Steps, finish_many
 from mio_rag.selection.presets import preset_settings
 from mio_rag.selection.program import Formulation
@@ -33,6 +34,9 @@ from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.solvers.sweep import path_solver
 
 __all__ = ["Selector"]
+
+#: Programs of one question at most, where what passages share leaves room for more of them.
+_MOST_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,9 @@ class Selector(Settings):
             than the sum of single passages; should the block come out larger than the budget (a tokenizer may
             count a whole higher than its parts), the program is solved again with a budget that is smaller in
             proportion, by one passage at most, until the block fits. The certificate is then one for that
-            smaller budget, `program.budget`.
+            smaller budget, `program.budget`. Text that passages share is read and paid once (`merge`). Under
+            embedding uncertainty the program pays for it twice; it is then solved again with a budget that is
+            larger by what that saves, as long as the block fits.
 
         Returns
         -------
@@ -189,9 +195,12 @@ class Selector(Settings):
             raise InputError("there are no candidates to select from: retrieve a pool first")
         if problem := count_problem("budget_tokens", budget_tokens):
             raise InputError(problem)
-        formulation, allowed = Formulation(self, self.valued(candidates)), int(budget_tokens)
-        candidates = formulation.candidates
+        budget, formulation = int(budget_tokens), Formulation(self, self.valued(candidates), counter)
+        candidates, merge, allowed = formulation.candidates, formulation.is_merged, budget
+        best: Choice | None = None
+        rounds = 0
         while True:
+            rounds += 1
             found = yield from solved(formulation, allowed)
             program, result = found.program, found.result
             if result.status is Status.ERROR:
@@ -199,18 +208,34 @@ class Selector(Settings):
             # Behind the passages stand items that buy broken rows: nobody reads them.
             picked = [i for i in result.selected if i < len(candidates)]
             chosen = in_prompt_order(candidates, picked, self.prompt_order)
-            used = summed = int(candidates.tokens[list(chosen)].sum())
-            if counter is not None and chosen:
-                used = int(counted(counter, [render_context(candidates.passage(i) for i in chosen)])[0])
-            if used <= budget_tokens:
+            used = summed = round(program.cost(result.x)) if result.x is not None else 0
+            if counter is not None:
+                used = block_tokens(candidates, chosen, counter, merge)
+            if used > budget and best is None:
+                # In proportion, but by no more than one passage: what is asked for must not drop out with it.
+                optional = [round(program.alone[i]) for i in chosen if i in program.free]
+                allowed = max(summed * budget // used, summed - max(optional, default=summed))
+                continue
+            now = Choice(formulation, found, result, chosen, used, budget, allowed, merge)
+            known = best
+            if best is None or _is_better(now, best):
+                best = now
+            # What is shared is read once: so many tokens more may be read; half as many where that failed.
+            allowed = budget + summed - used if best is now else (allowed + best.allowed) // 2
+            settled = known is not None and set(chosen) == set(known.chosen)
+            known_cost = not merge or program.segments is not None
+            if known_cost or settled or rounds >= _MOST_ROUNDS or allowed <= best.allowed:
                 break
-            # In proportion, but by no more than one passage: what is asked for must not drop out with it.
-            optional = [int(candidates.tokens[i]) for i in chosen if i in program.free]
-            allowed = max(summed * int(budget_tokens) // used, summed - max(optional, default=summed))
-        if result.status is Status.INFEASIBLE and allowed < budget_tokens:
-            result = replace(
-                result,
-                message=f"no selection satisfies the constraints within {allowed} tokens, all that is left "
-                f"of {int(budget_tokens)} where the assembled block counts more than its passages",
+        if best.result.status is Status.INFEASIBLE and best.allowed < budget:
+            message = (
+                f"no selection satisfies the constraints within {best.allowed} tokens, all that is left "
+                f"of {budget} where the assembled block counts more than its passages"
             )
-        return Choice(formulation, found, result, chosen, used, int(budget_tokens), allowed)
+            return replace(best, result=replace(best.result, message=message))
+        return best
+
+
+def _is_better(choice: Choice, other: Choice) -> bool:
+    """Whether a choice fits and is worth more; with more room a heuristic may find less."""
+    one, two = choice.result.objective, other.result.objective
+    return choice.used <= choice.budget_tokens and (two is None or (one is not None and one > two))

@@ -23,10 +23,13 @@ from mio_rag.relevance.source import Relevance, RelevanceSource, relevance_of
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.solvers.result import SolveOptions
 
-__all__ = ["LINK_BENEFIT", "Counterpart", "Resolved", "Settings"]
+__all__ = ["LINK_BENEFIT", "Counterpart", "NearDuplicates", "Resolved", "Settings"]
 
 #: termwise: each term at its own worst (closed, conservative). joint: one perturbation for all, by cuts.
 Counterpart = Literal["termwise", "joint"]
+
+#: How many of passages that are nearly copies of each other may be read.
+NearDuplicates = Literal["one", "all"]
 
 #: w where `link_benefit` is "auto" and there are links; `python -m benchmarks default` measures it.
 LINK_BENEFIT = 0.2
@@ -42,6 +45,8 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "uncertainty": ((UncertaintySet, type(None)), "an UncertaintySet or None"),
     "passage_radii": ((Mapping,), "a mapping of id to radius"),
     "redundancy_by_relevance": ((bool, np.bool_), "True or False"),
+    "merge": ((bool, np.bool_), "True or False"),
+    "near_duplicates": ((str,), "one or all"),
     "side": ((SideConstraints,), "SideConstraints"),
     "must_include": ((Collection,), "a list of ids"),
     "must_exclude": ((Collection,), "a list of ids"),
@@ -99,6 +104,17 @@ class Settings:
         are driven, and the selection's worst case is certified from both sides. Needs a radius or a set.
     side : SideConstraints
         Shares, coverage, smoothness, conflicts, needs, and prices for what may be broken.
+    merge : bool
+        Read passages of one document as one text where their spans are known: what they share once, the title
+        once (`mio_rag.merging`). Where a tokenizer counts the block, the program pays for it once, too.
+    shared_text_weight : float
+        v >= 0: choosing two passages that share text loses v s min(r_i, r_j), s being the share of the
+        shorter text: at 1, what they have in common counts once. 0: it costs its tokens once, and nothing in
+        value, which measured best (`python -m benchmarks repetition`). Not charged under embedding
+        uncertainty.
+    near_duplicates : {"one", "all"}
+        How many of passages that are nearly copies of each other may be read, where the candidates know them:
+        at most one, the newest where they are dated; or all.
 
     Raises
     ------
@@ -126,6 +142,9 @@ class Settings:
     passage_radii: Mapping[str, float] = field(default_factory=dict)
     counterpart: Counterpart = "termwise"
     side: SideConstraints = field(default_factory=SideConstraints)
+    merge: bool = True
+    shared_text_weight: float = 0.0
+    near_duplicates: NearDuplicates = "one"
 
     def __post_init__(self) -> None:
         problems = [
@@ -140,7 +159,8 @@ class Settings:
             "cosine",
         ):  # one value for one meaning, which plain data can hold too
             object.__setattr__(self, "relevance_model", "given")
-        for name in ("redundancy_weight", "passage_penalty", "token_price", "radius", "link_benefit"):
+        charged = ("redundancy_weight", "passage_penalty", "token_price", "radius", "link_benefit")
+        for name in (*charged, "shared_text_weight"):
             value = getattr(self, name)
             may_be_auto = name in ("passage_penalty", "link_benefit")
             if may_be_auto and isinstance(value, str) and value == "auto":
@@ -153,6 +173,8 @@ class Settings:
                 f"relevance_model={self.relevance_model!r} is unknown: give auto, given, or a RelevanceModel "
                 "(mio_rag.relevance.load_model reads one from a file)"
             )
+        if self.near_duplicates not in get_args(NearDuplicates):
+            problems.append(f"near_duplicates={self.near_duplicates!r} is unknown: choose one or all")
         if self.norm not in get_args(Norm):
             problems.append(f"norm={self.norm!r} is unknown: choose l2, l1 or linf")
         if self.counterpart not in get_args(Counterpart):

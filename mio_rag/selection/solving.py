@@ -7,7 +7,9 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 from mio_rag.errors import InputError
+from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import SelectionProgram
+from mio_rag.merging import merged
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Selection, WorstCase
@@ -41,7 +43,10 @@ class Choice:
     chosen : tuple of int
         Indices into the candidates, in prompt order.
     used, budget_tokens, allowed : int
-        Tokens used; the budget; what of it the program was given, where the assembled block counts more.
+        Tokens used; the budget; what the program was given: less where the assembled block counts more than
+        its passages, more where they share text that is read once.
+    is_merged : bool
+        Whether passages of one document are read as one text.
     """
 
     formulation: Formulation
@@ -51,6 +56,7 @@ class Choice:
     used: int
     budget_tokens: int
     allowed: int
+    is_merged: bool = False
 
 
 def solved(formulation: Formulation, budget_tokens: int) -> Generator[SelectionProgram, SolveResult, Solved]:
@@ -86,6 +92,18 @@ def _worst_case(choice: Choice) -> WorstCase | None:
         return WorstCase("termwise", result.objective, None)
     lower, upper = formulation.joint(choice.allowed).interval(result.x)
     return WorstCase("termwise", max(result.objective, lower), upper)
+
+
+def _how_read(choice: Choice) -> list[str]:
+    """That passages are read as one text, and what that saves."""
+    if not choice.is_merged:
+        return []
+    candidates, chosen = choice.formulation.candidates, choice.chosen
+    texts = len(merged(candidates, chosen))
+    if texts == len(chosen):
+        return []
+    saved = int(candidates.tokens[list(chosen)].sum()) - choice.used
+    return [f"read as {plural(texts, 'text')}, what they share once: {plural(saved, 'token')} saved"]
 
 
 def _why_nothing(choice: Choice) -> list[str]:
@@ -134,11 +152,20 @@ def concluded(choice: Choice) -> Selection:
         choice.budget_tokens,
         result,
         program,
-        decisions(candidates, bare, visible, priced, robust=formulation.uncertainty is not None),
+        decisions(
+            candidates,
+            bare,
+            visible,
+            priced,
+            robust=formulation.uncertainty is not None,
+            is_merged=choice.is_merged,
+            outdated=formulation.outdated,
+        ),
         worst_case=_worst_case(choice),
-        notes=(*side.notes(result.x), *_why_nothing(choice)),
+        notes=(*side.notes(result.x), *_how_read(choice), *_why_nothing(choice)),
         conflict=conflict,
         # From the settings, not from the formulation: a selection that is kept holds no matrices.
         problem=functools.partial(joint_problem, settings, candidates, choice.allowed),
         relevance_source=choice.formulation.source,
+        is_merged=choice.is_merged,
     )

@@ -260,6 +260,7 @@ def _asked(body: BaseModel, began: float) -> Asked:
         "radius",
         "max_passages",
         "max_per_source",
+        "merge",
     )
     settings = {name: given[name] for name in names if given[name] is not None}
     selector = Selector.preset(given["preset"], **settings)

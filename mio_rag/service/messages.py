@@ -58,6 +58,7 @@ class _Request(BaseModel):
     max_per_source: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         None, description="largest number of passages from one source; null: no limit"
     )
+    merge: bool = Field(True, description="read passages of one document as one text, overlaps once")
 
 
 def request_models(limits: ServiceLimits) -> tuple[type[BaseModel], type[BaseModel]]:
@@ -148,6 +149,23 @@ class Passage(_Response):
     text: str
 
 
+class Part(_Response):
+    """A passage in a text that is read: characters [start, end) of it."""
+
+    id: str
+    start: int
+    end: int
+
+
+class Read(_Response):
+    """A text as the reader gets it: passages of one document that overlap or touch as one."""
+
+    title: str
+    source: str
+    text: str
+    parts: list[Part]
+
+
 class More(_Response):
     """What more tokens buy: `gain`, proven to lie between `low` and `high`."""
 
@@ -217,6 +235,7 @@ class Selected(_Response):
     notes: list[str] = Field(description="for people, such as why nothing is chosen")
     conflict: Conflict | None = Field(description="where nothing is feasible")
     passages: list[Passage]
+    read: list[Read] = Field(description="in prompt order; what passages share is in it once")
     more: More | None = Field(None, description="with more_tokens")
     dollars: float | None = Field(
         None, description="what the tokens cost that were read, and in /ask those of the answer; with prices"

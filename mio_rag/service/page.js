@@ -144,6 +144,24 @@ function item(p, mark) {
   details.addEventListener("toggle", () => { if (details.open) state.open.add(p.id); else state.open.delete(p.id); });
   return el("li", {"data-id": p.id, class: mark === "entered" ? "fresh" : mark === "left" ? "gone" : null}, details);
 }
+function pieces(read) {  // the text of a block, cut where one of its parts begins or ends
+  const text = [...read.text];  // places count characters, as Python does
+  const borders = [...new Set([0, text.length, ...read.parts.flatMap(part => [part.start, part.end])])].sort((a, b) => a - b);
+  return borders.slice(0, -1).map((low, k) => {
+    const high = borders[k + 1], inside = read.parts.filter(part => part.start <= low && high <= part.end);
+    return el("span", {class: inside.length > 1 ? "shared" : inside.length ? "part" : "between", title: inside.map(part => part.id).join(", ")}, text.slice(low, high).join(""));
+  });
+}
+function block(read, byId, entered) {
+  const parts = read.parts.map(part => byId.get(part.id)), name = parts.map(p => p.id).join("+"), fresh = parts.some(p => entered.has(p.id));
+  const badge = fresh ? el("span", {class: "badge entered"}, "added") : "";
+  const details = el("details", {open: state.open.has(name) ? "open" : null},
+    el("summary", {}, el("span", {}, el("span", {class: "title"}, read.title || parts[0].id), badge),
+      el("span", {class: "cost"}, `${parts.length} passages as one`), el("span", {class: "text merged"}, ...pieces(read))),
+    ...parts.flatMap(p => [el("p", {class: "why"}, p.reason), el("p", {class: "fine"}, `${p.id}${p.source ? " · " + p.source : ""} · ${p.tokens} tokens apart · relevance ${number(p.relevance)}`)]));
+  details.addEventListener("toggle", () => { if (details.open) state.open.add(name); else state.open.delete(name); });
+  return el("li", {"data-id": name, class: fresh ? "fresh" : null}, details);
+}
 function places() {
   return new Map([...document.querySelectorAll(".passages > li[data-id]")].map(node => [node.dataset.id, node.getBoundingClientRect().top]));
 }
@@ -152,9 +170,11 @@ function lists(data, entered, left) {
   const chosen = data.passages.filter(p => p.selected);
   const out = data.passages.filter(p => !p.selected).sort((a, b) => left.has(b.id) - left.has(a.id) || b.value - a.value);
   const shown = state.all ? out : out.slice(0, Math.max(SHOWN, left.size));
-  $("in").replaceChildren(...(chosen.length ? chosen.map(p => item(p, entered.has(p.id) ? "entered" : "")) : [el("li", {class: "empty"}, "Nothing is chosen.")]));
+  const byId = new Map(chosen.map(p => [p.id, p]));
+  const texts = data.read.map(read => read.parts.length > 1 ? block(read, byId, entered) : item(byId.get(read.parts[0].id), entered.has(read.parts[0].id) ? "entered" : ""));
+  $("in").replaceChildren(...(chosen.length ? texts : [el("li", {class: "empty"}, "Nothing is chosen.")]));
   $("out").replaceChildren(...shown.map(p => item(p, left.has(p.id) ? "left" : "")));
-  $("read-count").textContent = `${plural(chosen.length, "passage")}, in this order`;
+  $("read-count").textContent = `${plural(chosen.length, "passage")}${texts.length < chosen.length ? ` as ${plural(texts.length, "text")}` : ""}, in this order`;
   $("out-count").textContent = `${out.length} of ${data.passages.length}, closest to being chosen first`;
   $("all").hidden = shown.length === out.length;
   $("all").textContent = `Show all ${out.length}`;

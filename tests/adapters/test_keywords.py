@@ -36,6 +36,9 @@ ALL = {
     "prompt_order": "best_at_ends",
     "counterpart": "joint",
     "passage_radii": {"x": 0.1},
+    "merge": False,
+    "shared_text_weight": 0.5,
+    "near_duplicates": "all",
     "side": SideConstraints(cover="kmeans:3", conflicts=[("x", "z")], prices={"clusters": 0.1}),
 }
 

@@ -419,3 +419,15 @@ def test_chunks_keep_sentences_whole_and_overlap() -> None:
     assert chunk_text(" \n\n ") == []
     with pytest.raises(InputError, match="max_words=0"):
         chunk_text("x", 0)
+
+
+def test_offsets_count_a_document_with_its_white_space_collapsed(tmp_path: Path) -> None:
+    sentences = [f"Sentence number {k} of the story  has\nsome words." for k in range(40)]
+    text = "\n\n".join(" ".join(sentences[k : k + 4]) for k in range(0, 40, 4))
+    (tmp_path / "story.txt").write_text(text, encoding="utf-8")
+    whole = " ".join(text.split())
+    for overlap in (0, 1, 3):
+        passages = load_folder(tmp_path, max_words=40, overlap_sentences=overlap).passages
+        assert len(passages) > 5
+        assert all(whole[p.start : p.end] == p.text for p in passages)
+        assert (passages[1].start < passages[0].end) == (overlap > 0)

@@ -19,6 +19,7 @@ from mio_rag.types import Passage
 
 FILES = {
     "passages.jsonl", "dense.faiss", "tfidf.npz", "tfidf_vocabulary.json", "manifest.json", "links.npz",
+    "repetition.npz",
     "bm25/data.csc.index.npy", "bm25/indices.csc.index.npy", "bm25/indptr.csc.index.npy",
     "bm25/params.index.json", "bm25/vocab.index.json",
 }  # fmt: skip

@@ -84,6 +84,29 @@ def test_a_person_asks_moves_sliders_and_sees_passages_enter_and_leave(page: Any
     assert tops(page, *fixed) == before, "the layout jumped"
 
 
+def test_a_merged_text_shows_the_borders_of_its_passages(page: Any) -> None:
+    words = [f"word{k}" for k in range(60)]
+    windows = [
+        Passage(f"w{k}", " ".join(["\U0001f310", *words[k * 10 : k * 10 + 20]][k > 0 :]), "Words", "w")
+        for k in range(5)
+    ]
+    index = CorpusIndex.build(windows, TfidfEmbedder(dimensions=4), "windows")
+    server = served(index)
+    page.goto(next(server))
+    page.keyboard.type("word12 word25 word33")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(READY)
+    (read,) = page.query_selector_all("#in > li")
+    assert "+" in read.get_attribute("data-id")
+    assert read.query_selector(".text").text_content() == " ".join(["\U0001f310", *words])
+    borders = [piece.text_content().strip() for piece in read.query_selector_all(".shared")]
+    assert borders == [" ".join(words[k : k + 10]) for k in range(10, 50, 10)]
+    assert "passages as 1 text" in page.text_content("#read-count")
+    read.query_selector("summary").click()
+    assert "is read with" in read.text_content()
+    list(server)
+
+
 def test_an_example_is_asked_by_a_click_or_by_keyboard(page: Any, address: str, demo: Dataset) -> None:
     page.goto(address)
     page.wait_for_selector("#examples button")

@@ -97,6 +97,8 @@ def index(
     built = build_index(dataset.passages, model, dataset.name, name_of)
     built.save(out, overwrite=overwrite)
     seconds = time.perf_counter() - start
+    repeated = built.repetition
+    assert repeated is not None
     if json_output:
         output.json(
             {
@@ -105,6 +107,8 @@ def index(
                 "dimensions": built.dimensions,
                 "embedder": embedder,
                 "seconds": seconds,
+                "overlapping": repeated.overlapping,
+                "near_duplicates": repeated.copies,
                 "left_out": [asdict(item) for item in dataset.left_out],
             }
         )
@@ -113,4 +117,14 @@ def index(
         f"{plural(len(built), 'passage')}, {built.dimensions} dimensions by {embedder}, "
         f"{seconds:.1f} s -> {out}",
     )
+    said = [
+        f"{count} {what}"
+        for count, what in (
+            (repeated.overlapping, "lie at a known place of their document"),
+            (repeated.copies, "are nearly copies of an earlier one"),
+        )
+        if count
+    ]
+    if said:
+        output.console.print(f"of them {', '.join(said)}")
     print_left_out(output.console, dataset.left_out)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.embedders import Embedder
     from mio_rag.selection.selector import Selector
+    from mio_rag.selection.settings import NearDuplicates
     from mio_rag.solvers.result import SolveOptions
     from mio_rag.types import Passage
 
@@ -110,6 +111,20 @@ class ProgramOptions:
     ] = None
     max_passages: Annotated[
         int | None, typer.Option("--max-passages", help="Maximum number of passages.")
+    ] = None
+    merge: Annotated[
+        bool,
+        typer.Option("--merge/--no-merge", help="Read passages of one document as one text, overlaps once."),
+    ] = True
+    near_duplicates: Annotated[
+        str, typer.Option("--near-duplicates", help="Of near-duplicates, read at most one, or all.")
+    ] = "one"
+    shared_text: Annotated[
+        float | None,
+        typer.Option(
+            "--shared-text",
+            help="How far text that two passages share counts once in value, too. 1: fully. [0]",
+        ),
     ] = None
 
 
@@ -218,6 +233,7 @@ def make_selector(
         "redundancy_weight": program.redundancy,
         "passage_penalty": None if program.passage_penalty is None else penalty(program.passage_penalty),
         "token_price": program.token_price,
+        "shared_text_weight": program.shared_text,
     }
     selector, options = collect(
         lambda: Selector.preset(
@@ -228,6 +244,8 @@ def make_selector(
             max_per_source=program.max_per_source,
             min_passages=program.min_passages,
             max_passages=program.max_passages,
+            merge=program.merge,
+            near_duplicates=cast("NearDuplicates", program.near_duplicates),
             must_include=tuple(include),
             must_exclude=tuple(exclude),
             solver=solving.solver,

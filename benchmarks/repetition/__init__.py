@@ -1,0 +1,1 @@
+"""What merged reading and shared costs bring on corpora that repeat themselves."""

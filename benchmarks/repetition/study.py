@@ -1,0 +1,147 @@
+"""One corpus: every way to choose at every budget, read apart and merged; one number a question.
+
+    fused, mmr             rankings of the pool of 50; "distinct": fused without what is nearly the same
+                           (cosine above .9) as something read before
+    probabilities          ranking by the probabilities of `default`, whatever fits
+    default                the program at its default prices
+    price P                the same, and every token costs P
+    ..., shared text       and text that two passages share counts once in value, too
+    ..., redundancy        and similarity costs .3 of what is relevant
+    ..., greedy            the same program by marginal gains
+    ..., paid apart        the program charges every passage for all of its text; merged afterwards
+
+A choice is of one budget. "apart" is read as everybody reads it; "merged" reads what passages share once and
+fills the budget with more. Finished rows lie in the work folder, so that an interrupted run goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from mio_rag.candidates import Candidates
+from mio_rag.context import RegexCounter
+from mio_rag.evaluation.methods import make_methods
+from mio_rag.files import write_atomically
+from mio_rag.measures.answers import normalize_answer
+from mio_rag.merging import block_tokens, merged, shared_characters
+from mio_rag.relevance import RelevanceModel
+from mio_rag.selection.constraints import SideConstraints
+from mio_rag.selection.selector import Selector
+from mio_rag.solvers import SolveOptions
+from mio_rag.types import Question
+
+__all__ = ["BUDGETS", "PRICES", "Columns", "Corpus", "fitted_weight", "rows_of", "settings_of"]
+
+BUDGETS = (128, 256, 384, 512, 768, 1024)
+PRICES = (0.0002, 0.0005, 0.001)
+_PAID_APART = ("default", f"price {PRICES[1]:g}")
+_COUNTER = RegexCounter()
+
+#: budget -> {answer, tokens, proven, milliseconds}: one value a question each
+Columns = dict[str, dict[str, list[float]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Questions whose answers are known, and the pool of each."""
+
+    name: str
+    questions: tuple[Question, ...]
+    pools: tuple[Candidates, ...]
+
+
+def fitted_weight(corpus: Corpus, model: RelevanceModel) -> float:
+    """What two passages lose that share text, as it is in the data: a least-squares slope through 0.
+
+    Of "both hold the answer" on the share of the shorter text times the smaller probability, over all pairs
+    of a pool that overlap.
+    """
+    above = below = 0.0
+    for question, pool in zip(corpus.questions, corpus.pools, strict=True):
+        valued = model.valued(pool)
+        holds = np.array([_answered(question, [text]) for text in pool.texts])
+        lengths = np.array([len(text) for text in pool.texts], dtype=np.float64)
+        share = np.triu(shared_characters(pool) / np.minimum.outer(lengths, lengths), 1)
+        x = share * np.minimum.outer(valued.relevance, valued.relevance)
+        above += float((x * np.logical_and.outer(holds, holds)).sum())
+        below += float((x * x).sum())
+    return above / below
+
+
+def settings_of(model: RelevanceModel, time_limit: float) -> dict[str, tuple[Selector, str | None]]:
+    """Name of a row -> its selector, and the score that stands for relevance where that is not its own."""
+    options = SolveOptions(time_limit_seconds=time_limit, relative_gap=1e-3)
+    own = Selector(relevance_model=model, options=options)
+    rows = {
+        method.name: (method.selector, method.score)
+        for method in make_methods(["fused", "mmr", "calibrated"], own)
+    }
+    rows["probabilities"] = rows.pop("calibrated")
+    fused, score = rows["fused"]
+    rows["distinct"] = replace(fused, side=SideConstraints(max_similarity=0.9)), score
+    rows["default"] = own, None
+    for price in PRICES:
+        rows[f"price {price:g}"] = replace(own, token_price=price), None
+    low, middle = (replace(own, token_price=price) for price in PRICES[:2])
+    rows[f"price {PRICES[1]:g}, greedy"] = replace(middle, solver="greedy"), None
+    rows[f"price {PRICES[1]:g}, shared text"] = replace(middle, shared_text_weight=1.0), None
+    similar = replace(low, redundancy_weight=0.3, redundancy_by_relevance=True)
+    rows[f"price {PRICES[0]:g}, redundancy"] = similar, None
+    return rows
+
+
+def rows_of(
+    folder: Path,
+    corpus: Corpus,
+    settings: dict[str, tuple[Selector, str | None]],
+    tell: Callable[[str], None],
+) -> dict[str, Columns]:
+    """Every row of a corpus, apart and merged."""
+    found: dict[str, Columns] = {}
+    for name, (selector, score) in settings.items():
+        kinds = {"apart": (False, False), "merged": (True, True)}
+        if name in _PAID_APART:
+            kinds["merged, paid apart"] = (False, True)
+        for kind, (chosen_merged, read_merged) in kinds.items():
+            chooser = replace(selector, merge=chosen_merged)
+            said = f"{chooser.to_dict()}{score}{read_merged}{[q.id for q in corpus.questions]}{BUDGETS}"
+            digest = hashlib.sha256(said.encode()).hexdigest()[:16]
+            path = folder / f"{name}-{kind}.json".replace(" ", "-").replace(",", "")
+            known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            if known.get("settings") != digest:
+                known = {"settings": digest, "columns": _columns(chooser, score, read_merged, corpus)}
+                folder.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, json.dumps(known))
+                tell(f"{name}, {kind}")
+            found[f"{name}, {kind}"] = known["columns"]
+    return found
+
+
+def _columns(selector: Selector, score: str | None, merge: bool, corpus: Corpus) -> Columns:
+    columns: Columns = {}
+    for budget in BUDGETS:
+        column: dict[str, list[float]] = {"answer": [], "tokens": [], "proven": [], "milliseconds": []}
+        for question, pool in zip(corpus.questions, corpus.pools, strict=True):
+            scored = pool if score is None else replace(pool, relevance=pool.scores[score])
+            made = selector.choose(scored, budget, _COUNTER)
+            blocks = merged(pool, made.chosen) if merge else ()
+            read = [block.passage for block in blocks] or [pool.passage(i) for i in made.chosen]
+            said = [f"{passage.title} {passage.text}" for passage in read]
+            column["answer"].append(float(_answered(question, said)))
+            column["tokens"].append(float(block_tokens(pool, made.chosen, _COUNTER, merge)))
+            column["proven"].append(float(made.result.is_optimal))
+            column["milliseconds"].append(1000 * made.result.wall_seconds)
+        columns[str(budget)] = column
+    return columns
+
+
+def _answered(question: Question, texts: Sequence[str]) -> bool:
+    """As the measure answer_in_context has it."""
+    said = f" {normalize_answer(' '.join(texts))} "
+    return any(f" {a} " in said for a in map(normalize_answer, question.answers) if a)

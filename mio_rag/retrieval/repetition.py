@@ -1,0 +1,274 @@
+"""What repeats itself in a corpus: where its passages lie in their documents, and near-duplicates.
+
+Passages that come with offsets keep them. In a source without any, a passage is laid behind the one before
+it where the end of the one is the beginning of the other, character by character. Near-duplicates are found
+by MinHash (Broder, SEQUENCES 1997) over shingles of three words, and confirmed by their exact Jaccard
+similarity.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import IndexFormatError, InputError, require
+from mio_rag.types import Passage
+
+__all__ = ["LEAST_SIMILARITY", "REPETITION_FILE", "Repetition", "find_groups", "find_spans", "similarity"]
+
+REPETITION_FILE = "repetition.npz"
+#: Jaccard similarity from which two passages are near-duplicates, unless said otherwise.
+LEAST_SIMILARITY = 0.8
+
+_LEAST_OVERLAP = 20  # characters: fewer are the same by chance
+_BETWEEN_RUNS = 1000  # characters between stretches of a source whose distance nobody knows
+_SHINGLE = 3  # words
+_PERMUTATIONS = 128
+_MARGIN = 0.15  # MinHash estimates: pairs that look a little less alike are compared, too
+
+
+@dataclass(frozen=True, eq=False)
+class Repetition:
+    """Places and near-duplicates of the passages of an index.
+
+    Parameters
+    ----------
+    spans : ndarray of shape (n, 2)
+        Characters [start, end) of each passage in its source; (-1, -1) where unknown.
+    groups : ndarray of shape (n,)
+        Row of the passage that each one is nearly a copy of; its own where it is the first of its kind.
+    jaccard : ndarray of shape (n,)
+        How alike the two are; 1 with itself.
+    threshold : float
+        Jaccard similarity of near-duplicates, in (0, 1].
+    """
+
+    spans: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    jaccard: NDArray[np.float32]
+    threshold: float
+
+    @classmethod
+    def build(
+        cls,
+        passages: Sequence[Passage],
+        threshold: float = LEAST_SIMILARITY,
+        progress: Callable[[int], None] | None = None,
+    ) -> Repetition:
+        """Find what a corpus repeats; see `find_spans` and `find_groups`."""
+        groups, jaccard = find_groups(passages, threshold, progress)
+        return cls(find_spans(passages), groups, jaccard, threshold)
+
+    @property
+    def overlapping(self) -> int:
+        """Passages that share text with another one of their source, as far as places are known."""
+        return int((self.spans[:, 0] >= 0).sum())
+
+    @property
+    def copies(self) -> int:
+        """Passages that are nearly copies of an earlier one."""
+        return int((self.groups != np.arange(self.groups.size)).sum())
+
+    def spans_of(self, rows: Sequence[int]) -> NDArray[np.int64] | None:
+        """Places of the given rows; None where none is known."""
+        found = self.spans[np.asarray(rows, dtype=np.int64)]
+        return found if (found[:, 0] >= 0).any() else None
+
+    def among(self, rows: Sequence[int], passages: Sequence[Passage]) -> NDArray[np.float32] | None:
+        """Exact similarity of the near-duplicates of a pool, shape (len(rows), len(rows)); None without any.
+
+        Passages of one source that overlap are not duplicates: what they share is read once anyway. Nor are
+        those whose numbers or names differ, unless dates tell which of them holds.
+
+        Parameters
+        ----------
+        passages : sequence of Passage
+            Those of the rows.
+        """
+        chosen = np.asarray(rows, dtype=np.int64)
+        members: dict[int, list[int]] = {}
+        for k, group in enumerate(self.groups[chosen].tolist()):
+            members.setdefault(group, []).append(k)
+        alike = np.zeros((chosen.size, chosen.size), dtype=np.float32)
+        for group in members.values():
+            shingles = {k: _shingles(passages[k].text) for k in group if len(group) > 1}
+            for a in shingles:
+                for b in shingles:
+                    one, other = passages[a], passages[b]
+                    if (
+                        a < b
+                        and _same_facts(one, other)
+                        and not self._overlap(chosen[a], chosen[b], one, other)
+                    ):
+                        found = _jaccard(shingles[a], shingles[b])
+                        alike[a, b] = alike[b, a] = found if found >= self.threshold else 0.0
+        return alike if alike.any() else None
+
+    def _overlap(self, a: int, b: int, one: Passage, other: Passage) -> bool:
+        if one.source != other.source or self.spans[a, 0] < 0 or self.spans[b, 0] < 0:
+            return False
+        return bool(min(self.spans[a, 1], self.spans[b, 1]) > max(self.spans[a, 0], self.spans[b, 0]))
+
+    def save(self, folder: Path) -> None:
+        """Write `REPETITION_FILE`."""
+        with (folder / REPETITION_FILE).open("wb") as file:
+            np.savez_compressed(
+                file,
+                spans=self.spans,
+                groups=self.groups,
+                jaccard=self.jaccard,
+                threshold=np.array(self.threshold),
+            )
+
+    @classmethod
+    def load(cls, folder: Path, passages: int) -> Repetition | None:
+        """What `save` wrote; None where the index was built before there was any.
+
+        Raises
+        ------
+        IndexFormatError
+            If it belongs to another number of passages, or cannot be read.
+        """
+        path = folder / REPETITION_FILE
+        if not path.is_file():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                found = cls(
+                    data["spans"].astype(np.int64),
+                    data["groups"].astype(np.int64),
+                    data["jaccard"].astype(np.float32),
+                    float(data["threshold"]),
+                )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise IndexFormatError(f"'{path}' cannot be read ({error}): build the index again") from error
+        shapes = (found.spans.shape, found.groups.shape, found.jaccard.shape)
+        rows_hold = found.groups.size == 0 or (found.groups.min() >= 0 and found.groups.max() < passages)
+        if shapes != ((passages, 2), (passages,), (passages,)) or not rows_hold:
+            raise IndexFormatError(f"'{path}' does not fit the index's passages: build the index again")
+        return found
+
+
+def find_spans(passages: Sequence[Passage]) -> NDArray[np.int64]:
+    """Where passages lie in their sources, shape (n, 2); (-1, -1) where nothing is known.
+
+    Offsets that passages bring are taken as they are. In sources that bring none, each passage is compared
+    with the next one of its source: the longest end of the one that the other begins with, of 20 characters
+    or more, places them. What overlaps nothing has no place.
+    """
+    spans = np.full((len(passages), 2), -1, dtype=np.int64)
+    sources: dict[str, list[int]] = {}
+    for k, passage in enumerate(passages):
+        if passage.start is not None:
+            spans[k] = passage.start, passage.start + len(passage.text)
+        if passage.source:
+            sources.setdefault(passage.source, []).append(k)
+    for rows in sources.values():
+        if (spans[rows, 0] < 0).all():
+            _chain(passages, rows, spans)
+    return spans
+
+
+def _chain(passages: Sequence[Passage], rows: list[int], spans: NDArray[np.int64]) -> None:
+    """Place the passages of a source that overlap; `spans` is written to."""
+    start = 0  # of the passage before
+    for before, row in pairwise(rows):
+        if spans[before, 0] >= 0:
+            start = int(spans[before, 0])
+        shift = _overlap_at(passages[before].text, passages[row].text)
+        if shift is None:
+            start += len(passages[before].text) + _BETWEEN_RUNS
+        else:
+            spans[before] = start, start + len(passages[before].text)
+            start += shift
+            spans[row] = start, start + len(passages[row].text)
+
+
+def _overlap_at(first: str, second: str) -> int | None:
+    """Where in the first text the second begins, so that they agree from there on; None if nowhere."""
+    head = second[:_LEAST_OVERLAP]
+    at = first.find(head) if len(head) == _LEAST_OVERLAP else -1
+    while at >= 0:
+        if second.startswith(first[at:]) or first.startswith(second, at):
+            return at
+        at = first.find(head, at + 1)
+    return None
+
+
+def find_groups(
+    passages: Sequence[Passage],
+    threshold: float = LEAST_SIMILARITY,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Near-duplicates: for each passage the first one that it is nearly a copy of, and how alike they are.
+
+    Parameters
+    ----------
+    threshold : float
+        Jaccard similarity of the sets of three words in a row from which two passages are near-duplicates,
+        in (0, 1].
+    progress : callable, optional
+        Called with 1 for each passage.
+
+    Raises
+    ------
+    InputError
+        If the threshold is out of range.
+    MissingExtraError
+        Without datasketch.
+    """
+    if not 0 < threshold <= 1:
+        raise InputError(f"threshold={threshold!r} must be above 0 and at most 1")
+    library = require("datasketch", "retrieval", "finding near-duplicates")
+    groups = np.arange(len(passages), dtype=np.int64)
+    jaccard = np.ones(len(passages), dtype=np.float32)
+    known = library.MinHashLSH(threshold=max(threshold - _MARGIN, 0.1), num_perm=_PERMUTATIONS)
+    shingled = (_shingles(passage.text) for passage in passages)
+    empty = library.MinHash(num_perm=_PERMUTATIONS, seed=1)
+    for row, shingles in enumerate(shingled):
+        sketch = empty.copy()
+        sketch.update_batch([shingle.encode("utf-8", "replace") for shingle in sorted(shingles)])
+        best, nearest = threshold, row
+        for candidate in sorted(known.query(sketch)):
+            found = _jaccard(shingles, _shingles(passages[candidate].text))
+            if found >= best and (found > best or nearest == row):
+                best, nearest = found, candidate
+        if nearest == row:
+            known.insert(row, sketch)
+        else:
+            groups[row], jaccard[row] = nearest, best
+        if progress:
+            progress(1)
+    return groups, jaccard
+
+
+def _same_facts(one: Passage, other: Passage) -> bool:
+    """Whether two near-duplicates say the same, or it is known which of them is newer."""
+    if one.date and other.date and one.date != other.date:
+        return True
+    return _facts(one.text) == _facts(other.text)
+
+
+def _facts(text: str) -> frozenset[str]:
+    """Words with a digit or a capital letter; at the head of a sentence, too."""
+    return frozenset(word for word in re.findall(r"\w+", text) if word != word.lower() or not word.isalpha())
+
+
+def similarity(one: str, other: str) -> float:
+    """Jaccard similarity of two texts: of their sets of three words in a row, in lower case."""
+    return _jaccard(_shingles(one), _shingles(other))
+
+
+def _shingles(text: str) -> frozenset[str]:
+    words = re.findall(r"\w+", text.casefold()) or [text]
+    return frozenset(" ".join(words[k : k + _SHINGLE]) for k in range(max(1, len(words) - _SHINGLE + 1)))
+
+
+def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
+    return len(one & other) / len(one | other)

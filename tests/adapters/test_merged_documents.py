@@ -1,0 +1,163 @@
+"""Adapters and batches that know where documents lie hand over merged ones, with their parts in the notes."""
+
+from __future__ import annotations
+
+import pytest
+
+from mio_rag import select
+from mio_rag.context import RegexCounter
+from mio_rag.errors import InputError
+
+_WORDS = [f"w{k}" for k in range(60)]
+_STARTS = [sum(len(word) + 1 for word in _WORDS[:k]) for k in (0, 10, 40)]
+_TEXTS = [" ".join(_WORDS[:20]), " ".join(_WORDS[10:30]), " ".join(_WORDS[40:50])]
+_MERGED = " ".join(_WORDS[:30]) + "\n\u2026\n" + " ".join(_WORDS[40:50])
+_SCORES = [0.9, 0.8, 0.7]
+
+
+def _plain(**settings):
+    return {"redundancy_weight": 0.0, "passage_penalty": 0.0, "relevance_model": "given", **settings}
+
+
+class TestPlain:
+    def test_texts_are_what_is_to_be_read(self):
+        spans = [(a, a + len(text)) for a, text in zip(_STARTS, _TEXTS, strict=True)]
+        given = {"budget_tokens": 200, "scores": _SCORES, "sources": ["d"] * 3, **_plain()}
+        found = select("?", _TEXTS, spans=spans, **given)
+        assert found.texts == (_MERGED,)
+        assert found.ids == ("0", "1", "2")
+        assert select("?", _TEXTS, spans=spans, merge=False, **given).texts == tuple(_TEXTS)
+        assert select("?", _TEXTS, **given).texts == tuple(_TEXTS)
+
+    def test_spans_that_do_not_fit_are_refused(self):
+        with pytest.raises(InputError, match=r"spans\[0\]"):
+            select("?", ["abc"], spans=[(0, 9)], sources=["d"], scores=[1.0], budget_tokens=10)
+
+
+class TestLangChain:
+    def documents(self, **metadata):
+        core = pytest.importorskip("langchain_core.documents")
+        rows = zip(_TEXTS, _STARTS, _SCORES, strict=True)
+        return [
+            core.Document(
+                page_content=text,
+                id=f"c{k}",
+                metadata={"source": "d", "start_index": start, "relevance_score": score, **metadata},
+            )
+            for k, (text, start, score) in enumerate(rows)
+        ]
+
+    def chosen(self, documents, **settings):
+        module = pytest.importorskip("mio_rag.adapters.langchain")
+        chooser = module.SelectionCompressor(budget_tokens=200, **_plain(**settings))
+        return chooser.compress_documents(documents, "?")
+
+    def test_one_document_with_the_parts_in_its_notes(self):
+        (found,) = self.chosen(self.documents())
+        assert found.page_content == _MERGED
+        assert found.id == "c0+c1+c2"
+        notes = found.metadata["mio_rag"]
+        assert [part["id"] for part in notes["parts"]] == ["c0", "c1", "c2"]
+        for part, text in zip(notes["parts"], _TEXTS, strict=True):
+            assert found.page_content[part["start"] : part["end"]] == text
+            assert part["reason"]
+        assert notes["certificate"]["status"] == "optimal"
+
+    def test_the_parts_on_request_and_without_places(self):
+        assert [d.page_content for d in self.chosen(self.documents(), merge=False)] == _TEXTS
+        assert [d.page_content for d in self.chosen(self.documents(start_index=None))] == _TEXTS
+        assert [d.page_content for d in self.chosen(self.documents(start_index="0"))] == _TEXTS
+
+    def test_pages_count_anew(self):
+        documents = self.documents()
+        documents[1].metadata["page"] = 1
+        documents[0].metadata["page"] = documents[2].metadata["page"] = 0
+        (found,) = self.chosen(documents)
+        assert found.page_content == "\n\u2026\n".join([_TEXTS[0], _TEXTS[2], _TEXTS[1]])
+
+    def test_places_that_contradict_each_other_are_not_merged(self):
+        documents = self.documents(start_index=0)
+        assert [d.page_content for d in self.chosen(documents)] == _TEXTS
+
+
+class TestLlamaIndex:
+    def test_nodes_of_one_document(self):
+        schema = pytest.importorskip("llama_index.core.schema")
+        module = pytest.importorskip("mio_rag.adapters.llama_index")
+        related = {schema.NodeRelationship.SOURCE: schema.RelatedNodeInfo(node_id="d")}
+        nodes = [
+            schema.NodeWithScore(
+                node=schema.TextNode(
+                    text=text,
+                    id_=f"c{k}",
+                    start_char_idx=a,
+                    end_char_idx=a + len(text),
+                    relationships=related,
+                ),
+                score=score,
+            )
+            for k, (text, a, score) in enumerate(zip(_TEXTS, _STARTS, _SCORES, strict=True))
+        ]
+        chooser = module.SelectionPostprocessor(budget_tokens=200, **_plain())
+        (found,) = chooser.postprocess_nodes(nodes, query_str="?")
+        assert found.node.get_content() == _MERGED
+        assert [part["id"] for part in found.node.metadata["mio_rag"]["parts"]] == ["c0", "c1", "c2"]
+        nodes[1].node.end_char_idx = 3  # offsets that do not fit its text: it is read by itself
+        assert len(chooser.postprocess_nodes(nodes, query_str="?")) == 2
+        for node in nodes:
+            node.node.metadata["author"] = "shown to the model"
+        assert len(chooser.postprocess_nodes(nodes, query_str="?")) == 3
+
+
+class TestHaystack:
+    def test_splits_of_one_document(self):
+        haystack = pytest.importorskip("haystack")
+        module = pytest.importorskip("mio_rag.adapters.haystack")
+        documents = [
+            haystack.Document(
+                id=f"c{k}", content=text, score=score, meta={"source_id": "d", "split_idx_start": start}
+            )
+            for k, (text, start, score) in enumerate(zip(_TEXTS, _STARTS, _SCORES, strict=True))
+        ]
+        ranker = module.SelectionRanker(budget_tokens=200, **_plain())
+        (found,) = ranker.run(query="?", documents=documents)["documents"]
+        assert (found.content, found.id) == (_MERGED, "c0+c1+c2")
+        assert [part["id"] for part in found.meta["mio_rag"]["parts"]] == ["c0", "c1", "c2"]
+
+
+class TestBatch:
+    def run(self, tmp_path, columns, **settings):
+        arrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        from mio_rag import Selector
+        from mio_rag.batch import select_batch
+
+        row = {"query_id": ["q"], "ids": [["a", "b", "c"]], "relevance": [_SCORES], **columns}
+        parquet.write_table(arrow.table(row), tmp_path / "in.parquet")
+        select_batch(
+            tmp_path / "in.parquet",
+            tmp_path / "out",
+            200,
+            Selector(**_plain(**settings)),
+            workers=0,
+        )
+        (shard,) = (tmp_path / "out" / "selections").glob("*.parquet")
+        return parquet.read_table(shard).to_pylist()[0] if parquet.read_table(shard).num_rows else None
+
+    def test_rows_that_say_where_texts_begin_are_read_merged(self, tmp_path):
+        columns = {"texts": [_TEXTS], "sources": [["d"] * 3], "starts": [_STARTS]}
+        row = self.run(tmp_path, columns)
+        assert row["read"] == [_MERGED]
+        assert row["selected_ids"] == ["a", "b", "c"]
+        assert row["tokens_used"] < sum(RegexCounter().count(_TEXTS))
+
+    def test_without_texts_to_count_nothing_is_merged(self, tmp_path):
+        columns = {"tokens": [[20, 20, 10]], "sources": [["d"] * 3], "starts": [_STARTS]}
+        row = self.run(tmp_path, columns)
+        assert "read" not in row
+        assert row["tokens_used"] == 50
+
+    def test_places_that_do_not_fit_reject_the_row(self, tmp_path):
+        columns = {"texts": [_TEXTS], "sources": [["d"] * 3], "starts": [[0, -5, 1]]}
+        assert self.run(tmp_path, columns) is None
+        assert "spans[1]" in (tmp_path / "out" / "rejected.jsonl").read_text()

@@ -1,0 +1,68 @@
+"""The study of corpora that repeat themselves: windows as they are cut, and figures worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.repetition.study import BUDGETS
+from benchmarks.repetition.summary import REFERENCE, summarize, table
+from benchmarks.repetition.windows import recut
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.errors import InputError
+from mio_rag.retrieval.repetition import find_spans
+from mio_rag.types import Passage, Question
+
+
+def data() -> Dataset:
+    texts = [" ".join(f"word{k}" for k in range(a, a + 25)) for a in (0, 25, 50)]
+    passages = tuple(Passage(f"p{k}", text, "T", "d") for k, text in enumerate(texts))
+    question = Question("q", "?", ("word3",), gold_ids=("p0",))
+    return Dataset("set", (*passages, Passage("e", "alone", "", "e")), (question,))
+
+
+@pytest.mark.parametrize("overlap", [0, 0.2, 0.5])
+def test_windows_cover_every_document_and_overlap_by_so_much(overlap: float) -> None:
+    cut = recut(data(), 20, overlap)
+    windows = [p for p in cut.passages if p.source == "d"]
+    document = " ".join(f"word{k}" for k in range(75))
+    assert all(document[p.start : p.end] == p.text for p in windows)
+    assert windows[-1].end == len(document)
+    shared = set(windows[0].text.split()) & set(windows[1].text.split())
+    assert len(shared) == round(20 * overlap)
+    assert [p.text for p in cut.passages if p.source == "e"] == ["alone"]
+    assert cut.questions[0].gold_ids == ()
+    bare = [Passage(p.id, p.text, p.title, p.source) for p in windows]
+    if overlap:  # what an index would find by itself
+        assert (find_spans(bare) == [[p.start, p.end] for p in windows]).all()
+
+
+@pytest.mark.parametrize(("words", "overlap"), [(0, 0), (10, 1), (10, -0.1), (10, 0.99)])
+def test_windows_that_cannot_be_cut_are_refused(words: int, overlap: float) -> None:
+    with pytest.raises(InputError):
+        recut(data(), words, overlap)
+
+
+def columns(rates: list[float], tokens: list[float]) -> dict[str, dict[str, list[float]]]:
+    return {
+        str(budget): {
+            "answer": [rate] * 4,
+            "tokens": [token] * 4,
+            "proven": [1.0] * 4,
+            "milliseconds": [1.0] * 4,
+        }
+        for budget, rate, token in zip(BUDGETS, rates, tokens, strict=True)
+    }
+
+
+def test_tokens_at_equal_answers_lie_on_the_line_between_budgets() -> None:
+    rows = {
+        REFERENCE: columns([0.2, 0.4, 0.5, 0.6, 0.7, 0.8], [100, 200, 300, 400, 600, 1000]),
+        "half": columns([0.2, 0.4, 0.5, 0.6, 0.7, 0.8], [50, 100, 150, 200, 300, 500]),
+        "between": columns([0.3, 0.5, 0.5, 0.5, 0.5, 0.7], [100, 200, 300, 400, 500, 600]),
+    }
+    found = summarize(rows, 0)["tokens_at_equal_answers"]
+    assert [found["half"][b]["ratio"] for b in ("256", "512", "1024")] == [0.5, 0.5, 0.5]
+    assert found["between"]["256"]["ratio"] == pytest.approx(150 / 200)
+    assert found["between"]["512"]["ratio"] == pytest.approx((200 + 0.5 * 400) / 400)
+    assert found["between"]["1024"]["ratio"] is None
+    assert "never" in table({"set": summarize(rows, 0)})

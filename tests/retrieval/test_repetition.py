@@ -1,0 +1,156 @@
+"""What an index finds repeated: places of overlapping windows, near-duplicates, and both on disk."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from mio_rag.context import RegexCounter, render_context
+from mio_rag.errors import IndexFormatError, InputError, MissingExtraError
+from mio_rag.merging import merged
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.retrieval.embedders import TfidfEmbedder
+from mio_rag.retrieval.repetition import (
+    REPETITION_FILE,
+    Repetition,
+    find_groups,
+    find_spans,
+    similarity,
+)
+from mio_rag.types import Passage
+
+_WORDS = [f"w{k}" for k in range(200)]
+
+
+def _windows(source, size=30, step=15, words=_WORDS):
+    texts = [" ".join(words[k : k + size]) for k in range(0, len(words) - size + 1, step)]
+    return [Passage(f"{source}{k}", text, "T", source) for k, text in enumerate(texts)]
+
+
+@pytest.fixture(scope="module")
+def index():
+    plain = [Passage(f"x{k}", f"something else number {k} and more of it here", "X", "x") for k in range(3)]
+    copy = Passage("copy", " ".join([*_WORDS[:30], "indeed"]), "C", "c", date="2024-05-01")
+    return CorpusIndex.build([*_windows("a"), *plain, copy], TfidfEmbedder(dimensions=8), "windows")
+
+
+class TestPlaces:
+    def test_windows_are_laid_as_they_were_cut(self):
+        passages = _windows("a")
+        spans = find_spans(passages)
+        document = " ".join(_WORDS)
+        assert [document[start:end] for start, end in spans] == [p.text for p in passages]
+
+    def test_sources_that_repeat_nothing_have_no_place(self):
+        assert (
+            find_spans([Passage("1", "a" * 30, source="s"), Passage("2", "b" * 30, source="s")]) == -1
+        ).all()
+
+    def test_a_few_equal_characters_are_no_overlap(self):
+        first, second = "the end of it is a word", "a word that begins the next"
+        assert (find_spans([Passage("1", first, source="s"), Passage("2", second, source="s")]) == -1).all()
+
+    def test_stretches_of_unknown_distance_never_touch(self):
+        passages = [*_windows("a", words=_WORDS[:60]), *_windows("a", words=_WORDS[100:160])]
+        passages = [Passage(str(k), p.text, "", "a") for k, p in enumerate(passages)]
+        spans = find_spans(passages)
+        half = len(passages) // 2
+        assert spans[half, 0] > spans[half - 1, 1] + 2
+
+    def test_the_same_text_in_two_sources_is_two_documents(self):
+        spans = find_spans([*_windows("a"), *_windows("b")])
+        half = len(spans) // 2
+        assert (spans[:half] == spans[half:]).all()
+
+    def test_offsets_that_are_given_stay(self):
+        passages = [Passage(str(k), p.text, "", "a", 7 + 50 * k) for k, p in enumerate(_windows("a"))]
+        assert find_spans(passages)[:, 0].tolist() == [7 + 50 * k for k in range(len(passages))]
+
+    def test_a_window_within_the_one_before(self):
+        whole = " ".join(_WORDS[:40])
+        part = " ".join(_WORDS[10:25])
+        spans = find_spans([Passage("1", whole, source="s"), Passage("2", part, source="s")])
+        assert spans[1, 0] == whole.index(part)
+
+    def test_what_repeats_itself_is_laid_by_its_longest_overlap(self):
+        text = "again and again and again and again and again"
+        spans = find_spans([Passage(str(k), text, source="s") for k in range(2)])
+        assert spans.tolist() == [[0, len(text)], [0, len(text)]]
+
+
+class TestNearDuplicates:
+    def test_groups_hold_what_is_alike_and_nothing_else(self):
+        texts = [
+            " ".join(_WORDS[:50]),
+            " ".join([*_WORDS[:49], "other"]),
+            " ".join(_WORDS[25:75]),
+            "short",
+            "short",
+        ]
+        groups, jaccard = find_groups([Passage(str(k), text) for k, text in enumerate(texts)])
+        assert groups.tolist() == [0, 0, 2, 3, 3]
+        assert jaccard[1] == pytest.approx(similarity(texts[0], texts[1]))
+        assert jaccard[4] == 1
+
+    def test_every_pair_above_the_threshold_is_found_in_a_random_corpus(self):
+        rng = np.random.default_rng(0)
+        passages = []
+        for k in range(60):
+            words = rng.choice(_WORDS, 60)
+            passages.append(Passage(f"{k}", " ".join(words)))
+            words[rng.integers(0, 60)] = "changed"
+            passages.append(Passage(f"{k}b", " ".join(words)))
+        groups, jaccard = find_groups(passages)
+        assert groups[1::2].tolist() == groups[::2].tolist() == list(range(0, 120, 2))
+        assert (jaccard[1::2] >= 0.8).all()
+
+    @pytest.mark.parametrize("threshold", [0, -1, 1.1, float("nan")])
+    def test_a_threshold_out_of_range_is_refused(self, threshold):
+        with pytest.raises(InputError, match="threshold"):
+            find_groups([Passage("1", "a")], threshold)
+
+    def test_without_datasketch_it_says_what_to_install(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "datasketch", None)
+        with pytest.raises(MissingExtraError, match=r"mio-rag\[retrieval\]"):
+            find_groups([Passage("1", "a")])
+
+
+class TestIndex:
+    def test_it_keeps_places_dates_and_duplicates(self, index, tmp_path):
+        again = CorpusIndex.load(index.save(tmp_path / "index"))
+        assert again.repetition is not None
+        assert (again.repetition.spans == index.repetition.spans).all()
+        assert again.repetition.copies == 1
+        assert again.passages[-1].date == "2024-05-01"
+
+    def test_an_index_without_them_still_opens(self, index, tmp_path):
+        older = CorpusIndex(index.passages, index.embedder, "older", index._dense, index._bm25)
+        again = CorpusIndex.load(older.save(tmp_path / "older"))
+        assert again.repetition is None
+        assert Retriever(again).retrieve("w1 w2").spans is None
+
+    def test_places_of_another_corpus_are_refused(self, index, tmp_path):
+        index.repetition.save(tmp_path)
+        with pytest.raises(IndexFormatError, match="does not fit"):
+            Repetition.load(tmp_path, len(index) + 1)
+        (tmp_path / REPETITION_FILE).write_bytes(b"no such thing")
+        with pytest.raises(IndexFormatError, match="cannot be read"):
+            Repetition.load(tmp_path, len(index))
+
+    def test_pools_know_places_and_exact_duplicates(self, index):
+        pool = Retriever(index, pool=20, counter=RegexCounter()).retrieve("w1 w2 w3")
+        at = {name: k for k, name in enumerate(pool.ids)}
+        assert pool.duplicates[at["a0"], at["copy"]] == pytest.approx(
+            similarity(pool.texts[at["a0"]], pool.texts[at["copy"]])
+        )
+        assert pool.dates[at["copy"]] == "2024-05-01"
+        block = render_context(b.passage for b in merged(pool, [at["a0"], at["a1"]]))
+        assert block == "T\n" + " ".join(_WORDS[:45])
+
+    def test_windows_that_overlap_are_no_duplicates(self):
+        passages = _windows("a", size=60, step=2)
+        found = Repetition.build(passages)
+        assert found.copies > 0
+        assert found.among(range(len(passages)), passages) is None

@@ -1,0 +1,198 @@
+"""Text that passages share: paid once by the program, worth once on request, versions read once, and said."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from mio_rag import Selector
+from mio_rag.candidates import Candidates
+from mio_rag.context import RegexCounter, passage_tokens
+from mio_rag.errors import InputError
+from mio_rag.merging import block_tokens
+from mio_rag.selection.segments import shared_costs
+from mio_rag.types import Passage
+
+_COUNTER = RegexCounter()
+_WORDS = [f"w{k}" for k in range(90)]
+
+
+def pool(n=6, size=20, step=10, title="Title", sources=None, relevance=None, **more):
+    """Windows of a document, each with half of the one before."""
+    starts = np.concatenate([[0], np.cumsum([len(word) + 1 for word in _WORDS])])
+    places = [(int(starts[k * step]), int(starts[k * step + size]) - 1) for k in range(n)]
+    document = " ".join(_WORDS)
+    texts = [document[a:b] for a, b in places]
+    sources = sources or ["d"] * n
+    tokens = passage_tokens([Passage("x", text, title) for text in texts], _COUNTER)
+    given = {"relevance": np.linspace(0.9, 0.4, n) if relevance is None else relevance, **more}
+    return Candidates(
+        ids=[f"p{k}" for k in range(n)],
+        texts=texts,
+        tokens=tokens,
+        titles=[title] * n,
+        sources=sources,
+        spans=places,
+        **given,
+    )
+
+
+def plain(**settings):
+    return Selector.raw(**{"redundancy_weight": 0.0, "passage_penalty": 0.0, **settings})
+
+
+class TestSegments:
+    @pytest.mark.parametrize("title", ["Title", ""])
+    @pytest.mark.parametrize("sources", [None, ["d", "d", "e", "e", "d", "f"]])
+    def test_the_costs_of_any_choice_add_up_to_its_merged_text(self, title, sources):
+        candidates = pool(title=title, sources=sources)
+        shared = shared_costs(candidates, _COUNTER)
+        for size in range(1, 7):
+            for chosen in combinations(range(6), size):
+                x = np.isin(np.arange(6), chosen)
+                counted = block_tokens(candidates, chosen, _COUNTER, True)
+                added = shared.own @ x + shared.segments.cost(x)
+                # Between stretches of one run that do not touch stands a mark that no segment holds, and an
+                # untitled document pays for one mark too many: it has no heading to take it from.
+                assert added - 1 <= counted <= added + 3 * size
+
+    def test_stretches_far_apart_pay_for_their_mark(self):
+        candidates = pool(4)
+        spans = np.array(candidates.spans)
+        spans[2:] += 5000
+        far = dataclasses.replace(candidates, spans=spans)
+        shared = shared_costs(far, _COUNTER)
+        for chosen in ([0, 1, 2, 3], [0, 2], [1, 3]):
+            x = np.isin(np.arange(4), chosen)
+            counted = block_tokens(far, chosen, _COUNTER, True)
+            assert shared.own @ x + shared.segments.cost(x) == counted
+
+    def test_without_places_or_company_nothing_is_shared(self):
+        candidates = pool()
+        assert shared_costs(dataclasses.replace(candidates, spans=None), _COUNTER) is None
+        alone = dataclasses.replace(candidates, sources=[str(k) for k in range(6)])
+        assert shared_costs(alone, _COUNTER) is None
+
+    def test_the_program_finds_what_enumeration_finds(self):
+        rng = np.random.default_rng(3)
+        for _ in range(20):
+            candidates = pool(relevance=rng.uniform(0.1, 1, 6))
+            budget = int(rng.integers(20, 90))
+            price = float(rng.choice([0.0, 0.01]))
+            found = plain(token_price=price).select(candidates, budget, _COUNTER)
+            best = max(
+                (
+                    sum(candidates.relevance[list(c)]) - price * block_tokens(candidates, c, _COUNTER, True)
+                    for size in range(1, 7)
+                    for c in combinations(range(6), size)
+                    if block_tokens(candidates, c, _COUNTER, True) <= budget
+                ),
+                default=0.0,
+            )
+            assert found.result.is_optimal
+            value = sum(candidates.relevance[list(found.chosen)]) - price * found.tokens_used
+            # Marks between stretches are read and not in the program; a solve within less follows from them.
+            assert value >= best - 0.35 - 1e-9
+            assert found.tokens_used <= budget
+
+    def test_a_price_of_tokens_counts_what_is_shared_once(self):
+        candidates = pool(2, relevance=[0.5, 0.12])
+        each = int(candidates.tokens[1])
+        price = 0.12 / (each - 1)  # the second is not worth all of its text, and well worth half of it
+        assert plain(token_price=price).select(candidates, 100, _COUNTER).ids == ("p0", "p1")
+        assert plain(token_price=price, merge=False).select(candidates, 100, _COUNTER).ids == ("p0",)
+
+    @pytest.mark.parametrize("solver", ["auto", "branch_and_bound", "exhaustive", "highs", "greedy", "topk"])
+    def test_every_solver_keeps_the_budget(self, solver):
+        for budget in (15, 40, 70):
+            found = plain(solver=solver).select(pool(), budget, _COUNTER)
+            assert found.tokens_used == block_tokens(found.candidates, found.chosen, _COUNTER, True) <= budget
+
+    def test_side_rows_and_prices_stand_beside_segments(self):
+        from mio_rag.selection.constraints import SideConstraints
+
+        side = SideConstraints(conflicts=[("p0", "p1")], prices={"conflicts": 0.05})
+        found = plain(side=side, max_passages=4).select(pool(), 200, _COUNTER)
+        assert len(found.ids) == 4
+        assert found.result.is_optimal
+
+
+class TestValue:
+    def test_shared_text_can_count_once_in_value(self):
+        candidates = pool(2, relevance=[0.9, 0.4])
+        program = plain(shared_text_weight=1.5).program(candidates, 100)
+        common = int(candidates.spans[0, 1] - candidates.spans[1, 0])
+        assert program.pairwise[0, 1] == pytest.approx(1.5 * 0.4 * common / len(candidates.texts[0]))
+        assert plain().program(candidates, 100).pairwise[0, 1] == 0
+
+    @pytest.mark.parametrize("weight", [-1, float("nan"), "auto", None])
+    def test_the_weight_is_checked(self, weight):
+        with pytest.raises(InputError, match="shared_text_weight"):
+            Selector(shared_text_weight=weight)
+
+
+class TestNearDuplicates:
+    def versions(self, dates=None, **more):
+        alike = np.zeros((3, 3), dtype=np.float32)
+        alike[0, 1] = alike[1, 0] = 0.9
+        return Candidates(
+            ids=["old", "new", "other"],
+            texts=["the rule is this", "the rule is that", "something else"],
+            relevance=[0.9, 0.8, 0.7],
+            tokens=[5, 5, 5],
+            duplicates=alike,
+            dates=dates,
+            **more,
+        )
+
+    def test_at_most_one_is_read(self):
+        assert plain().select(self.versions(), 100).ids == ("old", "other")
+        assert plain(near_duplicates="all").select(self.versions(), 100).ids == ("old", "new", "other")
+
+    def test_the_newest_where_they_are_dated_and_the_reasons_say_so(self):
+        found = plain().select(self.versions(["2023-01-01", "2024-06-30", ""]), 100)
+        assert found.ids == ("new", "other")
+        said = found.decisions[0].reason
+        assert said == "not read: 'new' is a newer version of it (2024-06-30; Jaccard similarity 0.90)"
+
+    def test_what_must_be_read_is_read(self):
+        dated = self.versions(["2023-01-01", "2024-06-30", ""])
+        assert plain(must_include=("old",)).select(dated, 100).ids == ("old", "other")
+        assert plain(must_exclude=("new",)).select(dated, 100).ids == ("old", "other")
+        both = plain(must_include=("old", "new")).select(dated, 100)
+        assert set(both.ids) == {"old", "new", "other"}
+
+    def test_the_choice_is_checked(self):
+        with pytest.raises(InputError, match="near_duplicates='none' is unknown: choose one or all"):
+            Selector(near_duplicates="none")
+
+
+class TestReasons:
+    def test_a_note_says_what_reading_once_saves(self):
+        found = plain().select(pool(3), 100, _COUNTER)
+        saved = int(found.candidates.tokens.sum()) - found.tokens_used
+        assert found.notes == (f"read as 1 text, what they share once: {saved} tokens saved",)
+        assert plain(max_passages=1).select(pool(3), 100, _COUNTER).notes == ()
+
+    def test_what_is_read_already_is_said(self):
+        found = plain(max_passages=1).select(pool(3), 100, _COUNTER)
+        (read,) = found.ids
+        assert read == "p0"
+        assert found.decisions[1].reason.endswith("its first half is read with 'p0'")
+        assert "is read with" not in found.decisions[2].reason
+
+    def test_a_passage_within_what_is_read(self):
+        candidates = pool(3)
+        found = plain(must_exclude=("p1",)).select(candidates, 100, _COUNTER)
+        assert found.decisions[1].reason == "excluded (must_exclude); all of it is read with 'p0' and 'p2'"
+
+    def test_without_merging_nothing_is_said(self):
+        found = plain(merge=False, max_passages=1).select(pool(3), 100, _COUNTER)
+        assert "is read with" not in found.explain()
+
+    def test_swaps_are_weighed_by_what_they_really_cost(self):
+        found = plain().select(pool(relevance=[0.9, 0.1, 0.1, 0.1, 0.8, 0.1]), 50, _COUNTER)
+        assert all(decision.reason for decision in found.decisions)

@@ -1,0 +1,239 @@
+"""Merged reading: every chosen passage word for word, in document order, and nothing twice."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mio_rag import Selector
+from mio_rag.candidates import Candidates
+from mio_rag.context import RegexCounter, passage_tokens, render_context
+from mio_rag.errors import InputError
+from mio_rag.merging import APART, documents, merged, runs, shared_characters
+from mio_rag.types import Passage
+
+_DOCUMENT = " ".join(f"word{k}" for k in range(60))
+
+
+def _pool(spans, sources=None, titles=None, texts=None, relevance=None, document=_DOCUMENT):
+    """Candidates that lie at these places of a document, where their texts are not given."""
+    texts = texts or [document[start:end] for start, end in spans]
+    n = len(texts)
+    sources, titles = sources or ["d"] * n, titles or ["Title"] * n
+    passages = [
+        Passage(f"p{k}", text, title) for k, (text, title) in enumerate(zip(texts, titles, strict=True))
+    ]
+    return Candidates(
+        ids=[p.id for p in passages],
+        texts=texts,
+        relevance=np.linspace(1, 0.5, n) if relevance is None else relevance,
+        tokens=passage_tokens(passages, RegexCounter()),
+        titles=titles,
+        sources=sources,
+        spans=spans,
+    )
+
+
+def _block(pool, chosen):
+    return render_context(block.passage for block in merged(pool, chosen))
+
+
+class TestMerged:
+    def test_an_overlap_is_read_once_and_the_title_too(self):
+        pool = _pool([(0, 23), (12, 47)])
+        assert _block(pool, [1, 0]) == f"Title\n{_DOCUMENT[:47]}"
+        parts = merged(pool, [1, 0])[0].parts
+        assert [(part.id, part.start, part.end) for part in parts] == [("p0", 0, 23), ("p1", 12, 47)]
+
+    def test_what_touches_goes_on_with_the_white_space_that_a_splitter_stripped(self):
+        words = "alpha beta\n\ngamma"
+        assert _block(_pool([(0, 5), (6, 10)], document=words), [0, 1]) == "Title\nalpha beta"
+        assert _block(_pool([(0, 10), (12, 17)], document=words), [0, 1]) == "Title\nalpha beta\ngamma"
+        assert _block(_pool([(0, 5), (5, 10)], document=words), [0, 1]) == "Title\nalpha beta"
+
+    def test_what_lies_apart_is_marked(self):
+        assert _block(_pool([(0, 5), (18, 23)]), [1, 0]) == f"Title\nword0{APART}word3"
+
+    def test_a_passage_within_another_adds_nothing(self):
+        pool = _pool([(0, 47), (12, 23)])
+        (block,) = merged(pool, [0, 1])
+        assert block.passage.text == _DOCUMENT[:47]
+        assert [(p.id, p.start, p.end) for p in block.parts] == [("p0", 0, 47), ("p1", 12, 23)]
+
+    def test_other_sources_titles_and_passages_without_a_place_stay_apart(self):
+        spans = [(0, 23), (12, 47), (12, 47), (-1, -1)]
+        texts = [_DOCUMENT[:23], _DOCUMENT[12:47], _DOCUMENT[12:47], _DOCUMENT[12:47]]
+        pool = _pool(spans, ["a", "b", "a", "a"], ["T", "T", "U", "T"], texts)
+        assert len(merged(pool, [0, 1, 2, 3])) == 4
+        assert set(documents(pool).tolist()) == {0, 1, 2, -1}
+
+    def test_a_passage_whose_span_contradicts_another_text_is_read_by_itself(self):
+        texts = [_DOCUMENT[:23], "x" * 35, _DOCUMENT[18:40]]
+        pool = _pool([(0, 23), (12, 47), (18, 40)], texts=texts)
+        assert documents(pool).tolist() == [0, -1, 0]
+        assert _block(pool, [0, 1, 2]) == f"Title\n{_DOCUMENT[:40]}\n\nTitle\n{'x' * 35}"
+
+    def test_blocks_stand_where_the_first_of_their_passages_would(self):
+        pool = _pool([(0, 23), (0, 23), (12, 47)], ["a", "b", "a"])
+        assert [block.passage.source for block in merged(pool, [1, 2, 0])] == ["b", "a"]
+
+    def test_without_spans_nothing_changes(self):
+        pool = _pool([(-1, -1)] * 2, texts=["a b", "a b"])
+        assert _block(pool, [0, 1]) == "Title\na b\n\nTitle\na b"
+
+    def test_shared_characters(self):
+        assert shared_characters(_pool([(0, 23), (12, 47), (23, 29)])).tolist() == [
+            [0, 11, 0],
+            [11, 0, 6],
+            [0, 6, 0],
+        ]
+
+
+@st.composite
+def _windows(draw):
+    words = draw(st.lists(st.text("ab\u00e9 \n.", min_size=1, max_size=6), min_size=3, max_size=30))
+    document = "".join(words) + "."
+    pairs = st.tuples(st.integers(0, len(document) - 1), st.integers(1, 30))
+    places = draw(st.lists(pairs, min_size=1, max_size=12))
+    spans = [(a, min(a + size, len(document))) for a, size in places]
+    kept = [(a, b) for a, b in spans if document[a:b].strip()] or [(0, len(document))]
+    sources = [draw(st.sampled_from(["one", "two"])) for _ in kept]
+    chosen = draw(st.permutations(range(len(kept))))
+    return document, kept, sources, chosen[: draw(st.integers(1, len(kept)))]
+
+
+class TestProperties:
+    @settings(max_examples=300, deadline=None)
+    @given(_windows())
+    def test_every_passage_is_in_the_text_in_order_and_nothing_twice(self, made):
+        document, spans, sources, chosen = made
+        pool = _pool(spans, sources, document=document)
+        blocks = merged(pool, chosen)
+        assert sorted(part.id for block in blocks for part in block.parts) == sorted(f"p{i}" for i in chosen)
+        for block in blocks:
+            text, places = block.passage.text, [spans[int(part.id[1:])] for part in block.parts]
+            for part, (start, end) in zip(block.parts, places, strict=True):
+                assert text[part.start : part.end] == document[start:end]
+            assert places == sorted(places, key=lambda place: place[0])
+            covered = {k for start, end in places for k in range(start, end)}
+            stretches = len({k for k in covered if k - 1 not in covered})
+            between = len(text) - len(
+                covered
+            )  # each character of the document once, and what parts stretches
+            assert 0 <= between <= len(APART) * (stretches - 1)
+
+    @settings(max_examples=100, deadline=None)
+    @given(_windows(), st.integers(1, 60))
+    def test_the_budget_holds_and_the_block_is_what_was_counted(self, made, budget):
+        document, spans, sources, _ = made
+        pool = _pool(spans, sources, document=document)
+        counter = RegexCounter()
+        made = Selector.raw(redundancy_weight=0, passage_penalty=0).select(pool, budget, counter)
+        assert made.tokens_used == counter.count([render_context(made.passages)])[0] <= budget
+
+    def test_runs_hold_the_document_without_gaps(self):
+        pool = _pool([(0, 23), (12, 47), (60, 70)])
+        assert [(run.start, run.text, run.rows) for run in runs(pool, [2, 1, 0])] == [
+            (0, _DOCUMENT[:47], (0, 1)),
+            (60, _DOCUMENT[60:70], (2,)),
+        ]
+
+
+class TestSelection:
+    def _windows(self, n=8, size=10, step=5):
+        starts = [m.start() for m in re.finditer(r"\S+", _DOCUMENT)] + [len(_DOCUMENT) + 1]
+        return [(starts[k * step], starts[k * step + size] - 1) for k in range(n)]
+
+    def test_what_overlaps_leaves_room_for_more(self):
+        pool = _pool(self._windows(), titles=[""] * 8)
+        select = Selector.raw(redundancy_weight=0, passage_penalty=0, max_per_source=None).select
+        counter = RegexCounter()
+        apart = Selector.raw(redundancy_weight=0, passage_penalty=0, merge=False).select(pool, 60, counter)
+        together = select(pool, 60, counter)
+        assert len(together.chosen) > len(apart.chosen)
+        assert together.tokens_used <= 60
+        assert together.tokens_used < int(pool.tokens[list(together.chosen)].sum())
+        assert len(apart.passages) == len(apart.chosen)
+        assert not apart.is_merged
+
+    def test_passages_are_what_is_read_and_ids_what_was_chosen(self):
+        pool = _pool(self._windows())
+        found = Selector.raw(redundancy_weight=0, passage_penalty=0).select(pool, 200, RegexCounter())
+        assert len(found.ids) == 8
+        assert len(found.passages) == len(found.texts) == 1
+        data = found.to_dict()
+        assert [part["id"] for part in data["read"][0]["parts"]] == [f"p{k}" for k in range(8)]
+        assert data["read"][0]["text"] == found.texts[0]
+
+    def test_without_a_counter_texts_stay_apart_since_nobody_can_count_what_they_make(self):
+        pool = _pool(self._windows())
+        found = Selector.raw(redundancy_weight=0, passage_penalty=0).select(pool, 100)
+        assert not found.is_merged
+        assert len(found.passages) == len(found.ids)
+
+    def test_must_include_holds_while_the_room_grows(self):
+        pool = _pool(self._windows())
+        chooser = Selector.raw(redundancy_weight=0, passage_penalty=0, must_include=("p7",))
+        assert "p7" in chooser.select(pool, 60, RegexCounter()).ids
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("span", "said"),
+        [
+            ({"start": 0, "end": 9}, "has 3 characters, but lies from start=0 to end=9"),
+            ({"start": -1}, "give whole numbers >= 0"),
+            ({"end": 3}, "give whole numbers >= 0"),
+            ({"start": 1.5}, "give whole numbers >= 0"),
+            ({"start": True}, "give whole numbers >= 0"),
+            ({"start": "0"}, "give whole numbers >= 0"),
+        ],
+    )
+    def test_offsets_that_do_not_fit_are_refused(self, span, said):
+        with pytest.raises(InputError, match=re.escape(said)):
+            Passage("p", "abc", source="d", **span)
+
+    def test_offsets_need_a_source(self):
+        with pytest.raises(InputError, match="no source"):
+            Passage("p", "abc", start=0)
+
+    def test_the_end_follows_from_the_start(self):
+        assert Passage("p", "abc", source="d", start=4).end == 7
+
+    @pytest.mark.parametrize("date", ["yesterday", "2024-1-1", "01.02.2024", "20240101", 2024])
+    def test_a_date_has_one_form(self, date):
+        with pytest.raises(InputError, match="ISO 8601"):
+            Passage("p", "abc", date=date)
+
+    @pytest.mark.parametrize(
+        ("spans", "said"),
+        [
+            ([(0, 23)], "spans has shape (1, 2), expected (2, 2)"),
+            ([(0, 22), (12, 47)], "spans[0] is (0, 22), and passage 'p0' has 23 characters"),
+            ([(0.5, 23.5), (12, 47)], "spans[0] is (0.5, 23.5)"),
+            ([(0, np.nan), (12, 47)], "spans[0]"),
+            ([(-1, 22), (12, 47)], "spans[0]"),
+            ("ab", "spans"),
+        ],
+    )
+    def test_spans_of_a_pool_are_checked(self, spans, said):
+        good = _pool([(0, 23), (12, 47)])
+        with pytest.raises(InputError, match=re.escape(said)):
+            Candidates(good.ids, good.texts, good.relevance, good.tokens, sources=good.sources, spans=spans)
+
+    def test_spans_need_sources(self):
+        good = _pool([(0, 23), (12, 47)])
+        for sources in (None, ["d", ""]):
+            with pytest.raises(InputError, match="spans need sources"):
+                Candidates(
+                    good.ids, good.texts, good.relevance, good.tokens, spans=good.spans, sources=sources
+                )
+
+    def test_duplicates_are_checked(self):
+        good = _pool([(0, 23), (12, 47)])
+        with pytest.raises(InputError, match="duplicates is not symmetric"):
+            Candidates(good.ids, good.texts, good.relevance, good.tokens, duplicates=[[0, 0.9], [0, 0]])
