@@ -57,9 +57,8 @@ class Pacer:
         Price to begin with, in units of relevance per token, up to 1. A file that exists knows its own; a
         new window begins with the mean price of the last.
     mean_tokens : float, optional
-        What questions take in the mean at `price`, as `price_for` finds it. The pacer then believes that of
-        every window as a whole, whatever its order, and learns it anew from each. Better than no forecast
-        where questions come sorted, worse where they are others than those of the forecast.
+        What questions take in the mean at `price`, as `price_for` finds it. The pacer believes that of every
+        window as a whole, whatever its order, and learns it anew from each; see `pacer_forecast`.
     path : path-like, optional
         File of the state, shared by threads and processes and kept over restarts; in memory without one.
     when_spent : {"rest", "refuse"}

@@ -127,7 +127,7 @@ def allocate_batch(
     Raises
     ------
     InputError
-        As `select_batch`, and for a total below what must be chosen.
+        As `select_batch`, and for a total below the shortest passage or what must be chosen.
     SolverError
         If worker processes cannot be started.
 
@@ -277,6 +277,11 @@ class _Work:
         self.peak = None if peak is None or self.peak is None else max(self.peak, peak)
         counted(job, self.groups)
         found = shared(job, self.groups, self.total)
+        if found.shortest is not None and found.shortest > self.total:
+            raise InputError(
+                f"total_tokens={self.total} is below the shortest passage of all rows, {found.shortest} "
+                "tokens: raise it, or split passages"
+            )
         over, under = found.fewest > self.total, found.most < self.total and prices[-1] > 0
         if over:
             self._over = prices[0]

@@ -34,13 +34,15 @@ OPTION = {
     "message": "string",
 }
 
-#: Columns of a shard. `relaxed`: the proven bound on value less price times tokens, at each price of the job.
+#: Columns of a shard. `relaxed`: the proven bound on value less price times tokens, at each price of the job;
+#: `shortest`: tokens of the shortest passage.
 OPTIONS = {
     "row": "int64",
     "query_id": "string",
     "budget_tokens": "int64",
     "weight": "double",
     "relaxed": "list<double>",
+    "shortest": "int64",
     "status": "string",
     **{f"option_{name}": f"list<{kind}>" for name, kind in OPTION.items()},
 }
@@ -85,6 +87,7 @@ def options(job: Job, row: Row) -> dict[str, Any]:
     return {
         "budget_tokens": question.ceiling,
         "weight": question.weight,
+        "shortest": int(row.pool.tokens.min()) if isinstance(row.pool, Candidates) else 0,
         "relaxed": [probe.bound for probe in probes],
         "status": kept[0]["status"],
         **{f"option_{name}": [option[name] for option in kept] for name in OPTION},

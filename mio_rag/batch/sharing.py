@@ -43,6 +43,8 @@ class Shares:
     ----------
     fewest, most : int
         Tokens if every row had its first, or its last option.
+    shortest : int or None
+        Tokens of the shortest passage of all rows; None where no row is answered.
     tokens : int
     value : float
         Sum of weight times value.
@@ -55,6 +57,7 @@ class Shares:
     steps: NDArray[np.int8]
     fewest: int = 0
     most: int = 0
+    shortest: int | None = None
     tokens: int = 0
     value: float = 0.0
     relaxed: tuple[float, ...] = field(default_factory=tuple)
@@ -72,7 +75,7 @@ def shared(job: Job, groups: Sequence[Group], total_tokens: int) -> Shares:
     sums: list[list[float]] = [[] for _ in job.prices]
     values: list[float] = []
     parts: list[_Steps] = []
-    columns = ["row", "weight", "relaxed", "option_tokens_used", "option_value"]
+    columns = ["row", "weight", "relaxed", "shortest", "option_tokens_used", "option_value"]
     for group, start, _ in shards_of(job, groups):
         table = _read(job, group, start, columns)
         places, first, last = _places(table["option_tokens_used"])
@@ -80,6 +83,10 @@ def shared(job: Job, groups: Sequence[Group], total_tokens: int) -> Shares:
         rows, weights = table["row"].to_numpy(), table["weight"].to_numpy()
         found.fewest += int(tokens[first].sum())
         found.most += int(tokens[last].sum())
+        shortest = table["shortest"].to_pylist()
+        if found.shortest is not None:
+            shortest.append(found.shortest)
+        found.shortest = min(shortest, default=None)
         relaxed = _flat(table["relaxed"]).reshape(len(rows), -1)
         sums = [[math.fsum([*one, *relaxed[:, k]])] for k, one in enumerate(sums)]
         values = [math.fsum([*values, *(weights * value[first])])]

@@ -251,6 +251,7 @@ def test_ray_shares_alike(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"total_tokens": 0}, "total_tokens=0 must be >= 1"),
+        ({"total_tokens": 1}, "total_tokens=1 is below the shortest passage of all rows"),
         ({"sample": 0}, "sample=0 must be >= 1"),
         ({"floor": 9, "ceiling": 8}, "floor=9 is above ceiling=8"),
         ({"engine": "spark"}, "engine='spark' is unknown"),
