@@ -14,6 +14,7 @@ import pytest
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.service.curve import Curve
 
 __all__ = ["layout_problems", "served", "started_browser"]
 
@@ -37,13 +38,16 @@ def served(
     api_key: str | None = None,
     examples: Sequence[str] = (),
     pacer: Pacer | None = None,
+    curve: Curve | None = None,
 ) -> Iterator[str]:
     """The address of an index that is served until the iterator goes on."""
     uvicorn: Any = pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
     from mio_rag.service.app import create_app
 
-    app = create_app(index, make_generator("extractive"), api_key=api_key, examples=examples, pacer=pacer)
+    app = create_app(
+        index, make_generator("extractive"), api_key=api_key, examples=examples, pacer=pacer, curve=curve
+    )
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()

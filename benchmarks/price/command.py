@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.default.models import Pools, by_ranks, pools_of
 from benchmarks.files import replaced, write_json
+from benchmarks.price.scale import add_scale_options, scale
 from benchmarks.price.study import CEILING, Asked, asked_of, rows_of
 from benchmarks.price.summary import compared, draw, summarized, table
 from mio_rag import __version__
@@ -26,18 +27,26 @@ _WEIGHTS = {
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds one folder for each set")
-    parser.add_argument("--indexes", type=Path, required=True, help="folder of indexes: SET-minilm")
-    parser.add_argument("--sets", required=True, help="comma-separated; two or more")
+    parser.add_argument("--data", type=Path, help="folder that holds one folder for each set")
+    parser.add_argument("--indexes", type=Path, help="folder of indexes: SET-minilm")
+    parser.add_argument("--sets", help="comma-separated; two or more")
     parser.add_argument("--limit", type=int, default=150, help="questions of a set (default: 150)")
     parser.add_argument("--seed", type=int, default=1, help="of the questions' order (default: 1)")
     parser.add_argument("--weights", choices=tuple(_WEIGHTS), default="left-out", help="of relevance")
     parser.add_argument("--time-limit", type=float, default=1.0, help="seconds a program (default: 1)")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/price.json"))
+    parser.add_argument("--out", type=Path, help="default: benchmarks/results/price[-scale].json")
+    add_scale_options(parser)
 
 
 def command(given: argparse.Namespace) -> int:
     """Ask, decide, and write JSON, table and picture."""
+    name = "price" if given.scale is None else "price-scale"
+    given.out = given.out or Path(f"benchmarks/results/{name}.json")
+    if given.scale is not None:
+        return scale(given)
+    missing = [f"--{name} is missing" for name in ("data", "indexes", "sets") if getattr(given, name) is None]
+    if missing:
+        raise InputError(missing)
     names = [name.strip() for name in given.sets.split(",") if name.strip()]
     if len(names) < 2:
         raise InputError(f"--sets={given.sets!r} must name two sets or more: a workload is mixed")

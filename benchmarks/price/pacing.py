@@ -7,9 +7,12 @@ tokens of all questions, plus price times total. Nothing that keeps to the total
     one budget     every question has the same budget, total / questions, and tokens cost nothing
     first day      a pacer that begins at its first price
     second day     one that has seen a day of other questions of these sets, in the same kind of order
+    forecast       one that begins with the price and mean tokens that `price_for` finds on those others
+    wrong forecast likewise, with mean tokens that are 1.3 times what those take
+
 
 Orders: random; easy first and hard first, by tokens at the best price; bursts, 25 questions of one set at a
-time. The step size of the pacer was chosen with other questions (seed 7 of hotpotqa, mini_wikipedia, nq_open
+time. The constants of the pacer were chosen with other questions (seed 7 of hotpotqa, mini_wikipedia, nq_open
 and musique) and other orders (seeds 0 to 3).
 """
 
@@ -31,7 +34,10 @@ from benchmarks.files import write_json
 from benchmarks.options import numbers
 from benchmarks.price.decisions import decisions_a_second
 from mio_rag import __version__
+from mio_rag.allocation import price_for
 from mio_rag.allocation.pacer import Pacer
+from mio_rag.allocation.pacer_forecast import Forecast
+from mio_rag.allocation.question import PricedQuestion
 from mio_rag.candidates import Candidates
 from mio_rag.corpora.load import load_dataset
 from mio_rag.files import write_atomically
@@ -39,6 +45,7 @@ from mio_rag.measures import evidence_found
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
+from mio_rag.solvers.registry import solve
 from mio_rag.types import Question
 
 __all__ = ["add_options", "command"]
@@ -46,15 +53,17 @@ __all__ = ["add_options", "command"]
 ORDERS = ("random", "easy first", "hard first", "bursts")
 _BURST = 25
 _DAY = 86400.0
+_WRONG = 1.3
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """A question, what was found for it, and the set that it is of."""
+    """A question, what was found for it, the set that it is of, and what is known of it by its ceiling."""
 
     question: Question
     pool: Candidates
     of: str
+    known: dict[int, PricedQuestion] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,28 +149,42 @@ def _at(
         "today": [one.tokens for one in best],
         "yesterday": [read(selector, asked, price, most).tokens for asked in yesterday],
     }
+    found = price_for([asked.pool for asked in yesterday], mean, selector=selector, ceilings=most)
+    forecasts = {
+        name: Forecast(found.token_price, factor * found.at.mean_tokens)
+        for name, factor in (("forecast", 1.0), ("wrong forecast", _WRONG))
+    }
     rows = {"best split": _row([best], bound, total), "one budget": _row([fixed], bound, total)}
     for kind in ORDERS:
-        first, second = [], []
+        kinds: dict[str, list[list[Read]]] = {name: [] for name in ("first day", "second day", *forecasts)}
         for draw in range(draws):
             orders = {
                 "today": order(kind, today, efforts["today"], 100 + draw),
                 "yesterday": order(kind, yesterday, efforts["yesterday"], 200 + draw),
             }
             days = [[yesterday[k] for k in orders["yesterday"]], [today[k] for k in orders["today"]]]
-            first.append(paced(selector, days[1:], total, most))
-            second.append(paced(selector, days, total, most))
-        rows[f"first day, {kind}"] = _row(first, bound, total)
-        rows[f"second day, {kind}"] = _row(second, bound, total)
-    return {"total": total, "price": price, "bound": bound, "rows": rows}
+            kinds["first day"].append(paced(selector, days[1:], total, most))
+            kinds["second day"].append(paced(selector, days, total, most))
+            for name, told in forecasts.items():
+                kinds[name].append(paced(selector, days[1:], total, most, told))
+        rows |= {f"{name}, {kind}": _row(runs, bound, total) for name, runs in kinds.items()}
+    forecast = dataclasses.asdict(forecasts["forecast"])
+    return {"total": total, "price": price, "bound": bound, "forecast": forecast, "rows": rows}
 
 
 def read(selector: Selector, asked: Asked, price: float, allowed: int) -> Read:
     """A question at a price; its tokens are the sum over its passages."""
-    choice = dataclasses.replace(selector, token_price=price).choose(asked.pool, allowed)
-    objective = choice.result.objective
-    value = 0.0 if objective is None else objective + price * choice.used
-    return Read(value, choice.used, evidence_found(asked.question, asked.pool, choice.chosen))
+    if allowed < 1:
+        return Read(0.0, 0, evidence_found(asked.question, asked.pool, ()))
+    question = asked.known.get(allowed)
+    if question is None:
+        question = asked.known[allowed] = PricedQuestion(selector, asked.pool, 1.0, 0, allowed)
+    probe = question.known(price)
+    if probe is None:
+        probe = question.learn(price, solve(question.program(price), selector.solver, selector.options))
+    found = probe.decided
+    chosen = [] if found.x is None else np.flatnonzero(found.x[: len(asked.pool)]).tolist()
+    return Read(found.value, found.tokens, evidence_found(asked.question, asked.pool, chosen))
 
 
 def offline(
@@ -200,10 +223,24 @@ def order(kind: str, questions: Sequence[Asked], efforts: Sequence[int], seed: i
     return np.concatenate([runs[k] for k in rng.permutation(len(runs))])
 
 
-def paced(selector: Selector, days: Sequence[Sequence[Asked]], total: int, most: int) -> list[Read]:
+def paced(
+    selector: Selector,
+    days: Sequence[Sequence[Asked]],
+    total: int,
+    most: int,
+    forecast: Forecast | None = None,
+) -> list[Read]:
     """What the questions of the last day read, with a pacer that has seen the days before it."""
     now = 0.0
-    pacer = Pacer(total, len(days[-1]), "day", most=most, clock=lambda: now)
+    pacer = Pacer(
+        total,
+        len(days[-1]),
+        "day",
+        forecast.price if forecast else None,
+        mean_tokens=forecast.mean_tokens if forecast else None,
+        most=most,
+        clock=lambda: now,
+    )
     found: list[Read] = []
     for number, day in enumerate(days):
         found = []

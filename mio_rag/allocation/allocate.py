@@ -160,7 +160,7 @@ def allocate(
     ------
     InputError
         For weights, floors or ceilings of the wrong length or that contradict each other, empty pools,
-        settings that do not fit, or a total below what must be chosen.
+        settings that do not fit, or a total below the shortest passage or what must be chosen.
     SolverError
         If the solver broke.
     """
@@ -180,6 +180,12 @@ def allocate(
         workers=workers,
         told=progress,
     )
+    shortest = min(int(pool.tokens.min()) for pool in pools)
+    if total < shortest:
+        raise InputError(
+            f"total_tokens={total} is below the shortest passage of all questions, {shortest} tokens: "
+            "raise it, or split passages"
+        )
     price = workload.bracket(total).high.price
     decided = filled(workload, chooser, price, total, workers)
     pairs = list(zip(workload.questions, decided, strict=True))
@@ -197,18 +203,12 @@ def allocate(
         values,
         max(bound, reached) if math.isfinite(bound) else None,
         workload.programs,
-        _notes(pools, choices, total),
+        _notes(choices),
     )
 
 
-def _notes(pools: Sequence[Candidates], choices: Sequence[Choice], total: int) -> tuple[str, ...]:
+def _notes(choices: Sequence[Choice]) -> tuple[str, ...]:
     notes = []
-    shortest = min(int(pool.tokens.min()) for pool in pools)
-    if shortest > total:
-        notes.append(
-            f"nothing is chosen: the shortest passage of all questions has {shortest} tokens, the total is "
-            f"{total}: raise the total, or split passages"
-        )
     without = [k for k, choice in enumerate(choices) if choice.result.x is None]
     if without:
         named = ", ".join(map(str, without[:5])) + (", ..." if without[5:] else "")

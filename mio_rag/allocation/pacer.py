@@ -4,8 +4,9 @@ Nobody knows the questions to come, so the price of a token is learned on the wa
 multiplied by exp(step * (spent - share) / share), where the share is what is left divided by the questions
 that are still expected. This is dual mirror descent with the entropy as its mirror map (Balseiro, Lu and
 Mirrokni, "The best of many worlds: dual mirror descent for online allocation problems", Operations Research,
-2023), with the share taken anew for every question. The total is never exceeded, whatever the price does: a
-question reserves what it may spend before it spends it.
+2023), with the share taken anew for every question. Who knows what a day's questions take, if not in which
+order, can say so (`mio_rag.allocation.pacer_forecast`). The total is never exceeded, whatever the price does:
+a question reserves what it may spend before it spends it.
 """
 
 from __future__ import annotations
@@ -15,30 +16,26 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from mio_rag.allocation.pacer_account import Account, Reservation
+from mio_rag.allocation.pacer_account import Account, Reservation, refusal
+from mio_rag.allocation.pacer_checks import WhenSpent, Window, count_problem, whole, window_seconds
+from mio_rag.allocation.pacer_forecast import Forecast, forecast_problem
 from mio_rag.allocation.pacer_state import State, Store, Transaction
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
-from mio_rag.errors import InputError, SpentError
-from mio_rag.formulations.constraints import count_problem
-from mio_rag.formulations.numbers import is_setting, plural
+from mio_rag.errors import InputError
+from mio_rag.formulations.numbers import is_setting
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 
 __all__ = ["FIRST_PRICE", "LARGEST_PRICE", "Pacer", "WhenSpent", "Window", "selected"]
-
-Window = Literal["hour", "day"]
-WhenSpent = Literal["rest", "refuse"]
 
 #: Where nothing is known yet: a passage of 100 tokens is read if it is needed with more than 10 %.
 FIRST_PRICE = 1e-3
 #: No token is worth more than all of the evidence, and a price of 0 could never rise again.
 LARGEST_PRICE, _SMALLEST_PRICE = 1.0, 1e-7
 
-_LARGEST_TOTAL = 10**15  # SQLite adds in 64 bits
-_SECONDS = {"hour": 3600.0, "day": 86400.0}
 _STEP = 1.5  # over the square root of the questions; `python -m benchmarks pacing` measures it
 _MOST = 3.0  # a question that takes more than four shares moves the price as one of four does
 _GUESS, _TRUST = 100.0, 0.1  # questions a window where nobody says, believed like a tenth of a window seen
@@ -59,6 +56,9 @@ class Pacer:
     price : float, optional
         Price to begin with, in units of relevance per token, up to 1. A file that exists knows its own; a
         new window begins with the mean price of the last.
+    mean_tokens : float, optional
+        What questions take in the mean at `price`, as `price_for` finds it. The pacer believes that of every
+        window as a whole, whatever its order, and learns it anew from each; see `pacer_forecast`.
     path : path-like, optional
         File of the state, shared by threads and processes and kept over restarts; in memory without one.
     when_spent : {"rest", "refuse"}
@@ -86,15 +86,16 @@ class Pacer:
         path: str | Path | None = None,
         when_spent: WhenSpent = "rest",
         *,
+        mean_tokens: float | None = None,
         most: int = 2048,
         expires_seconds: float = 600.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.window_seconds = _window_seconds(window)
+        self.window_seconds = window_seconds(window)
         problems = [
             problem
             for name, count in (("total_tokens", total_tokens), ("most", most), ("horizon", horizon))
-            if not (name == "horizon" and count is None) and (problem := _count_problem(name, count, 1))
+            if not (name == "horizon" and count is None) and (problem := count_problem(name, count, 1))
         ]
         if horizon is None and window is None:
             problems.append("horizon is missing: say how many questions are expected, or give a window")
@@ -106,8 +107,11 @@ class Pacer:
             problems.append(f"when_spent={when_spent!r} must be rest or refuse")
         if not is_setting(expires_seconds) or expires_seconds <= 0:
             problems.append(f"expires_seconds={expires_seconds!r} must be a number > 0")
+        if mean_tokens is not None and (problem := forecast_problem(price, mean_tokens)):
+            problems.append(problem)
         if problems:
             raise InputError(problems)
+        self._forecast = None if mean_tokens is None else Forecast(float(price or 0), float(mean_tokens))
         self.total_tokens, self.horizon = int(total_tokens), None if horizon is None else int(horizon)
         self.most, self.when_spent, self._clock = int(most), when_spent, clock
         self.expires_seconds = float(expires_seconds)
@@ -120,8 +124,14 @@ class Pacer:
                 "total tokens": str(self.total_tokens),
                 "horizon": str(self.horizon),
                 "window": "none" if math.isinf(self.window_seconds) else f"{self.window_seconds:g} s",
+                "mean tokens": "none" if mean_tokens is None else f"{mean_tokens:g} at {price:g}",
             },
-            State(number, self._begins(number, begun), _kept(FIRST_PRICE if price is None else float(price))),
+            State(
+                number,
+                self._begins(number, begun),
+                _kept(FIRST_PRICE if price is None else float(price)),
+                usual=0.0 if mean_tokens is None else float(mean_tokens),
+            ),
         )
 
     def ask(self, tokens: int | None = None, least: int | None = None) -> Reservation:
@@ -143,8 +153,8 @@ class Pacer:
         StateError
             If the file cannot be read or written.
         """
-        wanted = _whole("tokens", self.most if tokens is None else tokens, 1)
-        least = wanted if least is None and self.when_spent == "refuse" else _whole("least", least or 0, 0)
+        wanted = whole("tokens", self.most if tokens is None else tokens, 1)
+        least = wanted if least is None and self.when_spent == "refuse" else whole("least", least or 0, 0)
         with self._store.transaction() as transaction:
             now = self._clock()
             state = self._current(transaction, now)
@@ -152,10 +162,13 @@ class Pacer:
             if left < least:
                 state.refused += 1
                 transaction.write(state)
-                refused = self._refusal(state, now, left, least)
+                refused = refusal(left, self.total_tokens, state.reserved, least, self._ends_in(state, now))
             else:
                 refused, allowed = None, min(wanted, left)
-                share = left / self._expected(state, now)
+                coming = self._expected(state, now)
+                share = left / coming
+                if self._forecast is not None:
+                    state.price = self._forecasted(self._forecast, state, coming)
                 state.asked += 1
                 state.reserved += allowed
                 state.logs += math.log(state.price)
@@ -179,7 +192,7 @@ class Pacer:
         InputError
             If the reservation is not known, or was settled before.
         """
-        self._settle(reservation, _whole("tokens", tokens, 0))
+        self._settle(reservation, whole("tokens", tokens, 0))
 
     def release(self, reservation: Reservation) -> None:
         """Give a reservation back: its question failed before it spent anything. The price stays.
@@ -215,7 +228,10 @@ class Pacer:
                 state.logs -= math.log(reservation.price)
             else:
                 state.finished += 1
-                if held.tokens:  # who is allowed nothing says nothing about the price
+                if self._forecast is not None:
+                    believed = self._believed(self._forecast, state)
+                    state.effort += believed.effort(reservation.price, used, held.tokens)
+                elif held.tokens:  # who is allowed nothing says nothing about the price
                     state.price = self._moved(state, held.share, used)
             transaction.write(state)
 
@@ -311,7 +327,13 @@ class Pacer:
             state.lost += state.reserved
             transaction.close_window(state)
             price = math.exp(state.logs / state.asked) if state.asked else state.price
-            state = State(number, self._begins(number, now), _kept(price), before=state.asked or state.before)
+            state = State(
+                number,
+                self._begins(number, now),
+                _kept(price),
+                before=state.asked or state.before,
+                usual=state.effort / state.finished if state.effort > 0 else state.usual,
+            )
             transaction.write(state)
         for window, tokens in transaction.expired(now):
             if window == state.window:  # those of a window that has ended count in it already
@@ -342,14 +364,18 @@ class Pacer:
         off = min(_MOST, (used - share) / share) if share > 0 else _MOST
         return _kept(state.price * math.exp(_STEP / math.sqrt(questions) * off))
 
-    def _refusal(self, state: State, now: float, left: int, wanted: int) -> SpentError:
-        wait = self._ends_in(state, now)
-        when = "there will be no more" if wait is None else f"there are more in {math.ceil(wait)} s"
-        held = f", {plural(state.reserved, 'token')} held by questions under way" if state.reserved else ""
-        return SpentError(
-            f"{plural(left, 'token')} of {self.total_tokens} left{held}, and {wanted} wanted: {when}; "
-            "ask for fewer, or raise the total",
-            wait,
+    def _believed(self, forecast: Forecast, state: State) -> Forecast:
+        """With what the last window has taught."""
+        return dataclasses.replace(forecast, mean_tokens=state.usual)
+
+    def _forecasted(self, forecast: Forecast, state: State, coming: float) -> float:
+        """The price for the next question of a window; those under way count as still to come."""
+        unsettled = coming + max(0, state.asked - state.finished)
+        left = self.total_tokens - state.settled
+        return _kept(
+            self._believed(forecast, state).price_for(
+                state.effort, state.finished + unsettled, unsettled, left
+            )
         )
 
 
@@ -370,25 +396,5 @@ def selected(
     return dataclasses.replace(made, notes=(*made.notes, "no tokens are left: nothing is read"))
 
 
-def _count_problem(name: str, value: Any, least: int) -> str | None:
-    wrong = count_problem(name, value) is not None or not least <= value <= _LARGEST_TOTAL
-    return f"{name}={value!r} must be a whole number from {least} to {_LARGEST_TOTAL:g}" if wrong else None
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    if problem := _count_problem(name, value, least):
-        raise InputError(problem)
-    return int(value)
-
-
 def _kept(price: float) -> float:
     return min(LARGEST_PRICE, max(_SMALLEST_PRICE, price))
-
-
-def _window_seconds(window: Any) -> float | None:
-    """Its length; infinite without one, None where it is no window."""
-    if window is None:
-        return math.inf
-    if isinstance(window, str):
-        return _SECONDS.get(window)
-    return float(window) if is_setting(window) and window >= 1 else None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Account", "Reservation"]
+from mio_rag.errors import SpentError
+from mio_rag.formulations.numbers import plural
+
+__all__ = ["Account", "Reservation", "refusal"]
 
 
 @dataclass(frozen=True)
@@ -65,3 +69,14 @@ class Account:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return dataclasses.asdict(self)
+
+
+def refusal(left: int, total: int, reserved: int, wanted: int, wait: float | None) -> SpentError:
+    """Why a question is turned away, and when to come back; `wait` in seconds, None: never."""
+    when = "there will be no more" if wait is None else f"there are more in {math.ceil(wait)} s"
+    held = f", {plural(reserved, 'token')} held by questions under way" if reserved else ""
+    return SpentError(
+        f"{plural(left, 'token')} of {total} left{held}, and {wanted} wanted: {when}; ask for fewer, or "
+        "raise the total",
+        wait,
+    )

@@ -20,7 +20,7 @@ from mio_rag.errors import InputError, StateError
 
 __all__ = ["Held", "State", "Store"]
 
-_SCHEMA = 1
+_SCHEMA = 2
 _APPLICATION = 0x6D696F70  # "miop": how the file is known as a pacer's
 _PATIENCE_SECONDS = 30.0
 _KEPT_WINDOWS = 1000
@@ -50,6 +50,10 @@ class State:
         Sum of the logarithms of the prices that were asked.
     before : int
         Questions of the last window that had any; 0: there was none.
+    usual : float
+        Tokens that a question takes in the mean at the price of the forecast; 0: there is none.
+    effort : float
+        Tokens of all questions so far, had they paid that price.
     """
 
     window: int
@@ -63,6 +67,8 @@ class State:
     refused: int = 0
     logs: float = 0.0
     before: int = 0
+    usual: float = 0.0
+    effort: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,8 @@ class WorkloadPrice:
         The nearest price tried at which more is spent; None where even free tokens are not all spent.
     questions, programs : int
         Solved programs are fewer than questions times prices: neighbouring prices prove each other.
+    curve : tuple of PricePoint
+        Every price that was tried, by falling price.
     """
 
     wanted: float
@@ -66,6 +68,7 @@ class WorkloadPrice:
     below: PricePoint | None
     questions: int
     programs: int
+    curve: tuple[PricePoint, ...] = ()
 
     @property
     def token_price(self) -> float:
@@ -90,6 +93,7 @@ class WorkloadPrice:
             "below": None if self.below is None else self.below.to_dict(),
             "questions": self.questions,
             "programs": self.programs,
+            "curve": [point.to_dict() for point in self.curve],
         }
 
 
@@ -153,6 +157,7 @@ def price_for(
         None if nearest is None else _point(workload, nearest),
         len(pools),
         workload.programs,
+        tuple(_point(workload, t) for t in sorted(workload.tried.values(), key=lambda t: -t.price)),
     )
 
 

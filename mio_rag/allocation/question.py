@@ -32,6 +32,8 @@ __all__ = ["Decided", "PricedQuestion", "Probe", "selector_problems"]
 
 #: Solvers to which tokens are a limit, and never a price.
 _RANKINGS = ("topk", "mmr", "density")
+#: Passages that are tried as the one less, or the one more, where side rows forbid the best.
+_FLIPS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +109,7 @@ class PricedQuestion:
         self.selector, self.weight, self.floor, self.ceiling = selector, weight, floor, ceiling
         self.candidates = selector.valued(candidates)
         self._base = self._with_floor(Formulation(selector, self.candidates).program(ceiling))
+        self._built: tuple[tuple[float, int], SelectionProgram] | None = None
         self._prices: list[float] = []
         self._probes: list[Probe] = []
 
@@ -123,9 +126,11 @@ class PricedQuestion:
 
     def program(self, price: float, budget: int | None = None) -> SelectionProgram:
         """The program at a price of a token, in units of V."""
-        base = self._base
-        linear = base.linear if price == 0 else base.linear - (price / self.weight) * base.costs
-        return replace(base, linear=linear, budget=self.ceiling if budget is None else budget)
+        base, asked = self._base, (price, self.ceiling if budget is None else budget)
+        if self._built is None or self._built[0] != asked:
+            linear = base.linear if price == 0 else base.linear - (price / self.weight) * base.costs
+            self._built = asked, replace(base, linear=linear, budget=asked[1])
+        return self._built[1]
 
     def steep_price(self) -> float:
         """A price above which no passage is worth its tokens, unless a row asks for it."""
@@ -209,6 +214,48 @@ class PricedQuestion:
         if decided.x is not None:
             left &= decided.x[:n] == 0
         return float(np.min(self._base.costs[:n][left], initial=np.inf))
+
+    def neighbours(self, probe: Probe) -> tuple[Decided | None, Decided | None]:
+        """The decision of one passage less that loses least a token, and that of one more that gains most.
+
+        They cost no solve: beside an optimum, values of single passages follow from one product with the
+        matrix of pairs.
+
+        Returns
+        -------
+        (Decided or None, Decided or None)
+            Each feasible, with its own value and tokens; its result holds the bound at the probe's price.
+            None where no passage can go, or come and add something.
+        """
+        found = probe.decided
+        if found.x is None:
+            return None, None
+        base, n = self._base, len(self.candidates)
+        assert base.fixed is not None
+        marginal = (base.linear - base.pairwise @ found.x)[:n]
+        costs, chosen = base.costs[:n], found.x[:n] > 0
+        free = (base.fixed[:n] < 0) & (costs > 0)
+        fewer = np.flatnonzero(free & chosen)
+        more = np.flatnonzero(free & ~chosen & (marginal > 0) & (costs <= self.ceiling - found.tokens))
+        return (
+            self._flipped(probe, fewer[np.argsort(marginal[fewer] / costs[fewer], kind="stable")]),
+            self._flipped(probe, more[np.argsort(-marginal[more] / costs[more], kind="stable")]),
+        )
+
+    def _flipped(self, probe: Probe, places: NDArray[np.int64]) -> Decided | None:
+        """The decision with the first of these passages changed that may be, of the first few."""
+        assert probe.decided.x is not None
+        found, bound = probe.decided.result, probe.bound / self.weight
+        for place in places[:_FLIPS]:
+            x = probe.decided.x.copy()
+            x[place] = 1 - x[place]
+            result = conclude(
+                self.program(probe.price), self.selector.options, found.solver, x=x, bound=bound,
+                version=found.version,
+            )  # fmt: skip
+            if result.status is not Status.ERROR:  # a side row forbids it
+                return self.decided(probe.price, self.ceiling, result)
+        return None
 
     def choice(self, decided: Decided, counter: TokenCounter | None) -> Choice:
         """The choice that a decision is, of at most so many tokens as it sums up to.

@@ -1,9 +1,10 @@
 """A total of tokens shared among the rows of Parquet files, in memory that does not grow with pools.
 
-Prices are estimated on a sample. Every row is then solved at these few prices, by any engine, and what it
-found is kept as options. Once the options of all rows are known, each gets one of them: tokens are counted
-over all rows, so that the total holds whatever the sample said. Should the sample have been so far off that
-the total lies outside the prices, the rows are solved again at others.
+The price is estimated on a sample. Every row is then solved at it, by any engine; the selection, and those of
+one passage less and one more, are kept as options. Once the options of all rows are known, each gets one of
+them: tokens are counted over all rows, so that the total holds whatever the sample said. Should the sample
+have been so far off that the options do not reach the total, the rows are solved again at another price: the
+one at which the sample spends as much less, or more.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def allocate_batch(
     ceiling : int, optional
         Most tokens of a row that brings no `budget_tokens` of its own.
     sample : int
-        Rows on which the prices are estimated, >= 1. A larger one narrows the prices, hence the gap; all rows
+        Rows on which the price is estimated, >= 1. A larger one comes closer, which narrows the gap; all rows
         at most. Their pools are in memory at once.
     progress : callable, optional
         Called with ("reading", "pricing", "selecting" or "writing", total, done).
@@ -126,7 +127,7 @@ def allocate_batch(
     Raises
     ------
     InputError
-        As `select_batch`, and for a total below what must be chosen.
+        As `select_batch`, and for a total below the shortest passage or what must be chosen.
     SolverError
         If worker processes cannot be started.
 
@@ -157,7 +158,7 @@ def allocate_batch(
             return replace(known, done_before=rows, seconds=time.perf_counter() - began)
         work = _Work(final, groups, int(total_tokens), engine, workers, tell)
         prices = work.prices(sample)
-        while (shares := work.shares(prices)) is None:
+        while (shares := work.shares(prices, sample)) is None:
             prices = work.prices(sample)
         job = work.job(prices)
         rejected, _ = counted(job, groups)
@@ -218,6 +219,8 @@ class _Work:
         self._record = final.out / "prices.json"
         self._fewest: list[int] = []
         self._next: tuple[float, ...] | None = None
+        self._over: float | None = None  # the highest price known at which more than the total is spent
+        self._under: float | None = None  # the lowest at which less is
 
     def prices(self, sample: int) -> tuple[float, ...]:
         """Those of the next round, as they were first found."""
@@ -228,13 +231,13 @@ class _Work:
             except (OSError, ValueError) as error:
                 raise DataError(f"'{self._record}' cannot be read ({error}): delete it") from error
         if len(known) <= self.rounds:
-            found = self._next or self._estimated(sample)
+            found = self._next or self._estimated(sample, self.total)
             known = [*known, list(found)]
             write_atomically(self._record, json.dumps(known))
         self.rounds += 1
         return tuple(known[self.rounds - 1])
 
-    def _estimated(self, sample: int) -> tuple[float, ...]:
+    def _estimated(self, sample: int, total: float) -> tuple[float, ...]:
         done = 0
 
         def told(_: str) -> None:
@@ -243,7 +246,7 @@ class _Work:
                 done += 1
                 self.tell("pricing", _TRIED, 1)
 
-        found = sampled_prices(self.final, self.groups, self.total, sample, max(1, self.workers), told)
+        found = sampled_prices(self.final, self.groups, total, sample, max(1, self.workers), told)
         self.tell("pricing", _TRIED, _TRIED - done)
         return found
 
@@ -251,8 +254,8 @@ class _Work:
         """The options of a round."""
         return replace(self.final, out=self.final.out / f"options-{self.rounds}", prices=prices)
 
-    def shares(self, prices: tuple[float, ...]) -> Shares | None:
-        """What each row gets; None where the total lies outside these prices.
+    def shares(self, prices: tuple[float, ...], sample: int) -> Shares | None:
+        """What each row gets; None where the total lies outside its options.
 
         Raises
         ------
@@ -274,18 +277,33 @@ class _Work:
         self.peak = None if peak is None or self.peak is None else max(self.peak, peak)
         counted(job, self.groups)
         found = shared(job, self.groups, self.total)
-        if found.fewest > self.total:
+        if found.shortest is not None and found.shortest > self.total:
+            raise InputError(
+                f"total_tokens={self.total} is below the shortest passage of all rows, {found.shortest} "
+                "tokens: raise it, or split passages"
+            )
+        over, under = found.fewest > self.total, found.most < self.total and prices[-1] > 0
+        if over:
+            self._over = prices[0]
+        if under:
+            self._under = prices[-1]
+        if (over or under) and self.rounds == 1 and len(prices) == 1:
+            # All rows spend another multiple of the total than the sample does.
+            seen = max(1, found.fewest + found.most) / 2
+            self._next = self._estimated(sample, self.total**2 / seen)
+            return None
+        if over:
             self._fewest.append(found.fewest)
             if self.rounds == _ROUNDS or (self.rounds > 2 and self._fewest[-2:] == [found.fewest] * 2):
                 raise InputError(
                     f"total_tokens={self.total} is too little: what must be chosen (must_include, "
                     f"min_passages, floor) takes {found.fewest} tokens at least; raise it, or ask for less"
                 )
-            self._next = (max(_WIDER * prices[0], _SMALLEST), prices[0])
+            self._next = (self._under or max(_WIDER * prices[0], _SMALLEST), prices[0])
             return None
-        if found.most < self.total and prices[-1] > 0 and self.rounds < _ROUNDS:
+        if under and self.rounds < _ROUNDS:
             lower = prices[-1] / _WIDER if self.rounds < 3 else 0.0
-            self._next = (prices[-1], lower)
+            self._next = (prices[-1], lower if self._over is None else self._over)
             return None
         return found
 

@@ -1,17 +1,19 @@
-"""What a worker writes for each row where a total is shared: its best selection at each of a few prices.
+"""What a worker writes for each row where a total is shared: a few selections, of which it gets one.
 
-Neighbouring prices mostly choose alike, so that a row rarely needs more than two solves. Which of its options
-a row gets is decided once all are known.
+At a single price they are the best one and its neighbours, by one passage less and one more, so that a row
+takes one solve. At several prices they are the best at each. Which option a row gets is decided once those of
+all rows are known.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from mio_rag.allocation.question import Decided, PricedQuestion
+from mio_rag.allocation.question import Decided, PricedQuestion, Probe
 from mio_rag.batch.job import Job
 from mio_rag.batch.rows import Row
 from mio_rag.candidates import Candidates
+from mio_rag.context import in_prompt_order
 from mio_rag.errors import InputError
 from mio_rag.solvers.registry import solve
 
@@ -32,13 +34,15 @@ OPTION = {
     "message": "string",
 }
 
-#: Columns of a shard. `relaxed`: the proven bound on value less price times tokens, at each price of the job.
+#: Columns of a shard. `relaxed`: the proven bound on value less price times tokens, at each price of the job;
+#: `shortest`: tokens of the shortest passage.
 OPTIONS = {
     "row": "int64",
     "query_id": "string",
     "budget_tokens": "int64",
     "weight": "double",
     "relaxed": "list<double>",
+    "shortest": "int64",
     "status": "string",
     **{f"option_{name}": f"list<{kind}>" for name, kind in OPTION.items()},
 }
@@ -70,34 +74,44 @@ def options(job: Job, row: Row) -> dict[str, Any]:
         For a row that is none, or cannot be solved.
     """
     question = question_of(job, row)
-    outer = sorted({max(job.prices), min(job.prices)})
-    for price in (*outer, *job.prices):
-        if question.known(price) is None:
-            question.learn(price, solve(question.program(price), job.selector.solver, job.selector.options))
-    probes = [probe for price in job.prices if (probe := question.known(price)) is not None]
+    probes = _probes(job, question)
+    decisions = [probe.decided for probe in probes]
+    if len(probes) == 1:
+        decisions += [one for one in question.neighbours(probes[0]) if one is not None]
     distinct: dict[int, Decided] = {}
-    for probe in probes:
-        held = distinct.get(probe.decided.tokens)
-        if held is None or probe.decided.value > held.value:
-            distinct[probe.decided.tokens] = probe.decided
+    for decided in decisions:
+        held = distinct.get(decided.tokens)
+        if held is None or decided.value > held.value:
+            distinct[decided.tokens] = decided
     kept = [_columns(question, distinct[tokens]) for tokens in sorted(distinct)]
     return {
         "budget_tokens": question.ceiling,
         "weight": question.weight,
+        "shortest": int(row.pool.tokens.min()) if isinstance(row.pool, Candidates) else 0,
         "relaxed": [probe.bound for probe in probes],
         "status": kept[0]["status"],
         **{f"option_{name}": [option[name] for option in kept] for name in OPTION},
     }
 
 
+def _probes(job: Job, question: PricedQuestion) -> list[Probe]:
+    """What is known at each price of the job; outer prices first, since they may prove those between."""
+    outer = sorted({max(job.prices), min(job.prices)})
+    for price in (*outer, *job.prices):
+        if question.known(price) is None:
+            question.learn(price, solve(question.program(price), job.selector.solver, job.selector.options))
+    return [probe for price in job.prices if (probe := question.known(price)) is not None]
+
+
 def _columns(question: PricedQuestion, decided: Decided) -> dict[str, Any]:
-    choice = question.choice(decided, None)
-    result, chosen = choice.result, list(choice.chosen)
+    result, pool = decided.result, question.candidates
+    picked = [i for i in result.selected if i < len(pool)]
+    chosen = list(in_prompt_order(pool, picked, question.selector.prompt_order))
     return {
-        "selected_ids": [question.candidates.ids[i] for i in chosen],
+        "selected_ids": [pool.ids[i] for i in chosen],
         "selected": chosen,
-        "tokens_used": choice.used,
-        "value": question.value_of(choice) / question.weight,
+        "tokens_used": decided.tokens,
+        "value": decided.value / question.weight,
         "token_price": decided.price / question.weight,
         "objective": result.objective,
         "bound": result.bound,

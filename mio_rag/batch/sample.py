@@ -1,4 +1,4 @@
-"""The prices that a total is shared at, estimated on a sample of rows drawn with a seed."""
+"""The price that a total is shared at, estimated on a sample of rows drawn with a seed."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from mio_rag.errors import InputError, MioRagError
 
 __all__ = ["sampled_prices"]
 
-#: Standard errors of the mean between the estimate and the outer prices.
-_ERRORS = 4.0
-
 
 def sampled_prices(
-    job: Job, groups: Sequence[Group], total_tokens: int, sample: int, workers: int, told: Told | None = None
+    job: Job,
+    groups: Sequence[Group],
+    total_tokens: float,
+    sample: int,
+    workers: int,
+    told: Told | None = None,
 ) -> tuple[float, ...]:
-    """Prices around the one at which all rows together spend the total, highest first.
+    """The price at which all rows together spend about the total.
 
-    The outer two lie where the mean of the sample is four standard errors from what the total allows, so that
-    all rows together spend less than the total at the one and more at the other. Where the sample is the
-    whole, they lie next to each other.
+    Where the sample is the whole, it is two, next to each other: at the lower one they spend more.
 
     Parameters
     ----------
@@ -55,12 +55,7 @@ def sampled_prices(
     if whole:
         prices = {middle.high.price, middle.low.price if middle.low else 0.0}
         return tuple(sorted(prices, reverse=True))
-    spent = [decided.tokens for decided in workload.decisions(middle.high.price)]
-    spread = np.std([*spent, *[0] * (size - len(spent))]) * math.sqrt(size * (1 - size / rows))
-    margin = _ERRORS * float(spread)
-    more, fewer = _bracket(workload, wanted + margin), _bracket(workload, wanted - margin)
-    low = more.low.price if more.low else 0.0
-    return tuple(sorted({low, middle.high.price, fewer.high.price}, reverse=True))
+    return (middle.high.price,)
 
 
 def _bracket(workload: Workload, tokens: float) -> Bracket:

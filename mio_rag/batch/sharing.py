@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ COLUMNS = {
     "budget_tokens": "int64",
     **OPTION,
 }
+_BLOCK = 1 << 16  # steps that are Python objects at a time
 
 
 @dataclass
@@ -42,6 +43,8 @@ class Shares:
     ----------
     fewest, most : int
         Tokens if every row had its first, or its last option.
+    shortest : int or None
+        Tokens of the shortest passage of all rows; None where no row is answered.
     tokens : int
     value : float
         Sum of weight times value.
@@ -54,6 +57,7 @@ class Shares:
     steps: NDArray[np.int8]
     fewest: int = 0
     most: int = 0
+    shortest: int | None = None
     tokens: int = 0
     value: float = 0.0
     relaxed: tuple[float, ...] = field(default_factory=tuple)
@@ -70,35 +74,71 @@ def shared(job: Job, groups: Sequence[Group], total_tokens: int) -> Shares:
     found = Shares(np.zeros(groups[-1].first_row + groups[-1].rows, dtype=np.int8))
     sums: list[list[float]] = [[] for _ in job.prices]
     values: list[float] = []
-    rows, places, steps, ratios, gains = [], [], [], [], []
-    columns = ["row", "weight", "relaxed", "option_tokens_used", "option_value"]
+    parts: list[_Steps] = []
+    columns = ["row", "weight", "relaxed", "shortest", "option_tokens_used", "option_value"]
     for group, start, _ in shards_of(job, groups):
         table = _read(job, group, start, columns)
-        for row, weight, relaxed, tokens, value in zip(*(table[c].to_pylist() for c in columns), strict=True):
-            found.fewest += tokens[0]
-            found.most += tokens[-1]
-            values.append(weight * value[0])
-            for one, bound in zip(sums, relaxed, strict=True):
-                one.append(bound)
-            for k in range(1, len(tokens)):
-                gain, step = weight * (value[k] - value[k - 1]), tokens[k] - tokens[k - 1]
-                if gain > 0:
-                    rows.append(row)
-                    places.append(k)
-                    steps.append(step)
-                    ratios.append(gain / step)
-                    gains.append(gain)
-        sums = [[math.fsum(one)] for one in sums]
-        values = [math.fsum(values)]
+        places, first, last = _places(table["option_tokens_used"])
+        tokens, value = _flat(table["option_tokens_used"]), _flat(table["option_value"])
+        rows, weights = table["row"].to_numpy(), table["weight"].to_numpy()
+        found.fewest += int(tokens[first].sum())
+        found.most += int(tokens[last].sum())
+        shortest = table["shortest"].to_pylist()
+        if found.shortest is not None:
+            shortest.append(found.shortest)
+        found.shortest = min(shortest, default=None)
+        relaxed = _flat(table["relaxed"]).reshape(len(rows), -1)
+        sums = [[math.fsum([*one, *relaxed[:, k]])] for k, one in enumerate(sums)]
+        values = [math.fsum([*values, *(weights * value[first])])]
+        later = np.flatnonzero(places)
+        owner = np.repeat(np.arange(len(rows)), last - first + 1)[later]
+        gains = weights[owner] * (value[later] - value[later - 1])
+        gaining = gains > 0
+        later, owner, gains = later[gaining], owner[gaining], gains[gaining]
+        parts.append(_Steps(rows[owner], places[later], tokens[later] - tokens[later - 1], gains))
     found.relaxed = tuple(math.fsum(one) for one in sums)
     found.tokens = found.fewest
-    for k in np.lexsort((np.array(places), np.array(rows), -np.array(ratios))).tolist():
-        if found.steps[rows[k]] == places[k] - 1 and found.tokens + steps[k] <= total_tokens:
-            found.steps[rows[k]] = places[k]
-            found.tokens += steps[k]
-            values.append(gains[k])
-    found.value = math.fsum(values)
+    if parts:
+        found.value = math.fsum([*values, _taken(found, parts, total_tokens)])
     return found
+
+
+class _Steps(NamedTuple):
+    """Steps from one option to the next: whose, to which option, tokens and value more."""
+
+    rows: NDArray[np.int64]
+    places: NDArray[np.int8]
+    tokens: NDArray[np.int64]
+    gains: NDArray[np.float64]
+
+
+def _taken(found: Shares, parts: Sequence[_Steps], total_tokens: int) -> float:
+    """Take steps by value per token while the total allows; the value that they add."""
+    steps = _Steps(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    order = np.lexsort((steps.places, steps.rows, -steps.gains / steps.tokens))
+    added = 0.0
+    for begin in range(0, len(order), _BLOCK):
+        block = order[begin : begin + _BLOCK]
+        gains = []
+        for row, place, tokens, gain in zip(*(column[block].tolist() for column in steps), strict=True):
+            if found.steps[row] == place - 1 and found.tokens + tokens <= total_tokens:
+                found.steps[row] = place
+                found.tokens += tokens
+                gains.append(gain)
+        added = math.fsum([added, *gains])
+    return added
+
+
+def _places(column: Any) -> tuple[NDArray[np.int8], NDArray[np.int64], NDArray[np.int64]]:
+    """Of lists that are laid end to end: the place of each entry in its own; where each begins, and ends."""
+    ends = np.cumsum(column.combine_chunks().value_lengths().to_numpy(zero_copy_only=False))
+    begins = np.concatenate([[0], ends]).astype(np.int64)[:-1]
+    places = np.arange(ends[-1] if len(ends) else 0) - np.repeat(begins, ends - begins)
+    return places.astype(np.int8), begins, ends - 1
+
+
+def _flat(column: Any) -> NDArray[Any]:
+    return np.asarray(column.combine_chunks().flatten().to_numpy(zero_copy_only=False))
 
 
 def written(
@@ -116,22 +156,28 @@ def written(
     SolverError
         If a shard of the options is missing.
     """
+    arrow: Any = require("pyarrow", "batch", "batches")
     parquet: Any = require("pyarrow.parquet", "batch", "batches")
     tokens, values, statuses = 0, [0.0], Counter[str]()
     for group, start, count in shards_of(job, groups):
         path, _ = shard_paths(final, group, start)
-        made: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-        for row in _read(job, group, start, None).to_pylist():
-            k = int(shares.steps[row["row"]])
-            for name in COLUMNS:
-                made[name].append(row[f"option_{name}"][k] if name in OPTION else row[name])
-        here = Counter(made["status"])
+        held = _read(job, group, start, None)
+        _, first, _ = _places(held["option_tokens_used"])
+        chosen = arrow.array(first + shares.steps[held["row"].to_numpy()])
+        made = {
+            name: held[f"option_{name}"].combine_chunks().flatten().take(chosen)
+            if name in OPTION
+            else held[name]
+            for name in COLUMNS
+        }
+        here = Counter(made["status"].to_pylist())
         state = {**(shard_state(job, group, start) or {}), "statuses": dict(sorted(here.items()))}
         with replaced(path) as partial:
             table = table_of(made, COLUMNS, {"mio_rag": json.dumps(state)})
             parquet.write_table(table, partial, compression="zstd")
-        tokens += sum(made["tokens_used"])
-        values = [math.fsum([*values, *(w * v for w, v in zip(made["weight"], made["value"], strict=True))])]
+        tokens += sum(made["tokens_used"].to_pylist())
+        worth = zip(made["weight"].to_pylist(), made["value"].to_pylist(), strict=True)
+        values = [math.fsum([*values, *(w * v for w, v in worth)])]
         statuses += here
         progress(count)
     return tokens, math.fsum(values), statuses

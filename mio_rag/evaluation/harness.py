@@ -14,21 +14,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mio_rag.context import RegexCounter
+from mio_rag.context import RegexCounter, TokenCounter
 from mio_rag.control.controller import Setup
 from mio_rag.control.costs import Prices
 from mio_rag.control.make import check_controllers
 from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import InputError
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.make import default_baseline, make_contenders
 from mio_rag.evaluation.matched import matched_rows
 from mio_rag.evaluation.methods import DEFAULT_METHODS, make_methods
+from mio_rag.evaluation.mixture import Mixture, mixture_of
 from mio_rag.evaluation.paced import PACED, unpaced
 from mio_rag.evaluation.record import environment, now, opened_run
 from mio_rag.evaluation.rows import Road, warm_up
-from mio_rag.evaluation.summary import compare_rows, summarize
+from mio_rag.evaluation.summary import compare_rows, summarize, summarize_sets
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
@@ -43,7 +44,6 @@ __all__ = [
     "EvaluationResult",
     "EvaluationSettings",
     "Progress",
-    "check_corpus",
     "evaluate",
 ]
 
@@ -69,7 +69,7 @@ class EvaluationSettings:
     retrieval : RetrievalSettings
         How the pools are found.
     limit : int or None
-        Only the first so many questions.
+        Only the first so many questions, of each set.
     max_tokens : int
         Longest answer, in tokens, >= 1.
     seed : int
@@ -151,11 +151,12 @@ class EvaluationResult:
     comparisons: list[dict[str, Any]]
     run: dict[str, Any]
     matched: list[dict[str, Any]] = field(default_factory=list)
+    by_set: list[dict[str, Any]] = field(default_factory=list)
 
 
 def evaluate(
-    dataset: Dataset,
-    index: CorpusIndex | None,
+    dataset: Dataset | Sequence[Dataset],
+    index: CorpusIndex | Sequence[CorpusIndex] | None,
     generator: Generator | None,
     settings: EvaluationSettings,
     out: str | Path,
@@ -166,12 +167,16 @@ def evaluate(
     """Run every method on every question; write ledger.parquet and the JSON files.
 
     summary.json (means), comparisons.json (paired, at equal budgets), matched.json (tokens for equal gold
-    recall, where there are several budgets) and run.json (settings).
+    recall, where there are several budgets) and run.json (settings); for several sets also by_set.json (means
+    of each).
 
     Parameters
     ----------
-    index : CorpusIndex or None
-        None only closed book.
+    dataset : Dataset or sequence of Dataset
+        Several are asked in one stream, spread evenly: what a total of tokens is shared over. Then question
+        ids begin with the name of the set, which is also the column "dataset" of the ledger.
+    index : CorpusIndex, sequence of CorpusIndex, or None
+        One for each set, or one that holds the corpora of all. None only closed book.
     generator : Generator or None
         None evaluates the selection alone.
     out : path
@@ -190,25 +195,26 @@ def evaluate(
         When five questions in a row fail altogether; the rows so far are kept.
     """
     folder = Path(out)
-    questions = dataset.questions[: settings.limit]
-    if not questions:
-        raise DataError(f"'{dataset.name}' has no questions to evaluate: it needs questions.jsonl[.gz]")
     if (index is None) != settings.closed_book:
         raise InputError("a closed-book run takes no index; every other run needs one")
     if settings.controllers and generator is None:
         raise InputError("controllers need a model that answers: give --generator")
-    check_corpus(dataset, index)
-    if index is not None:
-        check_ids(settings.selector, index.ids)
-    run = _run_record(dataset, index, generator, settings, len(questions))
+    mixture = mixture_of(dataset, index, settings.limit)
+    questions = mixture.questions
     counter = generator or RegexCounter()
-    retriever = None if index is None else Retriever.of(index, settings.retrieval, counter)
+    retrievers = _retrievers(mixture, settings, counter)
+    if settings.controllers and len(set(map(id, retrievers))) > 1:
+        raise InputError(
+            "controllers search one index: give one that holds the corpora of all question sets, or compare "
+            "methods alone"
+        )
+    run = _run_record(mixture, generator, settings)
     asked = [
         (q.id, name, int(budget)) for q in questions for name in settings.names for budget in settings.budgets
     ]
     with opened_run(folder, run, asked, resume) as ledger:
         done = {Ledger.key(row) for row in ledger.rows}
-        setup = Setup(settings.control, retriever, settings.selector, settings.max_tokens, settings.seed)
+        setup = Setup(settings.control, retrievers[0], settings.selector, settings.max_tokens, settings.seed)
         contenders = make_contenders(
             settings.names,
             setup,
@@ -218,7 +224,12 @@ def evaluate(
             rows=ledger.rows,
         )
         pairs = [(contender, int(budget)) for contender in contenders for budget in settings.budgets]
-        road = Road(retriever, generator, settings.max_tokens, settings.prices)
+        road = Road(
+            lambda question: retrievers[mixture.set_of[question.id]],
+            generator,
+            settings.max_tokens,
+            settings.prices,
+        )
         warm_up(contenders)
         for one in contenders:
             left = [b for c, b in pairs if c is one and any((q.id, c.name, b) not in done for q in questions)]
@@ -230,6 +241,9 @@ def evaluate(
             chunk = questions[first : first + size]
             open_pairs = {q.id: [p for p in pairs if (q.id, p[0].name, p[1]) not in done] for q in chunk}
             for rows in road.rows([q for q in chunk if open_pairs[q.id]], open_pairs):
+                if mixture.is_mixed:
+                    for row in rows:
+                        row["dataset"] = mixture.datasets[mixture.set_of[row["question_id"]]].name
                 ledger.append(rows)
                 failing = failing + 1 if _stuck(rows, len(pairs)) else 0
                 if failing >= _ABORT_AFTER:
@@ -248,25 +262,29 @@ def evaluate(
         comparisons = compare_rows(rows, settings.reference, settings.seed)
         matched = matched_rows(rows, settings.reference, seed=settings.seed)
         ledger.write_parquet()
+        by_set = summarize_sets(rows, settings.seed)
         for name, content in (
             ("summary", summary),
             ("comparisons", comparisons),
             ("matched", matched),
             ("run", run),
+            *([("by_set", by_set)] if by_set else []),
         ):
             write_atomically(folder / f"{name}.json", json.dumps(content, indent=1, allow_nan=False))
-        return EvaluationResult(folder, rows, summary, comparisons, run, matched)
+        return EvaluationResult(folder, rows, summary, comparisons, run, matched, by_set)
 
 
-def check_corpus(dataset: Dataset, index: CorpusIndex | None) -> None:
-    """Raise `InputError` unless the index holds this corpus; none holds an empty one."""
-    # Ids alone do not tell: many corpora number their passages from 0.
-    differing = {p.id for p in set(dataset.passages) ^ set(index.passages if index else ())}
-    if differing:
-        raise InputError(
-            f"the index does not hold the corpus of '{dataset.name}' ({len(differing)} passages differ, "
-            f"for instance '{min(differing)}'): build it from the same data"
-        )
+def _retrievers(
+    mixture: Mixture, settings: EvaluationSettings, counter: TokenCounter
+) -> list[Retriever | None]:
+    """One for each set; the same where sets share an index."""
+    made: dict[int, Retriever | None] = {}
+    for index in mixture.indexes:
+        if id(index) not in made:
+            if index is not None:
+                check_ids(settings.selector, index.ids)
+            made[id(index)] = None if index is None else Retriever.of(index, settings.retrieval, counter)
+    return [made[id(index)] for index in mixture.indexes]
 
 
 def _stuck(rows: Sequence[dict[str, Any]], pairs: int) -> bool:
@@ -282,20 +300,20 @@ def _stuck(rows: Sequence[dict[str, Any]], pairs: int) -> bool:
 
 
 def _run_record(
-    dataset: Dataset,
-    index: CorpusIndex | None,
-    generator: Generator | None,
-    settings: EvaluationSettings,
-    questions: int,
+    mixture: Mixture, generator: Generator | None, settings: EvaluationSettings
 ) -> dict[str, Any]:
+    embedders = [index.embedder for index in mixture.indexes if index is not None]
+    names = ", ".join(dict.fromkeys(embedder.name for embedder in embedders))
+    prints = ", ".join(dict.fromkeys(embedder.fingerprint for embedder in embedders))
+    questions = len(mixture.questions)
     return {
-        "dataset": dataset.name,
-        "data_sha256": dataset.content_hash(),
+        "dataset": mixture.name,
+        "data_sha256": mixture.content_hash(),
         "questions": questions,
-        "passages": len(dataset.passages),
+        "passages": mixture.passages,
         "generator": generator.name if generator is not None else None,
-        "embedder": index.embedder.name if index else None,
-        "embedder_fingerprint": index.embedder.fingerprint if index else None,
+        "embedder": names or None,
+        "embedder_fingerprint": prints or None,
         "pool": settings.retrieval.pool,
         "mode": settings.retrieval.mode,
         "link_hops": settings.retrieval.link_hops,

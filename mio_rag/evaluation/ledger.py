@@ -22,6 +22,7 @@ Key = tuple[str, str, int]  # question_id, method, budget_tokens
 
 _TEXT = (
     "question_id",
+    "dataset",
     "question",
     "question_type",
     "method",

@@ -6,7 +6,7 @@ are deterministic at temperature 0) and charged to each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,23 +53,25 @@ class Road:
 
     Parameters
     ----------
+    retriever_of : callable
+        Question -> the retriever of its corpus; None: there is none.
     prices : Prices, optional
         What tokens cost, for a column of dollars.
     """
 
     def __init__(
         self,
-        retriever: Retriever | None,
+        retriever_of: Callable[[Question], Retriever | None],
         generator: Generator | None,
         max_tokens: int,
         prices: Prices | None = None,
     ) -> None:
-        self.retriever, self.generator, self.max_tokens = retriever, generator, max_tokens
+        self._retriever_of, self.generator, self.max_tokens = retriever_of, generator, max_tokens
         self.prices = prices
 
     def desk(self, question: Question) -> Desk:
         """The question, laid out."""
-        return Desk(question, self.retriever, self.generator, self.max_tokens)
+        return Desk(question, self._retriever_of(question), self.generator, self.max_tokens)
 
     def rows(
         self, questions: Sequence[Question], open_pairs: Mapping[str, Sequence[tuple[Contender, int]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from mio_rag.corpora.dataset import Dataset
@@ -15,8 +16,8 @@ __all__ = ["evaluate_and_report"]
 
 
 def evaluate_and_report(
-    dataset: Dataset,
-    index: CorpusIndex | None,
+    dataset: Dataset | Sequence[Dataset],
+    index: CorpusIndex | Sequence[CorpusIndex] | None,
     generator: Generator | None,
     settings: EvaluationSettings,
     out: str | Path,

@@ -10,7 +10,7 @@ from mio_rag.evaluation.methods import RANKING_SOLVERS
 from mio_rag.evaluation.statistics import compare, mean_interval, ratio_interval
 from mio_rag.measures import compared_measures, evidence_measure, measures, right
 
-__all__ = ["compare_rows", "summarize"]
+__all__ = ["compare_rows", "summarize", "summarize_sets"]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -60,6 +60,15 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
             )
         entries.append(entry)
     return entries
+
+
+def summarize_sets(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
+    """`summarize` for the rows of each question set, with its name as "dataset"; empty where there is one."""
+    sets: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row.get("dataset") is not None:
+            sets.setdefault(row["dataset"], []).append(row)
+    return [{"dataset": name, **entry} for name, group in sets.items() for entry in summarize(group, seed)]
 
 
 def compare_rows(rows: Rows, baseline: str, seed: int = 0) -> list[dict[str, Any]]:

@@ -27,14 +27,17 @@ from mio_rag.selection.selector import Selector
 from mio_rag.service.answering import Answering, Asked
 from mio_rag.service.body import StrictRoute, UnusableBody
 from mio_rag.service.connections import CONNECTION_GUARD, ConnectionGuard, SeldomLogged
+from mio_rag.service.curve import EXAMPLE_PRICE, HOW, Curve, example_of
 from mio_rag.service.examples import example_questions
 from mio_rag.service.guard import BodyLimit, Full, Gate, HeadAsGet, key_matches, refusal
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits
 from mio_rag.service.messages import (
     Answered,
+    CurvePointTold,
     Examples,
     Health,
     Limits,
+    Price,
     Problems,
     Selected,
     invalid_field,
@@ -85,6 +88,7 @@ def create_app(
     examples: Sequence[str] = (),
     pacer: Pacer | None = None,
     rate: Rate | None = None,
+    curve: Curve | None = None,
 ) -> FastAPI:
     """The application over an index.
 
@@ -108,6 +112,8 @@ def create_app(
     rate : Rate, optional
         What the reader's tokens cost: responses then tell dollars, and the price of a token is at least what
         follows from their worth.
+    curve : Curve, optional
+        What the operator's questions spend and find at each price, for the page.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
     answering, metrics = Answering(index, generator, pacer, rate), Metrics()
@@ -149,6 +155,7 @@ def create_app(
     _add_questions(app, answering, metrics, models)
     _add_state(app, answering, metrics, bounds)
     _add_examples(app, example_questions(index, examples))
+    _add_price(app, answering, curve)
     _add_pages(app)
     return app
 
@@ -158,7 +165,7 @@ def _guard(app: FastAPI, metrics: Metrics, api_key: str | None) -> None:
     async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         began, path = time.monotonic(), request.url.path
         request.state.began = began
-        known = path if path in _OPEN | {"/select", "/ask", "/examples", "/metrics"} else "other"
+        known = path if path in _OPEN | {"/select", "/ask", "/examples", "/price", "/metrics"} else "other"
         metrics.active.inc()
         try:
             if api_key is not None and path not in _OPEN and not key_matches(request, api_key):
@@ -305,6 +312,24 @@ def _add_examples(app: FastAPI, questions: tuple[str, ...]) -> None:
     async def examples() -> Examples:
         """Questions to begin with."""
         return Examples(questions=list(questions))
+
+
+def _add_price(app: FastAPI, answering: Answering, curve: Curve | None) -> None:
+    @app.get("/price", response_model=Price, responses={401: _REFUSALS[401]})
+    def price() -> Price:
+        """What a price of a token means, by example, and the operator's own curve."""
+        if answering.pacer is not None:
+            now, whose = answering.pacer.account().price, "At the present price"
+        elif answering.rate is not None and answering.rate.token_price > 0:
+            now, whose = answering.rate.token_price, "At the price"
+        else:
+            now, whose = EXAMPLE_PRICE, "At a price"
+        return Price(
+            example=f"{whose} of {example_of(now)}",
+            questions=None if curve is None else curve.questions,
+            curve=[] if curve is None else [CurvePointTold(**vars(one)) for one in curve.points],
+            how=HOW if curve is None else None,
+        )
 
 
 def _add_pages(app: FastAPI) -> None:

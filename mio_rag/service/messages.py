@@ -258,6 +258,23 @@ class Examples(_Response):
     questions: list[str]
 
 
+class CurvePointTold(_Response):
+    """What the operator's questions spend and find at a price of a token."""
+
+    token_price: float
+    mean_tokens: float
+    evidence: float | None = Field(None, description="mean share of the evidence found, where it is known")
+
+
+class Price(_Response):
+    """What a price of a token means."""
+
+    example: str
+    questions: int | None = Field(None, description="that the curve was measured on")
+    curve: list[CurvePointTold]
+    how: str | None = Field(None, description="to get a curve, where there is none")
+
+
 class Limits(_Response):
     """Limits on requests."""
 

@@ -208,6 +208,23 @@ async function propose() {  // a service without examples, or with a key that is
     return el("li", {}, button);
   }));
 }
+async function tellPrice() {  // what a price means, and the curve of the operator's own questions
+  const headers = state.key ? {Authorization: `Bearer ${state.key}`} : {};
+  const found = await fetch("price", {headers}).then(response => response.ok ? response.json() : null).catch(() => null);
+  $("price").hidden = !found;
+  if (!found) return;
+  const labelled = found.curve.some(point => point.evidence !== null);
+  $("price-example").textContent = found.example;
+  $("price-how").hidden = !found.how;
+  $("price-how").textContent = found.how || "";
+  $("price-curve").hidden = found.curve.length === 0;
+  $("price-evidence").hidden = !labelled;
+  $("price-caption").textContent = `Measured on ${found.questions} questions of this service's operator`;
+  $("price-curve").querySelector("tbody").replaceChildren(...found.curve.map(point => el("tr", {},
+    el("td", {}, String(Number(point.token_price.toPrecision(3)))), el("td", {}, point.token_price >= .01 ? "never" : `${Number((1e4 * point.token_price).toPrecision(3))} %`),
+    el("td", {}, Math.round(point.mean_tokens).toLocaleString("en")),
+    labelled ? el("td", {}, point.evidence === null ? "–" : `${Math.round(100 * point.evidence)} %`) : "")));
+}
 function submit() {
   const question = $("question").value.trim();
   if (!question) { say("The question is empty.", true); return; }
@@ -224,6 +241,7 @@ $("key-form").addEventListener("submit", event => {
   $("key-form").hidden = true;
   choose();
   propose();
+  tellPrice();
 });
 $("all").addEventListener("click", () => { state.all = true; lists(state.data, new Set(), new Set()); });
 for (const name of SLIDERS) $(name).addEventListener("input", later);
@@ -233,6 +251,7 @@ document.addEventListener("keydown", event => {
 });
 values();
 propose();
+tellPrice();
 fetch("health").then(response => response.json()).then(data => {
   $("serving").textContent = `${data.index}: ${plural(data.passages, "passage")}, ${data.embedder}`;
   $("budget").max = Math.min(1024, data.limits.max_budget_tokens - MORE);

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mio_rag.allocation.money import Money
 from mio_rag.errors import InputError, require
+from mio_rag.service.curve import read_curve
 from mio_rag.service.examples import check_examples
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits, fitted
 from mio_rag.service.pacing import Pacing
@@ -52,6 +53,8 @@ class ServiceSettings:
         Tokens of a day or an hour.
     money : Money or None
         Prices of models.
+    curve : str or None
+        File with the curve over prices; see `mio_rag.service.curve`.
     """
 
     index: str
@@ -64,6 +67,7 @@ class ServiceSettings:
     examples: tuple[str, ...] = ()
     pacing: Pacing | None = None
     money: Money | None = None
+    curve: str | None = None
 
 
 def is_loopback(host: str) -> bool:
@@ -116,6 +120,7 @@ def _application(
         examples=settings.examples,
         pacer=None if settings.pacing is None else settings.pacing.opened(),
         rate=None if settings.money is None else settings.money.rate(loaded[1].name),
+        curve=None if settings.curve is None else read_curve(Path(settings.curve)),
     )
 
 

@@ -199,13 +199,14 @@ def test_never_above_the_total_as_a_reader_counts_the_blocks(total: int) -> None
     assert found.value <= found.bound
 
 
-def test_a_total_below_every_passage_chooses_nothing_and_says_so() -> None:
+def test_a_total_below_every_passage_is_refused() -> None:
     given = pools(3, 1)
-    found = allocate(given, 5, selector=SELECTOR)
-    assert found.tokens == (0, 0, 0)
-    assert found.value == 0
-    assert found.gap == 0
-    assert "nothing is chosen: the shortest passage of all questions has" in found.explain()
+    shortest = min(int(pool.tokens.min()) for pool in given)
+    with pytest.raises(
+        InputError, match=f"total_tokens={shortest - 1} is below the shortest passage .* {shortest} "
+    ):
+        allocate(given, shortest - 1, selector=SELECTOR)
+    assert allocate(given, shortest, selector=SELECTOR).tokens_used in (0, shortest)
 
 
 def test_a_question_that_cannot_reach_its_floor_says_so_and_spends_nothing() -> None:

@@ -62,6 +62,61 @@ def test_the_price_rises_with_what_is_spent_beyond_the_share_and_falls_below_it(
     assert after(0) == pytest.approx(0.002 * math.exp(-0.15))
 
 
+def sorted_day(pacer: Pacer, wants: list[int]) -> list[float]:
+    """Prices of a day in which each question spends what it wants at a price of .001, by a power law."""
+    prices = []
+    for want in wants:
+        reservation = pacer.ask()
+        prices.append(reservation.price)
+        pacer.spent(reservation, min(reservation.allowed, round(want * (0.001 / reservation.price) ** 0.55)))
+    return prices
+
+
+@pytest.mark.parametrize("hard_first", [False, True])
+def test_a_forecast_holds_the_price_where_a_day_is_sorted(hard_first: bool) -> None:
+    """Each takes what was said in the mean, but for the order: the price of the forecast is right all day."""
+    wants = sorted(np.random.default_rng(0).integers(100, 500, 200).tolist(), reverse=hard_first)
+    total = sum(wants)
+    told = Pacer(total, horizon=200, price=0.001, mean_tokens=total / 200)
+    prices = sorted_day(told, wants)
+    assert min(prices[:150]) > 0.0009
+    assert max(prices[:150]) < 0.0011
+    assert total >= told.account().spent > 0.99 * total
+    alone = sorted_day(Pacer(total, horizon=200, price=0.001), wants)
+    assert max(alone) / min(alone) > 2
+
+
+def test_a_forecast_that_is_wrong_costs_value_and_never_the_total() -> None:
+    for mean_tokens in (1.0, 50.0, 5000.0):
+        pacer = Pacer(60_000, horizon=200, price=0.001, mean_tokens=mean_tokens)
+        sorted_day(pacer, [300] * 260)
+        assert pacer.account().spent <= 60_000
+
+
+def test_a_forecast_is_learned_anew_from_every_window(tmp_path: Path) -> None:
+    clock = Clock(0.0)
+    pacer = Pacer(
+        60_000, 200, "day", 0.001, tmp_path / "p.sqlite", mean_tokens=900, clock=clock
+    )  # three times what they take
+    first = sorted_day(pacer, [300] * 200)
+    clock.now = 86400.0
+    second = sorted_day(pacer, [300] * 200)
+    assert first[0] > 0.005
+    assert second[0] == pytest.approx(0.001, rel=0.05)
+    with pytest.raises(InputError, match=r"mean tokens 900 at 0.001 there, none here"):
+        Pacer(60_000, 200, "day", 0.001, tmp_path / "p.sqlite", clock=clock)
+
+
+def test_what_was_cut_short_does_not_teach_that_questions_are_cheap() -> None:
+    clock = Clock(0.0)
+    pacer = Pacer(6_000, 40, "day", 0.001, mean_tokens=300, most=400, clock=clock)
+    for _ in range(40):  # they spend all that they are allowed: soon nothing
+        reservation = pacer.ask()
+        pacer.spent(reservation, reservation.allowed)
+    clock.now = 86400.0
+    assert pacer.ask().price > 0.001
+
+
 def test_refusing_says_how_much_is_left_and_when_there_is_more() -> None:
     clock = Clock(7200.0 + 600)
     pacer = Pacer(500, window="hour", when_spent="refuse", clock=clock)
@@ -163,7 +218,7 @@ def test_files_of_something_else_are_refused_with_the_reason(tmp_path: Path) -> 
         Pacer(10_000, horizon=10, window="day", path=path)
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 7")
-    with pytest.raises(InputError, match="of version 7, and this is version 1"):
+    with pytest.raises(InputError, match="of version 7, and this is version 2"):
         Pacer(10_000, horizon=10, path=path)
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as connection:
@@ -186,6 +241,9 @@ def test_files_of_something_else_are_refused_with_the_reason(tmp_path: Path) -> 
         ({"total_tokens": True}, "total_tokens=True"),
         ({"horizon": -1}, "horizon=-1"),
         ({"horizon": None}, "horizon is missing"),
+        ({"mean_tokens": 100}, "give price > 0 as well"),
+        ({"mean_tokens": 0, "price": 0.1}, "mean_tokens=0 must be a number above 0"),
+        ({"mean_tokens": float("nan"), "price": 0.1}, "mean_tokens=nan"),
         ({"window": "week"}, "window='week' must be day, hour"),
         ({"window": 0}, "window=0"),
         ({"price": -1.0}, "price=-1.0"),

@@ -86,6 +86,29 @@ def test_a_sample_that_is_far_off_costs_another_round_and_never_the_total(tmp_pa
         assert done.tokens_used > 0.9 * 80 * 50
 
 
+def test_rows_take_one_solve_each_beside_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left, or missing, is made up for by rows that read one passage more, or less."""
+    import mio_rag.batch.options as options
+
+    solves, solve = [0], options.solve
+
+    def counting(*given: Any) -> Any:
+        solves[0] += 1
+        return solve(*given)
+
+    monkeypatch.setattr(options, "solve", counting)
+    data = rows(120)
+    out = tmp_path / "out"
+    done = allocate_batch(write(tmp_path / "c.parquet", data), out, 120 * 60, SELECTOR, sample=40, workers=0)
+    checked(out, data, done)
+    assert (done.rounds, len(done.prices), solves[0]) == (1, 1, 120)
+    assert done.total_tokens - done.tokens_used < 20
+    assert set(done.statuses) == {"optimal", "feasible"}  # a neighbour is no optimum, and says so
+    for row in answered(out):
+        assert (row["status"] == "optimal") == (row["gap"] <= 1e-6)
+        assert row["bound"] >= row["objective"]
+
+
 def test_weights_floors_and_ceilings(tmp_path: Path) -> None:
     data = [
         {**row, "share": 1.0 + 9.0 * (k % 2), "budget_tokens": 120 - 40 * (k % 3)}
@@ -228,6 +251,7 @@ def test_ray_shares_alike(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"total_tokens": 0}, "total_tokens=0 must be >= 1"),
+        ({"total_tokens": 1}, "total_tokens=1 is below the shortest passage of all rows"),
         ({"sample": 0}, "sample=0 must be >= 1"),
         ({"floor": 9, "ceiling": 8}, "floor=9 is above ceiling=8"),
         ({"engine": "spark"}, "engine='spark' is unknown"),

@@ -71,5 +71,5 @@ def test_paced_is_listed_once_and_may_stand_alone() -> None:
     assert settings(methods=("paced",)).names == ("paced",)
     with pytest.raises(InputError, match="'paced' is listed twice"):
         settings(methods=("paced", "paced"))
-    with pytest.raises(InputError, match="calibrated and paced"):
+    with pytest.raises(InputError, match="did you mean 'paced'"):
         settings(methods=("paced", "paces"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,12 +59,19 @@ class ComparisonOptions:
         str, typer.Option("--generator", help="As in ask, or none: evaluate the selection alone.")
     ] = "extractive"
     index: Annotated[
-        Path | None, typer.Option("--index", help="Index of this corpus; default: build one.")
+        str | None,
+        typer.Option(
+            "--index",
+            help="Index of this corpus; default: build one. Of several sets: one that holds all corpora, or "
+            "comma-separated, one for each.",
+        ),
     ] = None
     embedder: Annotated[
         str | None, typer.Option("--embedder", help="Embedder of the index that is built. [minilm]")
     ] = None
-    limit: Annotated[int | None, typer.Option("--limit", help="Use only the first N questions.")] = None
+    limit: Annotated[
+        int | None, typer.Option("--limit", help="Use only the first N questions, of each set.")
+    ] = None
     baseline: Annotated[
         str | None, typer.Option("--baseline", help="Method to compare with. [fused, or topk]")
     ] = None
@@ -81,10 +89,24 @@ class ComparisonOptions:
                 "for instance 128,256"
             ) from error
 
+    def indexes(self) -> list[Path]:
+        """Folders of indexes that are given."""
+        return [] if self.index is None else [Path(part) for part in listed(self.index)]
+
     def check_index(self) -> None:
-        """Raise `InputError` where index and embedder contradict each other."""
+        """Raise `InputError` where index and embedder contradict each other, or an index cannot be one."""
+        from mio_rag.retrieval.index import check_index
+
         if self.index is not None and self.embedder is not None:
             raise InputError("--index and --embedder exclude each other: an index has its embedder")
+        collect(*(partial(check_index, folder) for folder in self.indexes()))
+
+
+def listed(text: str) -> list[str]:
+    """The parts of a comma-separated argument; the whole where something has that very name."""
+    if Path(text).exists():
+        return [text]
+    return [part.strip() for part in text.split(",") if part.strip()] or [text]
 
 
 _FOR_MANY = SolverOptions(time_limit=2.0)
@@ -93,7 +115,12 @@ _FOR_MANY = SolverOptions(time_limit=2.0)
 
 @spread
 def evaluate(
-    data: Annotated[str, typer.Argument(help="Folder with corpus and questions, 'demo' or hf:NAME.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Folder with corpus and questions, 'demo' or hf:NAME; several with commas between them."
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", help="Folder of ledger, summary and report.")],
     *,
     comparison: ComparisonOptions,
@@ -115,17 +142,23 @@ def evaluate(
 ) -> None:
     """Compare methods on a question set: same pool, prompt, budget and reader for all."""
     from mio_rag.cli.progress import progress_bar
-    from mio_rag.cli.show.evaluation import evaluation_json, print_failures, print_run, print_summary
+    from mio_rag.cli.show.evaluation import (
+        evaluation_json,
+        print_failures,
+        print_run,
+        print_sets,
+        print_summary,
+    )
     from mio_rag.cli.show.selection import print_left_out
     from mio_rag.evaluation.record import check_folder
     from mio_rag.evaluation.run import evaluate_and_report
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.retrieval.embedders import check_embedder
-    from mio_rag.retrieval.index import check_index
 
     output = open_output(json_output, kept_rows(out))
     if not control.names:
         control.unused(None)
+    sources = listed(data)
     embedder = comparison.embedder or "minilm"
     settings, prices, *_ = collect(
         lambda: side.in_settings(
@@ -133,29 +166,38 @@ def evaluate(
             program,
         ),
         lambda: money.money(program),
-        lambda: control.check(data, comparison.generator),
+        *(partial(control.check, source, comparison.generator) for source in sources),
         lambda: None if comparison.generator == "none" else check_generator(comparison.generator),
-        lambda: check_embedder(embedder) if comparison.index is None else check_index(comparison.index),
+        lambda: check_embedder(embedder) if comparison.index is None else None,
         comparison.check_index,
         lambda: check_folder(out, resume),
     )
-    dataset, reader, corpus, model = collect(
-        lambda: control.load(data, solving.seed),
+    datasets, reader, corpora, model = collect(
+        lambda: collect(*(partial(control.load, source, solving.seed) for source in sources)),
         lambda: None if comparison.generator == "none" else make_generator(comparison.generator),
-        lambda: None if comparison.index is None else load_index(comparison.index),
+        lambda: [load_index(folder) for folder in comparison.indexes()],
         lambda: None if comparison.index is not None or control.closed_book else load_embedder(embedder),
     )
-    print_left_out(output.console, dataset.left_out)
+    for dataset in datasets:
+        print_left_out(output.console, dataset.left_out)
     try:
         if prices is not None:
             settings = _priced(settings, prices, None if reader is None else reader.name)
-        if corpus is None and not control.closed_book:
-            corpus = build_index(dataset.passages, model, dataset.name)
-        if corpus is not None:
+        if not corpora and model is not None:
+            # One that is fitted to its corpus cannot serve two.
+            models = [
+                load_embedder(embedder) if k and hasattr(model, "fit") else model
+                for k in range(len(datasets))
+            ]
+            corpora = [
+                build_index(one.passages, by, one.name) for one, by in zip(datasets, models, strict=True)
+            ]
+        for corpus in corpora:
             check_weights(settings.selector, corpus)
-        with progress_bar("evaluating", len(dataset.questions[: settings.limit])) as advance:
+        questions = sum(len(one.questions[: settings.limit]) for one in datasets)
+        with progress_bar("evaluating", questions) as advance:
             result = evaluate_and_report(
-                dataset, corpus, reader, settings, out, resume=resume, progress=advance
+                datasets, corpora or None, reader, settings, out, resume=resume, progress=advance
             )
     finally:
         if reader is not None:
@@ -165,6 +207,7 @@ def evaluate(
         return
     print_run(output.console, result.run)
     print_summary(output.console, result.summary, result.comparisons, result.run["baseline"], details=details)
+    print_sets(output.console, result.by_set)
     if not details:
         said = "every measure, with intervals: --details, summary.json and the report"
         output.console.print(said, style="dim")

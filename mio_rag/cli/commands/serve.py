@@ -123,6 +123,15 @@ def serve(
             show_default="from the index",
         ),
     ] = None,
+    curve: Annotated[
+        Path | None,
+        typer.Option(
+            "--curve",
+            metavar="FILE",
+            help="Curve over prices for the page: frontier.json of frontier data --token-prices, or the file "
+            "of tune --mean-tokens.",
+        ),
+    ] = None,
     *,
     limits: LimitOptions,
     clients: ConnectionOptions,
@@ -132,6 +141,7 @@ def serve(
     """Serve selections and answers over HTTP, with a web page at /."""
     from mio_rag.generation import check_generator
     from mio_rag.retrieval.index import check_index
+    from mio_rag.service.curve import read_curve
     from mio_rag.service.limits import ConnectionLimits, ServiceLimits
     from mio_rag.service.pacing import make_pacing
     from mio_rag.service.run import ServiceSettings, check, read_key
@@ -155,9 +165,20 @@ def serve(
         lambda: money.money(),
         lambda: check_index(index),
         lambda: check_generator(generator),
+        lambda: None if curve is None else read_curve(curve),
     )
     settings = ServiceSettings(
-        str(index), generator, host, port, workers, bounds, connections, examples, pacing, prices
+        str(index),
+        generator,
+        host,
+        port,
+        workers,
+        bounds,
+        connections,
+        examples,
+        pacing,
+        prices,
+        None if curve is None else str(curve.resolve()),
     )
     shown = f"[{host}]" if ":" in host else host
 

@@ -100,7 +100,7 @@ def tune(
     from mio_rag.evaluation.fit.goal import Goal
     from mio_rag.evaluation.fit.search import TuneSettings
     from mio_rag.evaluation.fit.search import tune as search
-    from mio_rag.evaluation.harness import check_corpus
+    from mio_rag.evaluation.mixture import check_corpus
     from mio_rag.files import claimed, write_atomically
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index

@@ -12,13 +12,16 @@ from mio_rag.cli.output import Output
 from mio_rag.errors import DataError, InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.allocation import WorkloadPrice
+    from collections.abc import Sequence
+
+    from mio_rag.allocation import PricePoint, WorkloadPrice
     from mio_rag.selection.selector import Selector
 
 __all__ = ["CEILING", "tune_price"]
 
 #: Most tokens of a question, where nothing else is said.
 CEILING = 2048
+_APART = 1.1
 
 
 def tune_price(
@@ -45,7 +48,7 @@ def tune_price(
     from mio_rag.allocation import price_for
     from mio_rag.cli.progress import progress_bar
     from mio_rag.corpora.load import check_source, load_dataset
-    from mio_rag.evaluation.harness import check_corpus
+    from mio_rag.evaluation.mixture import check_corpus
     from mio_rag.files import claimed, write_atomically
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
@@ -113,12 +116,15 @@ def _options(
 
 
 def _text(found: WorkloadPrice, options: dict[str, Any], name: str) -> str:
-    """The file: options, and what is spent under them."""
+    """The file: options, what is spent under them, and the curve that the search has seen."""
+    curve = _spread(found.curve)
     measured = {
         "questions": found.questions,
         "mean_tokens": round(found.at.mean_tokens, 1),
         "wanted_mean_tokens": found.wanted,
         "mean_value": round(found.at.mean_value, 6),
+        "curve_token_prices": [float(f"{point.token_price:.4g}") for point in curve],
+        "curve_mean_tokens": [round(point.mean_tokens, 1) for point in curve],
     }
     comment = (
         f"The price of a token at which {found.questions} questions of '{name}' spend at most "
@@ -126,3 +132,12 @@ def _text(found: WorkloadPrice, options: dict[str, Any], name: str) -> str:
         "is the most that one\nquestion may take."
     )
     return config_text(options, measured, comment)
+
+
+def _spread(curve: Sequence[PricePoint]) -> list[PricePoint]:
+    """Of the prices that were tried, those between which spending differs by a tenth or more."""
+    kept: list[PricePoint] = []
+    for point in curve:
+        if point.mean_tokens > 0 and (not kept or point.mean_tokens >= _APART * kept[-1].mean_tokens):
+            kept.append(point)
+    return kept

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mio_rag.cli.options.money import MoneyOptions
 from mio_rag.cli.options.relevance import RelevanceOptions
 from mio_rag.cli.options.shared import ProgramOptions, SolverOptions
 from mio_rag.cli.options.side import SideOptions
@@ -75,7 +76,7 @@ def config_text(options: Mapping[str, Any], measured: Mapping[str, Any], comment
 
 
 def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:
-    """The options of a file; the path of a relevance model is taken from where the file lies.
+    """The options of a file; paths of a relevance model and of prices are taken from where the file lies.
 
     Parameters
     ----------
@@ -106,12 +107,14 @@ def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:
     relevance = data.get("relevance")
     if isinstance(relevance, str) and relevance not in _NAMED_RELEVANCE:
         data["relevance"] = str(path.parent / relevance)
+    if isinstance(data.get("prices"), str):
+        data["prices"] = str(path.parent / data["prices"])
     return data
 
 
 def _known() -> set[str]:
     """Options that a file may set."""
-    groups = (ProgramOptions, RelevanceOptions, SideOptions, SolverOptions)
+    groups = (ProgramOptions, RelevanceOptions, SideOptions, SolverOptions, MoneyOptions)
     return {f.name for group in groups for f in dataclasses.fields(group)} | {
         "budget_tokens",
         "pool",

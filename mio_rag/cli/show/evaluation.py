@@ -17,7 +17,7 @@ from mio_rag.measures import Measure, added_measures, console_measures, evidence
 if TYPE_CHECKING:
     from mio_rag.evaluation.harness import EvaluationResult
 
-__all__ = ["evaluation_json", "print_failures", "print_run", "print_summary"]
+__all__ = ["evaluation_json", "print_failures", "print_run", "print_sets", "print_summary"]
 
 Record = Mapping[str, Any]
 _NONE = "\u2013"
@@ -31,6 +31,7 @@ def evaluation_json(result: EvaluationResult) -> dict[str, Any]:
         "run": result.run,
         "summary": result.summary,
         "comparisons": result.comparisons,
+        **({"by_set": result.by_set} if result.by_set else {}),
     }
 
 
@@ -41,6 +42,25 @@ def print_run(console: Terminal, run: Mapping[str, Any]) -> None:
         f"embedder {run['embedder']}, reader {run['generator'] or 'none'}, pool {run['pool']}, "
         f"{run['seconds']:.0f} s\n"
     )
+
+
+def print_sets(console: Terminal, by_set: Sequence[Record]) -> None:
+    """What was found and read in each question set; nothing where there is one set."""
+    if not by_set:
+        return
+    entries = sorted(by_set, key=lambda entry: entry["budget_tokens"])
+    evidence, reading = evidence_measure(entries), reading_column(entries)
+    keys = [Field("set", [entry["dataset"] for entry in entries], "left")]
+    keys.append(Field("method", [entry["method"] for entry in entries], "left"))
+    if len({entry["budget_tokens"] for entry in entries}) > 1:
+        keys.append(Field("budget", [str(entry["budget_tokens"]) for entry in entries]))
+    fields = [Field("questions", [str(entry["n"]) for entry in entries])]
+    if evidence is not None:
+        form = _percent if evidence.kind == "rate" else evidence.form.format
+        fields.append(Field("evidence\nfound", _means(entries, evidence.name, form)))
+    fields.append(Field("tokens\nread", _means(entries, reading, _count)))
+    console.print("\nby question set", style="bold")
+    print_fields(console, keys, fields)
 
 
 def print_failures(console: Terminal, rows: Sequence[Mapping[str, Any]]) -> None:

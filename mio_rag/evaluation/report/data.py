@@ -52,6 +52,9 @@ def page_data(report: Report) -> dict[str, Any]:
         "latency": _latency(report),
         "context": [f"{name}: {report.run[name]}" for name in context if report.run.get(name) is not None],
         "questions": [_question(row) for row in first.values()],
+        "read": [
+            None if row.get(report.reading) is None else int(row[report.reading]) for row in report.rows
+        ],
         "rows": [
             [
                 numbers[row["question_id"]],

@@ -17,7 +17,13 @@ from mio_rag.errors import require
 from mio_rag.evaluation.report.data import details_and_passages, page_data
 from mio_rag.evaluation.report.headlines import headlines
 from mio_rag.evaluation.report.model import Record, Report
-from mio_rag.evaluation.report.tables import certificate_table, comparison_table, summary_table, swatch
+from mio_rag.evaluation.report.tables import (
+    certificate_table,
+    comparison_table,
+    set_table,
+    summary_table,
+    swatch,
+)
 from mio_rag.evaluation.report.text import escape, flat, number, plain, script_json
 
 __all__ = ["render_report"]
@@ -62,6 +68,7 @@ def render_report(
         headlines="".join(f"<li>{escape(sentence)}</li>" for sentence in headlines(report)),
         key=_method_key(report),
         summary=summary_table(report),
+        sets=set_table(report),
         comparisons=comparison_table(report),
         certificates=certificate_table(report),
         measures="".join(

@@ -18,9 +18,10 @@ from mio_rag.evaluation.report.model import (
     verdict,
 )
 from mio_rag.evaluation.report.text import between, escape, number, p_value, percent
-from mio_rag.measures import Measure
+from mio_rag.evaluation.summary import summarize_sets
+from mio_rag.measures import Measure, find_measure
 
-__all__ = ["certificate_table", "comparison_table", "summary_table", "swatch"]
+__all__ = ["certificate_table", "comparison_table", "set_table", "summary_table", "swatch"]
 
 _PROOFS = {**STATUSES, "ranking": "Ranked, nothing to prove"}
 _READINGS = {
@@ -81,6 +82,34 @@ def summary_table(report: Report) -> str:
     ordered = sorted(report.points, key=lambda key: (report.budgets.index(key[1]), report.place[key[0]]))
     lines = [_summary_line(report, key, best) for key in ordered]
     return _table("summary-table", "Mean and 95 % interval by method and budget", columns, lines)
+
+
+def set_table(report: Report) -> str:
+    """Evidence and tokens of each question set; empty where there is one."""
+    entries = summarize_sets(report.rows, int(report.run.get("seed") or 0))
+    if not entries:
+        return ""
+    wanted = (report.evidence, find_measure("all_gold"), report.primary if report.answered else None)
+    held = {name for entry in entries for name in entry}
+    shown = list({m.name: m for m in wanted if m is not None and m.name in held}.values())
+    shown.append(measure_of(report.reading))
+    columns = [("Set", "name"), ("Budget", "num"), ("Method", "name"), ("n", "num")]
+    columns += [(measure.label, "num") for measure in shown]
+    names = list(dict.fromkeys(entry["dataset"] for entry in entries))
+    lines = []
+    for entry in entries:
+        cells = [_cell(escape(entry["dataset"]), names.index(entry["dataset"]), "name")]
+        cells += [_count_cell(entry["budget_tokens"]), _method_cell(report, entry["method"])]
+        cells.append(_count_cell(entry["n"]))
+        for measure in shown:
+            of = entry.get(measure.name)
+            mean = None if of is None else of["mean"]
+            spread = "" if of is None else f"<small>{between(of, measure.kind)}</small>"
+            cells.append(_cell(number(mean, measure.kind) + spread, mean))
+        lines.append("".join(cells))
+    return "<h3>By question set</h3>" + _table(
+        "set-table", "Mean and 95 % interval by question set", columns, lines
+    )
 
 
 def _measure_class(report: Report, measure: Measure) -> str:

@@ -77,3 +77,24 @@ def test_what_contradicts_itself_is_refused(index: Path, prices: Path, tmp_path:
     other.write_text("[large]\ninput = 1\noutput = 1\n", encoding="utf-8")
     [problem] = refused(here("ask", index, QUESTION, "--prices", other))
     assert "model 'extractive' has no price: prices are given for large" in problem
+
+
+def test_money_may_stand_in_the_file_of_options(index: Path, prices: Path, tmp_path: Path) -> None:
+    """The list of prices is looked for beside the file; what is given on the command line wins."""
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f'prices = "{prices.name}"\nworth = 0.004\nprice_model = "extractive"\n', encoding="utf-8"
+    )
+    asked = ("select", index, QUESTION, "--budget-tokens", 400, "--json")
+    told = only_object(here(*asked, "--config", config))
+    same = only_object(here(*asked, "--prices", prices, "--worth", 0.004))
+    assert told["selected_ids"] == same["selected_ids"]
+    assert told["objective"] == pytest.approx(same["objective"])
+    assert told["dollars"] == pytest.approx(same["dollars"])
+    other = only_object(here(*asked, "--config", config, "--worth", 0.04))
+    assert other["tokens_used"] >= told["tokens_used"]
+    assert other["objective"] != pytest.approx(told["objective"])
+    config.write_text('prices = "nowhere.toml"\n', encoding="utf-8")
+    assert "nowhere.toml" in refused(here(*asked[:-1], "--config", config))[0]
+    config.write_text("worth = 0.004\n", encoding="utf-8")
+    assert refused(here(*asked[:-1], "--config", config)) == ["--worth needs --prices: give the file"]
