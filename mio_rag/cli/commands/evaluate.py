@@ -93,7 +93,9 @@ _FOR_MANY = SolverOptions(time_limit=2.0)
 
 @spread
 def evaluate(
-    data: Annotated[str, typer.Argument(help="Folder with corpus and questions, 'demo' or hf:NAME.")],
+    data: Annotated[
+        str, typer.Argument(help="Folder with corpus and questions, 'demo', hf:NAME, FORMAT:PATH.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="Folder of ledger, summary and report.")],
     *,
     comparison: ComparisonOptions,

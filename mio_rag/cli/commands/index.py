@@ -54,7 +54,8 @@ def index(
     data: Annotated[
         str,
         typer.Argument(
-            help="Folder with corpus.jsonl[.gz], folder of .txt/.md/.pdf/.docx/.html, 'demo' or hf:NAME."
+            help="Folder with corpus.jsonl[.gz], folder of .txt/.md/.pdf/.docx/.html, 'demo', hf:NAME, "
+            "or FORMAT:PATH of a published set."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="New folder for the index.")],
