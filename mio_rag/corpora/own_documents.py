@@ -116,9 +116,12 @@ def read_sec_10q(path: Path, name: str) -> Found:
             raise InputError(f"'Source Docs' is {', '.join(patterns)}, which no document in docs/ matches")
         said = answer[: match.start()].strip() if match else answer.strip()
         return Question(
-            f"{name}-{next(numbers):03d}", take(row, "Question", str), (said,) if said else (), gold_sources=tuple(gold),
+            f"{name}-{next(numbers):03d}",
+            take(row, "Question", str),
+            (said,) if said else (),
+            gold_sources=tuple(gold),
             type=take(row, "Question Type", str),
-        )  # fmt: skip
+        )
 
     rows = table_rows(tables[0], ",", _COLUMNS)
     asked = converted(rows, question, f"a CSV file with {', '.join(_COLUMNS)}")

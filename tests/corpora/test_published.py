@@ -109,7 +109,8 @@ def test_triviaqa_with_its_documents(tmp_path: Path) -> None:
     data = load_dataset(f"triviaqa:{path}")
     assert data.passages == (
         Passage(
-            "wikipedia/Florence.txt#0", "Florence lies on the river Arno.", "Florence", "wikipedia/Florence.txt",
+            "wikipedia/Florence.txt#0", "Florence lies on the river Arno.", "Florence",
+            "wikipedia/Florence.txt",
         ),
         Passage("web/1/1_2.txt#0", "The Po. The Tiber.", "Rivers", "web/1/1_2.txt"),
     )  # fmt: skip
