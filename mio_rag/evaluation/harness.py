@@ -31,6 +31,7 @@ from mio_rag.evaluation.rows import Road, warm_up
 from mio_rag.evaluation.summary import compare_rows, summarize
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
+from mio_rag.measures import Instruments
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
@@ -162,6 +163,7 @@ def evaluate(
     *,
     resume: bool = False,
     progress: Progress | None = None,
+    instruments: Instruments | None = None,
 ) -> EvaluationResult:
     """Run every method on every question; write ledger.parquet and the JSON files.
 
@@ -180,6 +182,8 @@ def evaluate(
         Go on where an earlier run stopped. Finished rows are kept, failed ones tried again.
     progress : callable, optional
         Called with (number of questions just finished, text).
+    instruments : Instruments, optional
+        For the measures that need an embedder, token vectors, a judge or a writer; run.json names them.
 
     Raises
     ------
@@ -200,7 +204,7 @@ def evaluate(
     check_corpus(dataset, index)
     if index is not None:
         check_ids(settings.selector, index.ids)
-    run = _run_record(dataset, index, generator, settings, len(questions))
+    run = _run_record(dataset, index, generator, settings, len(questions), instruments)
     counter = generator or RegexCounter()
     retriever = None if index is None else Retriever.of(index, settings.retrieval, counter)
     asked = [
@@ -218,7 +222,7 @@ def evaluate(
             rows=ledger.rows,
         )
         pairs = [(contender, int(budget)) for contender in contenders for budget in settings.budgets]
-        road = Road(retriever, generator, settings.max_tokens, settings.prices)
+        road = Road(retriever, generator, settings.max_tokens, settings.prices, instruments)
         warm_up(contenders)
         for one in contenders:
             left = [b for c, b in pairs if c is one and any((q.id, c.name, b) not in done for q in questions)]
@@ -287,6 +291,7 @@ def _run_record(
     generator: Generator | None,
     settings: EvaluationSettings,
     questions: int,
+    instruments: Instruments | None,
 ) -> dict[str, Any]:
     return {
         "dataset": dataset.name,
@@ -307,6 +312,7 @@ def _run_record(
             "max_tokens": settings.max_tokens,
             "mmr_lambda": settings.mmr_lambda,
             "rerankers": list(settings.retrieval.rerankers) or None,
+            "instruments": None if instruments is None else instruments.record(),
             "prices": None if settings.prices is None else dict(settings.prices.dollars),
             **settings.selector.to_dict(),
             # Its price goes by how many are to come: rows of a shorter run are not its own.

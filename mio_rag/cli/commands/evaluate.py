@@ -11,6 +11,7 @@ import typer
 
 from mio_rag.cli.options.config import ConfigFile
 from mio_rag.cli.options.control import ControlOptions
+from mio_rag.cli.options.measuring import MeasuringOptions
 from mio_rag.cli.options.money import MoneyOptions, at_rate
 from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
 from mio_rag.cli.options.shared import (
@@ -105,6 +106,7 @@ def evaluate(
     solving: SolverOptions = _FOR_MANY,
     money: MoneyOptions,
     control: ControlOptions,
+    measuring: MeasuringOptions,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 32,
@@ -140,12 +142,14 @@ def evaluate(
         lambda: check_embedder(embedder) if comparison.index is None else check_index(comparison.index),
         comparison.check_index,
         lambda: check_folder(out, resume),
+        lambda: measuring.check(control.closed_book, comparison.generator != "none"),
     )
-    dataset, reader, corpus, model = collect(
+    dataset, reader, corpus, model, instruments = collect(
         lambda: control.load(data, solving.seed),
         lambda: None if comparison.generator == "none" else make_generator(comparison.generator),
         lambda: None if comparison.index is None else load_index(comparison.index),
         lambda: None if comparison.index is not None or control.closed_book else load_embedder(embedder),
+        measuring.load,
     )
     print_left_out(output.console, dataset.left_out)
     try:
@@ -155,9 +159,17 @@ def evaluate(
             corpus = build_index(dataset.passages, model, dataset.name)
         if corpus is not None:
             check_weights(settings.selector, corpus)
+            instruments = measuring.of_index(instruments, corpus.embedder)
         with progress_bar("evaluating", len(dataset.questions[: settings.limit])) as advance:
             result = evaluate_and_report(
-                dataset, corpus, reader, settings, out, resume=resume, progress=advance
+                dataset,
+                corpus,
+                reader,
+                settings,
+                out,
+                resume=resume,
+                progress=advance,
+                instruments=instruments,
             )
     finally:
         if reader is not None:
