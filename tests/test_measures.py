@@ -28,7 +28,8 @@ from mio_rag.types import Question
 OF_SELECTIONS = [
     "gold_recall", "all_gold", "gold_precision", "reciprocal_rank", "ndcg", "context_precision",
     "pool_recall", "source_recall", "answer_in_context", "diversity", "source_entropy",
-    "retrieved_precision_5", "retrieved_precision_10", "retrieved_recall_5", "retrieved_recall_10", "retrieved_reciprocal_rank",
+    "retrieved_precision_5", "retrieved_precision_10", "retrieved_recall_5", "retrieved_recall_10",
+    "retrieved_reciprocal_rank",
 ]  # fmt: skip
 OF_ANSWERS = ["exact_match", "token_f1", "rouge_l", "accuracy"]
 
