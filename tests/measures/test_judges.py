@@ -46,9 +46,9 @@ def test_embedding() -> None:
     embedder = make_embedder("minilm")
     judge = EmbeddingJudge(embedder)
     assert judge.supports(ASKED, "Ada Lovelace", READ)
-    assert not judge.supports("How tall is the Eiffel Tower?", "330 metres", READ)
+    assert not judge.supports(ASKED, "The Eiffel Tower", READ)
     assert not EmbeddingJudge(embedder, 0.999).supports(ASKED, "Ada Lovelace", READ)
-    assert judge.name == "embedding entailment by minilm, cosine >= 0.6"
+    assert judge.name == "embedding entailment by minilm, cosine >= 0.35"
     assert EmbeddingJudge(embedder, 0.7).fingerprint != judge.fingerprint
 
 
