@@ -5,8 +5,9 @@ content of the index, every setting, the model and the version of mio-rag. By me
 is asked for, it is also found by a question whose embedding is close: such a hit can be wrong, and `mio-rag
 false-hits` measures how often.
 
-One SQLite file, which several processes may share. It holds no more answers and no older ones than it is told;
-those of another index are deleted when it is opened. A cache of another version is put aside and never read.
+One SQLite file, which several processes may share. It holds no more answers and no older ones than it is
+told; those of another index are deleted when it is opened. A cache of another version is put aside, never
+read.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import threading
 import time
 import unicodedata
 import warnings
@@ -30,9 +32,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError
 from mio_rag.files import make_parent
+from mio_rag.generation.protocol import Generator
 from mio_rag.retrieval.index import CorpusIndex
 
-__all__ = ["AnswerCache", "CacheSettings", "Hit", "digest_of", "index_digest", "normal_question"]
+__all__ = ["AnswerCache", "CacheSettings", "Hit", "digest_of", "index_digest", "model_of", "normal_question"]
 
 _OURS = 0x6D696F72  # "mior": SQLite's application id
 _VERSION = 1
@@ -51,8 +54,13 @@ def digest_of(settings: Mapping[str, Any]) -> str:
     """A digest of settings as plain data, and of the version of mio-rag."""
     from mio_rag import __version__
 
-    told = json.dumps({"mio-rag": __version__, **settings}, sort_keys=True, default=str)
+    told = json.dumps({"mio-rag": __version__, **settings}, sort_keys=True)
     return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def model_of(generator: Generator) -> str:
+    """What a reader's answers go by: all that it tells of itself, or its name where that is all."""
+    return generator.identity or generator.name
 
 
 def index_digest(index: CorpusIndex) -> str:
@@ -133,6 +141,8 @@ class AnswerCache:
         The SQLite file; made when the first answer is kept.
     corpus : str
         Digest of the index; see `index_digest`.
+    embed : callable, optional
+        Question -> unit vector; needed for answers by meaning, and called by one thread at a time.
     clock : callable
         Seconds since 1970.
 
@@ -157,9 +167,13 @@ class AnswerCache:
         path: str | Path,
         corpus: str,
         settings: CacheSettings | None = None,
+        embed: Callable[[str], ArrayLike] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.path, self.settings = Path(path).expanduser(), settings or CacheSettings()
+        if self.settings.by_meaning is not None and embed is None:
+            raise InputError("answers by meaning need an embedder: give embed")
+        self._embed, self._embedding = embed, threading.Lock()
         self._corpus, self._clock = bytes.fromhex(corpus), clock
         self.counts: Counter[str] = Counter()
         self._put_aside()
@@ -167,31 +181,32 @@ class AnswerCache:
             with self._warned("opened"), self._connected() as connection:
                 connection.execute("DELETE FROM answers WHERE corpus != ?", (self._corpus,))
 
-    def get(self, question: str, scope: str, vector: ArrayLike | None = None) -> Hit | None:
+    @classmethod
+    def of(cls, path: str | Path, index: CorpusIndex, settings: CacheSettings | None = None) -> AnswerCache:
+        """The cache for an index, whose embedder compares meanings."""
+        return cls(path, index_digest(index), settings, lambda q: index.embedder.encode([q])[0])
+
+    def get(self, question: str, scope: str) -> Hit | None:
         """The answer that the question was given before; None: it is new.
 
         Parameters
         ----------
         scope : str
             Digest of the settings and the model; see `digest_of`.
-        vector : array_like, shape (d,), optional
-            Unit embedding of the question; without it nothing is found by meaning.
         """
         found = None
         if self.path.exists():
             with self._warned("read"), self._connected() as connection:
                 found = self._same(connection, question, scope)
-                if found is None and vector is not None and self.settings.by_meaning is not None:
-                    found = self._similar(connection, np.asarray(vector, dtype=np.float32), scope)
+                if found is None and (vector := self._vector(question)) is not None:
+                    found = self._similar(connection, vector, scope)
         self.counts["new" if found is None else "same" if found.cosine is None else "meaning"] += 1
         return found
 
-    def put(
-        self, question: str, scope: str, answer: Mapping[str, Any], vector: ArrayLike | None = None
-    ) -> None:
+    def put(self, question: str, scope: str, answer: Mapping[str, Any]) -> None:
         """Keep an answer, and let go of what is too old or too much."""
-        now = self._clock()
-        held = None if vector is None else np.asarray(vector, dtype=np.float32).tobytes()
+        now, vector = self._clock(), self._vector(question)
+        held = None if vector is None else vector.tobytes()
         text = json.dumps(dict(answer), allow_nan=False)
         make_parent(self.path)
         with self._warned("written"), self._connected() as connection:
@@ -222,6 +237,13 @@ class AnswerCache:
             return int(connection.execute("SELECT count(*) FROM answers").fetchone()[0])
         return 0
 
+    def _vector(self, question: str) -> NDArray[np.float32] | None:
+        """The question's embedding, where answers are found by meaning."""
+        if self._embed is None or self.settings.by_meaning is None:
+            return None
+        with self._embedding:
+            return np.asarray(self._embed(question), dtype=np.float32)
+
     def _key(self, question: str, scope: str) -> bytes:
         told = json.dumps([normal_question(question), scope, self._corpus.hex()])
         return hashlib.sha256(told.encode()).digest()
@@ -231,7 +253,8 @@ class AnswerCache:
 
     def _similar(self, connection: sqlite3.Connection, vector: NDArray[np.float32], scope: str) -> Hit | None:
         rows = connection.execute(
-            "SELECT key, vector FROM answers WHERE scope = ? AND corpus = ? AND made >= ? AND vector IS NOT NULL",
+            "SELECT key, vector FROM answers WHERE scope = ? AND corpus = ? AND made >= ? "
+            "AND vector IS NOT NULL",
             (bytes.fromhex(scope), self._corpus, self._oldest()),
         ).fetchall()
         rows = [(key, held) for key, held in rows if len(held) == vector.nbytes]
@@ -296,8 +319,8 @@ class AnswerCache:
             aside = _free(self.path.with_name(f"{self.path.name}.version-{version}"))
             os.replace(self.path, aside)
             warnings.warn(
-                f"'{self.path}' was written by another version of mio-rag (format {version}, not {_VERSION}): "
-                f"it is put aside as '{aside.name}', and a new one is begun",
+                f"'{self.path}' was written by another version of mio-rag (format {version}, not "
+                f"{_VERSION}): it is put aside as '{aside.name}', and a new one is begun",
                 stacklevel=3,
             )
 

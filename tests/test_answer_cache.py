@@ -17,7 +17,10 @@ from mio_rag.types import Passage
 
 INDEX, OTHER = "aa" * 32, "bb" * 32
 SCOPE = digest_of({"budget": 256, "model": "m"})
-NORTH, NEAR, EAST = np.eye(2)[0], np.array([0.96, 0.28]), np.eye(2)[1]
+MEANINGS = {
+    "Who baked?": np.eye(2)[0], "Who made bread?": np.array([0.96, 0.28]), "When?": np.eye(2)[1],
+    "longer": np.eye(3)[0],
+}  # fmt: skip
 
 
 class Clock:
@@ -28,7 +31,9 @@ class Clock:
 
 
 def opened(path: Path, corpus: str = INDEX, clock: Clock | None = None, **settings: object) -> AnswerCache:
-    return AnswerCache(path / "a.sqlite", corpus, CacheSettings(**settings), clock or Clock())  # type: ignore[arg-type]
+    return AnswerCache(
+        path / "a.sqlite", corpus, CacheSettings(**settings), MEANINGS.__getitem__, clock or Clock()
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +45,7 @@ def opened(path: Path, corpus: str = INDEX, clock: Clock | None = None, **settin
 )  # fmt: skip
 def test_the_same_question_is_found_however_it_is_written(tmp_path: Path, question: str, same: bool) -> None:
     cache = opened(tmp_path)
-    cache.put("Who baked?", SCOPE, {"answer": "Ada"}, NORTH)
+    cache.put("Who baked?", SCOPE, {"answer": "Ada"})
     found = cache.get(question, SCOPE)
     assert (found is not None) is same
     if found is not None:
@@ -69,25 +74,30 @@ def test_another_setting_model_index_or_version_finds_nothing(
 
 
 def test_by_meaning_only_on_request(tmp_path: Path) -> None:
-    opened(tmp_path).put("Who baked?", SCOPE, {"answer": "Ada"}, NORTH)
-    assert opened(tmp_path).get("Who made bread?", SCOPE, NEAR) is None
+    opened(tmp_path).put("Who baked?", SCOPE, {"answer": "exact"})
     cache = opened(tmp_path, by_meaning=0.95)
-    found = cache.get("Who made bread?", SCOPE, NEAR)
+    assert cache.get("Who made bread?", SCOPE) is None  # what was kept without meaning is found without
+    cache.put("Who baked?", SCOPE, {"answer": "Ada"})
+    assert opened(tmp_path).get("Who made bread?", SCOPE) is None
+    found = cache.get("Who made bread?", SCOPE)
     assert found is not None
-    assert (found.question, found.cosine) == ("Who baked?", pytest.approx(0.96))
-    assert cache.get("Who made bread?", SCOPE, EAST) is None
-    assert cache.get("Who made bread?", SCOPE) is None  # no embedding, no meaning
-    assert cache.get("Who made bread?", digest_of({}), NORTH) is None  # other settings
-    assert cache.get("Who made bread?", SCOPE, np.eye(3)[0]) is None  # of another length
-    assert opened(tmp_path, by_meaning=0.97).get("Who made bread?", SCOPE, NEAR) is None
+    assert (found.answer, found.question, found.cosine) == (
+        {"answer": "Ada"}, "Who baked?", pytest.approx(0.96),
+    )  # fmt: skip
+    assert cache.get("When?", SCOPE) is None
+    assert cache.get("Who made bread?", digest_of({})) is None  # other settings
+    assert cache.get("longer", SCOPE) is None  # by another embedder
+    assert opened(tmp_path, by_meaning=0.97).get("Who made bread?", SCOPE) is None
     assert cache.counts == {"meaning": 1, "new": 4}
+    with pytest.raises(InputError, match="need an embedder"):
+        AnswerCache(tmp_path / "a.sqlite", INDEX, CacheSettings(by_meaning=0.9))
 
 
 def test_the_closest_question_answers(tmp_path: Path) -> None:
     cache = opened(tmp_path, by_meaning=0.2)
-    cache.put("one", SCOPE, {"answer": "1"}, NORTH)
-    cache.put("two", SCOPE, {"answer": "2"}, EAST)
-    found = cache.get("three", SCOPE, NEAR)
+    cache.put("Who baked?", SCOPE, {"answer": "1"})
+    cache.put("When?", SCOPE, {"answer": "2"})
+    found = cache.get("Who made bread?", SCOPE)
     assert found is not None
     assert found.answer == {"answer": "1"}
 
@@ -95,15 +105,15 @@ def test_the_closest_question_answers(tmp_path: Path) -> None:
 def test_old_answers_are_not_given_and_go(tmp_path: Path) -> None:
     clock = Clock()
     cache = opened(tmp_path, clock=clock, days=1, by_meaning=0.5)
-    cache.put("q", SCOPE, {"answer": "a"}, NORTH)
+    cache.put("Who baked?", SCOPE, {"answer": "a"})
     clock.now += 86_000
-    found = cache.get("q", SCOPE)
+    found = cache.get("Who baked?", SCOPE)
     assert found is not None
     assert found.age_seconds == 86_000
     clock.now += 401
-    assert cache.get("q", SCOPE) is None
-    assert cache.get("near", SCOPE, NORTH) is None
-    cache.put("r", SCOPE, {"answer": "b"})
+    assert cache.get("Who baked?", SCOPE) is None
+    assert cache.get("Who made bread?", SCOPE) is None
+    cache.put("When?", SCOPE, {"answer": "b"})
     assert len(cache) == 1
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mio_rag.cli.options.cache import CacheOptions
 from mio_rag.cli.options.config import ConfigFile
 from mio_rag.cli.options.control import AgentOptions
 from mio_rag.cli.options.money import MoneyOptions, at_rate
@@ -34,6 +35,7 @@ from mio_rag.errors import collect
 
 if TYPE_CHECKING:
     from mio_rag.allocation.money import Rate
+    from mio_rag.answer_cache import Hit
     from mio_rag.control.controller import Outcome
     from mio_rag.control.settings import ControlSettings
     from mio_rag.generation import Generator
@@ -68,11 +70,13 @@ def ask(
         Path | None, typer.Option("--trace", help="With --controller: append its trace to this file.")
     ] = None,
     agent: AgentOptions,
+    caching: CacheOptions,
     config: ConfigFile = None,
     explain: Explain = False,
     json_output: Json = False,
 ) -> None:
     """Choose passages, let a model answer from them, and show the answer and what was read."""
+    from mio_rag.answer_cache import digest_of, model_of
     from mio_rag.ask import ask as answer_question
     from mio_rag.cli.show.selection import print_answer, print_selection
     from mio_rag.generation import check_generator, make_generator
@@ -81,7 +85,7 @@ def ask(
     from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
-    selector, control, _, _, _, found, prices = collect(
+    selector, control, _, _, _, found, prices, keeping = collect(
         lambda: side.applied(
             lambda: evidence.applied(
                 lambda: make_selector(program, solving, must_include or (), must_exclude or ())
@@ -94,6 +98,7 @@ def ask(
         lambda: check_request(question, budget_tokens, max_tokens),
         lambda: evidence.retrieval(pool, retrieval),
         lambda: money.money(program),
+        lambda: caching.checked(controller),
     )
     corpus, reader = collect(lambda: load_index(index), lambda: make_generator(generator))
     try:
@@ -118,6 +123,18 @@ def ask(
                 rate=rate,
             )
             return
+        cache = None if keeping is None else caching.open(corpus, keeping)
+        scope = digest_of(
+            {
+                "selector": selector.to_dict(),
+                "retrieval": [found.pool, found.mode, found.link_hops, list(found.rerankers)],
+                "tokens": [budget_tokens, max_tokens],
+                "model": model_of(reader) if cache is not None else None,
+            }
+        )
+        if cache is not None and not explain and (known := cache.get(question, scope)) is not None:
+            _show_known(output, question, known, rate)
+            return
         selection, answer = answer_question(
             corpus,
             question,
@@ -132,24 +149,37 @@ def ask(
         )
     finally:
         reader.close()
+    told = {
+        "question": question,
+        "answer": answer.text,
+        "generator": answer.generator,
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        **_dollars(rate, answer.prompt_tokens, answer.completion_tokens),
+        "generate_seconds": answer.latency_seconds,
+        **selection.to_dict(),
+    }
+    if cache is not None:
+        cache.put(question, scope, told)
     if json_output:
-        output.json(
-            {
-                "question": question,
-                "answer": answer.text,
-                "generator": answer.generator,
-                "prompt_tokens": answer.prompt_tokens,
-                "completion_tokens": answer.completion_tokens,
-                **_dollars(rate, answer.prompt_tokens, answer.completion_tokens),
-                "generate_seconds": answer.latency_seconds,
-                **selection.to_dict(),
-            }
-        )
+        output.json(told if cache is None else {**told, "cached": None})
         return
     print_answer(output.console, answer)
     output.console.print("read:", style="dim")
     print_selection(output.console, selection, explain=explain)
     _print_dollars(output, rate, answer.prompt_tokens, answer.completion_tokens)
+
+
+def _show_known(output: Output, question: str, known: Hit, rate: Rate | None) -> None:
+    """Show an answer that was given before."""
+    from mio_rag.cli.show.selection import print_known
+
+    if output.as_json:
+        told = {name: value for name, value in known.answer.items() if name != "dollars"}
+        output.json({**told, "question": question, **_dollars(rate, 0, 0), "cached": known.to_dict()})
+        return
+    print_known(output.console, known)
+    _print_dollars(output, rate, 0, 0)
 
 
 def _dollars(rate: Rate | None, prompt_tokens: int, completion_tokens: int) -> dict[str, float]:

@@ -10,6 +10,7 @@ from mio_rag.cli.terminal import Terminal, printable, styled
 from mio_rag.formulations.numbers import plural
 
 if TYPE_CHECKING:
+    from mio_rag.answer_cache import Hit
     from mio_rag.corpora.dataset import LeftOut
     from mio_rag.selection.result import Selection
     from mio_rag.solvers.result import SolveResult
@@ -141,6 +142,28 @@ def print_answer(console: Terminal, answer: Answer) -> None:
         style="dim",
         soft_wrap=not console.is_terminal,
     )
+
+
+def print_known(console: Terminal, known: Hit) -> None:
+    """An answer that was given before, what it was given to, and what had been read for it."""
+    told = known.answer
+    console.print(told["answer"] or "(no answer)", style="bold", soft_wrap=not console.is_terminal)
+    asked = "the same question" if known.cosine is None else f"'{known.question}' (cosine {known.cosine:.3f})"
+    console.print(
+        f"cached: {told['generator']} said it {_ago(known.age_seconds)} to {asked}; nothing was asked now\n",
+        style="dim",
+        soft_wrap=not console.is_terminal,
+    )
+    titles = {p["id"]: p["title"] for p in told["passages"]}
+    read = ", ".join(f"{i} ({titles[i]})" if titles.get(i) else i for i in told["selected_ids"])
+    console.print(f"read then: {read or 'nothing'}", soft_wrap=not console.is_terminal)
+
+
+def _ago(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} seconds ago"
 
 
 def print_result(console: Terminal, result: SolveResult, tokens_used: float | None) -> None:
