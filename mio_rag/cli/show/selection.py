@@ -12,6 +12,7 @@ from mio_rag.formulations.numbers import plural
 if TYPE_CHECKING:
     from mio_rag.answer_cache import Hit
     from mio_rag.corpora.dataset import LeftOut
+    from mio_rag.refusal.model import Verdict
     from mio_rag.selection.result import Selection
     from mio_rag.solvers.result import SolveResult
     from mio_rag.types import Answer
@@ -144,10 +145,22 @@ def print_answer(console: Terminal, answer: Answer) -> None:
     )
 
 
+def print_verdict(console: Terminal, verdict: Verdict, answer: Answer) -> None:
+    """A refusal, or the answer with how sure it is that there is one."""
+    if not verdict.refused:
+        print_answer(console, answer)
+        console.print(f"{verdict.explain()}\n", style="dim", soft_wrap=not console.is_terminal)
+        return
+    console.print(f"{verdict.explain()[0].upper()}{verdict.explain()[1:]}.", style="bold", soft_wrap=True)
+    told = answer.text or "(no answer)"
+    console.print(f"{answer.generator} would have said: {told}\n", style="dim", soft_wrap=True)
+
+
 def print_known(console: Terminal, known: Hit) -> None:
     """An answer that was given before, what it was given to, and what had been read for it."""
     told = known.answer
-    console.print(told["answer"] or "(no answer)", style="bold", soft_wrap=not console.is_terminal)
+    nothing = "Not in these passages." if told.get("refusal", {}).get("refused") else "(no answer)"
+    console.print(told["answer"] or nothing, style="bold", soft_wrap=not console.is_terminal)
     asked = "the same question" if known.cosine is None else f"'{known.question}' (cosine {known.cosine:.3f})"
     console.print(
         f"cached: {told['generator']} said it {_ago(known.age_seconds)} to {asked}; nothing was asked now\n",
