@@ -52,9 +52,13 @@ class WordJudge:
 
     def supports(self, question: str, sentence: str, passages: tuple[Passage, ...]) -> bool:
         """See `Judge`; a sentence without content words is not supported."""
+        return self.score(sentence, passages) >= self._threshold - 1e-9
+
+    def score(self, sentence: str, passages: tuple[Passage, ...]) -> float:
+        """The share, in [0, 1]; 0 for a sentence without content words."""
         said = stems(sentence)
         read = set().union(*(stems(render_passage(p)) for p in passages))
-        return bool(said) and len(said & read) >= self._threshold * len(said) - 1e-9
+        return len(said & read) / len(said) if said else 0.0
 
 
 class EmbeddingJudge:
@@ -74,9 +78,13 @@ class EmbeddingJudge:
 
     def supports(self, question: str, sentence: str, passages: tuple[Passage, ...]) -> bool:
         """See `Judge`."""
+        return self.score(sentence, passages) >= self._threshold
+
+    def score(self, sentence: str, passages: tuple[Passage, ...]) -> float:
+        """The largest cosine, in [-1, 1]."""
         read = [part for p in passages for part in sentences(render_passage(p))]
         vectors = self._embedder.encode([sentence, *read])
-        return bool(float((vectors[1:] @ vectors[0]).max(initial=-1.0)) >= self._threshold)
+        return float((vectors[1:] @ vectors[0]).max(initial=-1.0))
 
 
 class EntailmentJudge:
