@@ -21,6 +21,7 @@ from mio_rag.cli.commands.frontier import frontier_app
 from mio_rag.cli.commands.index import index
 from mio_rag.cli.commands.mdp import mdp_app
 from mio_rag.cli.commands.measures import measures
+from mio_rag.cli.commands.profile import profile
 from mio_rag.cli.commands.radius import radius
 from mio_rag.cli.commands.select import select
 from mio_rag.cli.commands.serve import serve
@@ -83,6 +84,7 @@ app.command()(allocate)
 app.command()(serve)
 app.command()(tune)
 app.command()(radius)
+app.command()(profile)
 app.command(name="false-hits")(false_hits)
 app.command()(unanswerable)
 app.command()(solve)
