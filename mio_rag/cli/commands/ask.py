@@ -138,15 +138,17 @@ def ask(
             )
             return
         cache = None if keeping is None else caching.open(corpus, keeping)
-        scope = digest_of(
-            {
-                "selector": selector.to_dict(),
-                "retrieval": [found.pool, found.mode, found.link_hops, list(found.rerankers)],
-                "tokens": [budget_tokens, max_tokens],
-                "model": model_of(reader) if cache is not None else None,
-                "refusal": None if refusing is None else dataclasses.asdict(refusing),
-            }
-        )
+        scope = ""
+        if cache is not None:
+            scope = digest_of(
+                {
+                    "selector": selector.to_dict(),
+                    "retrieval": [found.pool, found.mode, found.link_hops, list(found.rerankers)],
+                    "tokens": [budget_tokens, max_tokens],
+                    "model": model_of(reader),
+                    "refusal": None if refusing is None else dataclasses.asdict(refusing),
+                }
+            )
         if cache is not None and not explain and (known := cache.get(question, scope)) is not None:
             _show_known(output, question, known, rate)
             return
