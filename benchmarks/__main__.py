@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import adapters, attacks, batch, conformance, mdp, rows, service
+from benchmarks import adapters, attacks, batch, conformance, judges, mdp, rows, service
 from benchmarks.control import command as control
 from benchmarks.default import command as default
 from benchmarks.files import write_json
@@ -70,6 +70,11 @@ def main(arguments: list[str] | None = None) -> int:
             "calibrated relevance and evidence links, against rank baselines",
             relevance.add_options,
             relevance.command,
+        ),
+        "judges": (
+            "judges of support on answers whose support is known, and false hits of answers by meaning",
+            judges.add_options,
+            judges.command,
         ),
         "answers": (
             "answers of a language model from those selections",

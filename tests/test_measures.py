@@ -26,15 +26,24 @@ from mio_rag.types import Question
 
 #: In the order of the ledger.
 OF_SELECTIONS = [
-    "gold_recall", "all_gold", "gold_precision", "reciprocal_rank", "ndcg", "pool_recall", "source_recall",
-    "answer_in_context", "diversity", "source_entropy",
+    "gold_recall", "all_gold", "gold_precision", "reciprocal_rank", "ndcg", "context_precision",
+    "pool_recall", "source_recall", "answer_in_context", "diversity", "source_entropy",
+    "retrieved_precision_5", "retrieved_precision_10", "retrieved_recall_5", "retrieved_recall_10",
+    "retrieved_reciprocal_rank",
 ]  # fmt: skip
 OF_ANSWERS = ["exact_match", "token_f1", "rouge_l", "accuracy"]
 
 
+#: Measured in tests/measures, with their instruments.
+OF_READINGS = [
+    "answer_cosine", "bert_score", "faithfulness", "answer_relevance", "question_cosine", "context_recall",
+]  # fmt: skip
+
+
 def test_every_measure_that_is_computed_is_measured_here() -> None:
     computed = [m.name for m in measures() if m.compute is not None]
-    assert computed == OF_SELECTIONS + OF_ANSWERS
+    assert computed == OF_SELECTIONS + OF_ANSWERS + OF_READINGS
+    assert [m.name for m in measures() if m.needs] == OF_READINGS
 
 
 @pytest.mark.parametrize(
@@ -150,13 +159,39 @@ def test_selection_measures_by_hand() -> None:
         "gold_precision": pytest.approx(2 / 3),
         "reciprocal_rank": 1 / 2,
         "ndcg": pytest.approx((1 / math.log2(3) + 1 / math.log2(4)) / ideal, abs=1e-6),
+        # gold passages stand second and third in the prompt
+        "context_precision": pytest.approx((1 / 2 + 2 / 3) / 2),
         "pool_recall": 3 / 4,
         "source_recall": 1 / 2,
         "answer_in_context": 1.0,
         # cosines 0.6, 0 and 0
         "diversity": pytest.approx(1 - 0.6 / 3),
         "source_entropy": pytest.approx(-(1 / 3) * math.log2(1 / 3) - (2 / 3) * math.log2(2 / 3)),
+        # the pool is p0 to p4 in this order, whatever was selected: gold are the first, second and fourth
+        "retrieved_precision_5": 3 / 5,
+        "retrieved_precision_10": 3 / 10,
+        "retrieved_recall_5": 3 / 4,
+        "retrieved_recall_10": 3 / 4,
+        "retrieved_reciprocal_rank": 1.0,
     }
+
+
+def test_the_ranking_that_was_retrieved_is_cut_at_its_depth() -> None:
+    n = 12
+    pool = Candidates(
+        [f"p{k}" for k in range(n)], ["text"] * n, np.arange(n, dtype=float), np.ones(n, dtype=int)
+    )  # the best by relevance stand last: what was retrieved is the order of the pool
+    chosen = Selector.raw(redundancy_weight=0, must_include=["p11"]).select(pool, 2)
+    found = selection_measures(Question("q", "?", gold_ids=("p3", "p4", "p5", "p11")), chosen)
+    assert {name: value for name, value in found.items() if name.startswith("retrieved")} == {
+        "retrieved_precision_5": 2 / 5,
+        "retrieved_precision_10": 3 / 10,
+        "retrieved_recall_5": 2 / 4,
+        "retrieved_recall_10": 3 / 4,
+        "retrieved_reciprocal_rank": 1 / 4,
+    }
+    none = selection_measures(Question("q", "?", gold_ids=("absent",)), chosen)
+    assert {value for name, value in none.items() if name.startswith("retrieved")} == {0.0}
 
 
 def test_coverage_is_of_passages_or_else_of_documents() -> None:
@@ -175,7 +210,10 @@ def test_coverage_is_of_passages_or_else_of_documents() -> None:
 def test_all_gold_and_a_perfect_ranking() -> None:
     chosen = selection(["p3", "p4"], [0.5, 0.4, 0.9, 0.8, 0.1], [""] * 5, VECTORS)
     measured = selection_measures(Question("q", "?", gold_ids=("p4", "p3", "p3")), chosen)
-    for name in ("gold_recall", "all_gold", "gold_precision", "reciprocal_rank", "ndcg", "pool_recall"):
+    for name in (
+        *("gold_recall", "all_gold", "gold_precision", "reciprocal_rank", "ndcg", "pool_recall"),
+        "context_precision",
+    ):
         assert measured[name] == 1
     assert measured["source_entropy"] == 0
     assert measured["answer_in_context"] is measured["source_recall"] is None
@@ -197,7 +235,10 @@ def test_choosing_nothing() -> None:
     none = selection([], [0.5, 0.4, 0.9, 0.8, 0.1], ["x"] * 5, VECTORS)
     measured = selection_measures(Question("q", "?", ("Falterona",), ("p0",)), none)
     assert {k for k, v in measured.items() if v is None} == {"source_recall", "diversity", "source_entropy"}
-    assert {k: v for k, v in measured.items() if v} == {"pool_recall": 1.0}
+    assert {k: v for k, v in measured.items() if v} == {
+        "pool_recall": 1.0, "retrieved_precision_5": 0.2, "retrieved_precision_10": 0.1,
+        "retrieved_recall_5": 1.0, "retrieved_recall_10": 1.0, "retrieved_reciprocal_rank": 1.0,
+    }  # fmt: skip
 
 
 def test_answers_are_found_as_whole_words_and_yes_is_not_looked_for() -> None:

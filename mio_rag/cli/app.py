@@ -16,15 +16,18 @@ from mio_rag.cli.commands.batch import select_batch
 from mio_rag.cli.commands.calibrate import calibrate
 from mio_rag.cli.commands.demo import demo
 from mio_rag.cli.commands.evaluate import evaluate
+from mio_rag.cli.commands.false_hits import false_hits
 from mio_rag.cli.commands.frontier import frontier_app
 from mio_rag.cli.commands.index import index
 from mio_rag.cli.commands.mdp import mdp_app
 from mio_rag.cli.commands.measures import measures
+from mio_rag.cli.commands.profile import profile
 from mio_rag.cli.commands.radius import radius
 from mio_rag.cli.commands.select import select
 from mio_rag.cli.commands.serve import serve
 from mio_rag.cli.commands.solve import solve, warmup
 from mio_rag.cli.commands.tune import tune
+from mio_rag.cli.commands.unanswerable import unanswerable
 from mio_rag.cli.help import brief
 from mio_rag.cli.output import ReportingGroup
 
@@ -81,6 +84,9 @@ app.command()(allocate)
 app.command()(serve)
 app.command()(tune)
 app.command()(radius)
+app.command()(profile)
+app.command(name="false-hits")(false_hits)
+app.command()(unanswerable)
 app.command()(solve)
 app.command()(measures)
 app.command()(warmup)

@@ -6,8 +6,8 @@ Layout: a folder with
     questions.jsonl[.gz]   {"id", "question", "answers"?, "gold_ids"?, "gold_sources"?, "choices"?, "type"?}
 
 `load_dataset` also takes ``"demo"`` (bundled), a folder of documents (.txt, .md, .pdf, .docx, .html; no
-questions), and ``"hf:NAME"`` for the public data sets in `NAMED_DATASETS`, fetched through the `datasets`
-package.
+questions), ``"FORMAT:PATH"`` for the files of a published set (`mio_rag.corpora.published`), and
+``"hf:NAME"`` for the public data sets in `NAMED_DATASETS`, fetched through the `datasets` package.
 """
 
 from __future__ import annotations
@@ -22,6 +22,13 @@ from mio_rag.corpora.dataset import Dataset, LeftOut
 from mio_rag.corpora.documents import MAX_BYTES, chunk_text, load_folder
 from mio_rag.corpora.files import KINDS
 from mio_rag.corpora.public import NAMED_DATASETS, check_name, convert_rows, load_named
+from mio_rag.corpora.published import (
+    PUBLISHED_FORMATS,
+    check_published,
+    is_published,
+    load_published,
+    read_published,
+)
 from mio_rag.errors import DataError, InputError
 from mio_rag.reading import parse_json
 from mio_rag.types import Passage, Question
@@ -51,8 +58,8 @@ def load_dataset(
     Parameters
     ----------
     source : str or Path
-        "demo", a folder in the layout above, a folder of documents, or "hf:NAME". What of a folder of
-        documents is not in the corpus is in `Dataset.left_out`.
+        "demo", a folder in the layout above, a folder of documents, "FORMAT:PATH", or "hf:NAME". What of a
+        folder of documents, or of a published set, is not in the corpus is in `Dataset.left_out`.
     follow_links, max_bytes : bool, int, optional
         As in `load_folder`, for folders of documents alone.
 
@@ -64,7 +71,7 @@ def load_dataset(
     """
     check_source(source)
     folder = Path(source)
-    named = str(source) == "demo" or str(source).startswith("hf:")
+    named = str(source) == "demo" or str(source).startswith("hf:") or is_published(source)
     documents = not named and folder.is_dir() and not any(_find(folder, s) for s in ("corpus", "questions"))
     if documents:
         return load_folder(
@@ -81,6 +88,8 @@ def load_dataset(
         return _load_layout(Path(__file__).parents[1] / "data" / "demo", "demo")
     if str(source).startswith("hf:"):
         return load_named(str(source)[3:])
+    if is_published(source):
+        return load_published(source)
     if _find(folder, "corpus") is not None:
         return _load_layout(folder, folder.resolve().name)
     raise DataError(f"'{source}' has questions but no corpus.jsonl[.gz]: retrieval needs passages")
@@ -97,10 +106,13 @@ def check_source(source: str | Path) -> None:
     name = str(source)
     if name.startswith("hf:"):
         check_name(name[3:])
+    elif is_published(source):
+        check_published(source)
     elif name != "demo" and not Path(source).is_dir():
         raise DataError(
             f"'{source}' is not a folder: give a folder with corpus.jsonl[.gz], a folder of documents "
-            f"({', '.join(KINDS)}), 'demo', or 'hf:NAME'"
+            f"({', '.join(KINDS)}), 'demo', 'hf:NAME', or the file of a published set "
+            f"({', '.join(f'{one}:PATH' for one in PUBLISHED_FORMATS)})"
         )
 
 
@@ -119,7 +131,9 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
     """
     folder = Path(source)
     path = _find(folder, "questions") if folder.is_dir() else None
-    if path is None or _find(folder, "corpus") is not None:
+    if is_published(source):
+        questions = read_published(source).questions
+    elif path is None or _find(folder, "corpus") is not None:
         questions = load_dataset(source).questions
     else:
         problems: list[str] = []

@@ -9,16 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from mio_rag.corpora.dataset import Dataset
+from mio_rag.corpora.dataset import Dataset, LeftOut
 from mio_rag.corpora.load import load_dataset, load_questions
+from mio_rag.corpora.published import is_published, read_published
+from mio_rag.types import Question
 
 __all__ = ["closed_book", "shuffle_choices", "with_corpus"]
 
 
 def closed_book(source: str | Path) -> Dataset:
     """The questions of a source, without its corpus; gold passages are forgotten with it."""
-    questions = tuple(dataclasses.replace(q, gold_ids=(), gold_sources=()) for q in load_questions(source))
-    return Dataset(_name(source), (), questions, closed_book=True)
+    asked, left_out = _asked(source)
+    questions = tuple(dataclasses.replace(q, gold_ids=(), gold_sources=()) for q in asked)
+    return Dataset(_name(source), (), questions, closed_book=True, left_out=left_out)
 
 
 def with_corpus(source: str | Path, corpus: str | Path) -> Dataset:
@@ -31,7 +34,14 @@ def with_corpus(source: str | Path, corpus: str | Path) -> Dataset:
     """
     found = load_dataset(corpus)
     name = f"{_name(source)} with {_name(corpus)}"
-    return Dataset(name, found.passages, load_questions(source), left_out=found.left_out)
+    asked, left_out = _asked(source)
+    return Dataset(name, found.passages, asked, left_out=(*found.left_out, *left_out))
+
+
+def _asked(source: str | Path) -> tuple[tuple[Question, ...], tuple[LeftOut, ...]]:
+    """The questions of a source, and those of a published set that are damaged."""
+    left_out = read_published(source).left_out if is_published(source) else ()
+    return load_questions(source), left_out
 
 
 def shuffle_choices(dataset: Dataset, seed: int) -> Dataset:
@@ -50,4 +60,6 @@ def shuffle_choices(dataset: Dataset, seed: int) -> Dataset:
 
 def _name(source: str | Path) -> str:
     text = str(source)
+    if is_published(source):
+        return text.partition(":")[0]
     return text if text == "demo" or text.startswith("hf:") else Path(source).resolve().name

@@ -32,6 +32,7 @@ from mio_rag.evaluation.rows import Road, warm_up
 from mio_rag.evaluation.summary import compare_rows, summarize, summarize_sets
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
+from mio_rag.measures import Instruments
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
@@ -163,6 +164,7 @@ def evaluate(
     *,
     resume: bool = False,
     progress: Progress | None = None,
+    instruments: Instruments | None = None,
 ) -> EvaluationResult:
     """Run every method on every question; write ledger.parquet and the JSON files.
 
@@ -185,6 +187,8 @@ def evaluate(
         Go on where an earlier run stopped. Finished rows are kept, failed ones tried again.
     progress : callable, optional
         Called with (number of questions just finished, text).
+    instruments : Instruments, optional
+        For the measures that need an embedder, token vectors, a judge or a writer; run.json names them.
 
     Raises
     ------
@@ -208,7 +212,7 @@ def evaluate(
             "controllers search one index: give one that holds the corpora of all question sets, or compare "
             "methods alone"
         )
-    run = _run_record(mixture, generator, settings)
+    run = _run_record(mixture, generator, settings, instruments)
     asked = [
         (q.id, name, int(budget)) for q in questions for name in settings.names for budget in settings.budgets
     ]
@@ -229,6 +233,7 @@ def evaluate(
             generator,
             settings.max_tokens,
             settings.prices,
+            instruments,
         )
         warm_up(contenders)
         for one in contenders:
@@ -300,7 +305,10 @@ def _stuck(rows: Sequence[dict[str, Any]], pairs: int) -> bool:
 
 
 def _run_record(
-    mixture: Mixture, generator: Generator | None, settings: EvaluationSettings
+    mixture: Mixture,
+    generator: Generator | None,
+    settings: EvaluationSettings,
+    instruments: Instruments | None,
 ) -> dict[str, Any]:
     embedders = [index.embedder for index in mixture.indexes if index is not None]
     names = ", ".join(dict.fromkeys(embedder.name for embedder in embedders))
@@ -325,6 +333,7 @@ def _run_record(
             "max_tokens": settings.max_tokens,
             "mmr_lambda": settings.mmr_lambda,
             "rerankers": list(settings.retrieval.rerankers) or None,
+            "instruments": None if instruments is None else instruments.record(),
             "prices": None if settings.prices is None else dict(settings.prices.dollars),
             **settings.selector.to_dict(),
             # Its price goes by how many are to come: rows of a shorter run are not its own.

@@ -57,7 +57,7 @@ _FIRST = (
 
 def columns() -> tuple[str, ...]:
     """Columns of every ledger, null where a run has no such value; a row may have more."""
-    return (*_FIRST, *(measure.name for measure in measures() if measure.compute is not None))
+    return (*_FIRST, *(measure.name for measure in measures() if measure.taken_with(())))
 
 
 def _writable(text: str | None) -> str | None:

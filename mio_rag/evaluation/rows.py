@@ -19,7 +19,14 @@ from mio_rag.evaluation.contender import Contender, Desk, Taken
 from mio_rag.evaluation.expenses import cost_columns
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.generation import Generator, Prompt
-from mio_rag.measures import answer_measures, failed_measures, selection_measures
+from mio_rag.measures import (
+    Instruments,
+    Reading,
+    answer_measures,
+    failed_measures,
+    reading_measures,
+    selection_measures,
+)
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.solvers.registry import solve
@@ -57,6 +64,8 @@ class Road:
         Question -> the retriever of its corpus; None: there is none.
     prices : Prices, optional
         What tokens cost, for a column of dollars.
+    instruments : Instruments, optional
+        For the measures that need some.
     """
 
     def __init__(
@@ -65,9 +74,10 @@ class Road:
         generator: Generator | None,
         max_tokens: int,
         prices: Prices | None = None,
+        instruments: Instruments | None = None,
     ) -> None:
         self._retriever_of, self.generator, self.max_tokens = retriever_of, generator, max_tokens
-        self.prices = prices
+        self.prices, self.instruments = prices, instruments or Instruments()
 
     def desk(self, question: Question) -> Desk:
         """The question, laid out."""
@@ -81,7 +91,8 @@ class Road:
         if self.generator is not None:
             self._generate(self.generator, works)
         for question in questions:
-            yield [self._row(work) for work in works if work.question is question]
+            known: dict[object, object] = {}
+            yield [self._row(work, known) for work in works if work.question is question]
 
     def _taken(self, question: Question, pairs: Sequence[tuple[Contender, int]]) -> list[_Work]:
         """What each contender makes of a question; they all find the same desk."""
@@ -113,7 +124,7 @@ class Road:
                 call = Call("answer", said.latency_seconds, 1, 0, said.prompt_tokens, said.completion_tokens)
                 taken.costs.add(call, model=generator.name)
 
-    def _row(self, work: _Work) -> dict[str, Any]:
+    def _row(self, work: _Work, known: dict[object, object]) -> dict[str, Any]:
         question, taken = work.question, work.taken
         row = {
             "question_id": question.id,
@@ -133,18 +144,30 @@ class Road:
         if taken.reply is not None:
             text = taken.reply.answer.text
             row |= {"answer": text, **answer_measures(question, text, taken.reply.choice)}
+        if taken.selection is not None or taken.reply is not None:
+            row |= self._read(question, taken, known)
         if taken.error is not None:
-            row |= _failed(taken, taken.error, question, answered=self.generator is not None)
+            row |= self._failed(taken, taken.error, question)
         return row
 
+    def _read(self, question: Question, taken: Taken, known: dict[object, object]) -> dict[str, float | None]:
+        """What takes instruments."""
+        passages = () if taken.selection is None else taken.selection.passages
+        answer = None if taken.reply is None else taken.reply.answer.text
+        return reading_measures(question, Reading(self.instruments, tuple(passages), answer, known))
 
-def _failed(taken: Taken, error: MioRagError, question: Question, *, answered: bool) -> dict[str, Any]:
-    """What a row says of a failure; `answered`: whether a reader should have answered."""
-    # A selection that was found infeasible says so itself; one with a decision came before the failure.
-    found = taken.selection is not None and taken.selection.result.x is None
-    status = {} if found and isinstance(error, InfeasibleError) else {"status": "error"}
-    zeros = failed_measures(question, selection=taken.selection is None, answer=answered)
-    return {**status, "error": str(error), "error_kind": type(error).__name__, **zeros}
+    def _failed(self, taken: Taken, error: MioRagError, question: Question) -> dict[str, Any]:
+        """What a row says of a failure."""
+        # A selection that was found infeasible says so itself; one with a decision came before the failure.
+        found = taken.selection is not None and taken.selection.result.x is None
+        status = {} if found and isinstance(error, InfeasibleError) else {"status": "error"}
+        zeros = failed_measures(
+            question,
+            selection=taken.selection is None,
+            answer=self.generator is not None,
+            instruments=self.instruments.given,
+        )
+        return {**status, "error": str(error), "error_kind": type(error).__name__, **zeros}
 
 
 def _key(prompt: Prompt) -> tuple[str, str]:

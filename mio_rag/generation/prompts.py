@@ -17,12 +17,19 @@ from mio_rag.errors import InputError
 from mio_rag.text import clean
 from mio_rag.types import Passage, Question
 
-__all__ = ["LETTERS", "Prompt", "build_prompt", "relevance_prompt"]
+__all__ = [
+    "LETTERS",
+    "Prompt",
+    "build_prompt",
+    "question_prompt",
+    "relevance_prompt",
+    "support_prompt",
+]
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Names of the options of a multiple-choice question, in order."""
 
-_FIELD = re.compile(r"\{(context|passages|passage|question|choices)\}")
+_FIELD = re.compile(r"\{(context|passages|passage|question|choices|answer)\}")
 
 
 @dataclass(frozen=True)
@@ -105,3 +112,21 @@ def relevance_prompt(question: str, passage: str) -> Prompt:
     """
     user = _fill(_template("relevant_user"), passage=clean(passage).strip(), question=clean(question).strip())
     return Prompt(Question("question", question), (), _template("relevant_system"), user)
+
+
+def support_prompt(question: str, answer: str, passages: Sequence[Passage]) -> Prompt:
+    """Ask whether passages support an answer to a question; the reply is Yes or No."""
+    user = _fill(
+        _template("supported_user"),
+        passages=render_context(passages),
+        question=clean(question).strip(),
+        answer=clean(answer).strip(),
+    )
+    return Prompt(Question("question", question), tuple(passages), _template("supported_system"), user)
+
+
+def question_prompt(answer: str, passages: Sequence[Passage] = ()) -> Prompt:
+    """Ask for the question that an answer was given to, from what the answer was read from."""
+    context = _fill(_template("context"), passages=render_context(passages)) + SEPARATOR if passages else ""
+    user = _fill(_template("asked_user"), context=context, answer=clean(answer).strip())
+    return Prompt(Question("answer", answer), tuple(passages), _template("asked_system"), user)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal
@@ -129,7 +129,10 @@ class Measure:
         Where it is defined: a citation, or how it is recorded.
     compute : callable, optional
         (question, selection), (question, text of the answer) or (question, position of the chosen option) ->
-        value or None. None: recorded where it arises.
+        value or None; (question, `Reading`) where it has needs. None: recorded where it arises.
+    needs : tuple of str
+        Instruments that it is taken with ("embedder", "tokens", "judge", "writer"): it is computed only in
+        runs that have them all; see `mio_rag.measures.instruments`.
     labelled : callable, optional
         Whether the labels of a question define the measure. A row that failed then scores `failed`, so that
         failing never pays. None: it needs no labels, and a failed row has none.
@@ -154,6 +157,7 @@ class Measure:
     unit: str
     source: str
     compute: Callable[[Question, Any], float | None] | None = None
+    needs: tuple[str, ...] = ()
     labelled: Callable[[Question], bool] | None = None
     failed: float = 0.0
     whole: bool = False
@@ -187,6 +191,10 @@ class Measure:
     def form(self) -> str:
         """Format of a value on the console."""
         return (self.console and self.console.form) or _FORMS[self.kind]
+
+    def taken_with(self, instruments: Collection[str]) -> bool:
+        """Whether it is computed where these instruments are given."""
+        return self.compute is not None and set(self.needs) <= set(instruments)
 
     def applies(self, question: Question) -> bool:
         """Whether the labels of a question define it."""

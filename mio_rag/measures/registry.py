@@ -10,6 +10,8 @@ from mio_rag.errors import InputError
 from mio_rag.measures.answers import ANSWERS
 from mio_rag.measures.costs import COSTS
 from mio_rag.measures.measure import Measure, Use
+from mio_rag.measures.rankings import RANKINGS
+from mio_rag.measures.readings import READINGS
 from mio_rag.measures.selections import SELECTIONS
 
 __all__ = [
@@ -26,7 +28,8 @@ __all__ = [
     "unregister",
 ]
 
-_KNOWN: dict[str, Measure] = {measure.name: measure for measure in (*SELECTIONS, *ANSWERS, *COSTS)}
+_OWN = (*SELECTIONS, *RANKINGS, *ANSWERS, *READINGS, *COSTS)
+_KNOWN: dict[str, Measure] = {measure.name: measure for measure in _OWN}
 
 #: Names of a row, a summary or a point that measure nothing: a measure of that name would overwrite them.
 RESERVED = frozenset(
@@ -108,14 +111,14 @@ def unregister(name: str) -> None:
     InputError
         If there is none of that name, or it came with the package.
     """
-    if name not in _KNOWN or any(_KNOWN[name] is one for one in (*SELECTIONS, *ANSWERS, *COSTS)):
+    if name not in _KNOWN or any(_KNOWN[name] is one for one in _OWN):
         raise InputError(f"'{name}' is not a measure that was registered")
     del _KNOWN[name]
 
 
 def added_measures() -> list[Measure]:
     """Those that were registered, beside what came with the package."""
-    own = {id(measure) for measure in (*SELECTIONS, *ANSWERS, *COSTS)}
+    own = {id(measure) for measure in _OWN}
     return [measure for measure in measures() if id(measure) not in own]
 
 

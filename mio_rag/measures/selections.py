@@ -88,6 +88,13 @@ def _ranked(ids: tuple[str, ...], gold: frozenset[str]) -> tuple[float, float]:
     return float(values[library.RR]), float(values[library.nDCG])
 
 
+def _context_precision(question: Question, selection: Selection) -> float:
+    """Mean of the precisions down to each gold passage that was selected."""
+    gold = set(question.gold_ids)
+    places = [k for k, i in enumerate(selection.ids, start=1) if i in gold]
+    return sum(n / k for n, k in enumerate(places, start=1)) / len(places) if places else 0.0
+
+
 def _answer_in_context(question: Question, selection: Selection) -> float:
     context = f" {normalize_answer(' '.join(f'{p.title} {p.text}' for p in selection.passages))} "
     return float(any(f" {a} " in context for a in map(normalize_answer, question.answers) if a))
@@ -201,6 +208,21 @@ SELECTIONS = (
         compared=False,
         console=None,
         page=Page(130, card=False),
+        frontier=_NOT_IN_GRID,
+    ),
+    Measure(
+        "context_precision",
+        "Context precision",
+        "mean precision of the prompt down to each gold passage in it",
+        of="selection",
+        better="higher",
+        unit="0 to 1",
+        source="Es et al., RAGAS, as its package defines it (gold passages are the relevant ones)",
+        compute=_context_precision,
+        labelled=_has_gold,
+        compared=False,
+        console=None,
+        page=Page(135, card=False),
         frontier=_NOT_IN_GRID,
     ),
     Measure(

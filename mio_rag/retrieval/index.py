@@ -2,7 +2,7 @@
 
     manifest.json     format, version, embedder, counts, the sha256 of every other file, and its own
     passages.jsonl    {"id", "title", "text", "source", "start"?, "end"?, "date"?}, in row order
-    dense.faiss       inner-product index over unit vectors (exact)
+    dense.faiss       inner-product index over unit vectors (exact, or compressed)
     bm25/             the lexical index of bm25s
     links.npz         which passage mentions what another one is about (absent in older indexes)
     repetition.npz    where passages lie in their sources, and near-duplicates (absent in older indexes)
@@ -29,6 +29,7 @@ from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.files import replaced_folder
 from mio_rag.reading import parse_json, read_text
 from mio_rag.retrieval.cached import Progress
+from mio_rag.retrieval.compact import MappedPassages, make_dense
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.links import LinkIndex
 from mio_rag.retrieval.repetition import Repetition
@@ -58,7 +59,7 @@ class CorpusIndex:
     embedded by the model that embedded the passages.
     """
 
-    passages: tuple[Passage, ...]
+    passages: Sequence[Passage]
     embedder: Embedder
     name: str
     _dense: Any
@@ -74,6 +75,7 @@ class CorpusIndex:
         name: str = "corpus",
         progress: Progress | None = None,
         name_of: Callable[[Passage], str] | None = None,
+        vectors: str = "exact",
     ) -> CorpusIndex:
         """Index passages.
 
@@ -88,6 +90,8 @@ class CorpusIndex:
         name_of : callable, optional
             What a passage is about, for its evidence links: see `mio_rag.retrieval.entities`. By default
             titles, or the names that texts open with.
+        vectors : {"exact", "8bit", "pq"}
+            How they are held; see `mio_rag.retrieval.compact`.
 
         Raises
         ------
@@ -101,19 +105,17 @@ class CorpusIndex:
             embedder = make_embedder(embedder)
         texts = [embedded_text(p) for p in checked]
         embedder.fit(texts)
-        vectors = np.ascontiguousarray(embedder.encode(texts, progress), dtype=np.float32)
-        if vectors.ndim != 2 or vectors.shape[0] != len(texts):
+        encoded = np.ascontiguousarray(embedder.encode(texts, progress), dtype=np.float32)
+        if encoded.ndim != 2 or encoded.shape[0] != len(texts):
             raise InputError(
-                f"embedder '{embedder.name}' returned shape {vectors.shape}, expected ({len(texts)}, d)"
+                f"embedder '{embedder.name}' returned shape {encoded.shape}, expected ({len(texts)}, d)"
             )
-        if not np.all(np.isfinite(vectors)):
-            row = int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
+        if not np.all(np.isfinite(encoded)):
+            row = int(np.flatnonzero(~np.isfinite(encoded).all(axis=1))[0])
             raise InputError(
                 f"embedder '{embedder.name}' returned NaN or infinity for passage '{checked[row].id}'"
             )
-        faiss = require("faiss", "retrieval", "dense retrieval")
-        dense = faiss.IndexFlatIP(vectors.shape[1])
-        dense.add(vectors)
+        dense = make_dense(encoded, vectors)
         bm25 = require("bm25s", "retrieval", "BM25 retrieval").BM25()
         # bm25s cannot index a corpus in which every word is a stop word.
         tokens = [words or ["\u2205"] for words in _tokenize(texts)]
@@ -127,6 +129,8 @@ class CorpusIndex:
     @property
     def ids(self) -> tuple[str, ...]:
         """Ids of the passages, in order."""
+        if isinstance(self.passages, MappedPassages):
+            return self.passages.ids
         return tuple(p.id for p in self.passages)
 
     @property
@@ -203,13 +207,18 @@ class CorpusIndex:
         return target
 
     @classmethod
-    def load(cls, folder: str | Path, embedder: Embedder | None = None) -> CorpusIndex:
+    def load(
+        cls, folder: str | Path, embedder: Embedder | None = None, *, mapped: bool = False
+    ) -> CorpusIndex:
         """Read an index that `save` wrote.
 
         Parameters
         ----------
         embedder : Embedder, optional
             A loaded embedder to reuse; it must be the one that built the index.
+        mapped : bool
+            Leave texts and the lexical index on disk, and read of them what a question needs. The folder must
+            not be replaced meanwhile.
 
         Raises
         ------
@@ -220,11 +229,15 @@ class CorpusIndex:
         manifest = _checked_manifest(path)
         faiss = require("faiss", "retrieval", "dense retrieval")
         try:
-            with (path / "passages.jsonl").open(encoding="utf-8") as lines:
-                passages = tuple(Passage(**json.loads(line)) for line in lines)
+            passages: Sequence[Passage]
+            if mapped:
+                passages = MappedPassages(path / "passages.jsonl")
+            else:
+                with (path / "passages.jsonl").open(encoding="utf-8") as lines:
+                    passages = tuple(Passage(**json.loads(line)) for line in lines)
             dense = faiss.read_index(str(path / "dense.faiss"))
             bm25 = require("bm25s", "retrieval", "BM25 retrieval").BM25.load(
-                str(path / "bm25"), show_progress=False
+                str(path / "bm25"), show_progress=False, mmap=mapped
             )
         except (OSError, RuntimeError, ValueError, TypeError, KeyError, InputError) as error:
             raise IndexFormatError(f"the index '{path}' cannot be read ({error}): build it again") from error

@@ -17,12 +17,12 @@ from mio_rag.generation.protocol import ChoiceWeigher, Generator
 from mio_rag.retrieval.embedders import packaged_minilm, sampled_digest
 from mio_rag.retrieval.reranker import FloatArray, Pair, Progress
 
-__all__ = ["CrossEncoderReranker", "MaxSim", "YesNo"]
+__all__ = ["CrossEncoderReranker", "MaxSim", "YesNo", "load_sentence_model"]
 
 _LONGEST_FIRST = 64  # passages embedded together
 
 
-def _load(kind: str, library: Any, model: str) -> Any:
+def load_sentence_model(kind: str, library: Any, model: str) -> Any:
     """A model of sentence-transformers, by hub id or folder."""
     local = Path(model).is_dir()
     if not local and (model.startswith((".", "~", "/")) or model.count("/") > 1):
@@ -59,7 +59,7 @@ class MaxSim:
     def __init__(self, model: str | None = None) -> None:
         library = require("sentence_transformers", "retrieval", "re-ranker 'maxsim'").SentenceTransformer
         folder = str(packaged_minilm()) if model is None else model
-        self._model = _load("re-ranker 'maxsim'", library, folder)
+        self._model = load_sentence_model("re-ranker 'maxsim'", library, folder)
         self._digest = sampled_digest(self._model, str(self._model.max_seq_length))
 
     @property
@@ -119,7 +119,7 @@ class CrossEncoderReranker:
 
     def __init__(self, model: str) -> None:
         library = require("sentence_transformers", "retrieval", "re-ranker 'cross-encoder'").CrossEncoder
-        self._model = _load("re-ranker 'cross-encoder'", library, model)
+        self._model = load_sentence_model("re-ranker 'cross-encoder'", library, model)
         if self._model.num_labels != 1:
             raise InputError(
                 f"cross-encoder '{model}' has {self._model.num_labels} outputs: a re-ranker has one"

@@ -11,6 +11,7 @@ from typing import Any
 
 from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
+from mio_rag.answer_cache import AnswerCache, digest_of, model_of
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError
@@ -77,6 +78,9 @@ class Answering:
         Sets the price of a token, and what a request may spend.
     rate : Rate, optional
         What the reader's tokens cost.
+    cache : AnswerCache, optional
+        Answers that were given before. Only those whose selection is proven optimal are kept, so that no
+        answer made in haste is given to who has time.
     """
 
     def __init__(
@@ -85,7 +89,9 @@ class Answering:
         generator: Generator,
         pacer: Pacer | None = None,
         rate: Rate | None = None,
+        cache: AnswerCache | None = None,
     ) -> None:
+        self.cache, self._model = cache, "" if cache is None else model_of(generator)
         self.index, self.generator, self.pacer, self.rate = index, generator, pacer, rate
         self.counter: TokenCounter = _OneAtATime(generator)
         self._pools: OrderedDict[tuple[str, int], Candidates] = OrderedDict()
@@ -132,7 +138,36 @@ class Answering:
         return data
 
     def ask(self, asked: Asked) -> dict[str, Any]:
-        """What POST /ask returns.
+        """What POST /ask returns; an answer that was given before costs no tokens.
+
+        Raises
+        ------
+        MioRagError
+            As `_answer`.
+        """
+        if self.cache is None:
+            return self._answer(asked)
+        scope = digest_of(
+            {
+                "selector": asked.selector.to_dict(),
+                "pool": asked.pool,
+                "tokens": [asked.budget_tokens, asked.max_tokens],
+                "price": None if self.rate is None else self.rate.token_price,
+                "model": self._model,
+            }
+        )
+        known = self.cache.get(asked.question, scope)
+        if known is not None:
+            told = {**known.answer, "question": asked.question, **self._dollars(0)}
+            return {**told, "cached": known.to_dict()}
+        told = self._answer(asked)
+        if told["status"] == "optimal":
+            passing = ("pacing", "dollars")
+            self.cache.put(asked.question, scope, {k: v for k, v in told.items() if k not in passing})
+        return {**told, "cached": None}
+
+    def _answer(self, asked: Asked) -> dict[str, Any]:
+        """A new answer.
 
         Raises
         ------

@@ -19,6 +19,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
+from mio_rag.answer_cache import AnswerCache
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, SpentError
 from mio_rag.evaluation.report.text import plain
 from mio_rag.generation import Generator
@@ -89,6 +90,7 @@ def create_app(
     pacer: Pacer | None = None,
     rate: Rate | None = None,
     curve: Curve | None = None,
+    cache: AnswerCache | None = None,
 ) -> FastAPI:
     """The application over an index.
 
@@ -114,9 +116,11 @@ def create_app(
         follows from their worth.
     curve : Curve, optional
         What the operator's questions spend and find at each price, for the page.
+    cache : AnswerCache, optional
+        Answers of /ask are kept there, and given again.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
-    answering, metrics = Answering(index, generator, pacer, rate), Metrics()
+    answering, metrics = Answering(index, generator, pacer, rate, cache), Metrics()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
@@ -239,7 +243,10 @@ def _add_questions(
     ) -> Response:
         asked = _asked(body, request.state.began)
         data = await request.app.state.gate.run(lambda: work(asked))
-        metrics.certified(data["status"], data["gap"])
+        if "cached" in data:
+            metrics.looked_up(data["cached"])
+        if data.get("cached") is None:  # an old selection was counted when it was made
+            metrics.certified(data["status"], data["gap"])
         return JSONResponse(plain(data))
 
     async def select(request: Request, body: BaseModel) -> Response:

@@ -243,6 +243,14 @@ class Selected(_Response):
     pacing: Pacing | None = Field(None, description="where tokens a day or an hour are limited")
 
 
+class Cached(_Response):
+    """An answer that was given before."""
+
+    question: str = Field(description="that it was given to")
+    cosine: float | None = Field(description="with that question, where it is another one")
+    age_seconds: float = Field(description="since it was given")
+
+
 class Answered(Selected):
     """An answer and what it was read from."""
 
@@ -250,6 +258,9 @@ class Answered(Selected):
     generator: str
     prompt_tokens: int
     completion_tokens: int
+    cached: Cached | None = Field(
+        None, description="where answers are kept: null for a new one; tokens are those of its making"
+    )
 
 
 class Examples(_Response):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from prometheus_client import (
@@ -74,6 +75,12 @@ class Metrics:
             ["reason"],
             registry=self._registry,
         )
+        self.answers = Counter(
+            "mio_rag_cached_answers",
+            "Questions where answers are kept: the same as before, of the same meaning, or new.",
+            ["question"],
+            registry=self._registry,
+        )
         for reason in CLOSED:  # so that each of them shows from the start
             self.closed.labels(reason)
 
@@ -87,6 +94,11 @@ class Metrics:
         self.certificates.labels(status).inc()
         if gap is not None:
             self.gap.observe(gap)
+
+    def looked_up(self, cached: Mapping[str, Any] | None) -> None:
+        """Count a question where answers are kept, by what was found."""
+        kind = "new" if cached is None else "same" if cached["cosine"] is None else "meaning"
+        self.answers.labels(kind).inc()
 
     def text(self, account: Account | None = None) -> bytes:
         """All of it in Prometheus' text format.

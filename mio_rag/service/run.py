@@ -25,16 +25,46 @@ from mio_rag.service.pacing import Pacing
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from mio_rag.answer_cache import AnswerCache
     from mio_rag.generation import Generator
     from mio_rag.retrieval.index import CorpusIndex
 
-__all__ = ["ServiceSettings", "app_from_environment", "check", "is_loopback", "read_key", "serve"]
+__all__ = ["Kept", "ServiceSettings", "app_from_environment", "check", "is_loopback", "read_key", "serve"]
 
 #: Environment variables for worker processes; the API key is only in KEY.
 SETTINGS, KEY = "MIO_RAG_SERVICE", "MIO_RAG_API_KEY"
 _LEAST_KEY = 16
 _WATCH_SECONDS, _WATCH_PATIENCE_SECONDS = 0.1, 2.0
 _START_SECONDS = 600  # a worker that loads models does not answer its supervisor all the while
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A file of answers.
+
+    Parameters
+    ----------
+    entries, days, by_meaning
+        As in `CacheSettings`.
+    """
+
+    path: str
+    entries: int
+    days: float
+    by_meaning: float | None
+
+    def opened(self, index: CorpusIndex) -> AnswerCache:
+        """The cache for an index.
+
+        Raises
+        ------
+        InputError
+            If the file is something else.
+        """
+        from mio_rag.answer_cache import AnswerCache, CacheSettings
+
+        settings = CacheSettings(self.entries, self.days, self.by_meaning)
+        return AnswerCache.of(self.path, index, settings)
 
 
 @dataclass(frozen=True)
@@ -55,6 +85,8 @@ class ServiceSettings:
         Prices of models.
     curve : str or None
         File with the curve over prices; see `mio_rag.service.curve`.
+    cache : Kept or None
+        Where answers are kept.
     """
 
     index: str
@@ -68,6 +100,7 @@ class ServiceSettings:
     pacing: Pacing | None = None
     money: Money | None = None
     curve: str | None = None
+    cache: Kept | None = None
 
 
 def is_loopback(host: str) -> bool:
@@ -121,6 +154,7 @@ def _application(
         pacer=None if settings.pacing is None else settings.pacing.opened(),
         rate=None if settings.money is None else settings.money.rate(loaded[1].name),
         curve=None if settings.curve is None else read_curve(Path(settings.curve)),
+        cache=None if settings.cache is None else settings.cache.opened(loaded[0]),
     )
 
 
@@ -147,6 +181,7 @@ def app_from_environment() -> FastAPI:
         "examples": tuple(given["examples"]),
         "money": None if given["money"] is None else Money(**given["money"]),
         "pacing": None if given["pacing"] is None else Pacing(**given["pacing"]),
+        "cache": None if given["cache"] is None else Kept(**given["cache"]),
     }
     settings = ServiceSettings(**{**given, **parts})
     return _application(settings, _loaded(settings), os.environ.get(KEY) or None)

@@ -497,9 +497,9 @@ def test_a_difference_of_nothing_has_no_sign() -> None:
 
 
 def test_unknown_measures_are_shown_and_not_judged() -> None:
-    summary = [entry("topk", 0.5, faithfulness=spread(0.2)), entry("exact", 0.5, faithfulness=spread(0.9))]
+    summary = [entry("topk", 0.5, fluency=spread(0.2)), entry("exact", 0.5, fluency=spread(0.9))]
     seen = page([], summary)
-    assert "Faithfulness" in seen.text("summary-table")
+    assert "Fluency" in seen.text("summary-table")
     assert seen.text("strong") == ""
 
 

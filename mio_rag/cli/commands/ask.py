@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mio_rag.cli.options.cache import CacheOptions
 from mio_rag.cli.options.config import ConfigFile
 from mio_rag.cli.options.control import AgentOptions
 from mio_rag.cli.options.money import MoneyOptions, at_rate
@@ -30,13 +31,15 @@ from mio_rag.cli.options.shared import (
 )
 from mio_rag.cli.options.side import SideOptions
 from mio_rag.cli.output import Output, open_output
-from mio_rag.errors import collect
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.allocation.money import Rate
+    from mio_rag.answer_cache import Hit
     from mio_rag.control.controller import Outcome
     from mio_rag.control.settings import ControlSettings
     from mio_rag.generation import Generator
+    from mio_rag.refusal.model import Refusal
     from mio_rag.retrieval import Retriever
     from mio_rag.selection.selector import Selector
 
@@ -68,20 +71,32 @@ def ask(
         Path | None, typer.Option("--trace", help="With --controller: append its trace to this file.")
     ] = None,
     agent: AgentOptions,
+    caching: CacheOptions,
+    refusal: Annotated[
+        Path | None,
+        typer.Option(
+            "--refusal",
+            metavar="FILE",
+            help="Say 'not in these passages' where that is likely, by a model from `mio-rag unanswerable`.",
+        ),
+    ] = None,
     config: ConfigFile = None,
     explain: Explain = False,
     json_output: Json = False,
 ) -> None:
     """Choose passages, let a model answer from them, and show the answer and what was read."""
+    import dataclasses
+
+    from mio_rag.answer_cache import digest_of, model_of
     from mio_rag.ask import ask as answer_question
-    from mio_rag.cli.show.selection import print_answer, print_selection
+    from mio_rag.cli.show.selection import print_answer, print_selection, print_verdict
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
     from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
-    selector, control, _, _, _, found, prices = collect(
+    selector, control, _, _, _, found, prices, keeping, refusing = collect(
         lambda: side.applied(
             lambda: evidence.applied(
                 lambda: make_selector(program, solving, must_include or (), must_exclude or ())
@@ -94,6 +109,8 @@ def ask(
         lambda: check_request(question, budget_tokens, max_tokens),
         lambda: evidence.retrieval(pool, retrieval),
         lambda: money.money(program),
+        lambda: caching.checked(controller),
+        lambda: _refusal(refusal, controller),
     )
     corpus, reader = collect(lambda: load_index(index), lambda: make_generator(generator))
     try:
@@ -101,6 +118,8 @@ def ask(
         selector = at_rate(selector, rate)
         check_ids(selector, corpus.ids)
         check_weights(selector, corpus)
+        if refusing is not None:
+            refusing.check_fits(corpus.embedder.fingerprint, reader.name)
         if controller is not None:
             _ask_agent(
                 output,
@@ -118,6 +137,21 @@ def ask(
                 rate=rate,
             )
             return
+        cache = None if keeping is None else caching.open(corpus, keeping)
+        scope = ""
+        if cache is not None:
+            scope = digest_of(
+                {
+                    "selector": selector.to_dict(),
+                    "retrieval": [found.pool, found.mode, found.link_hops, list(found.rerankers)],
+                    "tokens": [budget_tokens, max_tokens],
+                    "model": model_of(reader),
+                    "refusal": None if refusing is None else dataclasses.asdict(refusing),
+                }
+            )
+        if cache is not None and not explain and (known := cache.get(question, scope)) is not None:
+            _show_known(output, question, known, rate)
+            return
         selection, answer = answer_question(
             corpus,
             question,
@@ -132,24 +166,58 @@ def ask(
         )
     finally:
         reader.close()
+    told = {
+        "question": question,
+        "answer": answer.text,
+        "generator": answer.generator,
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        **_dollars(rate, answer.prompt_tokens, answer.completion_tokens),
+        "generate_seconds": answer.latency_seconds,
+        **selection.to_dict(),
+    }
+    verdict = None if refusing is None else refusing.judge(question, selection, answer)
+    if verdict is not None:
+        told["refusal"] = verdict.to_dict()
+        if verdict.refused:
+            told["said"], told["answer"] = answer.text, ""
+    if cache is not None:
+        cache.put(question, scope, told)
     if json_output:
-        output.json(
-            {
-                "question": question,
-                "answer": answer.text,
-                "generator": answer.generator,
-                "prompt_tokens": answer.prompt_tokens,
-                "completion_tokens": answer.completion_tokens,
-                **_dollars(rate, answer.prompt_tokens, answer.completion_tokens),
-                "generate_seconds": answer.latency_seconds,
-                **selection.to_dict(),
-            }
-        )
+        output.json(told if cache is None else {**told, "cached": None})
         return
-    print_answer(output.console, answer)
+    if verdict is None:
+        print_answer(output.console, answer)
+    else:
+        print_verdict(output.console, verdict, answer)
     output.console.print("read:", style="dim")
     print_selection(output.console, selection, explain=explain)
     _print_dollars(output, rate, answer.prompt_tokens, answer.completion_tokens)
+
+
+def _refusal(path: Path | None, controller: str | None) -> Refusal | None:
+    """What --refusal names."""
+    if path is None:
+        return None
+    if controller is not None:
+        raise InputError(
+            "--refusal and --controller exclude each other: agents stop by their own uncertainty"
+        )
+    from mio_rag.refusal.model import Refusal
+
+    return Refusal.load(path)
+
+
+def _show_known(output: Output, question: str, known: Hit, rate: Rate | None) -> None:
+    """Show an answer that was given before."""
+    from mio_rag.cli.show.selection import print_known
+
+    if output.as_json:
+        told = {name: value for name, value in known.answer.items() if name != "dollars"}
+        output.json({**told, "question": question, **_dollars(rate, 0, 0), "cached": known.to_dict()})
+        return
+    print_known(output.console, known)
+    _print_dollars(output, rate, 0, 0)
 
 
 def _dollars(rate: Rate | None, prompt_tokens: int, completion_tokens: int) -> dict[str, float]:

@@ -12,6 +12,7 @@ import typer
 
 from mio_rag.cli.options.config import ConfigFile
 from mio_rag.cli.options.control import ControlOptions
+from mio_rag.cli.options.measuring import MeasuringOptions
 from mio_rag.cli.options.money import MoneyOptions, at_rate
 from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
 from mio_rag.cli.options.shared import (
@@ -118,7 +119,8 @@ def evaluate(
     data: Annotated[
         str,
         typer.Argument(
-            help="Folder with corpus and questions, 'demo' or hf:NAME; several with commas between them."
+            help="Folder with corpus and questions, 'demo', hf:NAME, FORMAT:PATH; several with commas "
+            "between them."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder of ledger, summary and report.")],
@@ -130,6 +132,7 @@ def evaluate(
     solving: SolverOptions = _FOR_MANY,
     money: MoneyOptions,
     control: ControlOptions,
+    measuring: MeasuringOptions,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 32,
@@ -171,12 +174,14 @@ def evaluate(
         lambda: check_embedder(embedder) if comparison.index is None else None,
         comparison.check_index,
         lambda: check_folder(out, resume),
+        lambda: measuring.check(control.closed_book, comparison.generator != "none"),
     )
-    datasets, reader, corpora, model = collect(
+    datasets, reader, corpora, model, instruments = collect(
         lambda: collect(*(partial(control.load, source, solving.seed) for source in sources)),
         lambda: None if comparison.generator == "none" else make_generator(comparison.generator),
         lambda: [load_index(folder) for folder in comparison.indexes()],
         lambda: None if comparison.index is not None or control.closed_book else load_embedder(embedder),
+        measuring.load,
     )
     for dataset in datasets:
         print_left_out(output.console, dataset.left_out)
@@ -194,10 +199,19 @@ def evaluate(
             ]
         for corpus in corpora:
             check_weights(settings.selector, corpus)
+        if corpora:
+            instruments = measuring.of_index(instruments, corpora[0].embedder)
         questions = sum(len(one.questions[: settings.limit]) for one in datasets)
         with progress_bar("evaluating", questions) as advance:
             result = evaluate_and_report(
-                datasets, corpora or None, reader, settings, out, resume=resume, progress=advance
+                datasets,
+                corpora or None,
+                reader,
+                settings,
+                out,
+                resume=resume,
+                progress=advance,
+                instruments=instruments,
             )
     finally:
         if reader is not None:

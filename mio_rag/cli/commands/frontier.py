@@ -155,7 +155,9 @@ _FOR_MANY = SolverOptions(time_limit=2.0, relative_gap=0.001)
 @frontier_app.command()
 @spread
 def data(
-    data: Annotated[str, typer.Argument(help="Folder with corpus and questions, 'demo' or hf:NAME.")],
+    data: Annotated[
+        str, typer.Argument(help="Folder with corpus and questions, 'demo', hf:NAME, FORMAT:PATH.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="Folder of ledger, frontier.json, .png and .html.")],
     index: Annotated[
         Path | None, typer.Option("--index", help="Index of this corpus; default: build one.")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from mio_rag.cli.options.cache import CacheOptions
 from mio_rag.cli.options.money import MoneyOptions
 from mio_rag.cli.options.shared import GeneratorSpec, spread
 from mio_rag.cli.output import open_output
@@ -137,6 +138,7 @@ def serve(
     clients: ConnectionOptions,
     tokens: PacingOptions,
     money: MoneyOptions,
+    caching: CacheOptions,
 ) -> None:
     """Serve selections and answers over HTTP, with a web page at /."""
     from mio_rag.generation import check_generator
@@ -144,7 +146,7 @@ def serve(
     from mio_rag.service.curve import read_curve
     from mio_rag.service.limits import ConnectionLimits, ServiceLimits
     from mio_rag.service.pacing import make_pacing
-    from mio_rag.service.run import ServiceSettings, check, read_key
+    from mio_rag.service.run import Kept, ServiceSettings, check, read_key
     from mio_rag.service.run import serve as run
 
     output, examples = open_output(False), tuple(example or ())
@@ -155,7 +157,7 @@ def serve(
         check(where, key, without_key)
         return key
 
-    bounds, connections, key, pacing, prices, *_ = collect(
+    bounds, connections, key, pacing, prices, keeping, *_ = collect(
         lambda: ServiceLimits(**vars(limits)),
         lambda: ConnectionLimits(**{k: v for k, v in vars(clients).items() if v is not None}),
         checked,
@@ -163,10 +165,12 @@ def serve(
             tokens.tokens_per_day, tokens.tokens_per_hour, tokens.pacer_state, index, workers
         ),
         lambda: money.money(),
+        caching.checked,
         lambda: check_index(index),
         lambda: check_generator(generator),
         lambda: None if curve is None else read_curve(curve),
     )
+    kept = None if keeping is None else Kept(str(caching.cache), **vars(keeping))
     settings = ServiceSettings(
         str(index),
         generator,
@@ -179,6 +183,7 @@ def serve(
         pacing,
         prices,
         None if curve is None else str(curve.resolve()),
+        kept,
     )
     shown = f"[{host}]" if ":" in host else host
 

@@ -287,10 +287,11 @@ def build_index(
     embedder: Embedder,
     name: str,
     name_of: Callable[[Passage], str] | None = None,
+    vectors: str = "exact",
 ) -> CorpusIndex:
     """A new index, with a progress bar while it is built."""
     from mio_rag.cli.progress import progress_bar
     from mio_rag.retrieval import CorpusIndex
 
     with progress_bar(f"embedding with {embedder.name}", len(passages)) as advance:
-        return CorpusIndex.build(passages, embedder, name, advance, name_of)
+        return CorpusIndex.build(passages, embedder, name, advance, name_of, vectors)

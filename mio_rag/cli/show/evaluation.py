@@ -40,8 +40,12 @@ def print_run(console: Terminal, run: Mapping[str, Any]) -> None:
     console.print(
         f"{run['dataset']}: {run['questions']} questions, {run['passages']} passages, "
         f"embedder {run['embedder']}, reader {run['generator'] or 'none'}, pool {run['pool']}, "
-        f"{run['seconds']:.0f} s\n"
+        f"{run['seconds']:.0f} s"
     )
+    named = (run["settings"].get("instruments") or {}).items()
+    if named:
+        console.print("; ".join(f"{kind}: {one['name']}" for kind, one in named), soft_wrap=True)
+    console.print("")
 
 
 def print_sets(console: Terminal, by_set: Sequence[Record]) -> None:

@@ -10,7 +10,9 @@ from mio_rag.cli.terminal import Terminal, printable, styled
 from mio_rag.formulations.numbers import plural
 
 if TYPE_CHECKING:
+    from mio_rag.answer_cache import Hit
     from mio_rag.corpora.dataset import LeftOut
+    from mio_rag.refusal.model import Verdict
     from mio_rag.selection.result import Selection
     from mio_rag.solvers.result import SolveResult
     from mio_rag.types import Answer
@@ -141,6 +143,40 @@ def print_answer(console: Terminal, answer: Answer) -> None:
         style="dim",
         soft_wrap=not console.is_terminal,
     )
+
+
+def print_verdict(console: Terminal, verdict: Verdict, answer: Answer) -> None:
+    """A refusal, or the answer with how sure it is that there is one."""
+    if not verdict.refused:
+        print_answer(console, answer)
+        console.print(f"{verdict.explain()}\n", style="dim", soft_wrap=not console.is_terminal)
+        return
+    console.print(f"{verdict.explain()[0].upper()}{verdict.explain()[1:]}.", style="bold", soft_wrap=True)
+    told = answer.text or "(no answer)"
+    console.print(f"{answer.generator} would have said: {told}\n", style="dim", soft_wrap=True)
+
+
+def print_known(console: Terminal, known: Hit) -> None:
+    """An answer that was given before, what it was given to, and what had been read for it."""
+    told = known.answer
+    nothing = "Not in these passages." if told.get("refusal", {}).get("refused") else "(no answer)"
+    console.print(told["answer"] or nothing, style="bold", soft_wrap=not console.is_terminal)
+    asked = "the same question" if known.cosine is None else f"'{known.question}' (cosine {known.cosine:.3f})"
+    console.print(
+        f"cached: {told['generator']} said it {_ago(known.age_seconds)} to {asked}; nothing was asked now\n",
+        style="dim",
+        soft_wrap=not console.is_terminal,
+    )
+    titles = {p["id"]: p["title"] for p in told["passages"]}
+    read = ", ".join(f"{i} ({titles[i]})" if titles.get(i) else i for i in told["selected_ids"])
+    console.print(f"read then: {read or 'nothing'}", soft_wrap=not console.is_terminal)
+
+
+def _ago(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} seconds ago"
 
 
 def print_result(console: Terminal, result: SolveResult, tokens_used: float | None) -> None:

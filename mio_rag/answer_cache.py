@@ -1,0 +1,343 @@
+"""Answers that were given before, on disk: the same question of the same index costs nothing twice.
+
+An answer is found by the question (in lower case, however it is spaced, with or without a question mark), the
+content of the index, every setting, the model and the version of mio-rag. By meaning, which is off unless it
+is asked for, it is also found by a question whose embedding is close: such a hit can be wrong, and `mio-rag
+false-hits` measures how often.
+
+One SQLite file, which several processes may share. It holds no more answers and no older ones than it is
+told; those of another index are deleted when it is opened. A cache of another version is put aside, never
+read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import threading
+import time
+import unicodedata
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mio_rag.errors import InputError
+from mio_rag.files import make_parent
+from mio_rag.generation.protocol import Generator
+from mio_rag.retrieval.index import CorpusIndex
+
+__all__ = ["AnswerCache", "CacheSettings", "Hit", "digest_of", "index_digest", "model_of", "normal_question"]
+
+_OURS = 0x6D696F72  # "mior": SQLite's application id
+_VERSION = 1
+_TABLE = """CREATE TABLE IF NOT EXISTS answers (
+    key BLOB PRIMARY KEY, scope BLOB NOT NULL, corpus BLOB NOT NULL, question TEXT NOT NULL,
+    answer TEXT NOT NULL, vector BLOB, made REAL NOT NULL, used REAL NOT NULL) WITHOUT ROWID"""
+_DAY = 86_400.0
+
+
+def normal_question(question: str) -> str:
+    """A question as the cache compares it: lower case, single blanks, no question mark or stop at its end."""
+    return " ".join(unicodedata.normalize("NFC", question).casefold().split()).rstrip("?!. ")
+
+
+def digest_of(settings: Mapping[str, Any]) -> str:
+    """A digest of settings as plain data, and of the version of mio-rag."""
+    from mio_rag import __version__
+
+    told = json.dumps({"mio-rag": __version__, **settings}, sort_keys=True)
+    return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def model_of(generator: Generator) -> str:
+    """What a reader's answers go by: all that it tells of itself, or its name where that is all."""
+    return generator.identity or generator.name
+
+
+def index_digest(index: CorpusIndex) -> str:
+    """A digest of every passage of an index, and of its embedder."""
+    digest = hashlib.sha256(index.embedder.fingerprint.encode())
+    for p in index.passages:
+        digest.update(json.dumps([p.id, p.title, p.text, p.source]).encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """What a cache holds, and what it takes for the same question.
+
+    Parameters
+    ----------
+    entries : int
+        Most answers, >= 1; those that were not asked for the longest time go first.
+    days : float
+        Oldest answer, > 0.
+    by_meaning : float or None
+        Cosine of two questions, in (0, 1], from which on an answer serves both; None: only the same question.
+
+    Raises
+    ------
+    InputError
+        With every problem found.
+    """
+
+    entries: int = 10_000
+    days: float = 30.0
+    by_meaning: float | None = None
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.entries < 1:
+            problems.append(f"entries={self.entries} must be >= 1")
+        if not self.days > 0:
+            problems.append(f"days={self.days:g} must be above 0")
+        if self.by_meaning is not None and not 0 < self.by_meaning <= 1:
+            problems.append(f"by_meaning={self.by_meaning:g} must be a cosine in (0, 1]")
+        if problems:
+            raise InputError(problems)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """An answer that was given before.
+
+    Parameters
+    ----------
+    answer : dict
+        As it was kept.
+    question : str
+        What it was given to.
+    cosine : float or None
+        With that question, where it is another one; None: it is the same.
+    age_seconds : float
+        Since it was given.
+    """
+
+    answer: dict[str, Any]
+    question: str
+    cosine: float | None
+    age_seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, without the answer."""
+        return {"question": self.question, "cosine": self.cosine, "age_seconds": self.age_seconds}
+
+
+class AnswerCache:
+    """Answers to questions asked of one index.
+
+    Parameters
+    ----------
+    path : str or Path
+        The SQLite file; made when the first answer is kept.
+    corpus : str
+        Digest of the index; see `index_digest`.
+    embed : callable, optional
+        Question -> unit vector; needed for answers by meaning, and called by one thread at a time.
+    clock : callable
+        Seconds since 1970.
+
+    Attributes
+    ----------
+    counts : Counter
+        Of "same", "meaning" and "new" questions, since it was opened.
+
+    Raises
+    ------
+    InputError
+        If the file is something else than such a cache.
+
+    Notes
+    -----
+    A file that can no longer be read or written causes a warning and finds nothing: a cache must never cost
+    an answer.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        corpus: str,
+        settings: CacheSettings | None = None,
+        embed: Callable[[str], ArrayLike] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.path, self.settings = Path(path).expanduser(), settings or CacheSettings()
+        if self.settings.by_meaning is not None and embed is None:
+            raise InputError("answers by meaning need an embedder: give embed")
+        self._embed, self._embedding = embed, threading.Lock()
+        self._corpus, self._clock = bytes.fromhex(corpus), clock
+        self.counts: Counter[str] = Counter()
+        self._put_aside()
+        if self.path.exists():
+            with self._warned("opened"), self._connected() as connection:
+                connection.execute("DELETE FROM answers WHERE corpus != ?", (self._corpus,))
+
+    @classmethod
+    def of(cls, path: str | Path, index: CorpusIndex, settings: CacheSettings | None = None) -> AnswerCache:
+        """The cache for an index, whose embedder compares meanings."""
+        return cls(path, index_digest(index), settings, lambda q: index.embedder.encode([q])[0])
+
+    def get(self, question: str, scope: str) -> Hit | None:
+        """The answer that the question was given before; None: it is new.
+
+        Parameters
+        ----------
+        scope : str
+            Digest of the settings and the model; see `digest_of`.
+        """
+        found = None
+        if self.path.exists():
+            with self._warned("read"), self._connected() as connection:
+                found = self._same(connection, question, scope)
+                if found is None and (vector := self._vector(question)) is not None:
+                    found = self._similar(connection, vector, scope)
+        self.counts["new" if found is None else "same" if found.cosine is None else "meaning"] += 1
+        return found
+
+    def put(self, question: str, scope: str, answer: Mapping[str, Any]) -> None:
+        """Keep an answer, and let go of what is too old or too much."""
+        now, vector = self._clock(), self._vector(question)
+        held = None if vector is None else vector.tobytes()
+        text = json.dumps(dict(answer), allow_nan=False)
+        make_parent(self.path)
+        with self._warned("written"), self._connected() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    self._key(question, scope),
+                    bytes.fromhex(scope),
+                    self._corpus,
+                    question,
+                    text,
+                    held,
+                    now,
+                    now,
+                ),
+            )
+            connection.execute("DELETE FROM answers WHERE made < ?", (now - self.settings.days * _DAY,))
+            connection.execute(
+                "DELETE FROM answers WHERE key IN (SELECT key FROM answers ORDER BY used DESC, key LIMIT -1 "
+                "OFFSET ?)",
+                (self.settings.entries,),
+            )
+
+    def __len__(self) -> int:
+        if not self.path.exists():
+            return 0
+        with self._warned("read"), self._connected() as connection:
+            return int(connection.execute("SELECT count(*) FROM answers").fetchone()[0])
+        return 0
+
+    def _vector(self, question: str) -> NDArray[np.float32] | None:
+        """The question's embedding, where answers are found by meaning."""
+        if self._embed is None or self.settings.by_meaning is None:
+            return None
+        with self._embedding:
+            return np.asarray(self._embed(question), dtype=np.float32)
+
+    def _key(self, question: str, scope: str) -> bytes:
+        told = json.dumps([normal_question(question), scope, self._corpus.hex()])
+        return hashlib.sha256(told.encode()).digest()
+
+    def _same(self, connection: sqlite3.Connection, question: str, scope: str) -> Hit | None:
+        return self._hit(connection, self._key(question, scope), None)
+
+    def _similar(self, connection: sqlite3.Connection, vector: NDArray[np.float32], scope: str) -> Hit | None:
+        rows = connection.execute(
+            "SELECT key, vector FROM answers WHERE scope = ? AND corpus = ? AND made >= ? "
+            "AND vector IS NOT NULL",
+            (bytes.fromhex(scope), self._corpus, self._oldest()),
+        ).fetchall()
+        rows = [(key, held) for key, held in rows if len(held) == vector.nbytes]
+        if not rows:
+            return None
+        cosines = (
+            np.frombuffer(b"".join(held for _, held in rows), np.float32).reshape(len(rows), -1) @ vector
+        )
+        best = int(cosines.argmax())
+        assert self.settings.by_meaning is not None
+        if cosines[best] < self.settings.by_meaning:
+            return None
+        return self._hit(connection, rows[best][0], float(cosines[best]))
+
+    def _hit(self, connection: sqlite3.Connection, key: bytes, cosine: float | None) -> Hit | None:
+        row = connection.execute(
+            "SELECT question, answer, made FROM answers WHERE key = ? AND made >= ?", (key, self._oldest())
+        ).fetchone()
+        if row is None:
+            return None
+        now = self._clock()
+        connection.execute("UPDATE answers SET used = ? WHERE key = ?", (now, key))
+        return Hit(json.loads(row[1]), row[0], cosine, max(0.0, now - row[2]))
+
+    def _oldest(self) -> float:
+        return self._clock() - self.settings.days * _DAY
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """A connection for one transaction, with the table in place."""
+        with closing(sqlite3.connect(self.path, timeout=30)) as connection, connection:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, _VERSION):  # another process has written it since
+                raise sqlite3.DatabaseError(f"version {version}, not {_VERSION}")
+            if version == 0:  # the version comes last: whoever sees it finds the table
+                connection.execute(_TABLE)
+                connection.execute(f"PRAGMA application_id = {_OURS}")
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
+            yield connection
+
+    def _put_aside(self) -> None:
+        """Rename a cache of another version; refuse what is no cache."""
+        if not self.path.exists() or (self.path.is_file() and self.path.stat().st_size == 0):
+            return
+        foreign = (
+            f"'{self.path}' is no answer cache of mio-rag: give another file, for instance answers.sqlite"
+        )
+        if not self.path.is_file():
+            raise InputError(foreign)
+        try:
+            with closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+                ours = connection.execute("PRAGMA application_id").fetchone()[0]
+                version = connection.execute("PRAGMA user_version").fetchone()[0]
+                tables = [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master")]
+        except sqlite3.Error as error:
+            raise InputError(f"{foreign} ({error})") from error
+        if ours == version == 0 and set(tables) <= {_TABLE.replace("IF NOT EXISTS ", "")}:
+            return  # another process is just making it
+        if ours != _OURS:
+            raise InputError(foreign)
+        if version != _VERSION:
+            aside = _free(self.path.with_name(f"{self.path.name}.version-{version}"))
+            os.replace(self.path, aside)
+            warnings.warn(
+                f"'{self.path}' was written by another version of mio-rag (format {version}, not "
+                f"{_VERSION}): it is put aside as '{aside.name}', and a new one is begun",
+                stacklevel=3,
+            )
+
+    @contextmanager
+    def _warned(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.Error, ValueError, TypeError) as error:  # the last two: damaged rows
+            warnings.warn(
+                f"the answer cache '{self.path}' cannot be {what} ({error}): continuing without it",
+                stacklevel=4,
+            )
+
+
+def _free(path: Path) -> Path:
+    """The path, or the first with a number behind it that is free."""
+    number, found = 2, path
+    while found.exists():
+        found, number = path.with_name(f"{path.name}-{number}"), number + 1
+    return found

@@ -1,0 +1,97 @@
+"""``mio-rag profile``: memory and seconds of answering a question."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mio_rag.cli.options.shared import GeneratorSpec, Json, load_index
+from mio_rag.cli.output import open_output
+from mio_rag.errors import collect
+
+__all__ = ["profile"]
+
+_QUERIES = 200  # of the index's own passages, where no questions are given
+
+
+def profile(
+    index: Annotated[Path, typer.Argument(help="Folder of an index.")],
+    question: Annotated[
+        str, typer.Option("--question", help="What is asked.")
+    ] = "What is said about it, and when?",
+    generator: GeneratorSpec = "extractive",
+    device: Annotated[
+        bool,
+        typer.Option(
+            "--device",
+            help="Every form of the index: vectors exact, 8bit or pq; texts in memory or on disk; with what "
+            "recall.",
+        ),
+    ] = False,
+    questions: Annotated[
+        str | None,
+        typer.Option(
+            "--questions",
+            help="With --device: compare the nearest passages of these questions. [of passages of the index]",
+        ),
+    ] = None,
+    mapped: Annotated[
+        bool, typer.Option("--mapped", help="Leave texts and the lexical index on disk.")
+    ] = False,
+    json_output: Json = False,
+) -> None:
+    """Measure peak memory and processor seconds, each component in a process of its own."""
+    import numpy as np
+
+    from mio_rag.cli.show.tables import Field, print_fields
+    from mio_rag.corpora.load import check_source, load_questions
+    from mio_rag.evaluation.footprint import fits, footprints
+    from mio_rag.generation import check_generator
+    from mio_rag.retrieval.index import check_index
+
+    output = open_output(json_output)
+    collect(
+        lambda: check_index(index),
+        lambda: check_generator(generator),
+        lambda: None if questions is None else check_source(questions),
+    )
+    parts = footprints(index, question, generator, mapped=mapped)
+    forms = []
+    if device:
+        corpus = load_index(index)
+        if questions is None:
+            drawn = np.random.default_rng(0).permutation(len(corpus))[:_QUERIES]
+            queries = corpus.embeddings(sorted(map(int, drawn)))
+        else:
+            queries = corpus.embedder.encode([q.text for q in load_questions(questions)])
+        forms = fits(corpus, queries, question)
+    if json_output:
+        output.json({"components": [vars(p) for p in parts], "forms": [f.to_dict() for f in forms]})
+        return
+    print_fields(
+        output.console,
+        [Field("component", [p.component for p in parts], "left")],
+        [
+            Field("peak MB", [f"{p.peak_mb:.0f}" for p in parts]),
+            Field("added MB", [f"{p.added_mb:.0f}" for p in parts]),
+            Field("CPU s", [f"{p.seconds:.2f}" for p in parts]),
+        ],
+    )
+    if forms:
+        said = "of these questions" if questions is not None else "of passages of the index"
+        output.console.print(f"\nforms of the index; recall of the 10 nearest {said}\n")
+        print_fields(
+            output.console,
+            [
+                Field("vectors", [f.vectors for f in forms], "left"),
+                Field("texts", ["on disk" if f.mapped else "in memory" for f in forms], "left"),
+            ],
+            [
+                Field("recall", [f"{f.recall:.3f}" for f in forms]),
+                Field("vectors MB", [f"{f.vectors_mb:.1f}" for f in forms]),
+                Field("peak MB", [f"{f.peak_mb:.0f}" for f in forms]),
+                Field("MB above the model", [f"{f.above_model_mb:.0f}" for f in forms]),
+            ],
+        )

@@ -1,0 +1,215 @@
+"""Peak memory and processor seconds of answering a question, each component in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.control.costs import peak_memory_mb
+from mio_rag.errors import InputError, MioRagError
+from mio_rag.retrieval.compact import VECTOR_KINDS, make_dense
+from mio_rag.retrieval.index import CorpusIndex
+
+__all__ = ["COMPONENTS", "Fit", "Footprint", "fits", "footprints", "recall_of"]
+
+#: In the order in which a question meets them; each is measured with all before it.
+COMPONENTS = ("program", "embedder", "index", "search", "selection", "answer")
+_DEPTH = 10
+_MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a process needed that went as far as a component.
+
+    Parameters
+    ----------
+    peak_mb : float
+        Largest resident memory, in megabytes (10^6 bytes).
+    added_mb : float
+        More than that of the component before.
+    seconds : float
+        Processor time of this component.
+    """
+
+    component: str
+    peak_mb: float
+    added_mb: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What an index needs in one form.
+
+    Parameters
+    ----------
+    vectors : str
+        See `mio_rag.retrieval.compact`.
+    mapped : bool
+        Whether texts and the lexical index stay on disk.
+    recall : float
+        Share of the 10 nearest passages of the exact vectors that are among the 10 nearest of these.
+    peak_mb, above_model_mb : float
+        Of a process that answers a question; and beyond one that has only loaded the embedder.
+    vectors_mb : float
+        File of the vectors.
+    """
+
+    vectors: str
+    mapped: bool
+    recall: float
+    peak_mb: float
+    above_model_mb: float
+    vectors_mb: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def footprints(
+    index: str | Path, question: str, generator: str = "extractive", *, mapped: bool = False
+) -> list[Footprint]:
+    """Memory and seconds of every component.
+
+    Raises
+    ------
+    InputError
+        If a process fails, with what it said.
+    """
+    found: list[Footprint] = []
+    for component in COMPONENTS:
+        told = {
+            "upto": component,
+            "index": str(index),
+            "question": question,
+            "generator": generator,
+            "mapped": mapped,
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", __name__, json.dumps(told)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            said = done.stderr.strip().splitlines()
+            raise InputError(
+                f"'{component}' could not be measured: {said[-1] if said else 'no reason given'}"
+            )
+        measured = json.loads(done.stdout)
+        before = found[-1].peak_mb if found else 0.0
+        peak = measured["peak_mb"]
+        found.append(Footprint(component, peak, max(0.0, peak - before), measured["seconds"]))
+    return found
+
+
+def fits(index: CorpusIndex, queries: NDArray[np.float32], question: str) -> list[Fit]:
+    """Every form of an index: what it needs, and what recall it costs.
+
+    Parameters
+    ----------
+    index : CorpusIndex
+        With exact vectors.
+    queries : ndarray, shape (m, d)
+        Unit vectors whose nearest passages are compared.
+
+    Raises
+    ------
+    InputError
+        If the vectors of the index are compressed already.
+    """
+    vectors = index.embeddings(range(len(index)))
+    exact = make_dense(vectors)
+    if type(index._dense) is not type(exact):
+        raise InputError("the index has compressed vectors: give one that was built with --vectors exact")
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in VECTOR_KINDS:
+            try:
+                dense = make_dense(vectors, kind)
+            except InputError:  # too few passages for product codes
+                continue
+            path = replace(index, _dense=dense).save(Path(folder) / kind)
+            recall = recall_of(exact, dense, queries)
+            for mapped in (False, True):
+                by_name = {f.component: f for f in footprints(path, question, mapped=mapped)}
+                peak = by_name["answer"].peak_mb
+                size = (path / "dense.faiss").stat().st_size / _MEGABYTE
+                above = peak - by_name["embedder"].peak_mb
+                found.append(Fit(kind, mapped, recall, peak, above, size))
+    return found
+
+
+def recall_of(exact: Any, other: Any, queries: NDArray[np.float32], depth: int = _DEPTH) -> float:
+    """Mean share of the nearest rows of one FAISS index that are among as many nearest of another."""
+    depth = min(depth, int(exact.ntotal))
+    wanted, got = exact.search(queries, depth)[1], other.search(queries, depth)[1]
+    return float(np.mean([len(set(a) & set(b)) / depth for a, b in zip(wanted, got, strict=True)]))
+
+
+# In the process that is measured ---------------------------------------------------------------------------
+
+
+def _work(told: dict[str, Any]) -> dict[str, float]:
+    """Go as far as a component, and tell what that took."""
+    state: dict[str, Any] = {}
+
+    def embedder() -> None:
+        from mio_rag.reading import read_json
+        from mio_rag.retrieval.embedders import make_embedder
+
+        folder = Path(told["index"])
+        state["embedder"] = make_embedder(read_json(folder / "manifest.json")["embedder"], folder)
+        state["embedder"].encode([told["question"]])
+
+    def index() -> None:
+        state["index"] = CorpusIndex.load(told["index"], state["embedder"], mapped=told["mapped"])
+
+    def search() -> None:
+        from mio_rag.generation import make_generator
+        from mio_rag.retrieval.retriever import Retriever
+
+        state["generator"] = make_generator(told["generator"])
+        state["pool"] = Retriever(state["index"], counter=state["generator"]).retrieve(told["question"])
+
+    def selection() -> None:
+        from mio_rag.selection.selector import Selector
+
+        state["selection"] = Selector().select(state["pool"], 256, state["generator"])
+
+    def answer() -> None:
+        from mio_rag.generation import build_prompt
+        from mio_rag.types import Question
+
+        prompt = build_prompt(Question("question", told["question"]), state["selection"].passages)
+        state["generator"].generate(prompt, max_tokens=32)
+        state["generator"].close()
+
+    steps: Sequence[Callable[[], None]] = (lambda: None, embedder, index, search, selection, answer)
+    seconds = 0.0
+    for name, step in zip(COMPONENTS, steps, strict=True):
+        start = time.process_time()
+        step()
+        seconds = time.process_time() - start
+        if name == told["upto"]:
+            break
+    peak = peak_memory_mb()
+    if peak is None:
+        raise InputError("this system does not tell how much memory a process held")
+    return {"peak_mb": peak, "seconds": seconds}
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(_work(json.loads(sys.argv[1]))))
+    except MioRagError as error:
+        sys.exit(str(error))

@@ -1,0 +1,1 @@
+"""Questions that the passages do not answer: how probable that is, when to refuse, and how well that goes."""

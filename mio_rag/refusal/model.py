@@ -1,0 +1,148 @@
+"""How probable it is that the passages do not answer a question, and from which probability on to refuse."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mio_rag.errors import DataError, InputError
+from mio_rag.files import write_atomically
+from mio_rag.reading import read_json
+from mio_rag.refusal.signs import SIGNS, signs_of
+from mio_rag.selection.result import Selection
+from mio_rag.types import Answer
+
+__all__ = ["Refusal", "Verdict"]
+
+_FORMAT = "mio-rag refusal 1"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an answer is refused.
+
+    Parameters
+    ----------
+    probability : float
+        That the passages do not answer the question, in (0, 1).
+    """
+
+    probability: float
+    threshold: float
+
+    @property
+    def refused(self) -> bool:
+        """Whether the probability is above the threshold."""
+        return self.probability > self.threshold
+
+    def explain(self) -> str:
+        """In words."""
+        there = f"probability {self.probability:.2f} that they do not answer it"
+        if self.refused:
+            return f"not in these passages: {there}, above the threshold of {self.threshold:.2f}"
+        return f"answered: {there}, not above the threshold of {self.threshold:.2f}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**asdict(self), "refused": self.refused}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A logistic model of signs; see `mio_rag.refusal.signs`.
+
+    Parameters
+    ----------
+    weights : tuple of float
+        One for each of `SIGNS`.
+    constant : float
+    threshold : float
+        In [0, 1].
+    embedder : str
+        Fingerprint of the index's embedder that it was fitted with.
+    reader : str
+        Name of the generator that it was fitted with.
+    provenance : dict
+        Data, counts, seed, versions, and what was measured on the other part.
+
+    Raises
+    ------
+    InputError
+        For numbers that are not finite, or not as many as there are signs.
+    """
+
+    weights: tuple[float, ...]
+    constant: float
+    threshold: float
+    embedder: str
+    reader: str
+    provenance: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        problems = []
+        if len(self.weights) != len(SIGNS):
+            problems.append(f"it has {len(self.weights)} weights, and there are {len(SIGNS)} signs")
+        if not all(map(math.isfinite, (*self.weights, self.constant))):
+            problems.append("its weights must be finite")
+        if not 0 <= self.threshold <= 1:
+            problems.append(f"threshold={self.threshold} must be between 0 and 1")
+        if problems:
+            raise InputError(problems)
+
+    def judge(self, question: str, selection: Selection, answer: Answer) -> Verdict:
+        """The verdict on an answer from a selection."""
+        value = self.constant + float(np.dot(self.weights, signs_of(question, selection, answer)))
+        return Verdict(0.5 * (1 + math.tanh(value / 2)), self.threshold)
+
+    def check_fits(self, embedder: str, reader: str) -> None:
+        """Raise `InputError` where index or reader are others than those of the fit."""
+        problems = []
+        if embedder != self.embedder:
+            problems.append(
+                "the refusal model was fitted with another embedder than that of this index: cosines of one "
+                "mean nothing for the other; fit it on this index (mio-rag unanswerable)"
+            )
+        if reader != self.reader:
+            problems.append(
+                f"the refusal model was fitted with the reader {self.reader}, and this one is {reader}: fit "
+                "it with this one (mio-rag unanswerable)"
+            )
+        if problems:
+            raise InputError(problems)
+
+    def save(self, path: Path) -> None:
+        """Write the JSON file."""
+        told = {"format": _FORMAT, "signs": list(SIGNS), **asdict(self)}
+        write_atomically(path, json.dumps(told, indent=1, allow_nan=False) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Refusal:
+        """What `save` wrote.
+
+        Raises
+        ------
+        DataError
+            If it is something else, of another version or damaged.
+        """
+        told = read_json(path, DataError)
+        expected = f"'{path}' is no refusal model: write one with `mio-rag unanswerable`"
+        if not isinstance(told, dict) or not str(told.get("format", "")).startswith("mio-rag refusal"):
+            raise DataError(expected)
+        if told["format"] != _FORMAT or told.get("signs") != list(SIGNS):
+            raise DataError(f"'{path}' is of another version ({told['format']}, not {_FORMAT}): fit it again")
+        try:
+            return cls(
+                tuple(map(float, told["weights"])),
+                float(told["constant"]),
+                float(told["threshold"]),
+                str(told["embedder"]),
+                str(told["reader"]),
+                dict(told["provenance"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"'{path}' is a damaged refusal model ({error}): fit it again") from error

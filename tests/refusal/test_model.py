@@ -1,0 +1,151 @@
+"""A refusal model: signs by hand, a fit that finds what is there, files, and the command line."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from mio_rag.candidates import Candidates
+from mio_rag.cli.app import app
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.errors import DataError, InputError
+from mio_rag.generation import ExtractiveGenerator
+from mio_rag.refusal.fitting import Observed, fit_refusal, observe
+from mio_rag.refusal.model import Refusal, Verdict
+from mio_rag.refusal.signs import SIGNS, signs_of
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.selection.selector import Selector
+from mio_rag.types import Answer, Question
+
+
+def answer(text: str) -> Answer:
+    return Answer(text, 10, 2, 0.0, "extractive")
+
+
+def test_signs_by_hand() -> None:
+    pool = Candidates(
+        ["p", "q", "r"], ["Ada baked dark bread. It rained.", "The Po is long.", "Ada sang."],
+        relevance=np.array([0.5, 0.4, 0.1]), tokens=np.ones(3, dtype=int),
+        embeddings=np.array([[1, 0], [0.6, 0.8], [0, 1]]), query_embedding=np.array([0.8, 0.6]),
+        scores={"bm25": np.array([2.0, 1.0, 4.0])},
+    )  # fmt: skip
+    chosen = Selector.raw(redundancy_weight=0, must_include=["p", "q"], must_exclude=["r"]).select(pool, 3)
+    signs = dict(zip(SIGNS, signs_of("Who baked the white bread?", chosen, answer("Ada")), strict=True))
+    assert signs == {
+        "best_cosine": pytest.approx(0.96), "mean_cosine": pytest.approx(0.88), "lexical": 0.5,
+        "best_relevance": 0.5,
+        # of bake, white, bread the first sentence has two
+        "sentence_cover": pytest.approx(2 / 3), "answer_cover": pytest.approx(2 / 3), "said": 1.0,
+    }  # fmt: skip
+    assert signs_of("Who baked?", chosen, answer("Bert"))[5] == 0  # said nowhere
+    assert signs_of("Who baked?", chosen, answer(" "))[6] == 0
+    none = Selector.raw(redundancy_weight=0, must_exclude=["p", "q", "r"]).select(pool, 3)
+    assert not signs_of("Who baked?", none, answer("Ada")).any()
+
+
+def made(n: int, told: float, seed: int = 0) -> list[Observed]:
+    """Questions of both kinds, whose first sign tells them apart as well as it is told."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for k in range(n):
+        known = bool(rng.random() < 0.5)
+        signs = rng.normal(size=len(SIGNS))
+        signs[0] += told * known
+        question = Question(f"q{k}", "?", ("Ada",) if known else (), type="" if known else "unanswerable")
+        rows.append(Observed(question, "Ada", signs))
+    return rows
+
+
+def test_a_sign_that_tells_is_found_and_measured_on_the_other_half(river_index: CorpusIndex) -> None:
+    model, scores = fit_refusal(made(600, 4.0), river_index, ExtractiveGenerator())
+    assert model.weights[0] < -1
+    assert max(map(abs, model.weights[1:])) < 0.5
+    assert scores["model"].f1 > 0.9
+    assert scores["never refuse"].no_answer == 0
+    assert scores["always refuse"].has_answer_f1 == 0
+    assert scores["never refuse"].f1 + scores["always refuse"].f1 == pytest.approx(1)
+    assert scores["model"].questions + model.provenance["fitted_on"] == 600
+    assert 0 < model.provenance["brier"] < 0.1
+
+
+def test_where_nothing_tells_the_model_gains_nothing(river_index: CorpusIndex) -> None:
+    _, scores = fit_refusal(made(400, 0.0), river_index, ExtractiveGenerator())
+    best = max(scores["never refuse"].f1, scores["always refuse"].f1)
+    assert abs(scores["model"].f1 - best) < 0.1
+
+
+def test_too_few_questions_are_refused(river_index: CorpusIndex) -> None:
+    with pytest.raises(DataError, match="each half needs 20"):
+        fit_refusal(made(60, 1.0), river_index, ExtractiveGenerator())
+    with pytest.raises(DataError, match="each half needs 20"):
+        fit_refusal([], river_index, ExtractiveGenerator())
+
+
+def test_only_questions_with_a_key_are_observed(rivers: Dataset, river_index: CorpusIndex) -> None:
+    more = (*rivers.questions[:2], Question("x", "Which?"), Question("y", "Who?", type="unanswerable"))
+    seen = observe(replace(rivers, questions=more), river_index, ExtractiveGenerator())
+    assert [o.question.id for o in seen] == [*(q.id for q in rivers.questions[:2]), "y"]
+    assert all(o.signs.shape == (len(SIGNS),) for o in seen)
+
+
+MODEL = Refusal((-1.0, *[0.0] * 6), 0.5, 0.6, "tfidf:1", "extractive", {"seed": 0})
+
+
+def test_a_model_comes_back_as_it_was(tmp_path: Path) -> None:
+    MODEL.save(tmp_path / "m.json")
+    assert Refusal.load(tmp_path / "m.json") == MODEL
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format": "mio-rag refusal 2"}, "another version"), ({"format": "other"}, "no refusal model"),
+        ({"signs": ["other"]}, "another version"), ({"weights": [1.0]}, "damaged"),
+        ({"threshold": 2.0}, "damaged"), ({"weights": "x"}, "damaged"), ({"provenance": 3}, "damaged"),
+    ],
+)  # fmt: skip
+def test_foreign_and_damaged_files_are_refused(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+    MODEL.save(tmp_path / "m.json")
+    told = json.loads((tmp_path / "m.json").read_text()) | changes
+    (tmp_path / "m.json").write_text(json.dumps(told))
+    with pytest.raises(DataError, match=said):
+        Refusal.load(tmp_path / "m.json")
+
+
+def test_another_embedder_or_reader_is_refused() -> None:
+    MODEL.check_fits("tfidf:1", "extractive")
+    with pytest.raises(InputError) as raised:
+        MODEL.check_fits("tfidf:2", "gguf:x")
+    assert len(raised.value.problems) == 2
+
+
+def test_a_verdict_in_words() -> None:
+    assert Verdict(0.83, 0.6).explain() == (
+        "not in these passages: probability 0.83 that they do not answer it, above the threshold of 0.60"
+    )
+    assert not Verdict(0.6, 0.6).refused
+
+
+def test_ask_refuses_in_words(
+    tmp_path: Path, rivers: Dataset, river_index: CorpusIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    index, file = tmp_path / "index", tmp_path / "m.json"
+    river_index.save(index)
+    fits = replace(MODEL, embedder=river_index.embedder.fingerprint)
+    command = ["ask", str(index), rivers.questions[0].text, "--refusal", str(file)]
+    for constant, refused in ((9.0, True), (-9.0, False)):
+        replace(fits, constant=constant).save(file)
+        told = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+        assert told["refusal"]["refused"] is refused
+        assert (told["answer"] == "") is refused
+        shown = CliRunner().invoke(app, command).stdout
+        assert shown.startswith("Not in these passages: probability") is refused
+        assert ("would have said" in shown) is refused
+    MODEL.save(file)
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2
+    assert "another embedder" in done.output

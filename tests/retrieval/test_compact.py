@@ -1,0 +1,92 @@
+"""Compressed vectors and texts on disk: the same answers, or as near as they say."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.errors import InputError
+from mio_rag.evaluation.footprint import footprints, recall_of
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.retrieval.compact import MappedPassages, check_vectors, make_dense
+
+
+def unit(n: int, d: int, seed: int = 0) -> np.ndarray:
+    rows = np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "least"), [("exact", 4.0, 1.0), ("8bit", 1.0, 0.95), ("pq", 0.25, 0.2)]
+)
+def test_fewer_bytes_find_nearly_the_same(kind: str, size: float, least: float) -> None:
+    import faiss
+
+    vectors = unit(1000, 32)
+    exact, dense = make_dense(vectors), make_dense(vectors, kind)
+    assert dense.sa_code_size() == size * 32
+    assert recall_of(exact, dense, unit(50, 32, seed=1)) >= least
+    back = dense.reconstruct_batch(np.arange(5))
+    assert np.abs(back - vectors[:5]).max() <= {"exact": 0.0, "8bit": 0.01, "pq": 0.5}[kind]
+    again = faiss.deserialize_index(faiss.serialize_index(dense))
+    assert np.array_equal(again.search(vectors[:3], 5)[1], dense.search(vectors[:3], 5)[1])
+
+
+def test_recall_by_hand() -> None:
+    exact = make_dense(np.eye(4, dtype=np.float32))
+    turned = make_dense(np.eye(4, dtype=np.float32)[[1, 0, 2, 3]])
+    query = np.array([[1.0, 0.5, 0.1, 0.0]], dtype=np.float32)
+    assert recall_of(exact, turned, query, 1) == 0  # row 0 against row 1
+    assert recall_of(exact, turned, query, 2) == 1
+    assert recall_of(exact, turned, query, 99) == 1
+
+
+def test_what_cannot_be_compressed_is_said() -> None:
+    with pytest.raises(InputError, match="at least 256 vectors"):
+        make_dense(unit(100, 32), "pq")
+    with pytest.raises(InputError, match="multiple of 4 dimensions"):
+        make_dense(unit(300, 30), "pq")
+    with pytest.raises(InputError, match="did you mean '8bit'"):
+        check_vectors("8bits")
+
+
+@pytest.mark.parametrize("vectors", ["exact", "8bit"])
+def test_an_index_on_disk_answers_as_the_one_in_memory(rivers: Dataset, tmp_path: Path, vectors: str) -> None:
+    built = CorpusIndex.build(rivers.passages, "tfidf", rivers.name, vectors=vectors)
+    folder = built.save(tmp_path / "index")
+    mapped = CorpusIndex.load(folder, mapped=True)
+    assert isinstance(mapped.passages, MappedPassages)
+    assert (len(mapped), mapped.ids, tuple(mapped.passages)) == (len(built), built.ids, built.passages)
+    question = rivers.questions[0].text
+    one, other = (Retriever(index, pool=5).retrieve(question) for index in (built, mapped))
+    assert one.ids == other.ids
+    assert one.texts == other.texts
+    assert np.allclose(one.relevance, other.relevance)
+    again = mapped.save(tmp_path / "again")
+    assert (again / "passages.jsonl").read_bytes() == (folder / "passages.jsonl").read_bytes()
+
+
+def test_rows_are_found_whatever_stands_in_them(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    rows = ['{"id": "a", "text": "x\\ny"}', '{"id": "b", "text": "\u00e9\u4e2d"}', '{"id": "c", "text": "z"}']
+    path.write_text("\n".join(rows), encoding="utf-8")  # no end of line at the end of the file
+    found = MappedPassages(path)
+    assert found.ids == ("a", "b", "c")
+    assert [p.text for p in found] == ["x\ny", "\u00e9\u4e2d", "z"]
+    assert (found[-1].id, [p.id for p in found[1:]]) == ("c", ["b", "c"])
+    with pytest.raises(IndexError):
+        found[3]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda k: found[k % 3].id, range(300))) == ["a", "b", "c"] * 100
+
+
+def test_a_footprint_grows_component_by_component(rivers: Dataset, tmp_path: Path) -> None:
+    folder = CorpusIndex.build(rivers.passages, "tfidf", rivers.name).save(tmp_path / "index")
+    found = footprints(folder, rivers.questions[0].text)
+    assert [f.component for f in found] == ["program", "embedder", "index", "search", "selection", "answer"]
+    assert found[-1].peak_mb > found[0].peak_mb > 10
+    assert all(f.seconds >= 0 for f in found)
+    with pytest.raises(InputError, match="'embedder' could not be measured"):
+        footprints(tmp_path / "absent", "?")

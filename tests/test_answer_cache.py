@@ -1,0 +1,210 @@
+"""The answer cache: what it finds, what it never finds, what it lets go, and which files it touches."""
+
+import sqlite3
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mio_rag.answer_cache import AnswerCache, CacheSettings, digest_of, index_digest, normal_question
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.errors import InputError
+from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
+from mio_rag.types import Passage
+
+INDEX, OTHER = "aa" * 32, "bb" * 32
+SCOPE = digest_of({"budget": 256, "model": "m"})
+MEANINGS = {
+    "Who baked?": np.eye(2)[0], "Who made bread?": np.array([0.96, 0.28]), "When?": np.eye(2)[1],
+    "longer": np.eye(3)[0],
+}  # fmt: skip
+
+
+class Clock:
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def opened(path: Path, corpus: str = INDEX, clock: Clock | None = None, **settings: object) -> AnswerCache:
+    return AnswerCache(
+        path / "a.sqlite", corpus, CacheSettings(**settings), MEANINGS.__getitem__, clock or Clock()
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("question", "same"),
+    [
+        ("Who baked?", True), ("  who \n baked", True), ("WHO BAKED ?!", True), ("Who baked it?", False),
+        ("Who bake?", False), ("baked who", False), ("Who, baked", False),
+    ],
+)  # fmt: skip
+def test_the_same_question_is_found_however_it_is_written(tmp_path: Path, question: str, same: bool) -> None:
+    cache = opened(tmp_path)
+    cache.put("Who baked?", SCOPE, {"answer": "Ada"})
+    found = cache.get(question, SCOPE)
+    assert (found is not None) is same
+    if found is not None:
+        assert (found.answer, found.question, found.cosine) == ({"answer": "Ada"}, "Who baked?", None)
+    assert cache.counts == {"same" if same else "new": 1}
+
+
+def test_letters_that_look_alike_are_alike() -> None:
+    assert normal_question("Caf\u00e9?") == normal_question("cafe\u0301")
+    assert normal_question("Was 1.5?") == "was 1.5"
+
+
+def test_another_setting_model_index_or_version_finds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = opened(tmp_path)
+    cache.put("q", SCOPE, {"answer": "a"})
+    assert cache.get("q", digest_of({"budget": 255, "model": "m"})) is None
+    assert cache.get("q", digest_of({"budget": 256, "model": "n"})) is None
+    monkeypatch.setattr("mio_rag.__version__", "0.0.0")
+    assert cache.get("q", digest_of({"budget": 256, "model": "m"})) is None
+    assert len(cache) == 1
+    assert opened(tmp_path).get("q", SCOPE) is not None  # it is kept
+    assert len(opened(tmp_path, OTHER)) == 0  # the index is another one: dropped
+    assert opened(tmp_path).get("q", SCOPE) is None
+
+
+def test_by_meaning_only_on_request(tmp_path: Path) -> None:
+    opened(tmp_path).put("Who baked?", SCOPE, {"answer": "exact"})
+    cache = opened(tmp_path, by_meaning=0.95)
+    assert cache.get("Who made bread?", SCOPE) is None  # what was kept without meaning is found without
+    cache.put("Who baked?", SCOPE, {"answer": "Ada"})
+    assert opened(tmp_path).get("Who made bread?", SCOPE) is None
+    found = cache.get("Who made bread?", SCOPE)
+    assert found is not None
+    assert (found.answer, found.question, found.cosine) == (
+        {"answer": "Ada"}, "Who baked?", pytest.approx(0.96),
+    )  # fmt: skip
+    assert cache.get("When?", SCOPE) is None
+    assert cache.get("Who made bread?", digest_of({})) is None  # other settings
+    assert cache.get("longer", SCOPE) is None  # by another embedder
+    assert opened(tmp_path, by_meaning=0.97).get("Who made bread?", SCOPE) is None
+    assert cache.counts == {"meaning": 1, "new": 4}
+    with pytest.raises(InputError, match="need an embedder"):
+        AnswerCache(tmp_path / "a.sqlite", INDEX, CacheSettings(by_meaning=0.9))
+
+
+def test_the_closest_question_answers(tmp_path: Path) -> None:
+    cache = opened(tmp_path, by_meaning=0.2)
+    cache.put("Who baked?", SCOPE, {"answer": "1"})
+    cache.put("When?", SCOPE, {"answer": "2"})
+    found = cache.get("Who made bread?", SCOPE)
+    assert found is not None
+    assert found.answer == {"answer": "1"}
+
+
+def test_old_answers_are_not_given_and_go(tmp_path: Path) -> None:
+    clock = Clock()
+    cache = opened(tmp_path, clock=clock, days=1, by_meaning=0.5)
+    cache.put("Who baked?", SCOPE, {"answer": "a"})
+    clock.now += 86_000
+    found = cache.get("Who baked?", SCOPE)
+    assert found is not None
+    assert found.age_seconds == 86_000
+    clock.now += 401
+    assert cache.get("Who baked?", SCOPE) is None
+    assert cache.get("Who made bread?", SCOPE) is None
+    cache.put("When?", SCOPE, {"answer": "b"})
+    assert len(cache) == 1
+
+
+def test_too_many_answers_push_out_what_was_not_asked_for_longest(tmp_path: Path) -> None:
+    clock = Clock()
+    cache = opened(tmp_path, clock=clock, entries=2)
+    for name in ("a", "b"):
+        cache.put(name, SCOPE, {"answer": name})
+        clock.now += 1
+    assert cache.get("a", SCOPE) is not None
+    clock.now += 1
+    cache.put("c", SCOPE, {"answer": "c"})
+    assert [name for name in "abc" if cache.get(name, SCOPE)] == ["a", "c"]
+
+
+def test_a_cache_of_another_version_is_put_aside_and_never_read(tmp_path: Path) -> None:
+    opened(tmp_path).put("q", SCOPE, {"answer": "old"})
+    path = tmp_path / "a.sqlite"
+    for expected in ("a.sqlite.version-7", "a.sqlite.version-7-2"):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA user_version = 7")
+        before = path.read_bytes()
+        with pytest.warns(UserWarning, match=f"put aside as '{expected}'"):
+            cache = opened(tmp_path)
+        assert (tmp_path / expected).read_bytes() == before
+        assert cache.get("q", SCOPE) is None
+        cache.put("q", SCOPE, {"answer": "new"})
+
+
+@pytest.mark.parametrize("content", [b"my thesis", b"SQLite format 3\0" + b"x" * 100])
+def test_a_file_that_is_no_cache_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.sqlite").write_bytes(content)
+    with pytest.raises(InputError, match="no answer cache"):
+        opened(tmp_path)
+    assert (tmp_path / "a.sqlite").read_bytes() == content
+
+
+def test_other_databases_and_folders_are_refused(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    with pytest.raises(InputError, match="no answer cache"):
+        opened(tmp_path)
+    (tmp_path / "folder" / "a.sqlite").mkdir(parents=True)
+    with pytest.raises(InputError, match="no answer cache"):
+        opened(tmp_path / "folder")
+
+
+def test_damage_costs_no_answer(tmp_path: Path) -> None:
+    cache = opened(tmp_path)
+    cache.put("q", SCOPE, {"answer": "a"})
+    with closing(sqlite3.connect(cache.path)) as connection, connection:
+        connection.execute("UPDATE answers SET answer = '{'")
+    with pytest.warns(UserWarning, match="cannot be read"):
+        assert cache.get("q", SCOPE) is None
+    cache.path.write_bytes(b"x" * 5000)
+    with pytest.warns(UserWarning, match="cannot be written"):
+        cache.put("q", SCOPE, {"answer": "a"})
+
+
+def test_threads_share_a_cache(tmp_path: Path) -> None:
+    cache = opened(tmp_path)
+
+    def work(k: int) -> str:
+        cache.put(f"q{k}", SCOPE, {"answer": str(k)})
+        found = cache.get(f"q{k}", SCOPE)
+        return "" if found is None else found.answer["answer"]
+
+    with warnings.catch_warnings(), ThreadPoolExecutor(4) as pool:
+        warnings.simplefilter("error")
+        assert list(pool.map(work, range(20))) == [str(k) for k in range(20)]
+    assert len(cache) == 20
+
+
+def test_nothing_is_written_before_there_is_an_answer(tmp_path: Path) -> None:
+    cache = opened(tmp_path / "new")
+    assert cache.get("q", SCOPE) is None
+    assert len(cache) == 0
+    assert not (tmp_path / "new").exists()
+    cache.put("q", SCOPE, {"answer": "a"})
+    assert len(cache) == 1
+
+
+def test_the_digest_of_an_index_goes_by_its_content(rivers: Dataset, river_index: CorpusIndex) -> None:
+    again = CorpusIndex.build(rivers.passages, TfidfEmbedder(), name="another name")
+    assert index_digest(again) == index_digest(river_index)
+    first, *rest = rivers.passages
+    changed = Passage(first.id, first.text + ".", first.title, first.source)
+    assert index_digest(CorpusIndex.build([changed, *rest], TfidfEmbedder())) != index_digest(river_index)
+
+
+def test_settings_are_checked_together() -> None:
+    with pytest.raises(InputError) as raised:
+        CacheSettings(entries=0, days=float("nan"), by_meaning=1.5)
+    assert len(raised.value.problems) == 3
