@@ -103,7 +103,7 @@ class FrontierSettings:
     budgets: Sequence[int] = (128, 256, 512)
     weights: Sequence[float] = (0.0, 0.1)
     radii: Sequence[float] = (0.0, 0.05)
-    penalties: Sequence[Penalty] = (0.002, 0.05)
+    penalties: Sequence[Penalty] = ("adaptive", 0.05)
     selector: Selector = field(
         default_factory=lambda: Selector(options=SolveOptions(time_limit_seconds=2.0, relative_gap=1e-3))
     )
