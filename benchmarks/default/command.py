@@ -49,9 +49,9 @@ def command(given: argparse.Namespace) -> int:
         pools = {(name, embedder): _pools(given, name, embedder) for name in names for embedder in EMBEDDERS}
         if given.ship:
             _ship(list(pools.values()), pools)
-        results = {}
+        results, fitted = {}, {name: _fitted(pools, name) for name in names}
         for (name, embedder), one in pools.items():
-            models = _left_out(pools, name, embedder)
+            models = _left_out(fitted[name], embedder)
             folder = given.work / f"{name}-{embedder}"
             rows = rows_of(folder, one, models, given.time_limit, partial(_told, folder.name))
             results[f"{name}, {embedder}"] = summarize(rows)
@@ -94,15 +94,21 @@ def _pools(given: argparse.Namespace, name: str, embedder: str) -> Pools:
     return found
 
 
-def _left_out(pools: dict[tuple[str, str], Pools], name: str, embedder: str) -> dict[str, RelevanceModel]:
-    """Models for a set, fitted on the others."""
-    here = [one for (other, by), one in pools.items() if other != name and by == embedder]
-    there = [one for (other, by), one in pools.items() if other != name and by != embedder]
-    return {
-        "own": by_ranks(here, "left out"),
-        "other": by_ranks(there, "left out, other embedder"),
-        "scores": by_scores(here + there, "left out, scores"),
-    }
+def _fitted(pools: dict[tuple[str, str], Pools], name: str) -> dict[str, RelevanceModel]:
+    """Models for a set, fitted on the others: one for each embedder, and one for single scores."""
+    others = [one for (other, _), one in pools.items() if other != name]
+    made = {"scores": by_scores(others, "left out, scores")}
+    for embedder in EMBEDDERS:
+        here = [one for (other, by), one in pools.items() if other != name and by == embedder]
+        made[embedder] = by_ranks(here, "left out")
+    _note(f"fitted without {name}")
+    return made
+
+
+def _left_out(fitted: dict[str, RelevanceModel], embedder: str) -> dict[str, RelevanceModel]:
+    """What each row of a set with an embedder uses."""
+    other = next(by for by in EMBEDDERS if by != embedder)
+    return {"own": fitted[embedder], "other": fitted[other], "scores": fitted["scores"]}
 
 
 def _ship(every: list[Pools], pools: dict[tuple[str, str], Pools]) -> None:

@@ -3,6 +3,8 @@
     topk, bm25, fused, mmr   rankings of the pool of 50
     default, frugal, thorough   `Selector.preset(...)`, weights fitted on the other sets
     same probabilities       ranking by the probabilities of `default`, whatever fits
+    price .05                `default` with the same price for every question
+    without sources          `default` where nothing says which passages share a document
     other embedder           `default` with weights fitted on the other sets and on the other embedder
     fused scores alone       `default` where nothing but the fused score is known
     raw                      `Selector.raw()`, on cosines
@@ -36,6 +38,8 @@ OURS = (
     "frugal",
     "thorough",
     "same probabilities",
+    "price .05",
+    "without sources",
     "other embedder",
     "fused scores alone",
     "raw",
@@ -86,6 +90,8 @@ def _rows(models: Mapping[str, RelevanceModel], time_limit: float) -> dict[str, 
         made = Selector.preset(preset, options=options)
         rows[preset] = (dataclasses.replace(made, relevance_model=models["own"]), whole)
     rows["same probabilities"] = (make_methods(["calibrated"], own)[0].selector, whole)
+    rows["price .05"] = (dataclasses.replace(own, passage_penalty=0.05), whole)
+    rows["without sources"] = (own, _sourceless)
     rows["other embedder"] = (dataclasses.replace(own, relevance_model=models["other"]), whole)
     rows["fused scores alone"] = (dataclasses.replace(own, relevance_model=models["scores"]), _bare)
     rows["raw"] = (plain, head)
@@ -103,7 +109,7 @@ def _columns(selector: Selector, given: Pools, of: Callable[[Candidates], Candid
         for question, pool in zip(given.questions, given.pools, strict=True):
             candidates = of(pool)
             choice = selector.choose(candidates, budget)
-            column["recall"].append(evidence_found(question, candidates, choice.chosen))
+            column["recall"].append(evidence_found(question, pool, choice.chosen))
             column["tokens"].append(float(choice.used))
             column["proven"].append(float(choice.result.is_optimal))
         columns[str(budget)] = column
@@ -125,6 +131,10 @@ def _bare(pool: Candidates) -> Candidates:
         tokens=first.tokens,
         sources=first.sources,
     )
+
+
+def _sourceless(pool: Candidates) -> Candidates:
+    return dataclasses.replace(pool, sources=None)
 
 
 def _part(pool: Candidates, kept: Sequence[int]) -> Candidates:

@@ -17,7 +17,7 @@ from mio_rag.relevance.model import RelevanceModel
 from mio_rag.relevance.source import Relevance
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
-from mio_rag.selection.settings import Counterpart, NearDuplicates
+from mio_rag.selection.settings import Counterpart, NearDuplicates, Penalty
 from mio_rag.solvers.result import SolveOptions
 
 __all__ = ["SelectorSettings", "check_names", "from_plain", "make_selector", "to_plain"]
@@ -31,7 +31,7 @@ class SelectorSettings(TypedDict, total=False):
 
     preset: str | None
     redundancy_weight: float | None
-    passage_penalty: float | Literal["auto"] | None
+    passage_penalty: Penalty | None
     token_price: float | None
     radius: float | None
     norm: Norm | None

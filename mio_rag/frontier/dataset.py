@@ -12,7 +12,7 @@ import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -29,13 +29,12 @@ from mio_rag.retrieval.settings import RetrievalSettings
 from mio_rag.selection.explain import decisions
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
+from mio_rag.selection.settings import Penalty
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 from mio_rag.solvers.sweep import solve_path
 from mio_rag.types import Question
 
 __all__ = ["FrontierSettings", "Setting", "perturbed", "question_rows"]
-
-Penalty = float | Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class FrontierSettings:
         Token budgets, each >= 1.
     weights, radii : sequences of float
         lambda_1 and rho, each >= 0.
-    penalties : sequence of float or "auto"
+    penalties : sequence of float, "adaptive" or "auto"
         lambda_2, each >= 0.
     selector : Selector
         All other settings. Its own weights and the reference radius make the reference program in which the
@@ -104,7 +103,7 @@ class FrontierSettings:
     budgets: Sequence[int] = (128, 256, 512)
     weights: Sequence[float] = (0.0, 0.1)
     radii: Sequence[float] = (0.0, 0.05)
-    penalties: Sequence[Penalty] = (0.002, 0.05)
+    penalties: Sequence[Penalty] = ("adaptive", 0.05)
     selector: Selector = field(
         default_factory=lambda: Selector(options=SolveOptions(time_limit_seconds=2.0, relative_gap=1e-3))
     )
@@ -122,7 +121,9 @@ class FrontierSettings:
         if self.token_prices:
             problems += check_values("token_prices", self.token_prices) + selector_problems(self.selector)
         problems += check_values("reference_radius", [self.reference_radius])
-        problems += check_values("passage penalties", [p for p in self.penalties if p != "auto"] or [0.0])
+        problems += check_values(
+            "passage penalties", [p for p in self.penalties if not isinstance(p, str)] or [0.0]
+        )
         problems += ["no passage penalty is given"] if not self.penalties else []
         problems += ["no token budget is given"] if not self.budgets else []
         problems += [

@@ -1,6 +1,6 @@
 """Presets: settings by name, from which one's own are a few changes.
 
-default     relevance as a probability, links where there are any, no redundancy, hardly a price
+default     relevance as a probability, benefits for related passages, no redundancy, a price by the pool
 frugal      the same at a higher price: fewer tokens, some evidence less
 thorough    the same at no price: whatever fits into the budget and may be needed
 raw         the bare program: relevance as the candidates have it, redundancy and price of fixed size
@@ -20,7 +20,7 @@ __all__ = ["PRESETS", "preset_settings"]
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "default": {},
-        "frugal": {"passage_penalty": 0.05},
+        "frugal": {"passage_penalty": 0.1},
         "thorough": {"passage_penalty": 0.0},
         "raw": {
             "redundancy_weight": 0.1,

@@ -5,8 +5,8 @@
 
 with relevance r, similarity s (inner products of the embeddings), token costs c; under embedding uncertainty
 the termwise or the joint robust counterpart of it (`mio_rag.selection.program`). Relevance may be a
-calibrated probability (`mio_rag.relevance`). Choosing both ends of an evidence link (one passage mentions the
-other) can add a benefit of `link_benefit * max(r_i, r_j)`.
+calibrated probability (`mio_rag.relevance`). Choosing related passages (one mentions the other, or both are
+of one short document) can add a benefit of `link_benefit * max(r_i, r_j)`, times how close the relation is.
 """
 
 from __future__ import annotations

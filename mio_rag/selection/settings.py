@@ -23,7 +23,7 @@ from mio_rag.relevance.source import Relevance, RelevanceSource, relevance_of
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.solvers.result import SolveOptions
 
-__all__ = ["LINK_BENEFIT", "Counterpart", "NearDuplicates", "Resolved", "Settings"]
+__all__ = ["LINK_BENEFIT", "Counterpart", "NearDuplicates", "Penalty", "Resolved", "Settings"]
 
 #: termwise: each term at its own worst (closed, conservative). joint: one perturbation for all, by cuts.
 Counterpart = Literal["termwise", "joint"]
@@ -31,8 +31,15 @@ Counterpart = Literal["termwise", "joint"]
 #: How many of passages that are nearly copies of each other may be read.
 NearDuplicates = Literal["one", "all"]
 
-#: w where `link_benefit` is "auto" and there are links; `python -m benchmarks default` measures it.
+#: lambda_2: a number, or what makes one of each pool.
+Penalty = float | Literal["auto", "adaptive"]
+
+#: w where `link_benefit` is "auto" and passages are related; `python -m benchmarks default` measures it.
 LINK_BENEFIT = 0.2
+_ADAPTIVE = 0.1  # lambda_2 of a pool whose best passage is surely needed; measured there as well
+
+#: Words that stand for a number which each pool decides.
+_WORDS: dict[str, tuple[str, ...]] = {"passage_penalty": ("adaptive", "auto"), "link_benefit": ("auto",)}
 
 #: Settings that are no numbers: their types, in words.
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -62,11 +69,13 @@ class Settings:
     redundancy_weight : float
         lambda_1 >= 0, per unit of similarity: what two overlapping passages lose together. 0: they do not
         compete. Above 0 the candidates need embeddings, or similarities.
-    passage_penalty : float or "auto"
+    passage_penalty : float, "adaptive" or "auto"
         lambda_2 >= 0, in units of relevance: what one more passage must be worth. 0: fill the budget with
-        whatever is relevant at all; large: few passages. "auto" takes the median relevance of the pool, so
-        that the typical candidate is worth nothing: meant for raw scores of a deep pool (some 20 or more),
-        whose middle is background.
+        whatever is relevant at all; large: few passages. "adaptive": 0.1 r^2, with r the best relevance of
+        the pool, from 0 to 1. Where one passage is surely needed, others must be likely to be read beside it;
+        where none is, more is read. "auto" takes the median relevance of the pool, so that the typical
+        candidate is worth nothing: meant for raw scores of a deep pool (some 20 or more), whose middle is
+        background.
     token_price : float
         lambda_3 >= 0, in units of relevance per token.
     radius : float
@@ -85,9 +94,10 @@ class Settings:
         Replaces the candidates' relevance by the probability that each passage is needed. "auto": by what the
         candidates bring, see `mio_rag.relevance.source`. "given" or None: relevance stays what it is.
     link_benefit : float or "auto"
-        w >= 0: choosing two passages of which one mentions the other gains w * max(r_i, r_j). 0: links count
-        for nothing in the program. Above 0 the candidates need evidence links. "auto": 0.2 where candidates
-        have links and relevance is a probability, else 0.
+        w >= 0: choosing two passages of which one mentions the other gains w * max(r_i, r_j) times the weight
+        of the link; so does choosing two of the m passages that a source has in the pool, times 1 / (m - 1).
+        0: neither counts. Above 0 the candidates need evidence links or sources. "auto": 0.2 where they have
+        either and relevance is a probability, else 0.
     redundancy_by_relevance : bool
         Weigh the similarity of two passages by sqrt(r_i r_j), so that only relevant passages compete.
     prompt_order : {"best_first", "best_at_ends", "document"}
@@ -123,7 +133,7 @@ class Settings:
     """
 
     redundancy_weight: float = 0.0
-    passage_penalty: float | Literal["auto"] = 0.002
+    passage_penalty: Penalty = "adaptive"
     token_price: float = 0.0
     radius: float = 0.0
     norm: Norm = "l2"
@@ -162,11 +172,11 @@ class Settings:
         charged = ("redundancy_weight", "passage_penalty", "token_price", "radius", "link_benefit")
         for name in (*charged, "shared_text_weight"):
             value = getattr(self, name)
-            may_be_auto = name in ("passage_penalty", "link_benefit")
-            if may_be_auto and isinstance(value, str) and value == "auto":
+            words = _WORDS.get(name, ())
+            if isinstance(value, str) and value in words:
                 continue
             if not is_setting(value):
-                known = f"a number from 0 to {LARGEST_SETTING:g}{', or auto' if may_be_auto else ''}"
+                known = ", ".join((f"a number from 0 to {LARGEST_SETTING:g}", *(f"or {w}" for w in words)))
                 problems.append(f"{name}={value!r} must be {known}")
         if isinstance(self.relevance_model, str) and self.relevance_model not in ("auto", "given"):
             problems.append(
@@ -248,7 +258,15 @@ class Settings:
         return settings
 
     def penalty(self, candidates: Candidates) -> float:
-        """lambda_2 for a pool: the number that was set, or for "auto" the median relevance (at least 0)."""
+        """lambda_2 for a pool: the number that was set, or what "adaptive" or "auto" makes of its relevance.
+
+        Parameters
+        ----------
+        candidates : Candidates
+            With the relevance that these settings give them, see `valued`.
+        """
+        if self.passage_penalty == "adaptive":
+            return _ADAPTIVE * min(1.0, max(0.0, float(candidates.relevance.max(initial=0.0)))) ** 2
         if self.passage_penalty == "auto":
             ranked = np.sort(candidates.relevance)  # np.median takes ten times as long on so few
             return max(0.0, float((ranked[(ranked.size - 1) // 2] + ranked[ranked.size // 2]) / 2))
@@ -265,7 +283,8 @@ class Settings:
         model, source = relevance_of(self.relevance_model, candidates)
         benefit = self.link_benefit
         if isinstance(benefit, str):
-            benefit = LINK_BENEFIT if model is not None and candidates.links is not None else 0.0
+            related = candidates.links is not None or candidates.sources is not None
+            benefit = LINK_BENEFIT if model is not None and related else 0.0
         known: dict[Any, Settings] = self.__dict__.setdefault("_resolved", {})
         if (id(model), benefit) not in known:  # checking settings takes longer than many a program
             known[id(model), benefit] = replace(self, relevance_model=model, link_benefit=benefit)

@@ -41,10 +41,10 @@ class _Request(BaseModel):
     redundancy_weight: Weight | None = Field(
         None, description="lambda_1: price of similarity between two passages; null: by preset"
     )
-    passage_penalty: Weight | Literal["auto"] | None = Field(
+    passage_penalty: Weight | Literal["adaptive", "auto"] | None = Field(
         None,
-        description="lambda_2: what one more passage must be worth; auto: the pool's median relevance; "
-        "null: by preset",
+        description="lambda_2: what one more passage must be worth; adaptive: 0.1 times the square of the "
+        "pool's best relevance; auto: its median relevance; null: by preset",
     )
     token_price: Weight | None = Field(
         None, description="lambda_3: what one more token must be worth; null: by preset"
@@ -228,7 +228,7 @@ class Selected(_Response):
     message: str = Field(description="of the solver; mostly empty")
     tokens_used: int
     budget_tokens: int
-    passage_penalty: float = Field(description="as charged, where the request says auto")
+    passage_penalty: float = Field(description="as charged, where the pool decides it")
     selected_ids: list[str] = Field(description="in prompt order")
     worst_case: WorstCase | None = Field(description="where the radius is above 0")
     relevance_source: RelevanceSource = Field(description="where relevance comes from, and why from there")

@@ -5,7 +5,7 @@ const $ = id => document.getElementById(id);
 const DEBOUNCE = 90, SHOWN = 10, MORE = 100, DEADLINE = 3;
 const SLIDERS = ["budget", "redundancy", "penalty", "radius"];
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-const state = {key: "", asked: "", answered: null, chosen: new Set(), first: true, reveal: false, all: false, data: null, open: new Set(), call: null, timer: 0, retry: 0};
+const state = {key: "", asked: "", answered: null, chosen: new Set(), first: true, reveal: false, all: false, data: null, open: new Set(), priced: false, call: null, timer: 0, retry: 0};
 
 function el(tag, attributes, ...children) {
   const node = document.createElement(tag);
@@ -31,7 +31,7 @@ function values() {
 function settings() {
   return {
     question: state.asked, budget_tokens: Number($("budget").value), redundancy_weight: Number($("redundancy").value),
-    passage_penalty: Number($("penalty").value), radius: Number($("radius").value),
+    passage_penalty: state.priced ? Number($("penalty").value) : null, radius: Number($("radius").value),
     deadline_seconds: DEADLINE,
   };
 }
@@ -94,6 +94,7 @@ function show(data, took) {
   const left = first ? [] : [...before].filter(id => !state.chosen.has(id));
   state.first = false;
   if (state.reveal) reveal();
+  if (!state.priced) $("penalty").value = data.passage_penalty;
   values();
   proof(data);
   if ("more" in data) more(data.more);  // answers do not include it; what is shown remains valid
@@ -245,7 +246,8 @@ $("key-form").addEventListener("submit", event => {
 });
 $("all").addEventListener("click", () => { state.all = true; lists(state.data, new Set(), new Set()); });
 for (const name of SLIDERS) $(name).addEventListener("input", later);
-$("reset").addEventListener("click", () => { for (const name of SLIDERS) $(name).value = $(name).defaultValue; later(); });
+$("penalty").addEventListener("input", () => { state.priced = true; });
+$("reset").addEventListener("click", () => { state.priced = false; for (const name of SLIDERS) $(name).value = $(name).defaultValue; later(); });
 document.addEventListener("keydown", event => {
   if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) { event.preventDefault(); $("question").focus(); }
 });

@@ -171,8 +171,8 @@ def data(
     weights: Weights = "0,0.1",
     radii: Radii = "0,0.05",
     penalties: Annotated[
-        str, typer.Option("--penalties", help="Comma-separated passage penalties (lambda_2), or auto.")
-    ] = "0.002,0.05",
+        str, typer.Option("--penalties", help="Comma-separated passage penalties, adaptive or auto.")
+    ] = "adaptive,0.05",
     token_prices: Annotated[
         str,
         typer.Option(

@@ -54,7 +54,7 @@ class RelevanceOptions:
         float | None,
         typer.Option(
             "--link-benefit",
-            help="Benefit of choosing both ends of a link, times the larger relevance. [by preset: 0.2]",
+            help="Benefit of choosing passages that a link or a short document relates. [by preset: 0.2]",
         ),
     ] = None
     redundancy_by_relevance: Annotated[

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 import typer
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.embedders import Embedder
     from mio_rag.selection.selector import Selector
-    from mio_rag.selection.settings import NearDuplicates
+    from mio_rag.selection.settings import NearDuplicates, Penalty
     from mio_rag.solvers.result import SolveOptions
     from mio_rag.types import Passage
 
@@ -90,7 +90,8 @@ class ProgramOptions:
         str | None,
         typer.Option(
             "--passage-penalty",
-            help="lambda_2: price of each passage; auto: the median of the pool. [by preset: 0.002]",
+            help="lambda_2: price of each passage; adaptive: by the best of the pool; auto: its median. "
+            "[by preset: adaptive]",
         ),
     ] = None
     token_price: Annotated[
@@ -213,14 +214,14 @@ def whole_numbers(name: str, text: str) -> tuple[int, ...]:
     return tuple(int(value) for value in found)
 
 
-def penalty(text: str) -> float | Literal["auto"]:
+def penalty(text: str) -> Penalty:
     """A passage penalty as it is written on the command line."""
-    if text.strip() == "auto":
-        return "auto"
+    if text.strip() in ("adaptive", "auto"):
+        return cast("Penalty", text.strip())
     try:
         return float(text)
     except ValueError as error:
-        raise InputError(f"--passage-penalty={text!r} must be a number >= 0, or auto") from error
+        raise InputError(f"--passage-penalty={text!r} must be a number >= 0, adaptive or auto") from error
 
 
 def make_selector(

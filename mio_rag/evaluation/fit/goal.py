@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from mio_rag.relevance import Labelled, RelevanceModel, fit
 from mio_rag.relevance.model import Kind
 from mio_rag.relevance.source import Relevance
 from mio_rag.selection.selector import Selector
-from mio_rag.selection.settings import Settings
+from mio_rag.selection.settings import Penalty, Settings
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import Status
 from mio_rag.types import Question
@@ -76,7 +76,7 @@ class Setting:
     """What tuning may change of a selector; fields as there."""
 
     redundancy_weight: float
-    passage_penalty: float | Literal["auto"]
+    passage_penalty: Penalty
     token_price: float
     link_benefit: float
     redundancy_by_relevance: bool
@@ -148,7 +148,7 @@ def parameters(setting: Setting, vary: Sequence[str], goal: Goal) -> dict[str, A
         value = getattr(setting, name)
         if name in ("redundancy_by_relevance", "max_per_source"):
             found[name] = value
-        elif value != "auto":
+        elif not isinstance(value, str):  # else each pool decides
             found[f"{name}_on"] = value > 0
             if value > 0:
                 found[name] = value

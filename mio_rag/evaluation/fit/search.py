@@ -269,7 +269,7 @@ class _Searches:
         start = settings.start
         if start.link_benefit == "auto":
             by_model = settings.relevance not in ("given", None)
-            linked = by_model and all(pool.links is not None for pool in pools)
+            linked = by_model and all(p.links is not None or p.sources is not None for p in pools)
             start = dataclasses.replace(start, link_benefit=LINK_BENEFIT if linked else 0.0)
         self.start = Setting.of(start, settings.goal.budget_tokens)
         # All that a reading depends on; how long a search goes on is not part of it.
