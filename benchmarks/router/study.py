@@ -44,7 +44,7 @@ def _priced(name: str, price: float) -> Tier:
 LADDERS: Mapping[str, tuple[Tier, ...]] = {
     "published": PUBLISHED,
     "fixed": (Tier("k5", 5, 100_000, 96, compress="none"),),
-    "priced": (_priced("price-.002", 0.002), _priced("price-.001", 0.001)),
+    "priced": (_priced("price-.001", 0.001),),
 }
 
 _PRICES = (0.005, 0.002, 0.001, 0.0005, 0.0002)

@@ -11,6 +11,7 @@ from mio_rag.cli.options.config import ConfigFile
 from mio_rag.cli.options.control import AgentOptions
 from mio_rag.cli.options.money import MoneyOptions, at_rate
 from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
+from mio_rag.cli.options.router import RouterOptions
 from mio_rag.cli.options.shared import (
     Budget,
     Exclude,
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ask"]
 
+#: Tokens that may be read where tiers say how much is.
+_MOST = 1_000_000
+
 
 @spread
 def ask(
@@ -68,6 +72,7 @@ def ask(
         Path | None, typer.Option("--trace", help="With --controller: append its trace to this file.")
     ] = None,
     agent: AgentOptions,
+    routing: RouterOptions,
     config: ConfigFile = None,
     explain: Explain = False,
     json_output: Json = False,
@@ -81,6 +86,10 @@ def ask(
     from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
+    if controller is None and routing.router is not None:
+        controller = "routed"
+    if controller is None:
+        routing.unused()
     selector, control, _, _, _, found, prices = collect(
         lambda: side.applied(
             lambda: evidence.applied(
@@ -88,7 +97,7 @@ def ask(
             ),
             program,
         ),
-        lambda: agent.of(controller, trace),
+        lambda: agent.of(controller, trace, routing),
         lambda: check_index(index),
         lambda: check_generator(generator),
         lambda: check_request(question, budget_tokens, max_tokens),
@@ -110,7 +119,7 @@ def ask(
                 Retriever.of(corpus, found, reader),
                 selector,
                 control,
-                budget_tokens=budget_tokens,
+                budget_tokens=_MOST if routing.given else budget_tokens,
                 max_tokens=max_tokens,
                 seed=solving.seed,
                 trace=trace,
