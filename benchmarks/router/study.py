@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mio_rag.control.router.table import Table
+from mio_rag.control.router.table import Table, read_table, write_table
 from mio_rag.control.router.tier import PUBLISHED, Tier
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
@@ -25,7 +25,7 @@ from mio_rag.evaluation.tiers import LabelSettings, label_questions
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 
-__all__ = ["LADDERS", "TRAINED", "UNSEEN", "Plan", "ladders_of", "run_round"]
+__all__ = ["LADDERS", "TRAINED", "UNSEEN", "Plan", "finished", "ladders_of", "run_round"]
 
 #: Routers learn on these, by folds, ...
 TRAINED = ("squad2", "nq_open", "hotpotqa", "2wikimultihopqa", "mini_wikipedia")
@@ -92,6 +92,10 @@ class Plan:
         order = np.random.default_rng(_SEED).permutation(len(asked))
         return dataclasses.replace(dataset, questions=tuple(asked[k] for k in order))
 
+    def table(self, name: str, ladder: str) -> Path:
+        """Where the table of a ladder lies."""
+        return self.work / self.by / name / f"{ladder}.parquet"
+
     def index(self, name: str) -> CorpusIndex:
         """The index of a set."""
         return CorpusIndex.load(self.indexes / f"{name}-minilm")
@@ -118,5 +122,14 @@ def run_round(
             plan.work / plan.by / name / ladder,
             lambda _, text, ladder=ladder: say(f"{name}, {ladder}: {text}"),
         )
+        write_table(found.table, plan.table(name, ladder))
         tables[ladder] = found.table
     return tables
+
+
+def finished(plan: Plan, name: str) -> dict[str, Table]:
+    """The tables of a set that were written last; empty where a ladder is missing."""
+    paths = {ladder: plan.table(name, ladder) for ladder in ladders_of(plan.by)}
+    if not all(path.is_file() for path in paths.values()):
+        return {}
+    return {ladder: read_table([path]) for ladder, path in paths.items()}

@@ -85,6 +85,7 @@ def create_app(
     examples: Sequence[str] = (),
     pacer: Pacer | None = None,
     rate: Rate | None = None,
+    routing: Mapping[str, Any] | None = None,
 ) -> FastAPI:
     """The application over an index.
 
@@ -108,9 +109,12 @@ def create_app(
     rate : Rate, optional
         What the reader's tokens cost: responses then tell dollars, and the price of a token is at least what
         follows from their worth.
+    routing : mapping, optional
+        `mio_rag.control.router.settings.RouterSettings` as plain data: /ask answers at the tier that its
+        router chooses, whatever budget and longest answer a request names.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
-    answering, metrics = Answering(index, generator, pacer, rate), Metrics()
+    answering, metrics = Answering(index, generator, pacer, rate, routing), Metrics()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[dict[str, Any]]:

@@ -231,6 +231,7 @@ class Answered(Selected):
     generator: str
     prompt_tokens: int
     completion_tokens: int
+    tier: str | None = Field(None, description="at which it was answered, where a router chooses")
 
 
 class Examples(_Response):

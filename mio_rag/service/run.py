@@ -52,6 +52,8 @@ class ServiceSettings:
         Tokens of a day or an hour.
     money : Money or None
         Prices of models.
+    routing : dict or None
+        `mio_rag.control.router.settings.RouterSettings` as plain data: a router chooses how much is read.
     """
 
     index: str
@@ -64,6 +66,7 @@ class ServiceSettings:
     examples: tuple[str, ...] = ()
     pacing: Pacing | None = None
     money: Money | None = None
+    routing: dict[str, Any] | None = None
 
 
 def is_loopback(host: str) -> bool:
@@ -92,6 +95,8 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
         )
     if settings.workers > 1 and settings.pacing is not None and settings.pacing.path is None:
         problems.append(f"{settings.workers} workers must share the count of tokens: give its file a path")
+    if settings.routing is not None and settings.pacing is not None:
+        problems.append("a router and a total of tokens exclude each other: leave out one of them")
     problems += check_examples(settings.examples, settings.limits.max_question)
     if problems:
         raise InputError(problems)
@@ -116,6 +121,7 @@ def _application(
         examples=settings.examples,
         pacer=None if settings.pacing is None else settings.pacing.opened(),
         rate=None if settings.money is None else settings.money.rate(loaded[1].name),
+        routing=settings.routing,
     )
 
 

@@ -144,9 +144,7 @@ def evaluate(
     embedder = comparison.embedder or "minilm"
     settings, prices, *_ = collect(
         lambda: side.in_settings(
-            _settings(
-                comparison, program, evidence, solving, pool, retrieval, max_tokens, control, routing
-            ),
+            _settings(comparison, program, evidence, solving, pool, retrieval, max_tokens, control, routing),
             program,
         ),
         lambda: money.money(program),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from mio_rag.cli.options.money import MoneyOptions
+from mio_rag.cli.options.router import RouterOptions
 from mio_rag.cli.options.shared import GeneratorSpec, spread
 from mio_rag.cli.output import open_output
 from mio_rag.errors import collect
@@ -128,6 +129,7 @@ def serve(
     clients: ConnectionOptions,
     tokens: PacingOptions,
     money: MoneyOptions,
+    routing: RouterOptions,
 ) -> None:
     """Serve selections and answers over HTTP, with a web page at /."""
     from mio_rag.generation import check_generator
@@ -145,7 +147,13 @@ def serve(
         check(where, key, without_key)
         return key
 
-    bounds, connections, key, pacing, prices, *_ = collect(
+    def routed() -> dict[str, Any] | None:
+        if routing.router is None:
+            routing.unused()
+            return None
+        return routing.settings().to_dict()
+
+    bounds, connections, key, pacing, prices, chooser, *_ = collect(
         lambda: ServiceLimits(**vars(limits)),
         lambda: ConnectionLimits(**{k: v for k, v in vars(clients).items() if v is not None}),
         checked,
@@ -153,11 +161,12 @@ def serve(
             tokens.tokens_per_day, tokens.tokens_per_hour, tokens.pacer_state, index, workers
         ),
         lambda: money.money(),
+        routed,
         lambda: check_index(index),
         lambda: check_generator(generator),
     )
     settings = ServiceSettings(
-        str(index), generator, host, port, workers, bounds, connections, examples, pacing, prices
+        str(index), generator, host, port, workers, bounds, connections, examples, pacing, prices, chooser
     )
     shown = f"[{host}]" if ":" in host else host
 

@@ -19,7 +19,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.control.controller import Failure, Outcome, Setup
 from mio_rag.control.costs import Call, Costs, totals
 from mio_rag.control.meter import LimitReached, Meter, Replies, Reply
-from mio_rag.control.router.reader import TierReader, top_score
+from mio_rag.control.router.reader import TierReader, search, top_score
 from mio_rag.control.router.tier import Tier
 from mio_rag.control.router.trace import TierTrace
 from mio_rag.control.router.worked import answer_worked, labels
@@ -187,8 +187,7 @@ class _Run:
     def _read(self, meter: Meter, room: int) -> None:
         """Search, choose a tier, and read at it."""
         tiered = self.tiered
-        with meter.timed("retrieve", retrieval_calls=1):
-            pool = tiered.retriever.retrieve(self.question.text)
+        pool = search(tiered.retriever, self.question.text, meter)
         with meter.timed("route"):
             self.choice = tiered.chooser.choose(self.question, pool)
             self.tier = tiered.tiers[self.choice.place]

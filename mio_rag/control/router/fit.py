@@ -33,7 +33,8 @@ _STRENGTHS = (
     0.3,
     1.0,
     3.0,
-)  # inverse regularisation, on rows of length 1 and standard scores
+    10.0,
+)  # inverse regularisation
 _NEIGHBOURS = 15
 _RARE = 2  # questions that a term must be in
 _MOST_TERMS = 20_000
@@ -175,7 +176,7 @@ def plausible_at(probabilities: FloatArray, labels: NDArray[np.intp], confidence
     promise holds approximately.
     """
     right = np.sort(probabilities[np.arange(len(labels)), labels])
-    place = int(np.floor((len(right) + 1) * (1 - confidence)))
+    place = int(np.floor((len(right) + 1) * (1 - confidence) + 1e-9))  # 10 * (1 - .8) is 2
     return float(right[place - 1]) if place >= 1 else 0.0
 
 
@@ -205,6 +206,7 @@ class _Shape:
 
     row = Router.row
     _words = Router._words
+    _with_search = Router._with_search
 
 
 def _scale(table: Table) -> dict[str, NDArray[Any]]:

@@ -109,13 +109,10 @@ class Router:
         object.__setattr__(self, "_places", {term: k for k, term in enumerate(self.vocabulary)})
 
     def row(self, seen: Seen) -> FloatArray:
-        """The numbers that a router goes by, shape (d,): the embedding, then the standardised search."""
+        """The numbers that a router goes by, shape (d,): embedding or words, then the search."""
         if self.kind == "tfidf-svm":
             return self._words(seen)
-        if self.features == "question":
-            return seen.embedding
-        standard = (seen.search - self.arrays["search_mean"]) / self.arrays["search_scale"]
-        return np.concatenate([seen.embedding, standard])
+        return self._with_search(seen.embedding, seen)
 
     def _words(self, seen: Seen) -> FloatArray:
         """Term frequency times inverse document frequency, at length 1; then the search."""
@@ -126,10 +123,14 @@ class Router:
                 vector[places[term]] = count
         vector *= self.arrays["idf"]
         vector /= max(float(np.linalg.norm(vector)), 1e-12)
+        return self._with_search(vector, seen)
+
+    def _with_search(self, vector: FloatArray, seen: Seen) -> FloatArray:
+        """A vector of length 1, and where it is wanted the search, at length 1 in the mean of squares."""
         if self.features == "question":
             return vector
         standard = (seen.search - self.arrays["search_mean"]) / self.arrays["search_scale"]
-        return np.concatenate([vector, standard])
+        return np.concatenate([vector, standard / len(SEARCH) ** 0.5])
 
     def success(self, seen: Seen) -> FloatArray:
         """Probability that each tier does, shape (m,); of the kind `utility` alone."""

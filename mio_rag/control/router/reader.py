@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, passage_tokens
+from mio_rag.control.costs import Call
 from mio_rag.control.meter import Meter
 from mio_rag.control.router.compress import COMPRESSORS, Size
 from mio_rag.control.router.tier import Tier
@@ -20,11 +23,28 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 
-__all__ = ["TierReader", "top_score"]
+__all__ = ["TierReader", "search", "top_score"]
 
 _IN_ORDER = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0, solver="topk")
 
 _reranker = lru_cache(maxsize=4)(make_reranker)  # a model is loaded once a process
+
+
+#: The last question that each retriever searched for: text, pool, seconds.
+_last: WeakKeyDictionary[Retriever, tuple[str, Candidates, float]] = WeakKeyDictionary()
+
+
+def search(retriever: Retriever, question: str, meter: Meter) -> Candidates:
+    """The pool of a question. Tiers that are asked the same in a row share one search; each is charged it."""
+    found = _last.get(retriever)
+    started = time.perf_counter()
+    if found is None or found[0] != question:
+        with meter.timed("retrieve", retrieval_calls=1):
+            pool = retriever.retrieve(question)
+        _last[retriever] = question, pool, time.perf_counter() - started
+        return pool
+    meter.costs.add(Call("retrieve", found[2], retrieval_calls=1))
+    return found[1]
 
 
 def top_score(pool: Candidates) -> float:
