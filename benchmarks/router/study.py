@@ -21,11 +21,12 @@ from mio_rag.control.router.table import Table, read_table, write_table
 from mio_rag.control.router.tier import PUBLISHED, Tier
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
+from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.tiers import LabelSettings, label_questions
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 
-__all__ = ["LADDERS", "TRAINED", "UNSEEN", "Plan", "finished", "ladders_of", "run_round"]
+__all__ = ["LADDERS", "TRAINED", "UNSEEN", "Plan", "begun", "finished", "ladders_of", "run_round"]
 
 #: Routers learn on these, by folds, ...
 TRAINED = ("squad2", "nq_open", "hotpotqa", "2wikimultihopqa", "mini_wikipedia")
@@ -120,11 +121,24 @@ def run_round(
             generator,
             settings,
             plan.work / plan.by / name / ladder,
-            lambda _, text, ladder=ladder: say(f"{name}, {ladder}: {text}"),
+            _teller(say, f"{name}, {ladder}"),
         )
         write_table(found.table, plan.table(name, ladder))
         tables[ladder] = found.table
     return tables
+
+
+def _teller(say: Callable[[str], None], what: str) -> Callable[[int, str], None]:
+    return lambda _, text: say(f"{what}: {text}")
+
+
+def begun(plan: Plan, name: str) -> int:
+    """Questions of a set that an earlier run has taken up: fewer cannot be asked."""
+    found = [0]
+    for ladder in ladders_of(plan.by):
+        ledger = Ledger(plan.work / plan.by / name / ladder)
+        found.append(len({question for question, _, _ in ledger.read()}))
+    return max(found)
 
 
 def finished(plan: Plan, name: str) -> dict[str, Table]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -17,7 +16,7 @@ from mio_rag import __version__
 from mio_rag.control.router.controller import Correction
 from mio_rag.control.router.features import FEATURES, SEARCH
 from mio_rag.control.router.mlp import History, train_mlp
-from mio_rag.control.router.model import KINDS, Router, terms
+from mio_rag.control.router.model import KINDS, Router, row_of, terms
 from mio_rag.control.router.table import Table
 from mio_rag.errors import InputError, require
 
@@ -114,8 +113,8 @@ def fit_once(table: Table, settings: FitSettings) -> Fitted:
     if settings.kind == "tfidf-svm":
         vocabulary, idf = _vocabulary([one.text for one in table.seen])
         scale = {**scale, "idf": idf}
-    shape = _Shape(settings.kind, settings.features, vocabulary, scale)
-    rows = np.array([shape.row(one) for one in table.seen])
+    places = {term: k for k, term in enumerate(vocabulary)} if settings.kind == "tfidf-svm" else None
+    rows = np.array([row_of(one, places, settings.features, scale) for one in table.seen])
     history = None
     if settings.kind == "mlp":
         arrays, history = train_mlp(rows, labels, m, settings.seed)
@@ -190,23 +189,6 @@ def folds_of(labels: NDArray[np.intp], seed: int, folds: int = FOLDS) -> NDArray
         fold[here] = (dealt + np.arange(len(here))) % folds
         dealt += len(here)
     return fold
-
-
-@dataclass(frozen=True, eq=False)
-class _Shape:
-    """A router before anything is learned but how its rows look."""
-
-    kind: str
-    features: str
-    vocabulary: tuple[str, ...]
-    arrays: Mapping[str, NDArray[Any]]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_places", {term: k for k, term in enumerate(self.vocabulary)})
-
-    row = Router.row
-    _words = Router._words
-    _with_search = Router._with_search
 
 
 def _scale(table: Table) -> dict[str, NDArray[Any]]:

@@ -32,7 +32,7 @@ from mio_rag.control.weights import Weights, read_weights
 from mio_rag.errors import DataError, InputError
 from mio_rag.types import Question
 
-__all__ = ["KINDS", "VERSION", "Deciding", "Router", "read_router", "terms"]
+__all__ = ["KINDS", "VERSION", "Deciding", "Router", "read_router", "row_of", "terms"]
 
 FloatArray = NDArray[np.float64]
 
@@ -46,6 +46,35 @@ def terms(text: str) -> list[str]:
     """Words of at least two characters, lower case, and pairs of neighbouring ones."""
     words = _WORD.findall(text.lower())
     return [*words, *(f"{a} {b}" for a, b in pairwise(words))]
+
+
+def row_of(
+    seen: Seen, places: Mapping[str, int] | None, features: str, arrays: Mapping[str, NDArray[Any]]
+) -> FloatArray:
+    """The numbers that a router goes by, shape (d,): embedding or words at length 1, then the search.
+
+    Parameters
+    ----------
+    places : mapping of str to int, or None
+        Term -> its place among the words; None: the embedding is taken.
+    features : str
+        With "question+search", what the search showed in standard deviations, over the root of their number:
+        at length 1 in the mean of squares.
+    arrays : mapping
+        idf, search_mean and search_scale, as far as they are needed.
+    """
+    vector = seen.embedding
+    if places is not None:
+        vector = np.zeros(len(places))
+        for term, count in Counter(terms(seen.text)).items():
+            if term in places:
+                vector[places[term]] = count
+        vector *= arrays["idf"]
+        vector /= max(float(np.linalg.norm(vector)), 1e-12)
+    if features == "question":
+        return vector
+    standard = (seen.search - arrays["search_mean"]) / arrays["search_scale"]
+    return np.concatenate([vector, standard / len(SEARCH) ** 0.5])
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,28 +138,9 @@ class Router:
         object.__setattr__(self, "_places", {term: k for k, term in enumerate(self.vocabulary)})
 
     def row(self, seen: Seen) -> FloatArray:
-        """The numbers that a router goes by, shape (d,): embedding or words, then the search."""
-        if self.kind == "tfidf-svm":
-            return self._words(seen)
-        return self._with_search(seen.embedding, seen)
-
-    def _words(self, seen: Seen) -> FloatArray:
-        """Term frequency times inverse document frequency, at length 1; then the search."""
+        """The numbers that the router goes by, shape (d,)."""
         places: Mapping[str, int] = self.__dict__["_places"]
-        vector = np.zeros(len(self.vocabulary))
-        for term, count in Counter(terms(seen.text)).items():
-            if term in places:
-                vector[places[term]] = count
-        vector *= self.arrays["idf"]
-        vector /= max(float(np.linalg.norm(vector)), 1e-12)
-        return self._with_search(vector, seen)
-
-    def _with_search(self, vector: FloatArray, seen: Seen) -> FloatArray:
-        """A vector of length 1, and where it is wanted the search, at length 1 in the mean of squares."""
-        if self.features == "question":
-            return vector
-        standard = (seen.search - self.arrays["search_mean"]) / self.arrays["search_scale"]
-        return np.concatenate([vector, standard / len(SEARCH) ** 0.5])
+        return row_of(seen, places if self.kind == "tfidf-svm" else None, self.features, self.arrays)
 
     def success(self, seen: Seen) -> FloatArray:
         """Probability that each tier does, shape (m,); of the kind `utility` alone."""

@@ -85,7 +85,7 @@ class Table:
     @property
     def labels(self) -> NDArray[np.intp]:
         """Place of the tier that each question needs, shape (n,)."""
-        return np.argmax(self.outcomes.of(LABEL), axis=1)
+        return np.asarray(np.argmax(self.outcomes.of(LABEL), axis=1), dtype=np.intp)
 
     @property
     def worked(self) -> FloatArray:

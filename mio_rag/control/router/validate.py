@@ -54,7 +54,7 @@ class Validated:
     def up(self) -> IntArray:
         """The choices, one tier up where several are plausible."""
         several = (self.probabilities >= self.plausible).sum(axis=1) > 1
-        return np.minimum(self.choice + several, len(self.table.tiers) - 1)
+        return np.asarray(np.minimum(self.choice + several, len(self.table.tiers) - 1), dtype=np.intp)
 
     def at(self, utility: Utility) -> IntArray:
         """The choices at another utility; those of other kinds do not change."""
@@ -73,7 +73,7 @@ def chosen_at(success: FloatArray, costs: FloatArray, utility: Utility) -> IntAr
         Tokens, seconds and megabytes.
     """
     charged = costs @ np.array([utility.beta, utility.gamma, utility.delta])
-    return np.argmax(utility.alpha * success - charged, axis=1)
+    return np.asarray(np.argmax(utility.alpha * success - charged, axis=1), dtype=np.intp)
 
 
 def out_of_fold(
