@@ -144,9 +144,7 @@ def measured(found: Validated, utility: Utility) -> dict[str, Any]:
         "oracle": _point(table, table.labels),
         "oracle at the utility": _point(
             table,
-            np.argmax(
-                utility.alpha * table.worked - utility.beta * table.outcomes.of("prompt_tokens"), axis=1
-            ),
+            table.outcomes.oracle(WORKED, {"prompt_tokens": utility.beta / utility.alpha}),
         ),
     }
     return {

@@ -20,6 +20,8 @@ from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.service.answering import Answering, Asked
+from mio_rag.service.pacing import Pacing
+from mio_rag.service.run import ServiceSettings, check
 
 LADDER = "".join(
     f'[[tier]]\nname = "{name}"\ndepth = {depth}\ncontext = {context}\nnew_tokens = {length}\n'
@@ -183,3 +185,11 @@ def test_what_is_refused_and_why(work: Path, tmp_path: Path, demo: Dataset) -> N
     other = CorpusIndex.build(demo.passages[:30], "tfidf", "other")
     with pytest.raises(InputError, match="and the index embeds by"):
         read_router(str(router)).check(other.embedder.fingerprint)
+
+
+def test_a_router_and_a_total_exclude_each_other(work: Path) -> None:
+    routing = RouterSettings(router=str(work / "router.safetensors")).to_dict()
+    where = ServiceSettings(str(work / "index"), pacing=Pacing(1000, "day"), routing=routing)
+    with pytest.raises(InputError, match="a router and a total of tokens exclude each other"):
+        check(where, None, False)
+    check(ServiceSettings(str(work / "index"), routing=routing), None, False)
