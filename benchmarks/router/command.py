@@ -15,7 +15,7 @@ from benchmarks.router.rows import Group, deciding_seconds, groups_of, rows_of
 from benchmarks.router.study import TRAINED, UNSEEN, Plan, begun, finished, ladders_of, run_round
 from benchmarks.router.summary import draw, summarized, table
 from mio_rag.control.router.table import Table
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 from mio_rag.evaluation.record import environment
 from mio_rag.generation import make_generator
 
@@ -68,7 +68,7 @@ def _names(text: str | None) -> list[str]:
     known = (*TRAINED, *UNSEEN)
     names = list(known) if text is None else [name.strip() for name in text.split(",") if name.strip()]
     if strange := [name for name in names if name not in known]:
-        raise InputError(f"--sets: {', '.join(strange)} is unknown: choose {', '.join(known)}")
+        raise InputError(f"--sets: {', '.join(strange)} is unknown: {choose(strange[0], known)}")
     return names
 
 

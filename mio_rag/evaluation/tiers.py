@@ -22,7 +22,7 @@ from mio_rag.control.router.tier import PUBLISHED, Tier
 from mio_rag.control.router.worked import BY, UNANSWERED, By, Unanswered, labels, row_worked
 from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import DataError, InputError, choose
 from mio_rag.evaluation.harness import EvaluationSettings, Progress, evaluate
 from mio_rag.evaluation.record import environment
 from mio_rag.generation import Generator, ScriptedGenerator
@@ -71,9 +71,11 @@ class LabelSettings:
     def __post_init__(self) -> None:
         problems = []
         if self.by not in BY:
-            problems.append(f"by={self.by!r} is unknown: choose {', '.join(BY)}")
+            problems.append(f"by={self.by!r} is unknown: {choose(self.by, BY)}")
         if self.unanswered not in UNANSWERED:
-            problems.append(f"unanswered={self.unanswered!r} is unknown: choose {', '.join(UNANSWERED)}")
+            problems.append(
+                f"unanswered={self.unanswered!r} is unknown: {choose(self.unanswered, UNANSWERED)}"
+            )
         if self.limit is not None and self.limit < 1:
             problems.append(f"limit={self.limit} must be >= 1")
         if problems:

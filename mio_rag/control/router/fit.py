@@ -18,7 +18,7 @@ from mio_rag.control.router.features import FEATURES, SEARCH
 from mio_rag.control.router.mlp import History, train_mlp
 from mio_rag.control.router.model import KINDS, Router, row_of, terms
 from mio_rag.control.router.table import Table
-from mio_rag.errors import InputError, require
+from mio_rag.errors import InputError, choose, require
 
 __all__ = ["FitSettings", "Fitted", "correction_at", "fit_once", "folds_of", "plausible_at"]
 
@@ -68,9 +68,9 @@ class FitSettings:
     def __post_init__(self) -> None:
         problems = []
         if self.kind not in KINDS:
-            problems.append(f"kind={self.kind!r} is unknown: choose {', '.join(KINDS)}")
+            problems.append(f"kind={self.kind!r} is unknown: {choose(self.kind, KINDS)}")
         if self.features not in FEATURES:
-            problems.append(f"features={self.features!r} are unknown: choose {', '.join(FEATURES)}")
+            problems.append(f"features={self.features!r} are unknown: {choose(self.features, FEATURES)}")
         if not 0 <= self.seed < 2**31:
             problems.append(f"seed={self.seed} must be between 0 and 2^31 - 1")
         if not 0 < self.confidence < 1:

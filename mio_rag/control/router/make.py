@@ -10,7 +10,7 @@ from mio_rag.control.router.model import Deciding, Router, read_router
 from mio_rag.control.router.settings import RouterSettings
 from mio_rag.control.router.tier import Tier
 from mio_rag.control.settings import ControlSettings
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 
 __all__ = ["KINDS", "check", "make"]
 
@@ -35,7 +35,8 @@ def check(name: str, settings: ControlSettings, closed_book: bool) -> None:
     if stem == "tier":
         names = [one.name for one in _tiers(given, _router(given))]
         if tier not in names:
-            problems.append(f"controller '{name}' names no tier: choose tier:{', tier:'.join(names)}")
+            meant = choose(name, [f"tier:{one}" for one in names])
+            problems.append(f"controller '{name}' names no tier: {meant}")
     elif colon or "@" in name:
         problems.append(f"controller '{name}' is unknown: write '{stem.partition('@')[0]}' alone")
     elif stem == "routed" and given.router is None:

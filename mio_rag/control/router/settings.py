@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.control.router.tier import PUBLISHED, Tier, tiers_of
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 
 __all__ = ["KEY", "WHEN_UNSURE", "RouterSettings", "Utility"]
 
@@ -82,7 +82,7 @@ class RouterSettings:
 
     def __post_init__(self) -> None:
         if self.unsure not in WHEN_UNSURE:
-            raise InputError(f"unsure={self.unsure!r} is unknown: choose {', '.join(WHEN_UNSURE)}")
+            raise InputError(f"unsure={self.unsure!r} is unknown: {choose(self.unsure, WHEN_UNSURE)}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; a router is known by its content, so that runs with another one do not mix."""

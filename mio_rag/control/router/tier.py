@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.control.router.compress import COMPRESSORS
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 from mio_rag.reading import read_toml
 from mio_rag.retrieval.rerank import spec_problems
 
@@ -82,9 +82,9 @@ class Tier:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 problems.append(f"{name}={value!r} must be a whole number >= 1")
         if self.unit not in _UNITS:
-            problems.append(f"unit={self.unit!r} is unknown: choose {', '.join(_UNITS)}")
+            problems.append(f"unit={self.unit!r} is unknown: {choose(self.unit, _UNITS)}")
         if self.compress not in COMPRESSORS:
-            problems.append(f"compress={self.compress!r} is unknown: choose {', '.join(COMPRESSORS)}")
+            problems.append(f"compress={self.compress!r} is unknown: {choose(self.compress, COMPRESSORS)}")
         if self.rerank:
             problems += spec_problems([self.rerank])
         price = self.token_price

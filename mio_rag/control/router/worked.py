@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 from mio_rag.measures import exact_match, token_f1
 from mio_rag.types import Question
 
@@ -88,7 +88,7 @@ def labels(
     table = np.asarray(worked, dtype=np.float64) > 0
     n, m = table.shape
     if unanswered not in UNANSWERED:
-        raise InputError(f"unanswered={unanswered!r} is unknown: choose {', '.join(UNANSWERED)}")
+        raise InputError(f"unanswered={unanswered!r} is unknown: {choose(unanswered, UNANSWERED)}")
     if len(several_hops) != n:
         raise InputError(f"several_hops has {len(several_hops)} entries for {n} questions")
     rest = {

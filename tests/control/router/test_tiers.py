@@ -293,7 +293,7 @@ def test_tiers_in_the_harness_with_all_costs(
 
 def test_names_and_settings_that_make_no_sense(river_index: CorpusIndex, tmp_path: Path) -> None:
     for name, said in (
-        ("tier:huge", "names no tier: choose tier:easy, tier:medium, tier:hard"),
+        ("tier:huge", "names no tier: did you mean .tier:hard"),
         ("tier", "names no tier"),
         ("routed", "needs a router: give --router"),
         ("random-tier:easy", "write 'random-tier' alone"),
