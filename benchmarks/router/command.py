@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.files import replaced, write_json
-from benchmarks.router.rows import Group, deciding_seconds, groups_of, rows_of
+from benchmarks.router.rows import Folds, Group, deciding_seconds, groups_of, rows_of
 from benchmarks.router.study import TRAINED, UNSEEN, Plan, begun, finished, ladders_of, run_round
 from benchmarks.router.summary import draw, summarized, table
 from mio_rag.control.router.table import Table
@@ -92,11 +92,12 @@ def _results(
     plan: Plan, tables: dict[str, dict[str, Table]], learned: list[str], seed: int
 ) -> dict[str, Any]:
     trained = groups_of(tables, learned, "sets that routers learn from, by folds")
-    groups = {trained.name: _group(trained, trained, seed)}
+    known: Folds = {}
+    groups = {trained.name: _group(trained, trained, seed, known)}
     others = [name for name in UNSEEN if name in tables]
     if others:
         unseen = groups_of(tables, others, "sets that routers never met")
-        groups[unseen.name] = _group(trained, unseen, seed)
+        groups[unseen.name] = _group(trained, unseen, seed, known)
     quality = "exact match or token F1 of .6" if plan.by == "answers" else "all gold evidence in the context"
     first = next(iter(tables.values()))["published"].outcomes.provenance
     return {
@@ -114,8 +115,8 @@ def _results(
     }
 
 
-def _group(trained: Group, asked: Group, seed: int) -> dict[str, Any]:
-    rows = rows_of(trained, None if asked is trained else asked, seed)
+def _group(trained: Group, asked: Group, seed: int, known: Folds) -> dict[str, Any]:
+    rows = rows_of(trained, None if asked is trained else asked, seed, known)
     published = asked.ladders["published"]
     sets, m = asked.outcomes.sets, len(published.tiers)
     routed = next(row for row in rows if row.name == "published router").chances[:, :m]

@@ -21,7 +21,7 @@ from mio_rag.control.router.settings import Utility
 from mio_rag.control.router.table import WORKED, Table, joined
 from mio_rag.control.router.validate import PRICES, Validated, chosen_at, measured, out_of_fold
 
-__all__ = ["Group", "Row", "deciding_seconds", "groups_of", "mixture", "rows_of"]
+__all__ = ["Folds", "Group", "Row", "deciding_seconds", "groups_of", "mixture", "rows_of"]
 
 FloatArray = NDArray[np.float64]
 
@@ -137,8 +137,19 @@ def mixture(outcomes: Outcomes, columns: Sequence[int], spent: float, quality: s
     return chances
 
 
-def rows_of(trained: Group, asked: Group | None, seed: int = 0) -> list[Row]:
-    """Every row on the questions of `asked`; None: on those that routers learn from, by folds."""
+#: What routers said out of fold, by ladder and settings: it is the same for every group that is asked.
+Folds = dict[tuple[str, FitSettings], Validated]
+
+
+def rows_of(trained: Group, asked: Group | None, seed: int = 0, known: Folds | None = None) -> list[Row]:
+    """Every row on the questions of `asked`; None: on those that routers learn from, by folds.
+
+    Parameters
+    ----------
+    known : dict, optional
+        Taken from, and added to: calls that learn from the same questions need not train twice.
+    """
+    known = {} if known is None else known
     here = trained if asked is None else asked
     published, priced = here.ladders["published"], here.ladders["priced"]
     rows = [_one(here, "published", k, "tier") for k in range(len(published.tiers))]
@@ -146,7 +157,7 @@ def rows_of(trained: Group, asked: Group | None, seed: int = 0) -> list[Row]:
     rows += [_one(here, "priced", k, "price") for k in range(len(priced.tiers))]
     for name, (kind, features) in _ROUTERS.items():
         settings = FitSettings(kind, features, seed)
-        found = _decided(trained.ladders["published"], None if asked is None else published, settings)
+        found = _decided("published", trained, asked, settings, known)
         about = _about(found, kind, features)
         rows.append(Row(name, "router", here.on("published", found.choice), about))
         if name == "published router":
@@ -160,9 +171,7 @@ def rows_of(trained: Group, asked: Group | None, seed: int = 0) -> list[Row]:
             continue
         for features in ("question", "question+search"):
             settings = FitSettings("utility", features, seed)
-            found = _decided(
-                trained.ladders[ladder], None if asked is None else here.ladders[ladder], settings
-            )
+            found = _decided(ladder, trained, asked, settings, known)
             assert found.success is not None
             costs = trained.ladders[ladder].costs()
             for price in PRICES:
@@ -183,20 +192,23 @@ def _one(group: Group, ladder: str, place: int, kind: str) -> Row:
     return Row(table.tiers[place].name, kind, group.on(ladder, np.full(len(table), place)))
 
 
-def _decided(trained: Table, asked: Table | None, settings: FitSettings) -> Validated:
+def _decided(
+    ladder: str, trained: Group, asked: Group | None, settings: FitSettings, known: Folds
+) -> Validated:
     """What routers say that have not seen the questions."""
+    table = trained.ladders[ladder]
+    if (ladder, settings) not in known:
+        known[ladder, settings] = out_of_fold(table, settings)
+    learned = known[ladder, settings]
     if asked is None:
-        return out_of_fold(trained, settings)
-    learned = out_of_fold(trained, settings)
-    router = fit_once(trained, settings).router
-    probabilities = np.array([router.probabilities(one) for one in asked.seen])
-    success = np.array([router.success(one) for one in asked.seen]) if settings.kind == "utility" else None
+        return learned
+    router, others = fit_once(table, settings).router, asked.ladders[ladder]
+    probabilities = np.array([router.probabilities(one) for one in others.seen])
+    success = np.array([router.success(one) for one in others.seen]) if settings.kind == "utility" else None
     choice = (
-        np.argmax(probabilities, axis=1)
-        if success is None
-        else chosen_at(success, trained.costs(), Utility())
+        np.argmax(probabilities, axis=1) if success is None else chosen_at(success, table.costs(), Utility())
     )
-    return Validated(asked, probabilities, success, choice, learned.plausible)
+    return Validated(others, probabilities, success, choice, learned.plausible)
 
 
 def _about(found: Validated, kind: str, features: str) -> dict[str, Any]:

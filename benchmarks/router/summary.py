@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.files import replaced
 from benchmarks.router.rows import COST, Group, Row, mixture
-from mio_rag.control.router.table import WORKED
+from mio_rag.control.router.table import LABEL, WORKED
 from mio_rag.errors import require
 from mio_rag.evaluation.statistics import mean_interval
 
@@ -53,6 +53,12 @@ def summarized(rows: Sequence[Row], group: Group) -> dict[str, Any]:
             if measure in outcomes.values:
                 found = row.values(outcomes, measure)
                 entry[measure] = _interval(found)
+        entry["means"] = {
+            measure: float(np.nanmean(values))
+            for measure in outcomes.values
+            if measure not in (*MEASURES, LABEL)
+            and not np.isnan(values := row.values(outcomes, measure)).all()
+        }
         spent = float(row.values(outcomes, COST).mean())
         did = row.values(outcomes, WORKED)
         entry["against k5"] = _differences(row, base, group)

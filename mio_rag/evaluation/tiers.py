@@ -26,6 +26,7 @@ from mio_rag.errors import DataError, InputError, choose
 from mio_rag.evaluation.harness import EvaluationSettings, Progress, evaluate
 from mio_rag.evaluation.record import environment
 from mio_rag.generation import Generator, ScriptedGenerator
+from mio_rag.measures import measures
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
@@ -33,13 +34,16 @@ from mio_rag.selection.selector import Selector
 
 __all__ = ["LabelSettings", "Labelled", "label_questions"]
 
-#: Columns of the ledger that the table keeps, where any row has them.
-_KEPT = (
-    *("exact_match", "token_f1", "accuracy", "gold_recall", "all_gold", "source_recall", "answer_in_context"),
-    *("gold_precision", "tokens_used", "prompt_tokens", "completion_tokens", "lm_calls", "retrieval_calls"),
-    *("total_seconds", "retrieve_seconds", "rerank_seconds", "compress_seconds", "generate_seconds"),
+#: Columns of the ledger that the table keeps beside every measure, where any row has them.
+_COSTS = (
+    "prompt_tokens",
+    "completion_tokens",
+    "lm_calls",
+    "retrieval_calls",
+    "total_seconds",
     "peak_memory_mb",
 )
+_SECONDS = ("retrieve_seconds", "rerank_seconds", "compress_seconds", "generate_seconds")
 
 _UNBOUNDED = 1_000_000  # tokens: what is read is for the tiers to say
 
@@ -159,7 +163,8 @@ def label_questions(
         "seed": settings.seed,
         **environment(),
     }
-    present = [name for name in _KEPT if any(row.get(name) is not None for row in rows)]
+    known = dict.fromkeys([*(measure.name for measure in measures()), *_COSTS, *_SECONDS])
+    present = [name for name in known if any(row.get(name) is not None for row in rows)]
     rows = [{**row, "set": dataset.name, "action": row["method"].partition(":")[2]} for row in rows]
     outcomes = Outcomes.from_rows(
         rows, [*present, WORKED], actions=[tier.name for tier in settings.tiers], provenance=about

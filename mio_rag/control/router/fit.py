@@ -25,15 +25,7 @@ __all__ = ["FitSettings", "Fitted", "correction_at", "fit_once", "folds_of", "pl
 FloatArray = NDArray[np.float64]
 
 FOLDS = 5
-_STRENGTHS = (
-    0.01,
-    0.03,
-    0.1,
-    0.3,
-    1.0,
-    3.0,
-    10.0,
-)  # inverse regularisation
+_STRENGTHS = (0.03, 0.2, 1.0, 5.0, 20.0)  # inverse regularisation
 _NEIGHBOURS = 15
 _RARE = 2  # questions that a term must be in
 _MOST_TERMS = 20_000
