@@ -5,22 +5,28 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.default.models import by_ranks, pools_of
 from benchmarks.files import replaced, write_json
 from benchmarks.router.rows import Folds, Group, deciding_seconds, groups_of, rows_of
 from benchmarks.router.study import TRAINED, UNSEEN, Plan, begun, finished, ladders_of, run_round
 from benchmarks.router.summary import draw, summarized, table
 from mio_rag.control.router.table import Table
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError, choose
 from mio_rag.evaluation.record import environment
 from mio_rag.generation import make_generator
+from mio_rag.relevance import RelevanceModel
+from mio_rag.retrieval.index import CorpusIndex
 
 __all__ = ["add_options", "command"]
 
+_FITTED = 100  # questions of a set that left-out weights learn from
 _ROUNDS = 10  # of answers; evidence is asked in one
 
 
@@ -32,6 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--work", type=Path, required=True, help="folder of finished rows; a run resumes there")
     add("--by", choices=("evidence", "answers"), default="evidence", help="what tiers are held against")
     add("--generator", help="of answers, for instance 'gguf:MODEL.gguf?replies=FILE.sqlite'")
+    add("--weights", choices=("left-out", "shipped"), default="left-out", help="of relevance, for programs")
     add("--questions", type=int, default=80, help="of a set, in the whole study (default: 80)")
     add("--share", type=float, default=100.0, help="percent of them to ask; 0: report what is finished")
     add("--sets", help="comma-separated (default: all of the study)")
@@ -46,7 +53,7 @@ def command(given: argparse.Namespace) -> int:
     if given.by == "answers" and given.share and not given.generator:
         raise InputError("answers need a model: give --generator")
     names = _names(given.sets)
-    plan = Plan(given.by, given.data, given.indexes, given.work)
+    plan = Plan(given.by, given.data, given.indexes, given.work, given.weights)
     if given.share:
         _ask(plan, names, given)
     tables = {name: found for name in names if (found := finished(plan, name))}
@@ -76,16 +83,30 @@ def _ask(plan: Plan, names: list[str], given: argparse.Namespace) -> None:
     generator = None if plan.by == "evidence" else make_generator(given.generator)
     try:
         sets = {name: (plan.load(name), plan.index(name)) for name in names}
+        models = _left_out(sets) if plan.weights == "left-out" else {}
         rounds, wanted = _ROUNDS if plan.by == "answers" else 1, given.questions * given.share / 100
         for k in range(1, rounds + 1):
             for name, (dataset, index) in sets.items():
                 upto = min(math.ceil(wanted * k / rounds), len(dataset.questions))
                 if upto > begun(plan, name) or not finished(plan, name):
                     upto = max(upto, begun(plan, name))
-                    run_round(plan, name, dataset, index, generator, upto, _say)
+                    run_round(plan, name, dataset, index, generator, upto, _say, models.get(name))
     finally:
         if generator is not None:
             generator.close()
+
+
+def _left_out(sets: Mapping[str, tuple[Dataset, CorpusIndex]]) -> dict[str, RelevanceModel]:
+    """For each set, weights that were fitted on the others."""
+    pools = {name: pools_of(dataset, index, _FITTED, 0) for name, (dataset, index) in sets.items()}
+    models = {}
+    for name in sets:
+        others = [one for other, one in pools.items() if other != name]
+        if not any(one.by_passage for one in others):
+            raise InputError(f"no other set says which passages '{name}' could learn from: name more --sets")
+        models[name] = by_ranks(others, "left out")
+        _say(f"{name}: weights fitted without it")
+    return models
 
 
 def _results(
@@ -103,10 +124,12 @@ def _results(
     return {
         "benchmark": "router",
         "by": plan.by,
+        "weights": plan.weights,
         "quality": quality,
-        "about": f"what tiers are held against: {quality}; generator {first.get('generator')}; out of fold; "
-        "mean and 95 % interval;\n'against' compares question by question with the best mixture at equal "
-        "tokens; 'saved': tokens against k = 5; 'label': share of right tiers",
+        "about": f"what tiers are held against: {quality}; generator {first.get('generator')}; "
+        f"{plan.weights} weights of relevance; out of fold;\nmean and 95 % interval; 'against' compares "
+        "question by question with the best mixture at equal tokens;\n'saved': tokens against k = 5; "
+        "'label': share of right tiers",
         "seed": seed,
         "tiers": {k: [tier.to_dict() for tier in tiers] for k, tiers in ladders_of(plan.by).items()},
         "groups": groups,

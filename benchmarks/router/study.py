@@ -17,14 +17,19 @@ from pathlib import Path
 
 import numpy as np
 
+from mio_rag.control.router.features import Seen, look
 from mio_rag.control.router.table import Table, read_table, write_table
 from mio_rag.control.router.tier import PUBLISHED, Tier
+from mio_rag.control.router.worked import By
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.tiers import LabelSettings, label_questions
 from mio_rag.generation import Generator
+from mio_rag.relevance import RelevanceModel
+from mio_rag.retrieval import Retriever
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.selection.selector import Selector
 
 __all__ = ["LADDERS", "TRAINED", "UNSEEN", "Plan", "begun", "finished", "ladders_of", "run_round"]
 
@@ -74,12 +79,21 @@ class Plan:
         "evidence" or "answers".
     data, indexes, work : Path
         Folders of the sets, of the indexes, and of finished rows.
+    weights : str
+        "left-out": the program and the signals of the search take relevance weights that were fitted on the
+        other sets alone; "shipped": those that ship, fitted on questions of these sets among others.
     """
 
     by: str
     data: Path
     indexes: Path
     work: Path
+    weights: str = "left-out"
+
+    def folder(self, name: str, ladder: str) -> Path:
+        """Where the rows of a ladder lie; only programs go by weights."""
+        own = self.weights == "left-out" and ladder == "priced"
+        return self.work / self.by / name / (f"{ladder}-left-out" if own else ladder)
 
     def load(self, name: str) -> Dataset:
         """Questions with answers and evidence where the set has them, in an order drawn by seed."""
@@ -95,7 +109,7 @@ class Plan:
 
     def table(self, name: str, ladder: str) -> Path:
         """Where the table of a ladder lies."""
-        return self.work / self.by / name / f"{ladder}.parquet"
+        return self.work / f"{self.by}-{self.weights}" / name / f"{ladder}.parquet"
 
     def index(self, name: str) -> CorpusIndex:
         """The index of a set."""
@@ -110,21 +124,38 @@ def run_round(
     generator: Generator | None,
     upto: int,
     say: Callable[[str], None],
+    model: RelevanceModel | None = None,
 ) -> dict[str, Table]:
-    """The tables of a set's first `upto` questions, by ladder."""
-    tables = {}
+    """The tables of a set's first `upto` questions, by ladder.
+
+    Parameters
+    ----------
+    model : RelevanceModel, optional
+        Left-out weights of this set; None: those that ship.
+    """
+    selector = Selector() if model is None else Selector(relevance_model=model)
+    seen: dict[str, Seen] = {}
+    retriever, tables = Retriever(index), {}
     for ladder, tiers in ladders_of(plan.by).items():
-        settings = LabelSettings(tiers, "answers" if plan.by == "answers" else "evidence", limit=upto)
+        program = selector if ladder == "priced" else Selector()
+        by: By = "answers" if plan.by == "answers" else "evidence"
+        settings = LabelSettings(tiers, by, selector=program, limit=upto)
         found = label_questions(
             dataset,
             index,
             generator,
             settings,
-            plan.work / plan.by / name / ladder,
+            plan.folder(name, ladder),
             _teller(say, f"{name}, {ladder}"),
         )
-        write_table(found.table, plan.table(name, ladder))
-        tables[ladder] = found.table
+        for question in found.table.outcomes.questions:
+            if model is not None and question not in seen:
+                seen[question] = look(retriever.retrieve(question), selector)
+        table = found.table
+        if model is not None:
+            table = dataclasses.replace(table, seen=tuple(seen[q] for q in table.outcomes.questions))
+        write_table(table, plan.table(name, ladder))
+        tables[ladder] = table
     return tables
 
 
@@ -136,7 +167,7 @@ def begun(plan: Plan, name: str) -> int:
     """Questions of a set that an earlier run has taken up: fewer cannot be asked."""
     found = [0]
     for ladder in ladders_of(plan.by):
-        ledger = Ledger(plan.work / plan.by / name / ladder)
+        ledger = Ledger(plan.folder(name, ladder))
         found.append(len({question for question, _, _ in ledger.read()}))
     return max(found)
 

@@ -37,8 +37,8 @@ def _tiers(path: Path | None) -> tuple[Tier, ...]:
     return PUBLISHED if path is None else read_tiers(path)
 
 
-def _reader(generator: str | None, work: Path) -> Generator | None:
-    """The model that answers; what it says is kept beside the table, where that can be kept."""
+def _reader(generator: str | None, replies: Path) -> Generator | None:
+    """The model that answers; what it says is kept in a file, where that can be kept."""
     from mio_rag.generation import make_generator
     from mio_rag.generation.replies import RememberingGenerator
 
@@ -47,8 +47,7 @@ def _reader(generator: str | None, work: Path) -> Generator | None:
     made = make_generator(generator)
     if made.identity is None or isinstance(made, RememberingGenerator):
         return made
-    work.mkdir(parents=True, exist_ok=True)
-    return cast("Generator", RememberingGenerator(made, work / "replies.sqlite"))
+    return cast("Generator", RememberingGenerator(made, replies))
 
 
 @route_app.command("label")
@@ -121,7 +120,9 @@ def label_command(
     )
     make_parent(out)
     dataset, corpus, model = collect(
-        lambda: load_dataset(data), lambda: load_index(index), lambda: _reader(generator, work / "kept")
+        lambda: load_dataset(data),
+        lambda: load_index(index),
+        lambda: _reader(generator, out.with_suffix(".replies.sqlite")),
     )
     try:
         with progress_bar("labelling", len(dataset.questions[:limit])) as advance:

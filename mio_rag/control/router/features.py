@@ -72,8 +72,14 @@ class Seen:
     search: FloatArray
 
 
-def look(pool: Candidates) -> Seen:
+def look(pool: Candidates, selector: Selector | None = None) -> Seen:
     """What a pool shows of its question.
+
+    Parameters
+    ----------
+    selector : Selector, optional
+        Whose relevance model says how probable passages are; by default that of `Selector()`. A router must
+        see with the one that it was trained with.
 
     Raises
     ------
@@ -84,7 +90,7 @@ def look(pool: Candidates) -> Seen:
         raise InputError("a router needs a pool that a Retriever found, with at least one passage")
     query = np.asarray(pool.query_embedding, dtype=np.float64)
     cosines = np.sort(pool.scores["dense"])[::-1]
-    likely = np.clip(_PROBABILITIES.valued(pool).relevance, 0.0, 1.0)
+    likely = np.clip((selector or _PROBABILITIES).valued(pool).relevance, 0.0, 1.0)
     expected = float(likely.sum())
     facts = pool_facts(pool)
     search = [

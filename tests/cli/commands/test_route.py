@@ -16,7 +16,7 @@ from mio_rag.control.router.settings import RouterSettings
 from mio_rag.control.router.table import read_table
 from mio_rag.corpora.load import Dataset, load_dataset
 from mio_rag.errors import InputError
-from mio_rag.generation import make_generator
+from mio_rag.generation import ScriptedGenerator, make_generator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.service.answering import Answering, Asked
@@ -193,3 +193,36 @@ def test_a_router_and_a_total_exclude_each_other(work: Path) -> None:
     with pytest.raises(InputError, match="a router and a total of tokens exclude each other"):
         check(where, None, False)
     check(ServiceSettings(str(work / "index"), routing=routing), None, False)
+
+
+def test_replies_are_kept_beside_the_table(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo: Dataset
+) -> None:
+    asked: list[str] = []
+
+    class Known(ScriptedGenerator):
+        identity = "a model that is known"
+
+    def made(spec: str, **options: object) -> Known:
+        return Known(lambda prompt: asked.append(prompt.user) or demo.questions[0].answers[0])  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr("mio_rag.generation.make_generator", made)
+    label = (
+        "route",
+        "label",
+        "demo",
+        "--index",
+        work / "index",
+        "--tiers",
+        work / "tiers.toml",
+        "--limit",
+        2,
+    )
+    first = said(*label, "--generator", "extractive", "--out", tmp_path / "a.parquet")
+    before = len(asked)
+    assert before > 0
+    assert (tmp_path / "a.replies.sqlite").is_file()
+    (tmp_path / "a.replies.sqlite").rename(tmp_path / "b.replies.sqlite")
+    second = said(*label, "--generator", "extractive", "--out", tmp_path / "b.parquet")
+    assert len(asked) == before  # everything that the second run wanted to know was kept
+    assert second["label_shares"] == first["label_shares"]
