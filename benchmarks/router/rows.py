@@ -214,7 +214,7 @@ def _decided(
 def _about(found: Validated, kind: str, features: str) -> dict[str, Any]:
     told = measured(found, Utility())
     kept = ("accuracy", "most_frequent_label", "calibration_error", "unsure_share", "confusion")
-    return {"kind": kind, "features": features, **{name: told[name] for name in kept}}
+    return {"learner": kind, "features": features, **{name: told[name] for name in kept}}
 
 
 def _without_compression(here: Group, found: Validated) -> list[Row]:
