@@ -80,6 +80,7 @@ def ask(
     """Choose passages, let a model answer from them, and show the answer and what was read."""
     from mio_rag.ask import ask as answer_question
     from mio_rag.cli.show.selection import print_answer, print_selection
+    from mio_rag.control.router.make import has_tiers
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
@@ -88,8 +89,7 @@ def ask(
     output = open_output(json_output)
     if controller is None and routing.router is not None:
         controller = "routed"
-    if controller is None:
-        routing.unused()
+    routing.check([controller] if controller else [])
     selector, control, _, _, _, found, prices = collect(
         lambda: side.applied(
             lambda: evidence.applied(
@@ -119,7 +119,7 @@ def ask(
                 Retriever.of(corpus, found, reader),
                 selector,
                 control,
-                budget_tokens=_MOST if routing.given else budget_tokens,
+                budget_tokens=_MOST if has_tiers(controller) else budget_tokens,
                 max_tokens=max_tokens,
                 seed=solving.seed,
                 trace=trace,

@@ -140,7 +140,7 @@ def evaluate(
         control = dataclasses.replace(control, controllers=",".join([*control.names, *among]))
     if not control.names:
         control.unused(None)
-        routing.unused()
+    routing.check(control.names)
     embedder = comparison.embedder or "minilm"
     settings, prices, *_ = collect(
         lambda: side.in_settings(

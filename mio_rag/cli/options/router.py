@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -63,13 +64,22 @@ class RouterOptions:
         """Whether any of them was given."""
         return any(getattr(self, field.name) != field.default for field in fields(RouterOptions))
 
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse options that have no effect, since none of these controllers has tiers."""
+        from mio_rag.control.router.make import has_tiers
+
+        if not any(map(has_tiers, names)):
+            self.unused()
+
     def unused(self) -> None:
         """Refuse options that have no effect where nothing has tiers."""
         given = [
             f"--{field.name}" for field in fields(RouterOptions) if getattr(self, field.name) != field.default
         ]
         if given:
-            raise InputError(f"{', '.join(given)}: no effect without a controller, for instance routed")
+            raise InputError(
+                f"{', '.join(given)}: no effect without a controller that has tiers, for instance routed"
+            )
 
     def settings(self) -> RouterSettings:
         """What the options describe; the problems of all of them at once."""

@@ -12,7 +12,7 @@ from mio_rag.control.router.tier import Tier
 from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InputError, choose
 
-__all__ = ["KINDS", "check", "make"]
+__all__ = ["KINDS", "check", "has_tiers", "make"]
 
 
 def _tiers(settings: RouterSettings, router: Router | None) -> tuple[Tier, ...]:
@@ -82,3 +82,8 @@ KINDS = (
     Kind("random-tier", make, check),
     Kind("oracle-tier", make, check),
 )
+
+
+def has_tiers(name: str) -> bool:
+    """Whether a controller of that name reads as much as its tiers say."""
+    return any(kind.covers(name) for kind in KINDS)

@@ -120,6 +120,11 @@ def test_ask_at_the_tier_that_the_router_chooses(work: Path, demo: Dataset) -> N
     assert set(dear["trace"]["scores"]) == {"easy", "medium", "hard"}
     plain = run(*asked)
     assert plain.exit_code == 0, plain.output
+    whole = said("ask", work / "index", question, "--controller", "tier:hard", "--tiers", work / "tiers.toml")
+    assert 300 < len(" ".join(p["text"] for p in whole["trace"]["passages"])) <= 1500
+    other = run("ask", work / "index", question, "--controller", "mdp", "--tiers", work / "tiers.toml")
+    assert other.exit_code == 2
+    assert "--tiers: no effect without a controller that has tiers" in " ".join(other.output.split())
 
 
 def test_methods_and_tiers_side_by_side(work: Path, tmp_path: Path) -> None:
