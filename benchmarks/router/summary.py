@@ -33,6 +33,7 @@ _COLOURS = {
     "both": "tab:green",
     "oracle": "black",
 }
+_SAVES = 0.4  # share of tokens
 _FEW = 100  # questions, below which intervals say little
 
 
@@ -60,7 +61,8 @@ def summarized(rows: Sequence[Row], group: Group) -> dict[str, Any]:
             and not np.isnan(values := row.values(outcomes, measure)).all()
         }
         spent = float(row.values(outcomes, COST).mean())
-        did = row.values(outcomes, WORKED)
+        did, before = row.values(outcomes, WORKED), base.values(outcomes, WORKED)
+        read, read_before = row.values(outcomes, COST), base.values(outcomes, COST)
         entry["against k5"] = _differences(row, base, group)
         for label, kind in (("against fixed tiers", "tier"), ("against prices", "price")):
             chances = mixture(outcomes, columns[kind], spent)
@@ -68,7 +70,15 @@ def summarized(rows: Sequence[Row], group: Group) -> dict[str, Any]:
             entry[label]["tokens_there"] = float((outcomes.of(COST) @ chances).mean())
         entry["sets"] = {
             name: {
-                "shares": dict(zip(outcomes.actions, row.chances[here].mean(axis=0).tolist(), strict=True)),
+                "shares": {
+                    action: float(share)
+                    for action, share in zip(outcomes.actions, row.chances[here].mean(axis=0), strict=True)
+                    if share > 0
+                },
+                "saved": float(1 - read[here].mean() / read_before[here].mean()),
+                **(
+                    {} if row.about.get("shown") is False else {"against k5": _interval((did - before)[here])}
+                ),
                 **{
                     measure: float(np.nanmean(row.values(outcomes, measure)[here]))
                     for measure in (WORKED, COST, "exact_match")
@@ -79,6 +89,11 @@ def summarized(rows: Sequence[Row], group: Group) -> dict[str, Any]:
         }
         summary[row.name] = entry
     return summary
+
+
+def _when(row: Row, told: dict[str, Any]) -> dict[str, Any]:
+    """What is told of rows that the table shows."""
+    return {} if row.about.get("shown") is False else told
 
 
 def _differences(row: Row, base: Row, group: Group) -> dict[str, Any]:
@@ -128,12 +143,27 @@ def table(results: Mapping[str, Any]) -> str:
                 f"{_cell(entry['against prices'][WORKED], 3, '+'):>27} "
                 f"{entry['against k5']['token_reduction']:>6.0%} {accuracy}"
             )
+        lines += _by_set(found["rows"])
         lines.append("  labels by set (easy, medium, hard): " + _shares(found["labels"]))
         lines.append("  published router by set: " + _shares(found["routed"]))
         lines.append("")
     seconds = ", ".join(f"{k} {1e3 * s:.3f} ms" for k, s in results["deciding_seconds"].items())
     lines.append(f"one decision, processor time: {seconds}")
     return "\n".join(lines)
+
+
+def _by_set(rows: Mapping[str, Any]) -> list[str]:
+    """Of rows that save many tokens: what they do more than k = 5, set by set."""
+    lines = ["  set by set: how often more than k = 5, and tokens saved; rows that save 40 % or more"]
+    for name, entry in rows.items():
+        if entry.get("shown") is False or entry["against k5"]["token_reduction"] < _SAVES:
+            continue
+        cells = [
+            f"{data} {_cell(part['against k5'], 2, '+')} {part['saved']:.0%}"
+            for data, part in entry["sets"].items()
+        ]
+        lines.append(f"  {name:34} {'; '.join(cells)}")
+    return lines
 
 
 def _sets(counts: Mapping[str, int]) -> str:
