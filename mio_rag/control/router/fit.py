@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -285,7 +286,10 @@ def _success(rows: FloatArray, worked: FloatArray, seed: int) -> dict[str, NDArr
 
 
 def _provenance(table: Table, settings: FitSettings) -> dict[str, Any]:
-    packages = ("numpy", "torch", "scikit-learn")
+    versions = {"mio-rag": __version__}
+    for package in ("numpy", "torch", "scikit-learn"):
+        with suppress(metadata.PackageNotFoundError):  # not every kind needs all of them
+            versions[package] = metadata.version(package)
     about = table.outcomes.provenance
     sources = about.get("tables", [about])
     return {
@@ -295,5 +299,5 @@ def _provenance(table: Table, settings: FitSettings) -> dict[str, Any]:
         "by": sorted({str(one.get("by")) for one in sources}),
         "generators": sorted({str(one.get("generator")) for one in sources}),
         "settings": dataclasses.asdict(settings),
-        "versions": {"mio-rag": __version__, **{name: metadata.version(name) for name in packages}},
+        "versions": versions,
     }
