@@ -31,7 +31,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.types import Question
 
-__all__ = ["Choice", "Chooser", "Correction", "Drawn", "Oracle", "Tiered", "always"]
+__all__ = ["Always", "Choice", "Chooser", "Correction", "Drawn", "Oracle", "Tiered"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Chooser(Protocol):
 
 
 @dataclass(frozen=True)
-class always:
+class Always:
     """One tier for all questions."""
 
     place: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mio_rag.control.controller import Controller, Kind, Setup
-from mio_rag.control.router.controller import Drawn, Oracle, Tiered, always
+from mio_rag.control.router.controller import Always, Drawn, Oracle, Tiered
 from mio_rag.control.router.model import Deciding, Router, read_router
 from mio_rag.control.router.settings import RouterSettings
 from mio_rag.control.router.tier import Tier
@@ -63,13 +63,13 @@ def make(name: str, setup: Setup) -> Controller:
     stem, _, tier = name.partition(":")
     if stem == "tier":
         chosen = next(one for one in tiers if one.name == tier)
-        return Tiered(name, (chosen,), always(0), setup.retriever, setup, said)
+        return Tiered(name, (chosen,), Always(0), setup.retriever, setup, said)
     if stem == "random-tier":
         shares = tuple(1 / len(tiers) for _ in tiers) if router is None else router.shares
         return Tiered(name, tiers, Drawn(shares, setup.seed), setup.retriever, setup, said)
     if stem == "oracle-tier":
         retriever = setup.retriever
-        return Oracle(name, [Tiered(name, (one,), always(0), retriever, setup, said) for one in tiers])
+        return Oracle(name, [Tiered(name, (one,), Always(0), retriever, setup, said) for one in tiers])
     assert router is not None
     chooser = Deciding(router, given.utility, given.unsure)
     return Tiered(name, tiers, chooser, setup.retriever, setup, said, router.correction)

@@ -1,7 +1,6 @@
 """The commands route, and --router of ask, evaluate and the service: from questions to a routed answer."""
 
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,12 @@ from typer.testing import CliRunner, Result
 
 from mio_rag.cli.app import app
 from mio_rag.control.router.model import read_router
-from mio_rag.control.router.settings import RouterSettings
+from mio_rag.control.router.settings import RouterSettings, Utility
 from mio_rag.control.router.table import read_table
 from mio_rag.corpora.load import Dataset, load_dataset
 from mio_rag.errors import InputError
 from mio_rag.generation import ScriptedGenerator, make_generator
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.selection.selector import Selector
-from mio_rag.service.answering import Answering, Asked
 from mio_rag.service.pacing import Pacing
 from mio_rag.service.run import ServiceSettings, check
 
@@ -141,13 +138,26 @@ def test_methods_and_tiers_side_by_side(work: Path, tmp_path: Path) -> None:
 
 
 def test_the_service_answers_at_a_tier(work: Path, demo: Dataset) -> None:
-    index = CorpusIndex.load(work / "index")
-    routing = RouterSettings(router=str(work / "router.safetensors")).to_dict()
-    answering = Answering(index, make_generator("extractive"), routing=routing)
-    told = answering.ask(Asked(demo.questions[0].text, 64, 50, time.monotonic() + 20, Selector()))
-    assert told["tier"] in ("easy", "medium", "hard")
-    assert told["answer"]
-    assert told["prompt_tokens"] > 0
+    pytest.importorskip("fastapi")
+    from fastapi.testclient import TestClient
+
+    from mio_rag.service.app import create_app
+
+    index, question = CorpusIndex.load(work / "index"), demo.questions[0].text
+    told = {}
+    for price in (0.0, 1.0):
+        settings = RouterSettings(router=str(work / "router.safetensors"), utility=Utility(beta=price))
+        with TestClient(
+            create_app(index, make_generator("extractive"), routing=settings.to_dict())
+        ) as client:
+            answer = client.post("/ask", json={"question": question, "budget_tokens": 64})
+            assert answer.status_code == 200, answer.text
+            told[price] = answer.json()
+            assert "tier" not in client.post("/select", json={"question": question}).json()
+    assert told[1.0]["tier"] == "easy"
+    assert told[0.0]["tier"] != "easy"
+    assert told[0.0]["answer"]
+    assert 0 < told[1.0]["prompt_tokens"] < told[0.0]["prompt_tokens"]
 
 
 def test_what_is_refused_and_why(work: Path, tmp_path: Path, demo: Dataset) -> None:

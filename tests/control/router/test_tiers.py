@@ -10,7 +10,7 @@ from mio_rag.context import RegexCounter, render_context
 from mio_rag.control.controller import Failure, Outcome, Setup
 from mio_rag.control.make import check_controllers, make_controller
 from mio_rag.control.router.compress import cut_off, keep_sentences, keep_whole
-from mio_rag.control.router.controller import Correction, Tiered, always
+from mio_rag.control.router.controller import Always, Correction, Tiered
 from mio_rag.control.router.settings import KEY, RouterSettings, Utility
 from mio_rag.control.router.tier import PUBLISHED, Tier, check_tiers, read_tiers
 from mio_rag.control.router.trace import TierTrace
@@ -234,7 +234,7 @@ def test_a_weak_search_reads_more_but_not_at_the_dearest_tier(
     counts = {}
     for below in (-1.0, 1.1):
         for place in (0, 1):
-            tiered = dataclasses.replace(base, chooser=always(place), correction=Correction(below, 3))
+            tiered = dataclasses.replace(base, chooser=Always(place), correction=Correction(below, 3))
             found = tiered.attempt(question, reader, 1000)
             assert isinstance(found.trace, TierTrace)
             assert found.selection is not None
