@@ -163,7 +163,9 @@ def label_questions(
         "seed": settings.seed,
         **environment(),
     }
-    known = dict.fromkeys([*(measure.name for measure in measures()), *_COSTS, *_SECONDS])
+    # A reader that says nothing is no worse for it.
+    told = [m.name for m in measures() if generator is not None or m.of not in ("answer", "choice")]
+    known = dict.fromkeys([*told, *_COSTS, *_SECONDS])
     present = [name for name in known if any(row.get(name) is not None for row in rows)]
     rows = [{**row, "set": dataset.name, "action": row["method"].partition(":")[2]} for row in rows]
     outcomes = Outcomes.from_rows(

@@ -42,6 +42,21 @@ class TierTrace(Trace):
         own = {"tier": self.tier, "tier_unsure": float(self.unsure), "corrected": float(self.corrected)}
         return super().columns() | own
 
+    def explain(self) -> str:
+        """The tier, and what came of doubts, in one line."""
+        scores = "" if not self.scores else ", ".join(f"{n} {s:.3f}" for n, s in self.scores.items())
+        return "; ".join(
+            [
+                f"tier {self.tier}" + (f" ({scores})" if scores else ""),
+                *(["one tier up, since several were plausible"] if self.unsure else []),
+                *(
+                    [f"more was read, since the search was weak (best cosine {self.top_score:.3f})"]
+                    if self.corrected
+                    else []
+                ),
+            ]
+        )
+
     def problems(self) -> list[str]:
         """What no controller with tiers writes."""
         problems = super().problems()

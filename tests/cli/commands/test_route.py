@@ -1,6 +1,7 @@
 """The commands route, and --router of ask, evaluate and the service: from questions to a routed answer."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,7 @@ def test_ask_at_the_tier_that_the_router_chooses(work: Path, demo: Dataset) -> N
     assert set(dear["trace"]["scores"]) == {"easy", "medium", "hard"}
     plain = run(*asked)
     assert plain.exit_code == 0, plain.output
+    assert re.search(r"tier (easy|medium|hard) \(easy -?\d", plain.output)
     whole = said("ask", work / "index", question, "--controller", "tier:hard", "--tiers", work / "tiers.toml")
     assert 300 < len(" ".join(p["text"] for p in whole["trace"]["passages"])) <= 1500
     other = run("ask", work / "index", question, "--controller", "mdp", "--tiers", work / "tiers.toml")

@@ -238,6 +238,7 @@ def test_a_weak_search_reads_more_but_not_at_the_dearest_tier(
             found = tiered.attempt(question, reader, 1000)
             assert isinstance(found.trace, TierTrace)
             assert found.selection is not None
+            assert ("more was read" in found.trace.explain()) == found.trace.corrected
             counts[below, place] = len(found.selection.chosen), found.trace.corrected
     assert counts == {(-1.0, 0): (1, False), (-1.0, 1): (2, False), (1.1, 0): (4, True), (1.1, 1): (2, False)}
 
