@@ -18,6 +18,7 @@ from mio_rag.control.router.fit import FOLDS, FitSettings, Fitted, fit_once, fol
 from mio_rag.control.router.model import Router
 from mio_rag.control.router.settings import Utility
 from mio_rag.control.router.table import WORKED, Table
+from mio_rag.errors import InputError
 
 __all__ = ["PRICES", "Validated", "chosen_at", "fit_and_validate", "frontier", "out_of_fold"]
 
@@ -27,6 +28,7 @@ IntArray = NDArray[np.intp]
 #: Prices of a token at which the frontier of a router of utility is drawn.
 PRICES = (0.0, 1e-5, 3e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 1e-2)
 _BINS = 10
+LEAST = 13  # questions, of which 10 are left without a fold
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +90,17 @@ def out_of_fold(
     ----------
     progress : callable, optional
         Called with 1 as each fold is finished.
+
+    Raises
+    ------
+    InputError
+        For fewer than 13 questions.
     """
+    if len(table) < LEAST:
+        raise InputError(
+            f"{len(table)} questions are too few to train a router and to measure it by folds: give at least "
+            f"{LEAST}"
+        )
     fold = folds_of(table.labels, settings.seed)
     n, m = len(table), len(table.tiers)
     probabilities, success = np.zeros((n, m)), np.zeros((n, m))
