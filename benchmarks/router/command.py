@@ -120,7 +120,7 @@ def _results(
         unseen = groups_of(tables, others, "sets that routers never met")
         groups[unseen.name] = _group(trained, unseen, seed, known)
     quality = "exact match or token F1 of .6" if plan.by == "answers" else "all gold evidence in the context"
-    first = next(iter(tables.values()))["published"].outcomes.provenance
+    first = next(iter(tables.values()))["published"].outcomes.provenance["tables"][0]
     return {
         "benchmark": "router",
         "by": plan.by,

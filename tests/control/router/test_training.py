@@ -175,7 +175,7 @@ def test_settings_that_make_no_sense() -> None:
     assert len(caught.value.problems) == 7
     with pytest.raises(InputError, match="9 questions are too few"):
         fit_once(EASY.where(np.arange(9)), FitSettings("logistic"))
-    with pytest.raises(InputError, match="12 questions are too few .* at least 13"):
+    with pytest.raises(InputError, match=r"12 questions are too few .* at least 13"):
         out_of_fold(EASY.where(np.arange(12)), FitSettings("logistic"))
     out_of_fold(EASY.where(np.arange(13)), FitSettings("logistic"))
 
