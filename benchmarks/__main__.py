@@ -21,6 +21,7 @@ from benchmarks.relevance import answers_command as answers
 from benchmarks.relevance import command as relevance
 from benchmarks.relevance import more_commands as more
 from benchmarks.repetition import command as repetition
+from benchmarks.router import command as router
 from benchmarks.speed import command as speed
 from benchmarks.stability import command as stability
 from benchmarks.trust import command as trust
@@ -120,6 +121,11 @@ def main(arguments: list[str] | None = None) -> int:
             "controllers with a language model: quality against cost, calibration",
             control.add_options,
             control.command,
+        ),
+        "router": (
+            "tiers and routers: quality against tokens, fixed tiers, rivals, prices and oracles",
+            router.add_options,
+            router.command,
         ),
         "batch": (
             "rows per second of select-batch, memory while streaming, overhead of Ray",

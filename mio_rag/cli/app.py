@@ -23,6 +23,7 @@ from mio_rag.cli.commands.mdp import mdp_app
 from mio_rag.cli.commands.measures import measures
 from mio_rag.cli.commands.profile import profile
 from mio_rag.cli.commands.radius import radius
+from mio_rag.cli.commands.route import route_app
 from mio_rag.cli.commands.select import select
 from mio_rag.cli.commands.serve import serve
 from mio_rag.cli.commands.solve import solve, warmup
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 app.add_typer(frontier_app, name="frontier")
 app.add_typer(mdp_app, name="mdp")
+app.add_typer(route_app, name="route")
 
 
 #: What most people set when passages are chosen.

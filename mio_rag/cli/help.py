@@ -31,6 +31,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Kept answers": ("cache", "cache_by_meaning", "cache_entries", "cache_days"),
     "Unanswerable questions": ("refusal",),
     "Measures that take a model": ("judge", "cosine", "bert_score"),
+    "Tiers and routers": ("router", "tiers", "utility", "unsure"),
     "Money": ("prices", "worth", "price_model"),
     "Comparison": ("methods", "baseline", "mmr_lambda", "limit", "resume", "details"),
     "Output": ("out", "config", "explain", "json_output", "help_all", "help"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,12 @@ from mio_rag.allocation.pacer import Pacer
 from mio_rag.answer_cache import AnswerCache, digest_of, model_of
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
+from mio_rag.control.controller import Setup, answered
+from mio_rag.control.router.controller import Tiered
+from mio_rag.control.router.make import make
+from mio_rag.control.router.settings import KEY
+from mio_rag.control.router.trace import TierTrace
+from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.generation.window import context_budget
@@ -32,6 +38,7 @@ _POOLS = 64  # cached, so that moving a slider does not retrieve again
 _LEAST_SECONDS = 0.01  # for a program, even past the deadline: enough for a selection and a bound
 _SEAM_TOKENS = 8  # that a tokenizer may count more where prompt and passages meet
 _PROBE = Passage(id="probe", text="x")  # so that headings and separators are counted
+_MOST = 1_000_000  # tokens, where tiers say how much is read
 _RESERVED = 0.1  # share of the remaining time that is kept for explanations and the response
 
 
@@ -39,12 +46,12 @@ class _OneAtATime:
     """A thread-safe counter: fast tokenizers fail when two threads use them at once."""
 
     def __init__(self, counter: TokenCounter) -> None:
-        self._counter, self._lock = counter, threading.Lock()
+        self._counter, self.lock = counter, threading.Lock()
         self.name = counter.name
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """As the counter counts."""
-        with self._lock:
+        with self.lock:
             return self._counter.count(texts)
 
 
@@ -81,6 +88,13 @@ class Answering:
     cache : AnswerCache, optional
         Answers that were given before. Only those whose selection is proven optimal are kept, so that no
         answer made in haste is given to who has time.
+    routing : mapping, optional
+        `RouterSettings` as plain data: /ask answers at the tier that the router chooses.
+
+    Raises
+    ------
+    InputError
+        If the router is for another embedder than the index has.
     """
 
     def __init__(
@@ -90,10 +104,13 @@ class Answering:
         pacer: Pacer | None = None,
         rate: Rate | None = None,
         cache: AnswerCache | None = None,
+        routing: Mapping[str, Any] | None = None,
     ) -> None:
         self.cache, self._model = cache, "" if cache is None else model_of(generator)
         self.index, self.generator, self.pacer, self.rate = index, generator, pacer, rate
-        self.counter: TokenCounter = _OneAtATime(generator)
+        self._routing = None if routing is None else dict(routing)  # names the router's file by its hash
+        self._routed = None if routing is None else _routed(index, routing)
+        self.counter = _OneAtATime(generator)
         self._pools: OrderedDict[tuple[str, int], Candidates] = OrderedDict()
         self._lock = threading.Lock()
         self._embedding, self._reading = threading.Lock(), threading.Lock()
@@ -154,6 +171,7 @@ class Answering:
                 "tokens": [asked.budget_tokens, asked.max_tokens],
                 "price": None if self.rate is None else self.rate.token_price,
                 "model": self._model,
+                "routing": self._routing,
             }
         )
         known = self.cache.get(asked.question, scope)
@@ -179,6 +197,8 @@ class Answering:
             If no tokens are left for a passage beside the question and its answer.
         """
         question = Question("question", asked.question)
+        if self._routed is not None:
+            return self._at_a_tier(self._routed, question, asked)
         allowed = context_budget(
             self.generator, question, asked.budget_tokens, max_tokens=asked.max_tokens, error=InputError
         )
@@ -202,6 +222,26 @@ class Answering:
             "generator": answer.generator,
             "prompt_tokens": answer.prompt_tokens,
             "completion_tokens": answer.completion_tokens,
+        }
+
+    def _at_a_tier(self, routed: Tiered, question: Question, asked: Asked) -> dict[str, Any]:
+        """As `ask`, with tiers in the place of the budget and the longest answer that the request names."""
+        timed = replace(routed.setup, selector=_timed(asked))
+        # The tokenizer belongs to the answer meanwhile: it counts under no lock of its own here.
+        with self._embedding, self._reading, self.counter.lock:
+            found = answered(replace(routed, setup=timed).attempt(question, self.generator, _MOST))
+        trace, selection, spent = found.trace, found.selection, found.costs.total()
+        if selection is None:
+            raise InfeasibleError("no time was left to read anything: give a later deadline")
+        assert isinstance(trace, TierTrace)
+        return {
+            **_described(asked, selection),
+            **self._dollars(spent.prompt_tokens, spent.completion_tokens),
+            "answer": found.reply.answer.text,
+            "generator": self.generator.name,
+            "prompt_tokens": spent.prompt_tokens,
+            "completion_tokens": spent.completion_tokens,
+            "tier": trace.tier,
         }
 
     def _held_to(self, asked: Asked, held: Held, budget: int, around: int = 0) -> Asked:
@@ -241,6 +281,12 @@ class Answering:
             "removed": [i for i in now.ids if i not in ids],
             "certified": before.is_optimal and after.is_optimal,
         }
+
+
+def _routed(index: CorpusIndex, routing: Mapping[str, Any]) -> Tiered:
+    made = make("routed", Setup(ControlSettings(kinds={KEY: dict(routing)}), Retriever(index)))
+    assert isinstance(made, Tiered)
+    return made
 
 
 def _least(pool: Candidates, budget: int) -> int:

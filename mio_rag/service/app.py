@@ -91,6 +91,7 @@ def create_app(
     rate: Rate | None = None,
     curve: Curve | None = None,
     cache: AnswerCache | None = None,
+    routing: Mapping[str, Any] | None = None,
 ) -> FastAPI:
     """The application over an index.
 
@@ -118,9 +119,12 @@ def create_app(
         What the operator's questions spend and find at each price, for the page.
     cache : AnswerCache, optional
         Answers of /ask are kept there, and given again.
+    routing : mapping, optional
+        `mio_rag.control.router.settings.RouterSettings` as plain data: /ask answers at the tier that its
+        router chooses, whatever budget and longest answer a request names.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
-    answering, metrics = Answering(index, generator, pacer, rate, cache), Metrics()
+    answering, metrics = Answering(index, generator, pacer, rate, cache, routing), Metrics()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[dict[str, Any]]:

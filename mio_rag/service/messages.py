@@ -261,6 +261,7 @@ class Answered(Selected):
     cached: Cached | None = Field(
         None, description="where answers are kept: null for a new one; tokens are those of its making"
     )
+    tier: str | None = Field(None, description="at which it was answered, where a router chooses")
 
 
 class Examples(_Response):

@@ -87,6 +87,8 @@ class ServiceSettings:
         File with the curve over prices; see `mio_rag.service.curve`.
     cache : Kept or None
         Where answers are kept.
+    routing : dict or None
+        `mio_rag.control.router.settings.RouterSettings` as plain data: a router chooses how much is read.
     """
 
     index: str
@@ -101,6 +103,7 @@ class ServiceSettings:
     money: Money | None = None
     curve: str | None = None
     cache: Kept | None = None
+    routing: dict[str, Any] | None = None
 
 
 def is_loopback(host: str) -> bool:
@@ -129,6 +132,8 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
         )
     if settings.workers > 1 and settings.pacing is not None and settings.pacing.path is None:
         problems.append(f"{settings.workers} workers must share the count of tokens: give its file a path")
+    if settings.routing is not None and settings.pacing is not None:
+        problems.append("a router and a total of tokens exclude each other: leave out one of them")
     problems += check_examples(settings.examples, settings.limits.max_question)
     if problems:
         raise InputError(problems)
@@ -155,6 +160,7 @@ def _application(
         rate=None if settings.money is None else settings.money.rate(loaded[1].name),
         curve=None if settings.curve is None else read_curve(Path(settings.curve)),
         cache=None if settings.cache is None else settings.cache.opened(loaded[0]),
+        routing=settings.routing,
     )
 
 

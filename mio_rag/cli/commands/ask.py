@@ -12,6 +12,7 @@ from mio_rag.cli.options.config import ConfigFile
 from mio_rag.cli.options.control import AgentOptions
 from mio_rag.cli.options.money import MoneyOptions, at_rate
 from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
+from mio_rag.cli.options.router import RouterOptions
 from mio_rag.cli.options.shared import (
     Budget,
     Exclude,
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from mio_rag.selection.selector import Selector
 
 __all__ = ["ask"]
+
+#: Tokens that may be read where tiers say how much is.
+_MOST = 1_000_000
 
 
 @spread
@@ -80,6 +84,7 @@ def ask(
             help="Say 'not in these passages' where that is likely, by a model from `mio-rag unanswerable`.",
         ),
     ] = None,
+    routing: RouterOptions,
     config: ConfigFile = None,
     explain: Explain = False,
     json_output: Json = False,
@@ -90,12 +95,16 @@ def ask(
     from mio_rag.answer_cache import digest_of, model_of
     from mio_rag.ask import ask as answer_question
     from mio_rag.cli.show.selection import print_answer, print_selection, print_verdict
+    from mio_rag.control.router.make import has_tiers
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
     from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
+    if controller is None and routing.router is not None:
+        controller = "routed"
+    routing.check([controller] if controller else [])
     selector, control, _, _, _, found, prices, keeping, refusing = collect(
         lambda: side.applied(
             lambda: evidence.applied(
@@ -103,7 +112,7 @@ def ask(
             ),
             program,
         ),
-        lambda: agent.of(controller, trace),
+        lambda: agent.of(controller, trace, routing),
         lambda: check_index(index),
         lambda: check_generator(generator),
         lambda: check_request(question, budget_tokens, max_tokens),
@@ -129,7 +138,7 @@ def ask(
                 Retriever.of(corpus, found, reader),
                 selector,
                 control,
-                budget_tokens=budget_tokens,
+                budget_tokens=_MOST if has_tiers(controller) else budget_tokens,
                 max_tokens=max_tokens,
                 seed=solving.seed,
                 trace=trace,

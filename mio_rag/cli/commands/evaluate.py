@@ -15,6 +15,7 @@ from mio_rag.cli.options.control import ControlOptions
 from mio_rag.cli.options.measuring import MeasuringOptions
 from mio_rag.cli.options.money import MoneyOptions, at_rate
 from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
+from mio_rag.cli.options.router import RouterOptions
 from mio_rag.cli.options.shared import (
     Json,
     MaxTokens,
@@ -50,7 +51,8 @@ class ComparisonOptions:
             help="Comma-separated: topk, topk:K, bm25, fused, mmr, density, greedy, local_search, exact; "
             "paced: one price for all, budget times questions in total; allocated: the same total, shared "
             "with all questions in view; with a relevance model also calibrated, with --rerank also maxsim, "
-            "cross-encoder, yes-no; none: controllers alone.",
+            "cross-encoder, yes-no; none: controllers alone. Controllers may stand here too, for instance "
+            "tier:NAME, routed, random-tier, oracle-tier.",
         ),
     ] = "fused,topk,bm25,mmr,exact"
     budget_tokens: Annotated[str, typer.Option("--budget-tokens", help="Comma-separated token budgets.")] = (
@@ -79,6 +81,14 @@ class ComparisonOptions:
     mmr_lambda: Annotated[
         float, typer.Option("--mmr-lambda", help="Weight of relevance in mmr, in (0, 1].")
     ] = 0.7
+
+    def split(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The methods, and the controllers that stand among them."""
+        from mio_rag.control.make import find_kind
+
+        given = tuple(name.strip() for name in self.methods.split(",") if name.strip())
+        named = tuple(name for name in given if find_kind(name) is not None)
+        return tuple(name for name in given if name not in named), named
 
     def budgets(self) -> tuple[int, ...]:
         """The token budgets."""
@@ -133,6 +143,7 @@ def evaluate(
     money: MoneyOptions,
     control: ControlOptions,
     measuring: MeasuringOptions,
+    routing: RouterOptions,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 32,
@@ -159,13 +170,17 @@ def evaluate(
     from mio_rag.retrieval.embedders import check_embedder
 
     output = open_output(json_output, kept_rows(out))
+    _, among = comparison.split()
+    if among:
+        control = dataclasses.replace(control, controllers=",".join([*control.names, *among]))
     if not control.names:
         control.unused(None)
     sources = listed(data)
+    routing.check(control.names)
     embedder = comparison.embedder or "minilm"
     settings, prices, *_ = collect(
         lambda: side.in_settings(
-            _settings(comparison, program, evidence, solving, pool, retrieval, max_tokens, control),
+            _settings(comparison, program, evidence, solving, pool, retrieval, max_tokens, control, routing),
             program,
         ),
         lambda: money.money(program),
@@ -242,6 +257,7 @@ def _settings(
     retrieval: str,
     max_tokens: int,
     control: ControlOptions,
+    routing: RouterOptions,
 ) -> EvaluationSettings:
     """What the options ask an evaluation to do; the problems of all of them at once."""
     from mio_rag.evaluation.harness import EvaluationSettings
@@ -249,13 +265,13 @@ def _settings(
     from mio_rag.evaluation.paced import unpaced
     from mio_rag.selection.selector import Selector
 
-    methods = tuple(name.strip() for name in comparison.methods.split(",") if name.strip())
+    methods, _ = comparison.split()
     if methods == ("none",) and control.names:
         methods = ()
     selector, budgets, agents, _, found, _ = collect(
         lambda: evidence.applied(lambda: make_selector(program, solving)),
         comparison.budgets,
-        control.settings,
+        lambda: routing.applied(control.settings()),
         lambda: EvaluationSettings(limit=comparison.limit, max_tokens=max_tokens, seed=solving.seed),
         lambda: evidence.retrieval(pool, retrieval),
         # "calibrated" is checked with the model, further down.

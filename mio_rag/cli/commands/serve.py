@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from mio_rag.cli.options.cache import CacheOptions
 from mio_rag.cli.options.money import MoneyOptions
+from mio_rag.cli.options.router import RouterOptions
 from mio_rag.cli.options.shared import GeneratorSpec, spread
 from mio_rag.cli.output import open_output
 from mio_rag.errors import collect
@@ -139,6 +140,7 @@ def serve(
     tokens: PacingOptions,
     money: MoneyOptions,
     caching: CacheOptions,
+    routing: RouterOptions,
 ) -> None:
     """Serve selections and answers over HTTP, with a web page at /."""
     from mio_rag.generation import check_generator
@@ -157,7 +159,13 @@ def serve(
         check(where, key, without_key)
         return key
 
-    bounds, connections, key, pacing, prices, keeping, *_ = collect(
+    def routed() -> dict[str, Any] | None:
+        if routing.router is None:
+            routing.unused()
+            return None
+        return routing.settings().to_dict()
+
+    bounds, connections, key, pacing, prices, keeping, chooser, *_ = collect(
         lambda: ServiceLimits(**vars(limits)),
         lambda: ConnectionLimits(**{k: v for k, v in vars(clients).items() if v is not None}),
         checked,
@@ -166,6 +174,7 @@ def serve(
         ),
         lambda: money.money(),
         caching.checked,
+        routed,
         lambda: check_index(index),
         lambda: check_generator(generator),
         lambda: None if curve is None else read_curve(curve),
@@ -184,6 +193,7 @@ def serve(
         prices,
         None if curve is None else str(curve.resolve()),
         kept,
+        chooser,
     )
     shown = f"[{host}]" if ":" in host else host
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from mio_rag.cli.options.router import RouterOptions
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
@@ -54,20 +55,27 @@ class AgentOptions:
         if named := given + (["--trace"] if trace is not None else []):
             raise InputError(f"{', '.join(named)}: no effect without a controller, for instance mdp")
 
-    def of(self, controller: str | None, trace: Path | None) -> ControlSettings | None:
+    def of(
+        self, controller: str | None, trace: Path | None, routing: RouterOptions | None = None
+    ) -> ControlSettings | None:
         """The settings for a controller, once its name and the file of its trace are found good.
 
         Parameters
         ----------
         controller : str or None
             None: there is none, and options that are for one are refused.
+        routing : RouterOptions, optional
+            Tiers, and who chooses among them.
         """
         if controller is None:
             self.unused(trace)
             return None
         from mio_rag.control.make import check_controllers
 
-        settings, _ = collect(self.settings, lambda: _check_trace(trace))
+        settings, _ = collect(
+            lambda: self.settings() if routing is None else routing.applied(self.settings()),
+            lambda: _check_trace(trace),
+        )
         check_controllers([controller], settings, closed_book=False)
         return cast("ControlSettings", settings)
 

@@ -12,6 +12,7 @@ from mio_rag.cli.show.tables import Field, print_fields
 from mio_rag.cli.terminal import Terminal, styled
 from mio_rag.control.mdp.policies import open_actions
 from mio_rag.control.mdp.trace import ProcessTrace
+from mio_rag.control.router.trace import TierTrace
 
 if TYPE_CHECKING:
     from mio_rag.control.mdp.calibration import Calibration, Estimate
@@ -107,6 +108,8 @@ def print_outcome(console: Terminal, trace: Trace) -> None:
         console.print(table)
     if trace.error is not None:
         console.print(trace.error, style="red", soft_wrap=True)
+    if isinstance(trace, TierTrace) and trace.tier:
+        console.print(trace.explain(), soft_wrap=True)
     console.print(f"ended: {trace.ended}{'' if process is None else _end(process)}")
 
 

@@ -1,0 +1,1 @@
+"""How much does a question need? `python -m benchmarks router`."""

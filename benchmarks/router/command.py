@@ -1,0 +1,161 @@
+"""`python -m benchmarks router`: ask what is not finished, then write JSON, table and picture."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.default.models import by_ranks, pools_of
+from benchmarks.files import replaced, write_json
+from benchmarks.router.rows import Folds, Group, deciding_seconds, groups_of, rows_of
+from benchmarks.router.study import TRAINED, UNSEEN, Plan, begun, finished, ladders_of, run_round
+from benchmarks.router.summary import draw, summarized, table
+from mio_rag.control.router.table import Table
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.errors import InputError, choose
+from mio_rag.evaluation.record import environment
+from mio_rag.generation import make_generator
+from mio_rag.relevance import RelevanceModel
+from mio_rag.retrieval.index import CorpusIndex
+
+__all__ = ["add_options", "command"]
+
+_FITTED = 100  # questions of a set that left-out weights learn from
+_ROUNDS = 10  # of answers; evidence is asked in one
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    add = parser.add_argument
+    add("--data", type=Path, required=True, help="folder that holds one folder for each set")
+    add("--indexes", type=Path, required=True, help="folder of indexes: SET-minilm")
+    add("--work", type=Path, required=True, help="folder of finished rows; a run resumes there")
+    add("--by", choices=("evidence", "answers"), default="evidence", help="what tiers are held against")
+    add("--generator", help="of answers, for instance 'gguf:MODEL.gguf?replies=FILE.sqlite'")
+    add("--weights", choices=("left-out", "shipped"), default="left-out", help="of relevance, for programs")
+    add("--questions", type=int, default=80, help="of a set, in the whole study (default: 80)")
+    add("--share", type=float, default=100.0, help="percent of them to ask; 0: report what is finished")
+    add("--sets", help="comma-separated (default: all of the study)")
+    add("--seed", type=int, default=0, help="of folds and networks (default: 0)")
+    add("--out", type=Path, help="default: benchmarks/results/router-BY.json")
+
+
+def command(given: argparse.Namespace) -> int:
+    """Ask in rounds over all sets, train by folds, report."""
+    if not 0 <= given.share <= 100 or given.questions < 1:
+        raise InputError(f"--share={given.share:g} must be in [0, 100], --questions={given.questions} >= 1")
+    if given.by == "answers" and given.share and not given.generator:
+        raise InputError("answers need a model: give --generator")
+    names = _names(given.sets)
+    plan = Plan(given.by, given.data, given.indexes, given.work, given.weights)
+    if given.share:
+        _ask(plan, names, given)
+    tables = {name: found for name in names if (found := finished(plan, name))}
+    learned = [name for name in TRAINED if name in tables]
+    if not learned:
+        raise InputError(f"nothing of {', '.join(TRAINED)} is finished in '{given.work}': raise --share")
+    out = given.out or Path(f"benchmarks/results/router-{given.by}.json")
+    results = _results(plan, tables, learned, given.seed)
+    write_json(out, results)
+    text = table(results)
+    with replaced(out.with_suffix(".txt")) as partial:
+        partial.write_text(text + "\n", encoding="utf-8")
+    draw(results, out.with_suffix(".png"))
+    print(text)
+    return 0
+
+
+def _names(text: str | None) -> list[str]:
+    known = (*TRAINED, *UNSEEN)
+    names = list(known) if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    if strange := [name for name in names if name not in known]:
+        raise InputError(f"--sets: {', '.join(strange)} is unknown: {choose(strange[0], known)}")
+    return names
+
+
+def _ask(plan: Plan, names: list[str], given: argparse.Namespace) -> None:
+    generator = None if plan.by == "evidence" else make_generator(given.generator)
+    try:
+        sets = {name: (plan.load(name), plan.index(name)) for name in names}
+        models = _left_out(sets) if plan.weights == "left-out" else {}
+        rounds, wanted = _ROUNDS if plan.by == "answers" else 1, given.questions * given.share / 100
+        for k in range(1, rounds + 1):
+            for name, (dataset, index) in sets.items():
+                upto = min(math.ceil(wanted * k / rounds), len(dataset.questions))
+                if upto > begun(plan, name) or not finished(plan, name):
+                    upto = max(upto, begun(plan, name))
+                    run_round(plan, name, dataset, index, generator, upto, _say, models.get(name))
+    finally:
+        if generator is not None:
+            generator.close()
+
+
+def _left_out(sets: Mapping[str, tuple[Dataset, CorpusIndex]]) -> dict[str, RelevanceModel]:
+    """For each set, weights that were fitted on the others."""
+    pools = {name: pools_of(dataset, index, _FITTED, 0) for name, (dataset, index) in sets.items()}
+    models = {}
+    for name in sets:
+        others = [one for other, one in pools.items() if other != name]
+        if not any(one.by_passage for one in others):
+            raise InputError(f"no other set says which passages '{name}' could learn from: name more --sets")
+        models[name] = by_ranks(others, "left out")
+        _say(f"{name}: weights fitted without it")
+    return models
+
+
+def _results(
+    plan: Plan, tables: dict[str, dict[str, Table]], learned: list[str], seed: int
+) -> dict[str, Any]:
+    trained = groups_of(tables, learned, "sets that routers learn from, by folds")
+    known: Folds = {}
+    groups = {trained.name: _group(trained, trained, seed, known)}
+    others = [name for name in UNSEEN if name in tables]
+    if others:
+        unseen = groups_of(tables, others, "sets that routers never met")
+        groups[unseen.name] = _group(trained, unseen, seed, known)
+    quality = "exact match or token F1 of .6" if plan.by == "answers" else "all gold evidence in the context"
+    first = next(iter(tables.values()))["published"].outcomes.provenance["tables"][0]
+    return {
+        "benchmark": "router",
+        "by": plan.by,
+        "weights": plan.weights,
+        "quality": quality,
+        "about": f"what tiers are held against: {quality}; generator {first.get('generator')}; "
+        f"{plan.weights} weights of relevance; out of fold;\nmean and 95 % interval; 'against' compares "
+        "question by question with the best mixture at equal tokens;\n'saved': tokens against k = 5; "
+        "'label': share of right tiers",
+        "seed": seed,
+        "tiers": {k: [tier.to_dict() for tier in tiers] for k, tiers in ladders_of(plan.by).items()},
+        "groups": groups,
+        "deciding_seconds": deciding_seconds(trained.ladders["published"], seed),
+        **environment(),
+    }
+
+
+def _group(trained: Group, asked: Group, seed: int, known: Folds) -> dict[str, Any]:
+    rows = rows_of(trained, None if asked is trained else asked, seed, known)
+    published = asked.ladders["published"]
+    sets, m = asked.outcomes.sets, len(published.tiers)
+    routed = next(row for row in rows if row.name == "published router").chances[:, :m]
+    names = list(dict.fromkeys(sets))
+    here = {name: np.array([one == name for one in sets]) for name in names}
+    return {
+        "questions": len(asked.outcomes),
+        "sets": {name: int(mask.sum()) for name, mask in here.items()},
+        "labels": {
+            name: (np.bincount(published.labels[mask], minlength=m) / mask.sum()).tolist()
+            for name, mask in here.items()
+        },
+        "routed": {name: routed[mask].mean(axis=0).tolist() for name, mask in here.items()},
+        "rows": summarized(rows, asked),
+    }
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,211 @@
+"""Rows -> means, paired differences, the table and the pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.files import replaced
+from benchmarks.router.rows import COST, Group, Row, mixture
+from mio_rag.control.router.table import LABEL, WORKED
+from mio_rag.errors import require
+from mio_rag.evaluation.statistics import mean_interval
+
+__all__ = ["draw", "summarized", "table"]
+
+FloatArray = NDArray[np.float64]
+
+MEASURES = (
+    WORKED, "exact_match", "token_f1", "gold_recall", "gold_precision", "answer_in_context", COST,
+    "completion_tokens", "total_seconds",
+)  # fmt: skip
+_BASELINE = "k5"
+_COLOURS = {
+    "tier": "tab:red",
+    "fixed k": "0.45",
+    "price": "tab:blue",
+    "router": "tab:olive",
+    "utility": "tab:orange",
+    "both": "tab:green",
+    "oracle": "black",
+}
+_SAVES = 0.4  # share of tokens
+_FEW = 100  # questions, below which intervals say little
+
+
+def summarized(rows: Sequence[Row], group: Group) -> dict[str, Any]:
+    """Each row: means, and question by question its difference to the baseline, to the best mixture of fixed
+    tiers and to the best mixture of prices at equal tokens; then its shares of actions by set."""
+    outcomes = group.outcomes
+    base = next(row for row in rows if row.name == _BASELINE)
+    columns = {
+        kind: [int(np.argmax(row.chances[0])) for row in rows if row.kind == kind]
+        for kind in ("tier", "price")
+    }
+    sets = {name: np.array([s == name for s in outcomes.sets]) for name in dict.fromkeys(outcomes.sets)}
+    summary: dict[str, Any] = {}
+    for row in rows:
+        entry: dict[str, Any] = {"kind": row.kind, **row.about}
+        for measure in MEASURES:
+            if measure in outcomes.values:
+                found = row.values(outcomes, measure)
+                entry[measure] = _interval(found)
+        entry["means"] = {
+            measure: float(np.nanmean(values))
+            for measure in outcomes.values
+            if measure not in (*MEASURES, LABEL)
+            and not np.isnan(values := row.values(outcomes, measure)).all()
+        }
+        spent = float(row.values(outcomes, COST).mean())
+        did, before = row.values(outcomes, WORKED), base.values(outcomes, WORKED)
+        read, read_before = row.values(outcomes, COST), base.values(outcomes, COST)
+        entry["against k5"] = _differences(row, base, group)
+        for label, kind in (("against fixed tiers", "tier"), ("against prices", "price")):
+            chances = mixture(outcomes, columns[kind], spent)
+            entry[label] = {WORKED: _interval(did - outcomes.of(WORKED) @ chances)}
+            entry[label]["tokens_there"] = float((outcomes.of(COST) @ chances).mean())
+        entry["sets"] = {
+            name: {
+                "shares": {
+                    action: float(share)
+                    for action, share in zip(outcomes.actions, row.chances[here].mean(axis=0), strict=True)
+                    if share > 0
+                },
+                "saved": float(1 - read[here].mean() / read_before[here].mean()),
+                **(
+                    {} if row.about.get("shown") is False else {"against k5": _interval((did - before)[here])}
+                ),
+                **{
+                    measure: float(np.nanmean(row.values(outcomes, measure)[here]))
+                    for measure in (WORKED, COST, "exact_match")
+                    if measure in outcomes.values
+                },
+            }
+            for name, here in sets.items()
+        }
+        summary[row.name] = entry
+    return summary
+
+
+def _when(row: Row, told: dict[str, Any]) -> dict[str, Any]:
+    """What is told of rows that the table shows."""
+    return {} if row.about.get("shown") is False else told
+
+
+def _differences(row: Row, base: Row, group: Group) -> dict[str, Any]:
+    outcomes = group.outcomes
+    told: dict[str, Any] = {}
+    for measure in (WORKED, "exact_match", "token_f1", COST):
+        if measure in outcomes.values:
+            told[measure] = _interval(row.values(outcomes, measure) - base.values(outcomes, measure))
+    spent, before = row.values(outcomes, COST).mean(), base.values(outcomes, COST).mean()
+    told["token_reduction"] = float(1 - spent / before)
+    if "total_seconds" in outcomes.values:
+        took = row.values(outcomes, "total_seconds").mean()
+        told["speedup"] = float(base.values(outcomes, "total_seconds").mean() / took) if took else None
+    return told
+
+
+def _interval(values: FloatArray) -> dict[str, float] | None:
+    known = values[~np.isnan(values)]
+    return mean_interval(known.tolist()) if len(known) else None
+
+
+def _cell(entry: Mapping[str, float] | None, digits: int, sign: str = "") -> str:
+    if entry is None:
+        return "-"
+    mean, low, high = (f"{entry[end]:{sign}.{digits}f}" for end in ("mean", "low", "high"))
+    return f"{mean} ({low} to {high})"
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """The figures as text."""
+    lines = [results["about"], ""]
+    for name, found in results["groups"].items():
+        count = found["questions"]
+        few = f"; fewer than {_FEW} questions: no verdict" if count < _FEW else ""
+        lines.append(f"{name}: {count} questions ({_sets(found['sets'])}){few}")
+        lines.append(
+            f"  {'row':34} {'does':>24} {'tokens':>22} {'against fixed tiers':>27} {'against prices':>27}"
+            f" {'saved':>6} label"
+        )
+        for row, entry in found["rows"].items():
+            if entry.get("shown") is False:
+                continue
+            accuracy = f"{entry['accuracy']:.3f}" if "accuracy" in entry and "price" not in entry else ""
+            lines.append(
+                f"  {row:34} {_cell(entry[WORKED], 3):>24} {_cell(entry[COST], 0):>22} "
+                f"{_cell(entry['against fixed tiers'][WORKED], 3, '+'):>27} "
+                f"{_cell(entry['against prices'][WORKED], 3, '+'):>27} "
+                f"{entry['against k5']['token_reduction']:>6.0%} {accuracy}"
+            )
+        lines += _by_set(found["rows"])
+        lines.append("  labels by set (easy, medium, hard): " + _shares(found["labels"]))
+        lines.append("  published router by set: " + _shares(found["routed"]))
+        lines.append("")
+    seconds = ", ".join(f"{k} {1e3 * s:.3f} ms" for k, s in results["deciding_seconds"].items())
+    lines.append(f"one decision, processor time: {seconds}")
+    return "\n".join(lines)
+
+
+def _by_set(rows: Mapping[str, Any]) -> list[str]:
+    """Of rows that save many tokens: what they do more than k = 5, set by set."""
+    lines = ["  set by set: how often more than k = 5, and tokens saved; rows that save 40 % or more"]
+    for name, entry in rows.items():
+        if entry.get("shown") is False or entry["against k5"]["token_reduction"] < _SAVES:
+            continue
+        cells = [
+            f"{data} {_cell(part['against k5'], 2, '+')} {part['saved']:.0%}"
+            for data, part in entry["sets"].items()
+        ]
+        lines.append(f"  {name:34} {'; '.join(cells)}")
+    return lines
+
+
+def _sets(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def _shares(by_set: Mapping[str, Sequence[float]]) -> str:
+    told = [f"{name} {' '.join(f'{s:.2f}' for s in shares)}" for name, shares in by_set.items()]
+    return "; ".join(told)
+
+
+def draw(results: Mapping[str, Any], path: Path) -> None:
+    """How often each row does, against prompt tokens, one panel a group, as a PNG."""
+    figures: Any = require("matplotlib.figure", "evaluation", "the picture")
+    groups = results["groups"]
+    figure = figures.Figure(figsize=(7.5 * len(groups), 5.4), layout="constrained")
+    for panel, (name, found) in zip(
+        figure.subplots(1, len(groups), squeeze=False)[0], groups.items(), strict=True
+    ):
+        for kind, colour in _COLOURS.items():
+            if kind in ("utility", "both"):
+                for features, style in (("question", "--"), ("question+search", "-")):
+                    some = [
+                        e for e in found["rows"].values() if e["kind"] == kind and e["features"] == features
+                    ]
+                    _line(panel, some, f"{kind}, {features}", colour, f".{style}")
+                continue
+            some = [entry for entry in found["rows"].values() if entry["kind"] == kind]
+            _line(panel, some, kind, colour, "o-" if kind in ("tier", "fixed k", "price") else "D")
+        few = " (few)" if found["questions"] < _FEW else ""
+        panel.set(
+            title=f"{name}: {found['questions']} questions{few}",
+            xlabel="prompt tokens of a question",
+            ylabel=results["quality"],
+        )
+        panel.grid(alpha=0.2)
+        panel.legend(frameon=False, fontsize=8)
+    with replaced(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)
+
+
+def _line(panel: Any, entries: Sequence[Mapping[str, Any]], label: str, colour: str, style: str) -> None:
+    points = sorted((entry[COST]["mean"], entry[WORKED]["mean"]) for entry in entries)
+    if points:
+        panel.plot(*zip(*points, strict=True), style, color=colour, label=label, markersize=5)

@@ -1,0 +1,40 @@
+"""Tables of questions that say by themselves which tier they need."""
+
+import numpy as np
+
+from mio_rag.control.outcomes import Outcomes
+from mio_rag.control.router.features import SEARCH, Seen
+from mio_rag.control.router.table import LABEL, WORKED, Table
+from mio_rag.control.router.tier import Tier
+
+TIERS = (Tier("easy", 1, 100, 8), Tier("medium", 2, 200, 16), Tier("hard", 4, 400, 24))
+WORDS = ("when where was", "who which is", "compare both of them")
+TOKENS = (100.0, 250.0, 500.0)
+
+
+def table(n: int = 90, noise: float = 0.3, seed: int = 0, embedder: str = "tfidf:made") -> Table:
+    """n questions, a third for each tier; what a tier answers, all dearer ones do."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % 3
+    vectors = np.eye(8)[labels] + noise * rng.standard_normal((n, 8))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    search = rng.standard_normal((n, len(SEARCH)))
+    search[:, 0] = np.linspace(0.1, 0.9, n)
+    texts = [f"{WORDS[label]} thing{k}" for k, label in enumerate(labels)]
+    worked = (labels[:, None] <= np.arange(3)).astype(float)
+    outcomes = Outcomes(
+        tuple(f"q{k}" for k in range(n)),
+        tuple(tier.name for tier in TIERS),
+        {
+            WORKED: worked,
+            LABEL: np.eye(3)[labels],
+            "prompt_tokens": np.tile(TOKENS, (n, 1)),
+            "completion_tokens": np.full((n, 3), 10.0),
+            "total_seconds": np.tile([0.1, 0.2, 0.3], (n, 1)),
+        },
+        tuple(texts),
+        tuple("made" for _ in range(n)),
+        {"tiers": [tier.to_dict() for tier in TIERS], "by": "evidence", "generator": None},
+    )
+    seen = tuple(Seen(t, v, s) for t, v, s in zip(texts, vectors, search, strict=True))
+    return Table(outcomes, TIERS, seen, embedder)

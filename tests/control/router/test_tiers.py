@@ -1,0 +1,325 @@
+"""Tiers: their order, what they read and never exceed, and what they cost."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mio_rag.context import RegexCounter, render_context
+from mio_rag.control.controller import Failure, Outcome, Setup
+from mio_rag.control.make import check_controllers, make_controller
+from mio_rag.control.router.compress import cut_off, keep_sentences, keep_whole
+from mio_rag.control.router.controller import Always, Correction, Tiered
+from mio_rag.control.router.settings import KEY, RouterSettings, Utility
+from mio_rag.control.router.tier import PUBLISHED, Tier, check_tiers, read_tiers
+from mio_rag.control.router.trace import TierTrace
+from mio_rag.control.settings import ControlSettings
+from mio_rag.control.trace import append_traces, read_traces
+from mio_rag.corpora.load import Dataset
+from mio_rag.errors import InputError
+from mio_rag.evaluation.harness import EvaluationSettings, evaluate
+from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.testing import check_controller
+from mio_rag.types import Passage, Question
+
+SMALL = (
+    Tier("easy", 1, 70, 8),
+    Tier("medium", 2, 140, 16, compress="none"),
+    Tier("hard", 4, 400, 24, compress="none"),
+)
+KINDS = {KEY: RouterSettings(SMALL).to_dict()}
+
+
+def setup_of(index: CorpusIndex, tiers: tuple[Tier, ...] = SMALL, **settings: object) -> Setup:
+    control = ControlSettings(kinds={KEY: RouterSettings(tiers).to_dict()}, **settings)  # type: ignore[arg-type]
+    return Setup(control, Retriever(index, pool=6))
+
+
+def test_the_published_tiers() -> None:
+    told = [(t.depth, t.context, t.new_tokens, bool(t.rerank), t.unit, t.compress) for t in PUBLISHED]
+    assert told == [
+        (2, 600, 64, False, "characters", "sentences"),
+        (5, 1200, 96, True, "characters", "sentences"),
+        (10, 2000, 128, True, "characters", "sentences"),
+    ]
+    check_tiers(PUBLISHED)
+
+
+def test_tiers_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "tiers.toml"
+    common = 'depth = 9\ncontext = 90\nnew_tokens = 8\nunit = "tokens"\ncompress = "none"\n'
+    first = f'[[tier]]\nname = "a"\ntoken_price = 0.01\n{common}'
+    second = f'[[tier]]\nname = "b"\ntoken_price = 0.001\n{common}'
+    file.write_text(first + second)
+    expected = Tier("a", 9, 90, 8, unit="tokens", compress="none", token_price=0.01)
+    assert read_tiers(file) == (expected, dataclasses.replace(expected, name="b", token_price=0.001))
+    file.write_text(second + first)
+    with pytest.raises(InputError, match=r"cheaper in token_price \(0.01 after 0.001\)"):
+        read_tiers(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "there are no tiers"),
+        ("tier = 3", "tiers are a list of tables"),
+        ("[tiers]\nx = 1", "tiers is unknown: a file of tiers holds"),
+        ('[[tier]]\nname = "a"\ndepth = 1', "tier 1 lacks context, new_tokens"),
+        ('[[tier]]\nname = "a"\ndepth = 1\ncontext = 5\nnew_tokens = 2\nk = 4', "k is unknown"),
+        ('[[tier]]\nname = "a b"\ndepth = 0\ncontext = 5.5\nnew_tokens = true', "name='a b' must be"),
+    ],
+)
+def test_files_that_hold_no_tiers(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "tiers.toml").write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_tiers(tmp_path / "tiers.toml")
+
+
+def test_every_problem_of_a_tier_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        Tier("", 0, -1, 0, unit="words", compress="zip", rerank="magic", token_price=-1.0)
+    assert len(caught.value.problems) == 9
+
+
+def test_tiers_are_ordered_by_cost() -> None:
+    easy, medium, hard = SMALL
+    with pytest.raises(
+        InputError, match=r"'easy' stands behind 'medium' and is cheaper in depth \(1 after 2\)"
+    ):
+        check_tiers((medium, easy, hard))
+    with pytest.raises(InputError, match="'x' stands behind 'easy' and costs the same"):
+        check_tiers((easy, dataclasses.replace(easy, name="x")))
+    with pytest.raises(InputError, match="tier 'easy' is there twice"):
+        check_tiers((easy, dataclasses.replace(hard, name="easy")))
+    with pytest.raises(InputError, match="counts in tokens, not in characters"):
+        check_tiers((easy, dataclasses.replace(medium, unit="tokens")))
+
+
+PASSAGES = (
+    Passage("a", "The Arno is long. It rises in the hills. Florence lies on it.", "Arno"),
+    Passage("b", "Bread is baked. The Tiber is longer than that.", ""),
+)
+
+
+def vectors(texts: list[str]) -> np.ndarray:
+    """Nearness to the question by hand: the longer river first, then the hills."""
+    order = {"The Tiber is longer than that.": 3, "It rises in the hills.": 2}
+    return np.array([[order.get(text.strip(), 0)] for text in texts], dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("room", "kept"),
+    [
+        # separator (2) and sentence with a blank (31); the title costs 7 with its separator and line end
+        (33, ["", "The Tiber is longer than that."]),
+        (62, ["The Arno is long.", "The Tiber is longer than that."]),
+        (63, ["It rises in the hills.", "The Tiber is longer than that."]),
+        (1000, [PASSAGES[0].text, PASSAGES[1].text]),
+        (5, ["T", ""]),
+        (12, ["The A", ""]),
+    ],
+)
+def test_sentences_nearest_to_the_question_stay(room: int, kept: list[str]) -> None:
+    query = np.ones(1, dtype=np.float32)
+    made = keep_sentences(PASSAGES, query, room, lambda texts: list(map(len, texts)), vectors)  # type: ignore[arg-type]
+    assert made == kept
+
+
+def test_whole_passages_as_long_as_they_fit() -> None:
+    def size(texts: object) -> list[int]:
+        return [len(text) for text in texts]  # type: ignore[attr-defined]
+
+    query = np.ones(1, dtype=np.float32)
+    takes = len("\n\nArno\n" + PASSAGES[0].text)
+    assert keep_whole(PASSAGES, query, takes, size, vectors) == [PASSAGES[0].text, ""]  # type: ignore[arg-type]
+    assert keep_whole(PASSAGES, query, takes - 1, size, vectors) == ["", PASSAGES[1].text]  # type: ignore[arg-type]
+    assert keep_whole(PASSAGES, query, 20, size, vectors) == cut_off(PASSAGES, 20, size)  # type: ignore[arg-type]
+    assert cut_off(PASSAGES, 20, size) == [PASSAGES[0].text[:13], ""]
+
+
+def test_a_tier_reads_no_more_than_it_may(rivers: Dataset, river_index: CorpusIndex) -> None:
+    for question in rivers.questions:
+        for tier in SMALL:
+            reader = ScriptedGenerator(lambda prompt: "the Tiber")
+            found = make_controller(f"tier:{tier.name}", setup_of(river_index)).attempt(
+                question, reader, 10_000
+            )
+            assert isinstance(found, Outcome)
+            assert isinstance(found.trace, TierTrace)
+            assert found.selection is not None
+            block = render_context(found.selection.passages)
+            assert 0 < len(block) <= tier.context + 2  # no separator stands before the first
+            assert len(found.selection.chosen) <= tier.depth
+            assert found.trace.tier == tier.name
+            assert found.trace.columns()["tier"] == tier.name
+            (prompt,) = reader.prompts
+            assert prompt.passages == found.selection.passages
+            assert {c.part for c in found.costs.calls} == {
+                "retrieve",
+                "route",
+                "compress",
+                "select",
+                "answer",
+            }
+            shown = river_index.passages
+            for passage in found.selection.passages:
+                whole = next(p.text for p in shown if p.id == passage.id)
+                assert all(part in whole for part in passage.text.split(". "))
+
+
+def test_tokens_bind_whatever_a_tier_allows(rivers: Dataset, river_index: CorpusIndex) -> None:
+    for budget in (3, 12, 30):
+        found = make_controller("tier:hard", setup_of(river_index)).attempt(
+            rivers.questions[2], ScriptedGenerator(lambda prompt: "x"), budget
+        )
+        assert found.selection is not None
+        assert RegexCounter().count([render_context(found.selection.passages)])[0] <= budget
+
+
+def test_longest_answers_are_the_tiers(rivers: Dataset, river_index: CorpusIndex) -> None:
+    asked: list[int] = []
+
+    class Reader(ScriptedGenerator):
+        def generate(self, prompt: Prompt, *, max_tokens: int = 64):  # type: ignore[no-untyped-def]
+            asked.append(max_tokens)
+            return super().generate(prompt, max_tokens=max_tokens)
+
+    for tier in SMALL:
+        make_controller(f"tier:{tier.name}", setup_of(river_index)).attempt(
+            rivers.questions[0], Reader(lambda prompt: "x"), 1000
+        )
+    assert asked == [8, 16, 24]
+
+
+@pytest.mark.parametrize("name", ["tier:easy", "tier:hard", "random-tier"])
+def test_promises(name: str) -> None:
+    def made(setup: Setup) -> Tiered:
+        control = dataclasses.replace(setup.settings, kinds=KINDS)
+        found = make_controller(name, dataclasses.replace(setup, settings=control))
+        assert isinstance(found, Tiered)
+        return found
+
+    check_controller(made, name=name, questions=2, budgets=(40, 200))
+
+
+def test_a_tier_with_a_price_is_the_program(rivers: Dataset, river_index: CorpusIndex) -> None:
+    tiers = (
+        Tier("dear", 6, 200, 8, unit="tokens", compress="none", token_price=0.05),
+        Tier("cheap", 6, 200, 8, unit="tokens", compress="none", token_price=0.0),
+    )
+    setup = setup_of(river_index, tiers)
+    reader = ScriptedGenerator(lambda prompt: "x")
+    used = {}
+    for tier in tiers:
+        found = make_controller(f"tier:{tier.name}", setup).attempt(rivers.questions[2], reader, 1000)
+        assert found.selection is not None
+        expected = dataclasses.replace(setup.selector, token_price=tier.token_price)
+        assert setup.retriever is not None
+        pool = setup.retriever.retrieve(rivers.questions[2].text)
+        assert found.selection.ids == expected.select(pool, 200, reader).ids
+        used[tier.name] = found.selection.tokens_used
+    assert used["dear"] < used["cheap"]
+
+
+def test_a_weak_search_reads_more_but_not_at_the_dearest_tier(
+    rivers: Dataset, river_index: CorpusIndex
+) -> None:
+    question = rivers.questions[2]
+    tiers = (Tier("one", 1, 4000, 8, compress="none"), Tier("two", 2, 4000, 8, compress="none"))
+    base = make_controller("random-tier", setup_of(river_index, tiers))
+    assert isinstance(base, Tiered)
+    reader = ScriptedGenerator(lambda prompt: "x")
+    counts = {}
+    for below in (-1.0, 1.1):
+        for place in (0, 1):
+            tiered = dataclasses.replace(base, chooser=Always(place), correction=Correction(below, 3))
+            found = tiered.attempt(question, reader, 1000)
+            assert isinstance(found.trace, TierTrace)
+            assert found.selection is not None
+            assert ("more was read" in found.trace.explain()) == found.trace.corrected
+            counts[below, place] = len(found.selection.chosen), found.trace.corrected
+    assert counts == {(-1.0, 0): (1, False), (-1.0, 1): (2, False), (1.1, 0): (4, True), (1.1, 1): (2, False)}
+
+
+def test_the_oracle_takes_the_cheapest_tier_that_is_right(rivers: Dataset, river_index: CorpusIndex) -> None:
+    def said(prompt: Prompt) -> str:
+        return "406 kilometres" if len(prompt.passages) >= 2 else "no idea"
+
+    setup, question = setup_of(river_index), rivers.questions[1]
+    oracle = make_controller("oracle-tier", setup).attempt(question, ScriptedGenerator(said), 1000)
+    medium = make_controller("tier:medium", setup).attempt(question, ScriptedGenerator(said), 1000)
+    assert isinstance(oracle.trace, TierTrace)
+    assert oracle.trace.tier == "medium"
+    assert oracle.trace.controller == "oracle-tier"
+    assert oracle.costs.total().prompt_tokens == medium.costs.total().prompt_tokens
+    none = ScriptedGenerator(lambda prompt: "no idea")
+    for asked, tier in ((rivers.questions[1], "medium"), (rivers.questions[2], "hard")):  # one hop, two hops
+        found = make_controller("oracle-tier", setup).attempt(asked, none, 1000)
+        assert isinstance(found.trace, TierTrace)
+        assert found.trace.tier == tier
+    with pytest.raises(InputError, match="has no answers"):
+        make_controller("oracle-tier", setup).attempt(Question("x", "Who?"), none, 1000)
+
+
+def test_tiers_in_the_harness_with_all_costs(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    names = ("tier:easy", "tier:hard", "random-tier", "oracle-tier")
+    settings = EvaluationSettings(
+        methods=("topk",), budgets=(500,), controllers=names, control=ControlSettings(kinds=KINDS)
+    )
+    asked = dataclasses.replace(rivers, questions=rivers.questions[:3])
+    result = evaluate(asked, river_index, ScriptedGenerator(lambda p: "the Tiber"), settings, tmp_path)
+    assert [row["error"] for row in result.rows] == [None] * 15
+    tokens = {n: sum(r["prompt_tokens"] for r in result.rows if r["method"] == n) for n in names}
+    assert tokens["tier:easy"] < tokens["tier:hard"]
+    for row in result.rows:
+        if row["method"].startswith("tier:"):
+            assert row["tier"] == row["method"][5:]
+            assert (row["lm_calls"], row["retrieval_calls"]) == (1, 1)
+            assert row["compress_seconds"] > 0
+    assert (
+        evaluate(asked, river_index, ScriptedGenerator({}), settings, tmp_path, resume=True).rows
+        == result.rows
+    )
+    other = dataclasses.replace(
+        settings, control=ControlSettings(kinds={KEY: RouterSettings(SMALL[::2]).to_dict()})
+    )
+    with pytest.raises(InputError, match="had another control"):
+        evaluate(asked, river_index, ScriptedGenerator({}), other, tmp_path, resume=True)
+    assert {t.controller for t in read_traces(tmp_path, TierTrace)} == set(names)
+
+
+def test_names_and_settings_that_make_no_sense(river_index: CorpusIndex, tmp_path: Path) -> None:
+    for name, said in (
+        ("tier:huge", "names no tier: did you mean .tier:hard"),
+        ("tier", "names no tier"),
+        ("routed", "needs a router: give --router"),
+        ("random-tier:easy", "write 'random-tier' alone"),
+        ("oracle-tier@confidence", "write 'oracle-tier' alone"),
+    ):
+        with pytest.raises(InputError, match=said):
+            check_controllers([name], ControlSettings(kinds=KINDS), False)
+    with pytest.raises(InputError, match="needs a corpus"):
+        check_controllers(["tier:easy"], ControlSettings(), True)
+    with pytest.raises(InputError, match=r"tier 'hard' reads 10 passages, and a search brings 6"):
+        make_controller("tier:hard", setup_of(river_index, PUBLISHED))
+    with pytest.raises(InputError, match="does not exist"):
+        check_controllers(["routed"], ControlSettings(kinds={KEY: {"router": str(tmp_path / "no")}}), False)
+    for wrong in (3, {"tier": []}, {"utility": {"omega": 1}}, {"unsure": "?"}, {"tiers": [3]}):
+        with pytest.raises(InputError):
+            RouterSettings.of({KEY: wrong})
+    for values in ({"alpha": 0.0}, {"beta": -1.0}, {"gamma": float("inf")}, {"delta": float("nan")}):
+        with pytest.raises(InputError, match="utility"):
+            Utility(**values)
+
+
+def test_a_trace_comes_back(river_index: CorpusIndex, rivers: Dataset, tmp_path: Path) -> None:
+    found = make_controller("random-tier", setup_of(river_index)).attempt(
+        rivers.questions[0], ScriptedGenerator(lambda p: "x"), 100
+    )
+    append_traces(tmp_path / "traces.jsonl", [found.trace])
+    assert read_traces(tmp_path / "traces.jsonl", TierTrace) == [found.trace]
+    assert not isinstance(found, Failure)
