@@ -29,8 +29,9 @@ from mio_rag.cli.options.shared import (
     spread,
 )
 from mio_rag.cli.options.side import SideOptions
+from mio_rag.cli.options.strategies import StrategyChoice
 from mio_rag.cli.output import Output, open_output
-from mio_rag.errors import collect
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.allocation.money import Rate
@@ -68,6 +69,7 @@ def ask(
         Path | None, typer.Option("--trace", help="With --controller: append its trace to this file.")
     ] = None,
     agent: AgentOptions,
+    search: StrategyChoice,
     config: ConfigFile = None,
     explain: Explain = False,
     json_output: Json = False,
@@ -81,19 +83,23 @@ def ask(
     from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
-    selector, control, _, _, _, found, prices = collect(
+    if controller is not None and search.controller is not None:
+        raise InputError("--controller and --strategies exclude each other: each decides how to search")
+    controller = controller or search.controller
+    selector, control, _, _, _, found, prices, _ = collect(
         lambda: side.applied(
             lambda: evidence.applied(
                 lambda: make_selector(program, solving, must_include or (), must_exclude or ())
             ),
             program,
         ),
-        lambda: agent.of(controller, trace),
+        lambda: agent.of(controller, trace, search.kinds()),
         lambda: check_index(index),
         lambda: check_generator(generator),
         lambda: check_request(question, budget_tokens, max_tokens),
         lambda: evidence.retrieval(pool, retrieval),
         lambda: money.money(program),
+        search.check,
     )
     corpus, reader = collect(lambda: load_index(index), lambda: make_generator(generator))
     try:

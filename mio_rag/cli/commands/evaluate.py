@@ -27,6 +27,7 @@ from mio_rag.cli.options.shared import (
     spread,
 )
 from mio_rag.cli.options.side import SideOptions
+from mio_rag.cli.options.strategies import StrategyChoice
 from mio_rag.cli.output import Output, kept_rows, open_output
 from mio_rag.errors import InputError, collect
 
@@ -103,6 +104,7 @@ def evaluate(
     solving: SolverOptions = _FOR_MANY,
     money: MoneyOptions,
     control: ControlOptions,
+    search: StrategyChoice,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 32,
@@ -124,16 +126,20 @@ def evaluate(
     from mio_rag.retrieval.index import check_index
 
     output = open_output(json_output, kept_rows(out))
+    if search.controller is not None:
+        named = [*control.names, search.controller]
+        control = dataclasses.replace(control, controllers=",".join(dict.fromkeys(named)))
     if not control.names:
         control.unused(None)
     embedder = comparison.embedder or "minilm"
     settings, prices, *_ = collect(
         lambda: side.in_settings(
-            _settings(comparison, program, evidence, solving, pool, retrieval, max_tokens, control),
+            _settings(comparison, program, evidence, solving, pool, retrieval, max_tokens, control, search),
             program,
         ),
         lambda: money.money(program),
         lambda: control.check(data, comparison.generator),
+        search.check,
         lambda: None if comparison.generator == "none" else check_generator(comparison.generator),
         lambda: check_embedder(embedder) if comparison.index is None else check_index(comparison.index),
         comparison.check_index,
@@ -185,6 +191,7 @@ def _settings(
     retrieval: str,
     max_tokens: int,
     control: ControlOptions,
+    search: StrategyChoice,
 ) -> EvaluationSettings:
     """What the options ask an evaluation to do; the problems of all of them at once."""
     from mio_rag.evaluation.harness import EvaluationSettings
@@ -198,7 +205,7 @@ def _settings(
     selector, budgets, agents, _, found, _ = collect(
         lambda: evidence.applied(lambda: make_selector(program, solving)),
         comparison.budgets,
-        control.settings,
+        lambda: search.added(control.settings()),
         lambda: EvaluationSettings(limit=comparison.limit, max_tokens=max_tokens, seed=solving.seed),
         lambda: evidence.retrieval(pool, retrieval),
         # "calibrated" is checked with the model, further down.
