@@ -24,6 +24,7 @@ from mio_rag.cli.commands.radius import radius
 from mio_rag.cli.commands.select import select
 from mio_rag.cli.commands.serve import serve
 from mio_rag.cli.commands.solve import solve, warmup
+from mio_rag.cli.commands.strategies import strategies_app
 from mio_rag.cli.commands.tune import tune
 from mio_rag.cli.help import brief
 from mio_rag.cli.output import ReportingGroup
@@ -41,6 +42,7 @@ app = typer.Typer(
 )
 app.add_typer(frontier_app, name="frontier")
 app.add_typer(mdp_app, name="mdp")
+app.add_typer(strategies_app, name="strategies")
 
 
 #: What most people set when passages are chosen.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mio_rag.control.bandit.learned import Learned
 from mio_rag.control.bandit.programme import Program, chosen_set, every_set, margin_set, worths
 
-__all__ = ["Drawn", "Mixture", "draw", "mixture"]
+__all__ = ["Drawn", "Mixture", "draw", "drawn_by", "mixture"]
 
 FloatArray = NDArray[np.float64]
 Members = tuple[int, ...]
@@ -128,13 +128,18 @@ def mixture(learned: Learned, x: FloatArray, kind: str, identity: str) -> Mixtur
 
 def draw(found: Mixture, seed: int, identity: str) -> Drawn:
     """One set; the same for the same id and seed."""
-    rng = _rng(seed, identity, "draw")
-    explore = rng.random() < found.share
+    return drawn_by(found, _rng(seed, identity, "draw").random(found.explored.size + 2))
+
+
+def drawn_by(found: Mixture, numbers: FloatArray) -> Drawn:
+    """The set that numbers give: uniform ones in [0, 1), shape (k + 2,), give each its probability."""
+    explore = bool(numbers[0] < found.share)
     if explore:
-        members = tuple(int(v) for v in rng.random(found.explored.size) < found.explored)
+        members = tuple(int(v) for v in numbers[2:] < found.explored)
     else:
-        sets = list(found.greedy)
-        members = sets[int(rng.choice(len(sets), p=list(found.greedy.values())))]
+        reached = np.cumsum(list(found.greedy.values()))
+        place = int(np.searchsorted(reached, numbers[1] * reached[-1], side="right"))
+        members = list(found.greedy)[place]
     mode = found.mode if found.mode != "mixed" else ("explore" if explore else "exploit")
     return Drawn(members, found.probability(members), mode)
 
