@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,8 @@ class Learned:
             self.forced = [r for r in self.forced if r != region] + ([region] if event.data["on"] else [])
         elif event.kind == "recalibrated":
             self._recalibrated(event)
+        elif event.kind == "settings":
+            pass  # with which others have opened it; this fold has its own
         else:
             raise DataError(
                 f"event {event.seq} is of the kind '{event.kind}', which this release does not know"
@@ -262,6 +265,7 @@ class Learned:
         for name, model in self.models.items():
             arrays |= {f"model/{name}/{key}": value for key, value in model.arrays().items()}
         plain = {name: getattr(self, name) for name in _PLAIN} | {"watch": self.watch.to_list()}
+        plain["settings"] = asdict(self.settings)
         arrays["plain"] = np.frombuffer(json.dumps(plain, sort_keys=True).encode(), dtype=np.uint8)
         file = io.BytesIO()
         for name in sorted(arrays):
@@ -270,8 +274,8 @@ class Learned:
             np.save(file, np.ascontiguousarray(arrays[name]), allow_pickle=False)
         return file.getvalue()
 
-    def load(self, kept: bytes) -> None:
-        """Become what `dump` wrote.
+    def load(self, kept: bytes) -> bool:
+        """Become what `dump` wrote; False, and nothing is done, where that was under other settings.
 
         Raises
         ------
@@ -284,6 +288,8 @@ class Learned:
                 name = file.read(int.from_bytes(size, "little")).decode()
                 arrays[name] = np.load(file, allow_pickle=False)
             plain = json.loads(arrays["plain"].tobytes())
+            if plain["settings"] != json.loads(json.dumps(asdict(self.settings))):
+                return False
             for name in _PLAIN:
                 setattr(self, name, plain[name])
             self.watch.set_list(plain["watch"])
@@ -296,6 +302,7 @@ class Learned:
             }
         except (KeyError, ValueError, OSError, EOFError) as error:
             raise DataError(f"the snapshot is damaged ({error}): run `mio-rag strategies rebuild`") from error
+        return True
 
 
 _PLAIN = (

@@ -1,4 +1,4 @@
-"""What is done to a log from outside: replay, recalibrate, rebuild, export, start from a prior, prune by hand."""
+"""What is done to a log from outside: replay, recalibrate, rebuild, export, import, prune by hand."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@
 
 Sources: Horvitz and Thompson (1952); Swaminathan and Joachims, "The self-normalized estimator for
 counterfactual learning" (NeurIPS 2015); Dudik, Langford and Li, "Doubly robust policy evaluation and
-learning" (ICML 2011). Intervals are those of the mean's (for snips: the ratio's) asymptotic normal distribution.
+learning" (ICML 2011).
+Intervals are those of the asymptotic normal distribution of the mean, for snips of the ratio.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Event:
     seq : int
         Its place in the log, from 1.
     kind : str
-        question, feedback, prior, recalibrated or pruned.
+        question, feedback, settings, prior, recalibrated or pruned.
     id : str
         Unique among those of a kind; of feedback the id of its question.
     at : float
@@ -123,7 +123,7 @@ class EventLog:
         with self._lock:
             connection = self._connected()
             try:
-                _patiently(lambda: connection.execute(begin))
+                _patiently(lambda: _begun(connection, begin))
                 try:
                     yield Events(connection)
                     connection.execute("COMMIT")
@@ -238,13 +238,22 @@ class Events:
         ).fetchone()
         return None if row is None else _event(row)
 
+    def latest(self, kind: str) -> Event | None:
+        """The last event of a kind."""
+        row = self._connection.execute(
+            "SELECT seq, kind, id, at, x, data FROM events WHERE kind = ? ORDER BY seq DESC LIMIT 1", (kind,)
+        ).fetchone()
+        return None if row is None else _event(row)
+
     def last(self) -> int:
         """The place of the last event; 0: there is none."""
         return int(self._connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
 
     def first_since(self, at: float) -> int:
-        """The place before the first event at or after a time."""
-        row = self._connection.execute("SELECT min(seq) FROM events WHERE at >= ?", (at,)).fetchone()
+        """The place before the first question at or after a time."""
+        row = self._connection.execute(
+            "SELECT min(seq) FROM events WHERE at >= ? AND kind = 'question'", (at,)
+        ).fetchone()
         return self.last() if row[0] is None else int(row[0]) - 1
 
     def snapshot(self) -> tuple[int, bytes] | None:
@@ -264,6 +273,16 @@ class Events:
 def _event(row: tuple[Any, ...]) -> Event:
     seq, kind, identity, at, x, data = row
     return Event(int(seq), kind, identity, float(at), x or b"", json.loads(data))
+
+
+def _begun(connection: sqlite3.Connection, begin: str) -> None:
+    """Begin, and hold the lock: a deferred transaction takes it, or fails to, when it first reads."""
+    connection.execute(begin)
+    try:
+        connection.execute("SELECT count(*) FROM about").fetchone()
+    except sqlite3.OperationalError:
+        connection.execute("ROLLBACK")
+        raise
 
 
 def _patiently(attempt: Callable[[], object]) -> None:

@@ -7,6 +7,7 @@ question that it was at.
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -76,7 +77,8 @@ class Strategist:
         self.settings, self.base, self._others, self._now = settings, base, others, now
         self.log = EventLog(path, about)
         self.learned = Learned(settings, others)
-        with self.log.reading() as events:
+        with self.log.transaction() as events:
+            _note_settings(events, settings, now())
             folded(self.learned, events)
         self._waiting: dict[str, tuple[Context, dict[str, Any]]] = {}
 
@@ -236,8 +238,16 @@ def folded(learned: Learned, events: Events, *, afresh: bool = False) -> Learned
 
 
 def known_settings(log: EventLog, settings: BanditSettings | None = None) -> tuple[BanditSettings, list[str]]:
-    """Settings that fit a log, and the strategies that it chooses among."""
-    given = asdict(settings or BanditSettings())
+    """Settings that fit a log, and the strategies that it chooses among.
+
+    Parameters
+    ----------
+    settings : BanditSettings, optional
+        By default those that the log was last opened with.
+    """
+    with log.reading() as events:
+        last = events.latest("settings")
+    given = asdict(settings) if settings is not None else dict(last.data) if last else {}
     given |= {
         "dimensions": int(log.about["dimensions"]),
         "base": tuple(filter(None, log.about["base"].split("+"))),
@@ -258,6 +268,14 @@ def open_strategist(options: StrategyOptions, index: CorpusIndex) -> Strategist:
     return Strategist(
         Path(options.state).expanduser(), options.possible, options.bandit, index.embedder.fingerprint
     )
+
+
+def _note_settings(events: Events, settings: BanditSettings, now: float) -> None:
+    """Settings are part of the log: who looks at it later reads it as it was written."""
+    said = json.loads(json.dumps(asdict(settings)))
+    last = events.latest("settings")
+    if last is None or last.data != said:
+        events.append("settings", str(events.last() + 1), now, said)
 
 
 def _credit(seen: Seen) -> dict[str, float]:
