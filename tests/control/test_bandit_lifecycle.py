@@ -93,8 +93,7 @@ def test_recalibration_compares_on_later_questions_that_neither_learned_from(tmp
     bandit.refresh()
     context = bandit._waiting[asked(bandit, 999).id][0]
     assert abs(bandit.learned.models["hyde"].mean(context.x)) < 0.05
-    again = strategist(path)
-    with again.log.reading() as events:
+    with bandit.log.reading() as events:
         afresh = folded(Learned(bandit.settings, STRATEGIES[1:]), events, afresh=True)
     assert afresh.dump() == bandit.learned.dump()
 

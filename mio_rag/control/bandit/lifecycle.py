@@ -222,7 +222,7 @@ def rebuild(path: Path) -> int:
         folded(learned, events, afresh=True)
         if learned.seq:
             events.keep_snapshot(learned.seq, learned.dump())
-    return learned.seq
+        return events.count()
 
 
 def prune(path: Path, strategy: str, kind: str, on: bool = True, now: float | None = None) -> bool:

@@ -249,6 +249,10 @@ class Events:
         """The place of the last event; 0: there is none."""
         return int(self._connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
 
+    def count(self) -> int:
+        """How many events there are; places may be left out where somebody was refused."""
+        return int(self._connection.execute("SELECT count(*) FROM events").fetchone()[0])
+
     def first_since(self, at: float) -> int:
         """The place before the first question at or after a time."""
         row = self._connection.execute(
