@@ -22,6 +22,7 @@ from benchmarks.relevance import command as relevance
 from benchmarks.relevance import more_commands as more
 from benchmarks.speed import command as speed
 from benchmarks.stability import command as stability
+from benchmarks.strategies import command as strategies
 from benchmarks.trust import command as trust
 from mio_rag.errors import InputError
 
@@ -109,6 +110,11 @@ def main(arguments: list[str] | None = None) -> int:
             "controllers with a language model: quality against cost, calibration",
             control.add_options,
             control.command,
+        ),
+        "strategies": (
+            "search strategies alone and together, bandits against fixed sets and the oracle",
+            strategies.add_options,
+            strategies.command,
         ),
         "batch": (
             "rows per second of select-batch, memory while streaming, overhead of Ray",

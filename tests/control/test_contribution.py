@@ -1,4 +1,4 @@
-"""What strategies add, by the selection program, checked against enumeration; and the controller around it."""
+"""What strategies add, by the selection program and by enumeration; and the controller around it."""
 
 from itertools import combinations
 from pathlib import Path
