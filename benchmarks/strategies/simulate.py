@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.strategies.table import BASE
-from mio_rag.control.bandit.context import SLOTS, Context, context_of
+from mio_rag.control.bandit.context import Context, context_of
 from mio_rag.control.bandit.learned import Learned
 from mio_rag.control.bandit.policy import Drawn, draw, mixture
 from mio_rag.control.bandit.settings import BanditSettings
@@ -133,9 +133,8 @@ def live(
 
 def _context(line: Mapping[str, Any], state: Learned) -> Context:
     vector = np.array(line["embedding"], dtype=np.float32)
-    size = state.settings.dimensions
-    bare = context_of(line["question"], vector, 0, np.zeros(SLOTS), size)
-    return context_of(line["question"], vector, 0, state.similar(bare.place), size)
+    bare = context_of(line["question"], vector, 0, state.settings.dimensions)
+    return bare.with_past(state.similar(bare.place))
 
 
 def _told(

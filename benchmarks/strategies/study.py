@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks.strategies.simulate import OTHERS, POLICIES, PRICE, Lived, action_of, live, order_of, utility
 from benchmarks.strategies.table import BASE, MEASURES, outcomes_of
-from mio_rag.control.bandit.context import SLOTS, context_of
+from mio_rag.control.bandit.context import context_of
 from mio_rag.control.bandit.insights import stats
 from mio_rag.control.bandit.learned import Learned
 from mio_rag.control.bandit.off_policy import off_policy
@@ -181,7 +181,7 @@ def _estimates(cells: Cells, orders: int, questions: int) -> dict[str, Any]:
 
     def seen(line: Mapping[str, Any]) -> tuple[FloatArray, FloatArray]:
         vector = np.array(line["embedding"], dtype=np.float32)
-        context = context_of(line["question"], vector, 0, np.zeros(SLOTS), target.settings.dimensions)
+        context = context_of(line["question"], vector, 0, target.settings.dimensions)
         mixed = mixture(target, context.x, context.type, line["id"])
         means = np.array([target.models[n].mean(context.x) for n in OTHERS])
         worth = worths(means[None, :], target.overlap(means), target.costs())[0]
@@ -271,10 +271,8 @@ def _choosing(cells: Cells, questions: int) -> dict[str, float]:
         line = cells[number % len(cells)]
         vector = np.array(line["embedding"], dtype=np.float32)
         start = time.process_time()
-        bare = context_of(line["question"], vector, 0, np.zeros(SLOTS), state.settings.dimensions)
-        context = context_of(
-            line["question"], vector, 0, state.similar(bare.place), state.settings.dimensions
-        )
+        bare = context_of(line["question"], vector, 0, state.settings.dimensions)
+        context = bare.with_past(state.similar(bare.place))
         draw(mixture(state, context.x, context.type, str(number)), 0, str(number))
         took.append(1e3 * (time.process_time() - start))
     return {"median": float(np.median(took)), "p95": float(np.quantile(took, 0.95))}

@@ -161,8 +161,8 @@ def test_types_of_questions() -> None:
 
 def test_a_context_is_of_one_length_and_survives_the_log() -> None:
     vector = np.full(16, 0.25, dtype=np.float32)
-    one = context_of("Who of them, Ann or Bob, is older?", vector, 2, np.zeros(8), 64)
-    other = context_of("when", vector, 0, np.ones(8), 64)
+    one = context_of("Who of them, Ann or Bob, is older?", vector, 2, 64)
+    other = context_of("when", vector, 0, 64).with_past(np.full(8, 0.1))
     assert one.x.shape == other.x.shape == (64,)
     assert one.x.astype(np.float32).astype(np.float64).tobytes() == one.x.tobytes()
     np.testing.assert_array_equal(one.place, other.place)

@@ -100,6 +100,13 @@ class Context:
     x: FloatArray
     type: str
 
+    def with_past(self, past: FloatArray) -> Context:
+        """The same with what strategies added to similar questions, shape (SLOTS,)."""
+        x = self.x.copy()
+        first = _SHOWN + len(TYPES)
+        x[first : first + SLOTS] = past.astype(np.float32)
+        return Context(x, self.type)
+
     @property
     def place(self) -> FloatArray:
         """The part that similar questions share: what comes of the embedding."""
@@ -115,10 +122,8 @@ def question_type(text: str) -> str:
     return "yes-no" if words and words[0] in _POLAR else "other"
 
 
-def context_of(
-    text: str, embedding: NDArray[np.float32], known_names: int, past: FloatArray, dimensions: int
-) -> Context:
-    """The context of a question.
+def context_of(text: str, embedding: NDArray[np.float32], known_names: int, dimensions: int) -> Context:
+    """The context of a question, without what is known of similar ones: see `Context.with_past`.
 
     Parameters
     ----------
@@ -126,8 +131,6 @@ def context_of(
         Of the question, a unit vector.
     known_names : int
         Names of the index in the question.
-    past : array, shape (SLOTS,)
-        What strategies added to similar questions; 0 where nothing is known.
     dimensions : int
         Length of the context.
     """
@@ -147,7 +150,7 @@ def context_of(
     types = [float(kind == known) for known in TYPES]
     rest = dimensions - len(shown) - len(types) - SLOTS
     reduced = _projection(embedding.size, rest) @ embedding.astype(np.float64)
-    x = np.concatenate([shown, types, past, reduced])
+    x = np.concatenate([shown, types, np.zeros(SLOTS), reduced])
     return Context(x.astype(np.float32).astype(np.float64), kind)
 
 

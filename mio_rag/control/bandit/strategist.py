@@ -108,10 +108,8 @@ class Strategist:
         """As `choose`, of what it looks at."""
         self.refresh()
         learned = self.learned
-        bare = context_of(text, embedding, known_names, np.zeros(8), self.settings.dimensions)
-        context = context_of(
-            text, embedding, known_names, learned.similar(bare.place), self.settings.dimensions
-        )
+        bare = context_of(text, embedding, known_names, self.settings.dimensions)
+        context = bare.with_past(learned.similar(bare.place))
         identity = uuid.uuid4().hex if identity is None else identity
         found = mixture(learned, context.x, context.type, identity)
         drawn = draw(found, self.settings.seed, identity)
