@@ -28,6 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "controller", "controllers", "trace", "uncertainty", "mdp_config", "max_steps", "max_total_tokens",
         "max_seconds", "stop_at",
     ),
+    "Search strategies": ("strategies", "strategy_state", "strategy_price", "strategy_deadline"),
     "Money": ("prices", "worth", "price_model"),
     "Comparison": ("methods", "baseline", "mmr_lambda", "limit", "resume", "details"),
     "Output": ("out", "config", "explain", "json_output", "help_all", "help"),
