@@ -21,6 +21,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.service.pacing import Held, held_tokens
+from mio_rag.service.searching import Found, Searching, Strategies
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.text import is_text
 from mio_rag.types import Passage, Question
@@ -77,6 +78,8 @@ class Answering:
         Sets the price of a token, and what a request may spend.
     rate : Rate, optional
         What the reader's tokens cost.
+    strategies : Strategies, optional
+        By which is searched; by default for the question itself.
     """
 
     def __init__(
@@ -85,15 +88,18 @@ class Answering:
         generator: Generator,
         pacer: Pacer | None = None,
         rate: Rate | None = None,
+        strategies: Strategies | None = None,
     ) -> None:
         self.index, self.generator, self.pacer, self.rate = index, generator, pacer, rate
         self.counter: TokenCounter = _OneAtATime(generator)
-        self._pools: OrderedDict[tuple[str, int], Candidates] = OrderedDict()
+        self.searching = None if strategies is None else Searching(strategies, index, generator, self.counter)
+        self._pools: OrderedDict[tuple[str, int], Found] = OrderedDict()
         self._lock = threading.Lock()
         self._embedding, self._reading = threading.Lock(), threading.Lock()
 
-    def pool(self, question: str, size: int) -> Candidates:
+    def found(self, asked: Asked) -> Found:
         """The candidates of a question, from the cache if it was asked recently."""
+        question, size = asked.question, asked.pool
         if not is_text(question):
             raise InputError("the question is not valid text: send it as UTF-8")
         key = (question, size)
@@ -101,8 +107,11 @@ class Answering:
             if key in self._pools:
                 self._pools.move_to_end(key)
                 return self._pools[key]
-        with self._embedding:
-            found = Retriever(self.index, pool=size, counter=self.counter).retrieve(question)
+        if self.searching is not None and question.strip():
+            found = self.searching.find(question, size, asked.selector, asked.budget_tokens, asked.deadline)
+        else:
+            with self._embedding:
+                found = Found(Retriever(self.index, pool=size, counter=self.counter).retrieve(question))
         with self._lock:
             self._pools[key] = found
             while len(self._pools) > _POOLS:
@@ -121,12 +130,13 @@ class Answering:
         SpentError
             If no tokens are left.
         """
-        pool = self.pool(asked.question, asked.pool)
+        found = self.found(asked)
+        pool = found.pool
         with held_tokens(self.pacer, asked.budget_tokens, _least(pool, asked.budget_tokens)) as held:
             asked = self._held_to(asked, held, asked.budget_tokens)
             made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
             held.used = made.tokens_used
-        data = {**_described(asked, made), **held.said, **self._dollars(made.tokens_used)}
+        data = {**_described(asked, made), **held.said, **self._dollars(made.tokens_used), **_search(found)}
         if asked.more_tokens is not None:
             data["more"] = self._more(asked, pool, made, asked.more_tokens)
         return data
@@ -147,7 +157,8 @@ class Answering:
         allowed = context_budget(
             self.generator, question, asked.budget_tokens, max_tokens=asked.max_tokens, error=InputError
         )
-        pool, around = self.pool(asked.question, asked.pool), self._around(question, asked.max_tokens)
+        found, around = self.found(asked), self._around(question, asked.max_tokens)
+        pool = found.pool
         with held_tokens(self.pacer, around + allowed, around + _least(pool, allowed)) as held:
             asked = self._held_to(asked, held, allowed, around)
             made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
@@ -163,6 +174,7 @@ class Answering:
             **_described(asked, made),
             **held.said,
             **self._dollars(answer.prompt_tokens, answer.completion_tokens),
+            **_search(found),
             "answer": answer.text,
             "generator": answer.generator,
             "prompt_tokens": answer.prompt_tokens,
@@ -206,6 +218,10 @@ class Answering:
             "removed": [i for i in now.ids if i not in ids],
             "certified": before.is_optimal and after.is_optimal,
         }
+
+
+def _search(found: Found) -> dict[str, Any]:
+    return {} if found.said is None else {"search": found.said}
 
 
 def _least(pool: Candidates, budget: int) -> int:

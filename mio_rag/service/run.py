@@ -20,6 +20,7 @@ from mio_rag.errors import InputError, require
 from mio_rag.service.examples import check_examples
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits, fitted
 from mio_rag.service.pacing import Pacing
+from mio_rag.service.searching import Strategies
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -52,6 +53,8 @@ class ServiceSettings:
         Tokens of a day or an hour.
     money : Money or None
         Prices of models.
+    strategies : Strategies or None
+        By which is searched.
     """
 
     index: str
@@ -64,6 +67,7 @@ class ServiceSettings:
     examples: tuple[str, ...] = ()
     pacing: Pacing | None = None
     money: Money | None = None
+    strategies: Strategies | None = None
 
 
 def is_loopback(host: str) -> bool:
@@ -92,6 +96,11 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
         )
     if settings.workers > 1 and settings.pacing is not None and settings.pacing.path is None:
         problems.append(f"{settings.workers} workers must share the count of tokens: give its file a path")
+    if settings.strategies is not None and (settings.pacing is not None or settings.money is not None):
+        problems.append(
+            "--strategies: what they ask the model is not counted by --tokens-per-day, --tokens-per-hour and "
+            "--prices: leave one of them out"
+        )
     problems += check_examples(settings.examples, settings.limits.max_question)
     if problems:
         raise InputError(problems)
@@ -116,6 +125,7 @@ def _application(
         examples=settings.examples,
         pacer=None if settings.pacing is None else settings.pacing.opened(),
         rate=None if settings.money is None else settings.money.rate(loaded[1].name),
+        strategies=settings.strategies,
     )
 
 
@@ -142,6 +152,7 @@ def app_from_environment() -> FastAPI:
         "examples": tuple(given["examples"]),
         "money": None if given["money"] is None else Money(**given["money"]),
         "pacing": None if given["pacing"] is None else Pacing(**given["pacing"]),
+        "strategies": None if given["strategies"] is None else Strategies(**given["strategies"]),
     }
     settings = ServiceSettings(**{**given, **parts})
     return _application(settings, _loaded(settings), os.environ.get(KEY) or None)
