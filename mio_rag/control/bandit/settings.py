@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from mio_rag.control.steps.search import SearchSettings
 from mio_rag.control.steps.strategies import STRATEGIES, StrategySettings, check_strategies
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 
 __all__ = ["KIND", "BanditSettings", "StrategyOptions", "options_of"]
 
@@ -132,7 +132,7 @@ class BanditSettings:
             if getattr(self, name) not in get_args(kinds):
                 problems.append(f"{name}={getattr(self, name)!r}: choose {', '.join(get_args(kinds))}")
         problems += [
-            f"base strategy '{name}' is unknown: choose from {', '.join(STRATEGIES)}"
+            f"base strategy '{name}' is unknown: {choose(name, STRATEGIES)}"
             for name in self.base
             if name not in STRATEGIES
         ]

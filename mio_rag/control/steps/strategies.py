@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from mio_rag.control.steps.grounding import names_of
 from mio_rag.control.steps.strategy import Desk, Found, Strategy, lines_of
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 from mio_rag.retrieval.retriever import reciprocal_rank_fusion
 
 __all__ = ["STRATEGIES", "StrategySettings", "check_strategies", "make_strategies"]
@@ -196,7 +196,7 @@ def check_strategies(names: Sequence[str]) -> tuple[str, ...]:
     if given == ["all"]:
         return STRATEGIES
     problems = [
-        f"strategy '{name}' is unknown: choose from {', '.join(STRATEGIES)}, or all"
+        f"strategy '{name}' is unknown: {choose(name, STRATEGIES, more=', or all')}"
         for name in dict.fromkeys(given)
         if name not in STRATEGIES
     ]
