@@ -42,11 +42,12 @@ def command(given: argparse.Namespace) -> int:
     try:
         if min(given.each, given.orders, given.questions) < 1 or given.questions < 20:
             raise InputError("--each and --orders must be >= 1, --questions >= 20")
-        identity = None
+        model = given.work / "generator.txt"
         if given.generator is not None:
             generator = make_generator(given.generator)
             try:
-                identity = generator.identity
+                with replaced(model) as temporary:
+                    temporary.write_text(f"{generator.name}\n", encoding="utf-8")
                 find(given.data, given.indexes, generator, found, given.each, _say)
             finally:
                 generator.close()
@@ -61,7 +62,8 @@ def command(given: argparse.Namespace) -> int:
     outcomes_of(lines).write(given.work / "outcomes.parquet")
     notes = _searching(read_found(found))
     digest = hashlib.sha256(found.read_bytes()).hexdigest()
-    data = {"benchmark": "strategies", "generator": identity, "found_sha256": digest, "searching": notes}
+    asked = model.read_text(encoding="utf-8").strip() if model.exists() else None
+    data = {"benchmark": "strategies", "generator": asked, "found_sha256": digest, "searching": notes}
     write_json(given.out, {**data, **told, **environment()})
     text = _text(told)
     with replaced(given.out.with_suffix(".txt")) as temporary:
