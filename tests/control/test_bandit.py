@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -289,3 +290,31 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     sizes.append(len(bandit.learned.dump()))
     assert sizes[1] < sizes[0] + 200
     assert bandit.log.about["embedder"] == EMBEDDER
+
+
+def test_questions_that_fail_on_the_way_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mio_rag.control.bandit.strategist._MOST_WAITING", 3)
+    bandit = strategist(tmp_path / "s.sqlite")
+    choices = [asked(bandit, number) for number in range(6)]
+    assert len(bandit._waiting) == 3
+    assert not bandit.record(choices[0], outcome(choices[0], GOOD_BAD))
+    assert bandit.record(choices[5], outcome(choices[5], GOOD_BAD))
+
+
+def test_threads_share_a_bandit(tmp_path: Path) -> None:
+    bandit = strategist(tmp_path / "s.sqlite")
+
+    def live(start: int) -> None:
+        lived(bandit, 15, GOOD_BAD, start=start)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(live, range(0, 400, 100)))
+    assert bandit.learned.questions == 60
+    assert refolded_with(bandit).dump() == bandit.learned.dump()
+
+
+def refolded_with(bandit: Strategist) -> Learned:
+    with bandit.log.reading() as events:
+        return folded(Learned(bandit.settings, STRATEGIES[1:]), events, afresh=True)

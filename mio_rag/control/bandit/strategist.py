@@ -8,6 +8,7 @@ question that it was at.
 from __future__ import annotations
 
 import json
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ from mio_rag.types import Question
 __all__ = ["Strategist", "folded", "known_settings", "open_strategist"]
 
 _SNAPSHOT_EVERY = 1000
+_MOST_WAITING = 10_000
 
 
 class Strategist:
@@ -81,6 +83,7 @@ class Strategist:
             _note_settings(events, settings, now())
             folded(self.learned, events)
         self._waiting: dict[str, tuple[Context, dict[str, Any]]] = {}
+        self._lock = threading.RLock()
 
     @property
     def name(self) -> str:
@@ -106,6 +109,10 @@ class Strategist:
 
     def choose_by(self, text: str, embedding: Any, known_names: int, identity: str | None = None) -> Choice:
         """As `choose`, of what it looks at."""
+        with self._lock:
+            return self._chosen(text, embedding, known_names, identity)
+
+    def _chosen(self, text: str, embedding: Any, known_names: int, identity: str | None) -> Choice:
         self.refresh()
         learned = self.learned
         bare = context_of(text, embedding, known_names, self.settings.dimensions)
@@ -129,6 +136,8 @@ class Strategist:
             "state": learned.seq,
         }
         self._waiting[identity] = context, about
+        while len(self._waiting) > _MOST_WAITING:  # questions that failed on the way
+            del self._waiting[next(iter(self._waiting))]
         return Choice(identity, (*self.base, *names), {}, self.base, f"{drawn.mode}: {found.why}", about)
 
     def learn(self, choice: Choice, seen: Seen) -> None:
@@ -159,11 +168,13 @@ class Strategist:
 
     def record(self, choice: Choice, outcome: dict[str, Any]) -> bool:
         """Add the event of a question that is finished; False where it is in the log already."""
-        if choice.id not in self._waiting:
+        with self._lock:
+            waited = self._waiting.pop(choice.id, None)
+        if waited is None:
             return False
-        context, about = self._waiting.pop(choice.id)
+        context, about = waited
         data = {**about, "strategies": list(choice.strategies), **outcome}
-        with self.log.transaction() as events:
+        with self._lock, self.log.transaction() as events:
             new = events.append(
                 "question", choice.id, self._now(), data, context.x.astype(np.float32).tobytes()
             )
@@ -191,7 +202,7 @@ class Strategist:
 
     def refresh(self) -> None:
         """Take in what others have added."""
-        with self.log.reading() as events:
+        with self._lock, self.log.reading() as events:
             if events.last() > self.learned.seq:
                 self._fold(events, keep=False)
 
