@@ -318,3 +318,18 @@ def test_threads_share_a_bandit(tmp_path: Path) -> None:
 def refolded_with(bandit: Strategist) -> Learned:
     with bandit.log.reading() as events:
         return folded(Learned(bandit.settings, STRATEGIES[1:]), events, afresh=True)
+
+
+def test_on_request_rankings_are_weighed_by_what_is_expected(tmp_path: Path) -> None:
+    plain, weighing = strategist(tmp_path / "p.sqlite"), strategist(tmp_path / "w.sqlite", weighted=True)
+    lived(plain, 80, GOOD_BAD)
+    assert asked(plain, 99).weights == {}
+    assert asked(weighing, 0).weights == {}  # nothing is known
+    lived(weighing, 80, GOOD_BAD)
+    weights = asked(weighing, 99).weights
+    assert weights["hyde"] == 1.0
+    assert 0.3 < weights["grounded"] < 0.8
+    assert weights["query2doc"] == pytest.approx(0.1, abs=0.05)
+    assert "raw" not in weights  # 1
+    with pytest.raises(InputError, match="weighted"):
+        BanditSettings(weighted=1)  # type: ignore[arg-type]

@@ -74,6 +74,9 @@ class BanditSettings:
         What recalibration learns from. [30]
     holdout : float
         Share of the window, its end, that no compared model learned from. [none]
+    weighted : bool
+        Weigh strategies in the merged ranking by their expected contribution, from a tenth for the least to 1
+        for the largest and for those that always run; otherwise all alike. [weighted by the estimated reward]
     neighbours : int
         Past questions whose outcomes are part of the context. [5]
     seed : int
@@ -109,6 +112,7 @@ class BanditSettings:
     forget: float = 0.1
     window_days: float = 30.0
     holdout: float = 0.2
+    weighted: bool = False
     neighbours: int = 5
     seed: int = 0
 
@@ -128,6 +132,8 @@ class BanditSettings:
             or not isinstance(value, (int, float))
             or not low <= value <= high
         ]
+        if not isinstance(self.weighted, bool):
+            problems.append(f"weighted={self.weighted!r} must be true or false")
         for name, kinds in (("policy", PolicyName), ("rule", Rule)):
             if getattr(self, name) not in get_args(kinds):
                 problems.append(f"{name}={getattr(self, name)!r}: choose {', '.join(get_args(kinds))}")

@@ -35,6 +35,7 @@ __all__ = ["Strategist", "folded", "known_settings", "open_strategist"]
 
 _SNAPSHOT_EVERY = 1000
 _MOST_WAITING = 10_000
+_LEAST_WEIGHT = 0.1
 
 
 class Strategist:
@@ -138,7 +139,16 @@ class Strategist:
         self._waiting[identity] = context, about
         while len(self._waiting) > _MOST_WAITING:  # questions that failed on the way
             del self._waiting[next(iter(self._waiting))]
-        return Choice(identity, (*self.base, *names), {}, self.base, f"{drawn.mode}: {found.why}", about)
+        weights = self._weights(means) if self.settings.weighted else {}
+        return Choice(identity, (*self.base, *names), weights, self.base, f"{drawn.mode}: {found.why}", about)
+
+    def _weights(self, means: Any) -> dict[str, float]:
+        """Of each strategy in the merged ranking; in questions where nothing is expected, all alike."""
+        most = float(means.max())
+        if most <= 0:
+            return {}
+        shares = np.clip(means / most, _LEAST_WEIGHT, 1.0)
+        return dict(zip(self.learned.strategies, shares.tolist(), strict=True))
 
     def learn(self, choice: Choice, seen: Seen) -> None:
         """Write down what came of a choice, and learn from it.
