@@ -24,6 +24,7 @@ from benchmarks.repetition import command as repetition
 from benchmarks.router import command as router
 from benchmarks.speed import command as speed
 from benchmarks.stability import command as stability
+from benchmarks.strategies import command as strategies
 from benchmarks.trust import command as trust
 from mio_rag.errors import InputError
 
@@ -126,6 +127,11 @@ def main(arguments: list[str] | None = None) -> int:
             "tiers and routers: quality against tokens, fixed tiers, rivals, prices and oracles",
             router.add_options,
             router.command,
+        ),
+        "strategies": (
+            "search strategies alone and together, bandits against fixed sets and the oracle",
+            strategies.add_options,
+            strategies.command,
         ),
         "batch": (
             "rows per second of select-batch, memory while streaming, overhead of Ray",

@@ -27,6 +27,7 @@ from mio_rag.cli.commands.route import route_app
 from mio_rag.cli.commands.select import select
 from mio_rag.cli.commands.serve import serve
 from mio_rag.cli.commands.solve import solve, warmup
+from mio_rag.cli.commands.strategies import strategies_app
 from mio_rag.cli.commands.tune import tune
 from mio_rag.cli.commands.unanswerable import unanswerable
 from mio_rag.cli.help import brief
@@ -46,6 +47,7 @@ app = typer.Typer(
 app.add_typer(frontier_app, name="frontier")
 app.add_typer(mdp_app, name="mdp")
 app.add_typer(route_app, name="route")
+app.add_typer(strategies_app, name="strategies")
 
 
 #: What most people set when passages are chosen.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mio_rag.control.bandit.agent import check_searcher, make_searcher
 from mio_rag.control.controller import Controller, Kind, Setup
 from mio_rag.control.mdp.agent import check_agent, make_agent
 from mio_rag.control.mdp.policies import POLICIES
@@ -17,6 +18,7 @@ __all__ = ["check_controllers", "find_kind", "make_controller", "register"]
 _KINDS: list[Kind] = [
     *(Kind(name, make_agent, check_agent, rival=name != "mdp") for name in POLICIES),
     *ROUTER_KINDS,
+    Kind("strategies", make_searcher, check_searcher, rival=False),
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,25 +130,72 @@ class Retriever:
             pools = rescored(pools, reranker)
         return pools
 
+    def ranked(self, text: str, words: str | None = None) -> list[int]:
+        """Rows of the index for any text, best first; more than a pool has, so that they can be fused.
+
+        Parameters
+        ----------
+        text : str
+            What is embedded.
+        words : str, optional
+            What BM25 looks for; the same text by default.
+        """
+        query = self.index.embedder.encode([_asked(text)])[0]
+        bm25_rows, _ = self.index.search_bm25(text if words is None else _asked(words), self._depth)
+        return self._ranking(query, bm25_rows.tolist())[0]
+
+    def pool_of(self, question: str, ranking: Sequence[int], fused: Mapping[int, float]) -> Candidates:
+        """The pool for a question from rows that were found elsewhere; otherwise as `retrieve` makes it.
+
+        Parameters
+        ----------
+        ranking : sequence of int
+            Rows of the index, best first; what goes beyond the pool is left out.
+        fused : mapping of int to float
+            What ranked them, larger is better: the scores "fused".
+        """
+        query = self.index.embedder.encode([_asked(question)])[0]
+        lexical = np.zeros(len(self.index))
+        rows, scores = self.index.search_bm25(question, len(self.index))
+        lexical[rows] = scores
+        found = self._pool(question, query, lexical, list(ranking)[: self.pool], fused)
+        for reranker in self.rerankers:
+            (found,) = rescored([found], reranker)
+        return found
+
+    @property
+    def _depth(self) -> int:
+        """Rows of each list that are fused."""
+        return min(len(self.index), max(4 * self.pool, 100))
+
+    def _ranking(
+        self, query: NDArray[np.float32], bm25_rows: list[int]
+    ) -> tuple[list[int], dict[int, float]]:
+        """All rows that either list has, best first by the mode, and their reciprocal ranks added up."""
+        dense_rows = self.index.search_dense(query, self._depth)[0].tolist()
+        fused = reciprocal_rank_fusion([dense_rows, bm25_rows])
+        if self.mode == "fused":
+            return sorted(fused, key=lambda row: (-fused[row], row)), fused
+        return (dense_rows if self.mode == "dense" else bm25_rows), fused
+
     def _found(self, question: str) -> Candidates:
         """The pool before any re-ranking."""
-        if not question.strip():
-            raise InputError("the question is empty")
-        if not is_text(question):
-            raise InputError("the question is not valid text: give it in UTF-8")
-        query = self.index.embedder.encode([question])[0]
-        depth = min(len(self.index), max(4 * self.pool, 100))
-        dense_rows, _ = self.index.search_dense(query, depth)
+        query = self.index.embedder.encode([_asked(question)])[0]
         bm25_rows, bm25_scores = self.index.search_bm25(question, len(self.index))
         lexical = np.zeros(len(self.index))
         lexical[bm25_rows] = bm25_scores
-        bm25_rows = bm25_rows[:depth]
-        fused = reciprocal_rank_fusion([dense_rows.tolist(), bm25_rows.tolist()])
-        if self.mode == "fused":
-            ranking = sorted(fused, key=lambda row: (-fused[row], row))
-        else:
-            ranking = (dense_rows if self.mode == "dense" else bm25_rows).tolist()
-        rows = self._expanded(ranking[: self.pool], query)
+        ranking, fused = self._ranking(query, bm25_rows[: self._depth].tolist())
+        return self._pool(question, query, lexical, ranking[: self.pool], fused)
+
+    def _pool(
+        self,
+        question: str,
+        query: NDArray[np.float32],
+        lexical: NDArray[np.float64],
+        ranking: list[int],
+        fused: Mapping[int, float],
+    ) -> Candidates:
+        rows = self._expanded(ranking, query)
         embeddings = self.index.embeddings(rows)
         cosine = (embeddings @ query).astype(np.float64)
         passages = [self.index.passages[r] for r in rows]
@@ -188,3 +235,12 @@ class Retriever:
         worth = (self.index.embeddings(fresh) @ query) * np.array([led[row] for row in fresh]) ** 0.5
         order = np.argsort(-worth, kind="stable")[:MOST_LINKED]
         return rows + [fresh[k] for k in order]
+
+
+def _asked(question: str) -> str:
+    """The text of a question, once it is found to be one."""
+    if not question.strip():
+        raise InputError("the question is empty")
+    if not is_text(question):
+        raise InputError("the question is not valid text: give it in UTF-8")
+    return question

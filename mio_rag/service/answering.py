@@ -28,6 +28,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.service.pacing import Held, held_tokens
+from mio_rag.service.searching import Found, Searching, Strategies
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.text import is_text
 from mio_rag.types import Passage, Question
@@ -90,6 +91,8 @@ class Answering:
         answer made in haste is given to who has time.
     routing : mapping, optional
         `RouterSettings` as plain data: /ask answers at the tier that the router chooses.
+    strategies : Strategies, optional
+        By which is searched; by default for the question itself.
 
     Raises
     ------
@@ -105,18 +108,21 @@ class Answering:
         rate: Rate | None = None,
         cache: AnswerCache | None = None,
         routing: Mapping[str, Any] | None = None,
+        strategies: Strategies | None = None,
     ) -> None:
         self.cache, self._model = cache, "" if cache is None else model_of(generator)
         self.index, self.generator, self.pacer, self.rate = index, generator, pacer, rate
         self._routing = None if routing is None else dict(routing)  # names the router's file by its hash
         self._routed = None if routing is None else _routed(index, routing)
         self.counter = _OneAtATime(generator)
-        self._pools: OrderedDict[tuple[str, int], Candidates] = OrderedDict()
+        self.searching = None if strategies is None else Searching(strategies, index, generator, self.counter)
+        self._pools: OrderedDict[tuple[str, int], Found] = OrderedDict()
         self._lock = threading.Lock()
         self._embedding, self._reading = threading.Lock(), threading.Lock()
 
-    def pool(self, question: str, size: int) -> Candidates:
+    def found(self, asked: Asked) -> Found:
         """The candidates of a question, from the cache if it was asked recently."""
+        question, size = asked.question, asked.pool
         if not is_text(question):
             raise InputError("the question is not valid text: send it as UTF-8")
         key = (question, size)
@@ -124,8 +130,11 @@ class Answering:
             if key in self._pools:
                 self._pools.move_to_end(key)
                 return self._pools[key]
-        with self._embedding:
-            found = Retriever(self.index, pool=size, counter=self.counter).retrieve(question)
+        if self.searching is not None and question.strip():
+            found = self.searching.find(question, size, asked.selector, asked.budget_tokens, asked.deadline)
+        else:
+            with self._embedding:
+                found = Found(Retriever(self.index, pool=size, counter=self.counter).retrieve(question))
         with self._lock:
             self._pools[key] = found
             while len(self._pools) > _POOLS:
@@ -144,12 +153,13 @@ class Answering:
         SpentError
             If no tokens are left.
         """
-        pool = self.pool(asked.question, asked.pool)
+        found = self.found(asked)
+        pool = found.pool
         with held_tokens(self.pacer, asked.budget_tokens, _least(pool, asked.budget_tokens)) as held:
             asked = self._held_to(asked, held, asked.budget_tokens)
             made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
             held.used = made.tokens_used
-        data = {**_described(asked, made), **held.said, **self._dollars(made.tokens_used)}
+        data = {**_described(asked, made), **held.said, **self._dollars(made.tokens_used), **_search(found)}
         if asked.more_tokens is not None:
             data["more"] = self._more(asked, pool, made, asked.more_tokens)
         return data
@@ -202,7 +212,8 @@ class Answering:
         allowed = context_budget(
             self.generator, question, asked.budget_tokens, max_tokens=asked.max_tokens, error=InputError
         )
-        pool, around = self.pool(asked.question, asked.pool), self._around(question, asked.max_tokens)
+        found, around = self.found(asked), self._around(question, asked.max_tokens)
+        pool = found.pool
         with held_tokens(self.pacer, around + allowed, around + _least(pool, allowed)) as held:
             asked = self._held_to(asked, held, allowed, around)
             made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
@@ -218,6 +229,7 @@ class Answering:
             **_described(asked, made),
             **held.said,
             **self._dollars(answer.prompt_tokens, answer.completion_tokens),
+            **_search(found),
             "answer": answer.text,
             "generator": answer.generator,
             "prompt_tokens": answer.prompt_tokens,
@@ -287,6 +299,10 @@ def _routed(index: CorpusIndex, routing: Mapping[str, Any]) -> Tiered:
     made = make("routed", Setup(ControlSettings(kinds={KEY: dict(routing)}), Retriever(index)))
     assert isinstance(made, Tiered)
     return made
+
+
+def _search(found: Found) -> dict[str, Any]:
+    return {} if found.said is None else {"search": found.said}
 
 
 def _least(pool: Candidates, budget: int) -> int:

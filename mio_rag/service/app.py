@@ -40,12 +40,15 @@ from mio_rag.service.messages import (
     Limits,
     Price,
     Problems,
+    Rated,
+    Rating,
     Selected,
     invalid_field,
     request_models,
 )
 from mio_rag.service.metrics import CONTENT_TYPE_LATEST, Metrics
 from mio_rag.service.reference import render_reference
+from mio_rag.service.searching import Strategies
 from mio_rag.text import clean
 
 __all__ = ["create_app"]
@@ -55,6 +58,7 @@ Work = Callable[[Asked], dict[str, Any]]
 _FILES = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css")}
 _FILES["/page.js"] = ("page.js", "text/javascript")
 _OPEN = {*_FILES, "/health", "/docs", "/openapi.json"}  # need no key: they show nothing of the index
+_ASKED = {"/select", "/ask", "/feedback", "/examples", "/price", "/metrics"}  # by name in the metrics
 _LOOPBACK = ["localhost", "127.0.0.1", "[::1]", "testserver"]
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -92,6 +96,7 @@ def create_app(
     curve: Curve | None = None,
     cache: AnswerCache | None = None,
     routing: Mapping[str, Any] | None = None,
+    strategies: Strategies | None = None,
 ) -> FastAPI:
     """The application over an index.
 
@@ -122,9 +127,12 @@ def create_app(
     routing : mapping, optional
         `mio_rag.control.router.settings.RouterSettings` as plain data: /ask answers at the tier that its
         router chooses, whatever budget and longest answer a request names.
+    strategies : Strategies, optional
+        By which is searched; with a bandit among them answers can be rated.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
-    answering, metrics = Answering(index, generator, pacer, rate, cache, routing), Metrics()
+    answering = Answering(index, generator, pacer, rate, cache, routing, strategies)
+    metrics = Metrics()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
@@ -139,6 +147,8 @@ def create_app(
         generator.close()
         if pacer is not None:
             pacer.close()
+        if answering.searching is not None:
+            answering.searching.close()
 
     from mio_rag import __version__
 
@@ -153,6 +163,8 @@ def create_app(
     app.router.route_class = StrictRoute
     _guard(app, metrics, api_key)
     models = dict(zip(("/select", "/ask"), request_models(bounds), strict=True))
+    if answering.searching is not None and answering.searching.learns:
+        models["/feedback"] = Rating
     _explain_errors(app, models)
     if loopback:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=_LOOPBACK)
@@ -161,6 +173,8 @@ def create_app(
         BodyLimit, max_bytes=bounds.max_body_bytes, seconds=clients.body_seconds, metrics=metrics
     )
     _add_questions(app, answering, metrics, models)
+    if "/feedback" in models:
+        _add_feedback(app, answering)
     _add_state(app, answering, metrics, bounds)
     _add_examples(app, example_questions(index, examples))
     _add_price(app, answering, curve)
@@ -173,7 +187,7 @@ def _guard(app: FastAPI, metrics: Metrics, api_key: str | None) -> None:
     async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         began, path = time.monotonic(), request.url.path
         request.state.began = began
-        known = path if path in _OPEN | {"/select", "/ask", "/examples", "/price", "/metrics"} else "other"
+        known = path if path in _OPEN | _ASKED else "other"
         metrics.active.inc()
         try:
             if api_key is not None and path not in _OPEN and not key_matches(request, api_key):
@@ -293,6 +307,16 @@ def _asked(body: BaseModel, began: float) -> Asked:
     )
 
 
+def _add_feedback(app: FastAPI, answering: Answering) -> None:
+    @app.post("/feedback", response_model=Rated, responses=_REFUSALS)
+    async def feedback(request: Request, body: Rating) -> Rated:
+        """Rate an answer; those strategies are credited that found what was read."""
+        assert answering.searching is not None
+        searching = answering.searching
+        noted = await request.app.state.gate.run(lambda: {"noted": searching.rate(body.id, body.helpful)})
+        return Rated(**noted)
+
+
 def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, limits: ServiceLimits) -> None:
     @app.get("/health", response_model=Health)
     async def health() -> Health:
@@ -315,7 +339,8 @@ def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, limits: Ser
     async def show_metrics() -> Response:
         """Requests, latencies, certificates and gaps in Prometheus' text format."""
         account = None if answering.pacer is None else answering.pacer.account()
-        return Response(metrics.text(account), media_type=CONTENT_TYPE_LATEST)
+        learned = None if answering.searching is None else answering.searching.stats()
+        return Response(metrics.text(account, learned), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_examples(app: FastAPI, questions: tuple[str, ...]) -> None:

@@ -18,6 +18,9 @@ __all__ = [
     "Health",
     "Limits",
     "Problems",
+    "Rated",
+    "Rating",
+    "Search",
     "Selected",
     "invalid_field",
     "request_models",
@@ -212,6 +215,35 @@ class Pacing(_Response):
     ends_in: float | None = Field(description="seconds until the next window")
 
 
+class Search(_Response):
+    """By which strategies was searched, and who found what."""
+
+    id: str = Field(description="for /feedback; empty where nobody learns")
+    strategies: list[str]
+    why: str = Field(description="why these")
+    prompt_tokens: int = Field(description="that the strategies took")
+    completion_tokens: int
+    notes: list[str] = Field(description="who was left out, and why")
+    found_by: dict[str, dict[str, int]] = Field(
+        description="passage -> strategy -> rank; 0: only a link leads there"
+    )
+
+
+class Rating(BaseModel):
+    """What somebody thinks of an answer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    id: Annotated[str, Field(min_length=1, max_length=100)] = Field(description="search.id of the response")
+    helpful: bool
+
+
+class Rated(_Response):
+    """Whether a rating counts: a question is rated once."""
+
+    noted: bool
+
+
 class Selected(_Response):
     """A selection and its certificate; the chosen passages first, in prompt order."""
 
@@ -241,6 +273,7 @@ class Selected(_Response):
         None, description="what the tokens cost that were read, and in /ask those of the answer; with prices"
     )
     pacing: Pacing | None = Field(None, description="where tokens a day or an hour are limited")
+    search: Search | None = Field(None, description="where strategies search")
 
 
 class Cached(_Response):

@@ -39,6 +39,25 @@ _PACER = {
 }
 
 
+#: What is shown of a bandit, and of each strategy; names as in its statistics.
+_BANDIT = {
+    "questions": "Questions that the bandit has learned from.",
+    "entropy_bits": "Entropy of the sets chosen lately; 0: always the same.",
+    "regret": "Expected regret so far, in passages that are certainly needed.",
+    "changes": "Changes of the questions that were found.",
+}
+_STRATEGY = {
+    "ran": "Questions for which the strategy ran.",
+    "selection_rate": "Share of the questions for which it ran.",
+    "share_exploring": "Share of these that it ran to be tried.",
+    "contribution_rate": "Share of its runs that added anything.",
+    "contribution": "What a run added, in passages that are certainly needed.",
+    "reward": "Mean reward, ratings included.",
+    "tokens": "Tokens of a run.",
+    "seconds": "Seconds of a run.",
+}
+
+
 class Metrics:
     """Counters of one worker process, in a registry of their own."""
 
@@ -100,15 +119,19 @@ class Metrics:
         kind = "new" if cached is None else "same" if cached["cosine"] is None else "meaning"
         self.answers.labels(kind).inc()
 
-    def text(self, account: Account | None = None) -> bytes:
+    def text(self, account: Account | None = None, learned: Mapping[str, Any] | None = None) -> bytes:
         """All of it in Prometheus' text format.
 
         Parameters
         ----------
         account : Account, optional
             Where the tokens of this day or hour stand, for all processes.
+        learned : mapping, optional
+            What a bandit learned about strategies, for all processes; see `mio_rag.control.bandit.insights`.
         """
         paced = CollectorRegistry()
+        if learned is not None:
+            _add_learned(learned, paced)
         for name, what in _PACER.items() if account is not None else ():
             Gauge(f"mio_rag_pacer_{name}", what, registry=paced).set(getattr(account, name))
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
@@ -117,3 +140,16 @@ class Metrics:
         collect: Any = MultiProcessCollector
         collect(everyone)
         return generate_latest(everyone) + generate_latest(paced)
+
+
+def _add_learned(learned: Mapping[str, Any], registry: CollectorRegistry) -> None:
+    for name, what in _BANDIT.items():
+        Gauge(f"mio_rag_strategies_{name}", what, registry=registry).set(learned[name])
+    for name, what in _STRATEGY.items():
+        gauge = Gauge(f"mio_rag_strategy_{name}", what, ["strategy"], registry=registry)
+        for strategy, each in learned["strategies"].items():
+            if each[name] is not None:
+                gauge.labels(strategy).set(each[name])
+    pruned = sum(len(names) for names in learned["probation"].values())
+    what = "Strategies on probation, counted once for each type of question."
+    Gauge("mio_rag_strategies_on_probation", what, registry=registry).set(pruned)

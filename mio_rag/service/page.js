@@ -136,12 +136,19 @@ function names(ids, verb) {
   return titles.length ? `${verb} ${titles.slice(0, 2).join(", ")}${titles.length > 2 ? ` and ${titles.length - 2} more` : ""}` : "";
 }
 
+function foundBy(id) {  // only where strategies search
+  const found = state.data && state.data.search && state.data.search.found_by[id];
+  if (!found) return "";
+  const said = Object.entries(found).map(([name, rank]) => rank ? `${name} ${rank}` : `${name} by a link`);
+  return said.length ? ` · found by ${said.join(", ")}` : "";
+}
+
 function item(p, mark) {
   const badge = mark ? el("span", {class: `badge ${mark}`}, mark === "entered" ? "added" : "removed") : "";
   const details = el("details", {open: state.open.has(p.id) ? "open" : null},
     el("summary", {}, el("span", {}, el("span", {class: "title"}, p.title || p.id), badge),
       el("span", {class: "cost"}, `${p.tokens} tokens`), el("span", {class: "text"}, p.text)),
-    el("p", {class: "why"}, p.reason), el("p", {class: "fine"}, `${p.id}${p.source ? " · " + p.source : ""} · relevance ${number(p.relevance)}`));
+    el("p", {class: "why"}, p.reason), el("p", {class: "fine"}, `${p.id}${p.source ? " · " + p.source : ""} · relevance ${number(p.relevance)}${foundBy(p.id)}`));
   details.addEventListener("toggle", () => { if (details.open) state.open.add(p.id); else state.open.delete(p.id); });
   return el("li", {"data-id": p.id, class: mark === "entered" ? "fresh" : mark === "left" ? "gone" : null}, details);
 }

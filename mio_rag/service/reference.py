@@ -36,7 +36,8 @@ def _operation(path: str, method: str, operation: Mapping[str, Any], parts: Mapp
     if body is not None:
         fields = _schema(body, parts)
         text += f"<h3>Request</h3>{_table(fields, parts)}"
-        example = {"question": "Where was the director of Lone Wolf McQuade born?", "budget_tokens": 256}
+        example: dict[str, Any] = {"question": "Where was the director of Lone Wolf McQuade born?"}
+        example = {"id": "ID", "helpful": True} if path == "/feedback" else {**example, "budget_tokens": 256}
         call = f"curl -s localhost:8000{path} -H 'Content-Type: application/json' -d '{json.dumps(example)}'"
         text += f"<pre>{escape(call)}</pre>"
     for status, response in operation["responses"].items():

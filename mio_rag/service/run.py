@@ -21,6 +21,7 @@ from mio_rag.service.curve import read_curve
 from mio_rag.service.examples import check_examples
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits, fitted
 from mio_rag.service.pacing import Pacing
+from mio_rag.service.searching import Strategies
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -89,6 +90,8 @@ class ServiceSettings:
         Where answers are kept.
     routing : dict or None
         `mio_rag.control.router.settings.RouterSettings` as plain data: a router chooses how much is read.
+    strategies : Strategies or None
+        By which is searched.
     """
 
     index: str
@@ -104,6 +107,7 @@ class ServiceSettings:
     curve: str | None = None
     cache: Kept | None = None
     routing: dict[str, Any] | None = None
+    strategies: Strategies | None = None
 
 
 def is_loopback(host: str) -> bool:
@@ -134,6 +138,15 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
         problems.append(f"{settings.workers} workers must share the count of tokens: give its file a path")
     if settings.routing is not None and settings.pacing is not None:
         problems.append("a router and a total of tokens exclude each other: leave out one of them")
+    if settings.strategies is not None and (settings.pacing is not None or settings.money is not None):
+        problems.append(
+            "--strategies: what they ask the model is not counted by --tokens-per-day, --tokens-per-hour and "
+            "--prices: leave one of them out"
+        )
+    if settings.strategies is not None and (settings.routing is not None or settings.cache is not None):
+        problems.append(
+            "--strategies: neither a router nor kept answers search by them: leave out --router and --cache"
+        )
     problems += check_examples(settings.examples, settings.limits.max_question)
     if problems:
         raise InputError(problems)
@@ -161,6 +174,7 @@ def _application(
         curve=None if settings.curve is None else read_curve(Path(settings.curve)),
         cache=None if settings.cache is None else settings.cache.opened(loaded[0]),
         routing=settings.routing,
+        strategies=settings.strategies,
     )
 
 
@@ -188,6 +202,7 @@ def app_from_environment() -> FastAPI:
         "money": None if given["money"] is None else Money(**given["money"]),
         "pacing": None if given["pacing"] is None else Pacing(**given["pacing"]),
         "cache": None if given["cache"] is None else Kept(**given["cache"]),
+        "strategies": None if given["strategies"] is None else Strategies(**given["strategies"]),
     }
     settings = ServiceSettings(**{**given, **parts})
     return _application(settings, _loaded(settings), os.environ.get(KEY) or None)

@@ -31,6 +31,7 @@ from mio_rag.cli.options.shared import (
     spread,
 )
 from mio_rag.cli.options.side import SideOptions
+from mio_rag.cli.options.strategies import StrategyChoice
 from mio_rag.cli.output import Output, open_output
 from mio_rag.errors import InputError, collect
 
@@ -85,6 +86,7 @@ def ask(
         ),
     ] = None,
     routing: RouterOptions,
+    search: StrategyChoice,
     config: ConfigFile = None,
     explain: Explain = False,
     json_output: Json = False,
@@ -102,17 +104,20 @@ def ask(
     from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
+    if controller is not None and search.controller is not None:
+        raise InputError("--controller and --strategies exclude each other: each decides how to search")
+    controller = controller or search.controller
     if controller is None and routing.router is not None:
         controller = "routed"
     routing.check([controller] if controller else [])
-    selector, control, _, _, _, found, prices, keeping, refusing = collect(
+    selector, control, _, _, _, found, prices, keeping, refusing, _ = collect(
         lambda: side.applied(
             lambda: evidence.applied(
                 lambda: make_selector(program, solving, must_include or (), must_exclude or ())
             ),
             program,
         ),
-        lambda: agent.of(controller, trace, routing),
+        lambda: agent.of(controller, trace, routing.applied, search.added),
         lambda: check_index(index),
         lambda: check_generator(generator),
         lambda: check_request(question, budget_tokens, max_tokens),
@@ -120,6 +125,7 @@ def ask(
         lambda: money.money(program),
         lambda: caching.checked(controller),
         lambda: _refusal(refusal, controller),
+        search.check,
     )
     corpus, reader = collect(lambda: load_index(index), lambda: make_generator(generator))
     try:

@@ -30,6 +30,7 @@ from mio_rag.cli.options.shared import (
     spread,
 )
 from mio_rag.cli.options.side import SideOptions
+from mio_rag.cli.options.strategies import StrategyChoice
 from mio_rag.cli.output import Output, kept_rows, open_output
 from mio_rag.errors import InputError, collect
 
@@ -144,6 +145,7 @@ def evaluate(
     control: ControlOptions,
     measuring: MeasuringOptions,
     routing: RouterOptions,
+    search: StrategyChoice,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 32,
@@ -171,8 +173,9 @@ def evaluate(
 
     output = open_output(json_output, kept_rows(out))
     _, among = comparison.split()
-    if among:
-        control = dataclasses.replace(control, controllers=",".join([*control.names, *among]))
+    chosen = [*control.names, *among, *([] if search.controller is None else [search.controller])]
+    if len(chosen) > len(control.names):
+        control = dataclasses.replace(control, controllers=",".join(dict.fromkeys(chosen)))
     if not control.names:
         control.unused(None)
     sources = listed(data)
@@ -180,11 +183,14 @@ def evaluate(
     embedder = comparison.embedder or "minilm"
     settings, prices, *_ = collect(
         lambda: side.in_settings(
-            _settings(comparison, program, evidence, solving, pool, retrieval, max_tokens, control, routing),
+            _settings(
+                comparison, program, evidence, solving, pool, retrieval, max_tokens, control, routing, search
+            ),
             program,
         ),
         lambda: money.money(program),
         *(partial(control.check, source, comparison.generator) for source in sources),
+        search.check,
         lambda: None if comparison.generator == "none" else check_generator(comparison.generator),
         lambda: check_embedder(embedder) if comparison.index is None else None,
         comparison.check_index,
@@ -258,6 +264,7 @@ def _settings(
     max_tokens: int,
     control: ControlOptions,
     routing: RouterOptions,
+    search: StrategyChoice,
 ) -> EvaluationSettings:
     """What the options ask an evaluation to do; the problems of all of them at once."""
     from mio_rag.evaluation.harness import EvaluationSettings
@@ -271,7 +278,7 @@ def _settings(
     selector, budgets, agents, _, found, _ = collect(
         lambda: evidence.applied(lambda: make_selector(program, solving)),
         comparison.budgets,
-        lambda: routing.applied(control.settings()),
+        lambda: search.added(routing.applied(control.settings())),
         lambda: EvaluationSettings(limit=comparison.limit, max_tokens=max_tokens, seed=solving.seed),
         lambda: evidence.retrieval(pool, retrieval),
         # "calibrated" is checked with the model, further down.

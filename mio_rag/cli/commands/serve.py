@@ -12,8 +12,9 @@ from mio_rag.cli.options.cache import CacheOptions
 from mio_rag.cli.options.money import MoneyOptions
 from mio_rag.cli.options.router import RouterOptions
 from mio_rag.cli.options.shared import GeneratorSpec, spread
+from mio_rag.cli.options.strategies import StrategyChoice
 from mio_rag.cli.output import open_output
-from mio_rag.errors import collect
+from mio_rag.errors import InputError, collect
 
 __all__ = ["serve"]
 
@@ -141,6 +142,7 @@ def serve(
     money: MoneyOptions,
     caching: CacheOptions,
     routing: RouterOptions,
+    search: StrategyChoice,
 ) -> None:
     """Serve selections and answers over HTTP, with a web page at /."""
     from mio_rag.generation import check_generator
@@ -150,12 +152,20 @@ def serve(
     from mio_rag.service.pacing import make_pacing
     from mio_rag.service.run import Kept, ServiceSettings, check, read_key
     from mio_rag.service.run import serve as run
+    from mio_rag.service.searching import Strategies
 
     output, examples = open_output(False), tuple(example or ())
+    named = search.controller
+    strategies = None if named is None else Strategies(named, search.kinds())
 
     def checked() -> str | None:
         key = read_key(api_key_file)
         where = ServiceSettings(str(index), generator, host, port, workers, examples=examples)
+        if strategies is not None and (tokens.tokens_per_day or tokens.tokens_per_hour or money.prices):
+            raise InputError(
+                "--strategies: what they ask the model is not counted by --tokens-per-day, "
+                "--tokens-per-hour and --prices: leave one of them out"
+            )
         check(where, key, without_key)
         return key
 
@@ -178,6 +188,7 @@ def serve(
         lambda: check_index(index),
         lambda: check_generator(generator),
         lambda: None if curve is None else read_curve(curve),
+        search.check,
     )
     kept = None if keeping is None else Kept(str(caching.cache), **vars(keeping))
     settings = ServiceSettings(
@@ -194,6 +205,7 @@ def serve(
         None if curve is None else str(curve.resolve()),
         kept,
         chooser,
+        strategies,
     )
     shown = f"[{host}]" if ":" in host else host
 

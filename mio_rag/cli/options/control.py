@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from mio_rag.cli.options.router import RouterOptions
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
@@ -56,7 +56,10 @@ class AgentOptions:
             raise InputError(f"{', '.join(named)}: no effect without a controller, for instance mdp")
 
     def of(
-        self, controller: str | None, trace: Path | None, routing: RouterOptions | None = None
+        self,
+        controller: str | None,
+        trace: Path | None,
+        *added: Callable[[ControlSettings], ControlSettings],
     ) -> ControlSettings | None:
         """The settings for a controller, once its name and the file of its trace are found good.
 
@@ -64,20 +67,24 @@ class AgentOptions:
         ----------
         controller : str or None
             None: there is none, and options that are for one are refused.
-        routing : RouterOptions, optional
-            Tiers, and who chooses among them.
+        added : callable
+            Each adds the settings of a further kind of controllers.
         """
         if controller is None:
             self.unused(trace)
             return None
         from mio_rag.control.make import check_controllers
 
-        settings, _ = collect(
-            lambda: self.settings() if routing is None else routing.applied(self.settings()),
-            lambda: _check_trace(trace),
-        )
+        def described() -> ControlSettings:
+            settings = self.settings()
+            for add in added:
+                settings = add(settings)
+            return settings
+
+        found, _ = collect(described, lambda: _check_trace(trace))
+        settings = cast("ControlSettings", found)
         check_controllers([controller], settings, closed_book=False)
-        return cast("ControlSettings", settings)
+        return settings
 
     def settings(self) -> ControlSettings:
         """The settings that the options describe; the problems of all of them at once."""

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from mio_rag.cli.show.selection import print_passage
+from mio_rag.cli.show.strategies import found_by
 from mio_rag.cli.show.tables import Field, print_fields
 from mio_rag.cli.terminal import Terminal, styled
+from mio_rag.control.bandit.trace import SearchTrace
 from mio_rag.control.mdp.policies import open_actions
 from mio_rag.control.mdp.trace import ProcessTrace
 from mio_rag.control.router.trace import TierTrace
@@ -90,8 +92,12 @@ def print_outcome(console: Terminal, trace: Trace) -> None:
         style="dim",
     )
     levels = [] if process is None else _levels(process)
+    found = trace.found if isinstance(trace, SearchTrace) else {}
     for place, passage in enumerate(trace.passages, 1):
-        print_passage(console, place, passage["title"], passage["id"], passage["tokens"], passage["text"])
+        said = f"found by {found_by(found[passage['id']])}" if passage["id"] in found else ""
+        print_passage(
+            console, place, passage["title"], passage["id"], passage["tokens"], passage["text"], said
+        )
     if trace.passages:
         console.print()
     table = _table("step", "action", "what", "new", *(("U", "then", "Q") if levels else ()), "s", left=3)
@@ -100,12 +106,16 @@ def print_outcome(console: Terminal, trace: Trace) -> None:
             str(step.step),
             step.action,
             step.query or step.note or "(nothing new)",
-            str(len(step.new_ids)) if step.action == "retrieve" else "",
+            str(len(step.new_ids)) if step.action == "retrieve" or found else "",
             *(levels[k] if levels else ()),
             f"{sum(call.seconds for call in step.calls):.2f}",
         )
     if trace.steps:
         console.print(table)
+    if isinstance(trace, SearchTrace):
+        _print_notes(console, trace.notes)
+        if trace.chosen.get("id"):
+            console.print(f"id for feedback: {trace.chosen['id']}", style="dim", soft_wrap=True)
     if trace.error is not None:
         console.print(trace.error, style="red", soft_wrap=True)
     if isinstance(trace, TierTrace) and trace.tier:

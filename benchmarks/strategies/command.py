@@ -1,0 +1,124 @@
+"""`python -m benchmarks strategies`: search what is not searched yet, tabulate, simulate, report."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.files import replaced, write_json
+from benchmarks.strategies.found import find, read_found
+from benchmarks.strategies.study import report
+from benchmarks.strategies.table import outcomes_of, tabulate
+from mio_rag.errors import InputError, MioRagError
+from mio_rag.evaluation.record import environment
+from mio_rag.generation import make_generator
+
+__all__ = ["add_options", "command"]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("--data", type=Path, required=True, help="folder that holds one folder for each set")
+    parser.add_argument("--indexes", type=Path, required=True, help="folder with an index NAME-minilm each")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder of finished work; a run resumes there"
+    )
+    parser.add_argument(
+        "--generator",
+        help="for instance 'gguf:MODEL.gguf?replies=FILE.sqlite'; none: report what is there",
+    )
+    parser.add_argument("--each", type=int, default=50, help="questions of each set (default: 50)")
+    parser.add_argument("--orders", type=int, default=20, help="orders of the questions (default: 20)")
+    parser.add_argument("--questions", type=int, default=2000, help="of an order (default: 2000)")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/strategies.json"))
+
+
+def command(given: argparse.Namespace) -> int:
+    """Search, tabulate, simulate, report."""
+    found, cells = given.work / "found.jsonl", given.work / "cells.jsonl"
+    try:
+        if min(given.each, given.orders, given.questions) < 1 or given.questions < 20:
+            raise InputError("--each and --orders must be >= 1, --questions >= 20")
+        model = given.work / "generator.txt"
+        if given.generator is not None:
+            generator = make_generator(given.generator)
+            try:
+                with replaced(model) as temporary:
+                    temporary.write_text(f"{generator.name}\n", encoding="utf-8")
+                find(given.data, given.indexes, generator, found, given.each, _say)
+            finally:
+                generator.close()
+        if not found.exists():
+            raise InputError(f"'{found}' does not exist: give --generator to search first")
+        # The budget is counted without a model, so that a table can be made again without one.
+        lines = tabulate(given.data, given.indexes, None, found, cells, _say)
+        told = report(lines, given.orders, given.questions, _say)
+    except MioRagError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    outcomes_of(lines).write(given.work / "outcomes.parquet")
+    notes = _searching(read_found(found))
+    digest = hashlib.sha256(found.read_bytes()).hexdigest()
+    asked = model.read_text(encoding="utf-8").strip() if model.exists() else None
+    data = {"benchmark": "strategies", "generator": asked, "found_sha256": digest, "searching": notes}
+    write_json(given.out, {**data, **told, **environment()})
+    text = _text(told)
+    with replaced(given.out.with_suffix(".txt")) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+    print(text)
+    return 0
+
+
+def _searching(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """How often each strategy found nothing, and names that were dropped."""
+    names = list(rows[0]["strategies"])
+    return {
+        name: {
+            "found_nothing": sum(not row["strategies"][name]["rows"] for row in rows),
+            "failed": sum(row["strategies"][name]["failed"] for row in rows),
+            "dropped_names": sum(row["strategies"][name]["dropped"] for row in rows),
+            "tokens": sum(
+                row["strategies"][name]["prompt_tokens"] + row["strategies"][name]["completion_tokens"]
+                for row in rows
+            )
+            / len(rows),
+        }
+        for name in names
+    }
+
+
+def _text(told: dict[str, Any]) -> str:
+    sets, best = len(told["sets"]), told["oracle"]
+    lines = [f"{told['questions']} questions of {sets} sets; a token costs {told['price_of_a_token']:g}", ""]
+    lines.append(f"{'set of strategies':45} {'recall':>7} {'all':>6} {'pool':>6} {'tokens':>7} {'worth':>7}")
+    for name, each in sorted(told["actions"].items(), key=lambda item: -item[1]["utility"]):
+        lines.append(
+            f"{name:45} {each['gold_recall']:7.3f} {each['all_gold']:6.3f} {each['pool_recall']:6.3f} "
+            f"{each['tokens']:7.0f} {each['utility']:7.3f}"
+        )
+    lines.append(
+        f"{'oracle':45} {best['gold_recall']:7.3f} {'':6} {'':6} {best['tokens']:7.0f} {best['utility']:7.3f}"
+    )
+    last = str(max(int(p) for p in next(iter(told["policies"].values()))["regret"]))
+    lines += ["", f"{'policy':55} {'regret':>8} {'+-':>6} {'recall':>7} {'tokens':>7} {'worth':>7}"]
+    for name, each in sorted(told["policies"].items(), key=lambda item: item[1]["regret"][last]["mean"]):
+        regret = each["regret"][last]
+        half = regret["high"] - regret["mean"]
+        lines.append(
+            f"{name:55} {regret['mean']:8.2f} {half:6.2f} {each['late_recall']:7.3f} "
+            f"{each['late_tokens']:7.1f} {each['late_utility']['mean']:7.4f}"
+        )
+    orders = told["orders"]
+    lines.append(f"regret after {last} questions, mean of {orders} orders; the rest is of the second half")
+    lines += ["", f"off-policy: truth {told['off_policy']['truth']:.4f}"]
+    for name, each in told["off_policy"]["estimators"].items():
+        lines.append(f"  {name}: {each['mean']:.4f}, width {each['width']:.4f}, covers {each['covered']:.0%}")
+    lines += [f"{name}: {told[name]}" for name in ("change", "prior", "choosing_ms")]
+    return "\n".join([*lines, "", *told["insights"]])
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

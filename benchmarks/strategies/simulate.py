@@ -1,0 +1,159 @@
+"""Policies on questions of the table, one after another: what each runs, learns and earns.
+
+The bandit is the package's own, without its file. It learns from contributions, which need no labels; what it
+earns is measured by the gold: recall of the selection, less the price of the tokens. Orders draw questions
+with replacement, since the table has fewer than a policy needs to settle: they come up again, which helps
+whoever learns from contexts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.strategies.table import BASE
+from mio_rag.control.bandit.context import Context, context_of
+from mio_rag.control.bandit.learned import Learned
+from mio_rag.control.bandit.policy import Drawn, draw, mixture
+from mio_rag.control.bandit.settings import BanditSettings
+from mio_rag.control.bandit.store import Event
+from mio_rag.control.steps.strategies import STRATEGIES
+
+__all__ = ["OTHERS", "POLICIES", "PRICE", "Lived", "action_of", "live", "order_of", "utility"]
+
+FloatArray = NDArray[np.float64]
+
+#: What a token of the model must add to the recall of the gold.
+PRICE = 1e-4
+OTHERS = tuple(name for name in STRATEGIES if name != BASE)
+_SETTINGS = BanditSettings(token_price=PRICE)
+POLICIES: dict[str, BanditSettings] = {
+    "linucb": _SETTINGS,
+    "thompson": replace(_SETTINGS, policy="thompson"),
+    "epsilon-greedy": replace(_SETTINGS, policy="epsilon-greedy"),
+    "margin rule": replace(_SETTINGS, rule="margin"),
+    "uniform": replace(_SETTINGS, policy="uniform", cold_start=0, all_every=0),
+}
+
+
+class Lived:
+    """What came of a policy on an order.
+
+    Attributes
+    ----------
+    earned : array
+        Recall less price, by question.
+    tokens, recall : array
+        By question.
+    actions : list of str
+    changes : list of int
+        Questions after which a change was found.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[float, float, float]] = []
+        self.actions: list[str] = []
+        self.changes: list[int] = []
+        self.logged: list[tuple[int, Drawn, Context]] = []
+
+    @property
+    def earned(self) -> FloatArray:
+        """Recall less price, by question."""
+        return np.array(self.rows)[:, 0]
+
+    @property
+    def recall(self) -> FloatArray:
+        """Of the gold, by question."""
+        return np.array(self.rows)[:, 1]
+
+    @property
+    def tokens(self) -> FloatArray:
+        """By question."""
+        return np.array(self.rows)[:, 2]
+
+
+def utility(cell: Mapping[str, Any]) -> float:
+    """What a cell is worth."""
+    return float(cell["gold_recall"] - PRICE * cell["tokens"])
+
+
+def action_of(names: Sequence[str]) -> str:
+    """The action that runs these, in the table's spelling."""
+    return "+".join(name for name in STRATEGIES if name in names)
+
+
+def order_of(places: Sequence[int], questions: int, seed: int) -> list[int]:
+    """Questions drawn with replacement."""
+    return [int(i) for i in np.random.default_rng([24, seed]).choice(np.asarray(places), questions)]
+
+
+def live(
+    cells: Sequence[Mapping[str, Any]],
+    order: Sequence[int],
+    settings: BanditSettings,
+    *,
+    seed: int = 0,
+    gold: bool = False,
+    learned: Learned | None = None,
+) -> Lived:
+    """Let a bandit take the questions of an order.
+
+    Parameters
+    ----------
+    gold : bool
+        Learn from what strategies add to the recall of the gold, instead of from the program's value.
+    learned : Learned, optional
+        Go on with this state.
+    """
+    state, lived = learned or Learned(replace(settings, seed=seed), OTHERS), Lived()
+    for number, place in enumerate(order):
+        line = cells[place]
+        context = _context(line, state)
+        identity = f"{seed}/{number}"
+        drawn = draw(mixture(state, context.x, context.type, identity), seed, identity)
+        names = [BASE, *(n for n, inside in zip(state.strategies, drawn.members, strict=True) if inside)]
+        action = action_of(names)
+        cell = line["cells"][action]
+        data = _told(line["cells"], cell, names, gold)
+        data |= {"type": context.type, "mode": drawn.mode, "propensity": drawn.propensity}
+        before = state.changes
+        x = context.x.astype(np.float32).tobytes()
+        state.fold(Event(state.seq + 1, "question", identity, 0.0, x, data), lambda *_: None)
+        if state.changes > before:
+            lived.changes.append(number)
+        lived.rows.append((utility(cell), cell["gold_recall"], cell["tokens"]))
+        lived.actions.append(action)
+        lived.logged.append((place, drawn, context))
+    return lived
+
+
+def _context(line: Mapping[str, Any], state: Learned) -> Context:
+    vector = np.array(line["embedding"], dtype=np.float32)
+    bare = context_of(line["question"], vector, 0, state.settings.dimensions)
+    return bare.with_past(state.similar(bare.place))
+
+
+def _told(
+    cells: Mapping[str, Any], cell: Mapping[str, Any], names: Sequence[str], gold: bool
+) -> dict[str, Any]:
+    """What the bandit hears of those that ran."""
+    ran = [name for name in names if name != BASE]
+    alone = {n: cells[n] for n in names}
+    tokens = {n: int(alone[n]["tokens"]) for n in names}
+    told = {"strategies": list(names), "tokens": tokens, "seconds": {}, "credit": {}, "regret": 0.0}
+    if not gold:
+        return told | {key: cell[key] for key in ("own", "overlap", "base", "total")}
+
+    def recall(*added: str) -> float:
+        return float(cells[action_of([BASE, *added])]["gold_recall"])
+
+    start = recall()
+    own = {n: recall(n) - start for n in ran}
+    overlap = [
+        [a, b, own[a] + own[b] - (recall(a, b) - start)] for i, a in enumerate(ran) for b in ran[i + 1 :]
+    ]
+    return told | {"own": own, "overlap": overlap, "base": start, "total": recall(*ran)}

@@ -1,0 +1,186 @@
+"""``mio-rag strategies``: what a bandit has learned about search strategies, and what can be done with it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mio_rag.cli.options.shared import Json
+from mio_rag.cli.output import ReportingGroup, open_output
+from mio_rag.errors import InputError
+
+__all__ = ["strategies_app"]
+
+strategies_app = typer.Typer(
+    name="strategies",
+    cls=ReportingGroup,
+    help="What a bandit has learned about search strategies: statistics, feedback, replay, recalibration.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+State = Annotated[Path, typer.Argument(help="SQLite file that --strategy-state wrote.")]
+
+
+@strategies_app.command()
+def stats(state: State, json_output: Json = False) -> None:
+    """Show how often each strategy ran, what it brought, and what was learned."""
+    from mio_rag.cli.show.strategies import print_stats
+    from mio_rag.control.bandit.insights import stats_of
+
+    output = open_output(json_output)
+    found = stats_of(state)
+    if json_output:
+        output.json(found)
+    else:
+        print_stats(output.console, found)
+
+
+@strategies_app.command()
+def feedback(
+    state: State,
+    question: Annotated[str, typer.Argument(help="Id that select, ask or serve showed.")],
+    rating: Annotated[str, typer.Argument(help="helpful or unhelpful.")],
+    json_output: Json = False,
+) -> None:
+    """Rate the answer to a question; the strategies that found what was read are credited. Counts once."""
+    import time
+
+    from mio_rag.control.bandit.store import EventLog
+    from mio_rag.control.bandit.strategist import rate
+
+    output = open_output(json_output)
+    values = {"helpful": 1, "unhelpful": -1}
+    if rating not in values:
+        raise InputError(f"rating '{rating}' is unknown: give helpful or unhelpful")
+    new = rate(EventLog(state), question, values[rating], time.time())
+    if json_output:
+        output.json({"question": question, "rating": rating, "new": new})
+    else:
+        output.console.print("noted" if new else "this question was rated before: nothing changes")
+
+
+@strategies_app.command()
+def replay(
+    state: State,
+    policy: Annotated[
+        str, typer.Option("--policy", help="linucb, thompson, epsilon-greedy or uniform.")
+    ] = "linucb",
+    rule: Annotated[str, typer.Option("--rule", help="program, or margin: the published rule.")] = "program",
+    price: Annotated[
+        float, typer.Option("--strategy-price", help="What a token of the model must add.")
+    ] = 1e-4,
+    alpha: Annotated[float, typer.Option("--alpha", help="Width of the upper confidence.")] = 1.0,
+    json_output: Json = False,
+) -> None:
+    """Estimate what another policy would have earned on the logged questions, with 95 % intervals."""
+    from mio_rag.cli.show.strategies import print_replay
+    from mio_rag.control.bandit.lifecycle import replay as replayed
+    from mio_rag.control.bandit.settings import BanditSettings
+
+    output = open_output(json_output)
+    given: dict[str, Any] = {"policy": policy, "rule": rule, "token_price": price, "alpha": alpha}
+    found = replayed(state, BanditSettings(**given))
+    if json_output:
+        output.json(asdict(found))
+    else:
+        print_replay(output.console, found)
+
+
+@strategies_app.command()
+def recalibrate(
+    state: State,
+    window_days: Annotated[float, typer.Option("--window-days", help="Days to learn from.")] = 30.0,
+    holdout: Annotated[
+        float, typer.Option("--holdout", help="Share of them, the last ones, to compare on.")
+    ] = 0.2,
+    json_output: Json = False,
+) -> None:
+    """Fit the models on the last days alone; they take over only if they are not worse on later questions."""
+    from mio_rag.control.bandit.lifecycle import recalibrate as recalibrated
+    from mio_rag.control.bandit.settings import BanditSettings
+
+    output = open_output(json_output)
+    found = recalibrated(state, BanditSettings(window_days=window_days, holdout=holdout))
+    if json_output:
+        output.json(asdict(found))
+        return
+    verdict = "the new models take over" if found.deployed else "the old models stay"
+    output.console.print(
+        f"{found.window} questions to learn from, {found.holdout} later ones to compare on: squared error "
+        f"{found.loss:.5f} in use, {found.new_loss:.5f} new; difference in [{found.low:+.5f}, "
+        f"{found.high:+.5f}]: {verdict}",
+        soft_wrap=True,
+    )
+
+
+@strategies_app.command()
+def rebuild(state: State, json_output: Json = False) -> None:
+    """Fold the whole log afresh, without the snapshot."""
+    from mio_rag.control.bandit.lifecycle import rebuild as rebuilt
+
+    output = open_output(json_output)
+    events = rebuilt(state)
+    if json_output:
+        output.json({"events": events})
+    else:
+        output.console.print(f"{events} events folded")
+
+
+@strategies_app.command()
+def export(
+    state: State,
+    out: Annotated[Path, typer.Option("--out", help="File to write, for instance prior.safetensors.")],
+    json_output: Json = False,
+) -> None:
+    """Write what was learned as a prior that another state can start from."""
+    from mio_rag.control.bandit.lifecycle import export as exported
+
+    output = open_output(json_output)
+    questions = exported(state, out)
+    if json_output:
+        output.json({"questions": questions, "out": str(out)})
+    else:
+        output.console.print(f"what {questions} questions taught: {out}", soft_wrap=True)
+
+
+@strategies_app.command(name="import")
+def import_(
+    state: State,
+    prior: Annotated[Path, typer.Argument(help="File that export wrote.")],
+    weight: Annotated[
+        float, typer.Option("--weight", help="How hard it is to move, in units of the ridge.")
+    ] = 1.0,
+    json_output: Json = False,
+) -> None:
+    """Start from what another state learned, as a prior mean."""
+    from mio_rag.control.bandit.lifecycle import start_from
+
+    output = open_output(json_output)
+    start_from(state, prior, weight)
+    if json_output:
+        output.json({"prior": str(prior), "weight": weight})
+    else:
+        output.console.print("the prior is part of the log")
+
+
+@strategies_app.command()
+def prune(
+    state: State,
+    strategy: Annotated[str, typer.Argument(help="Strategy to put on probation.")],
+    kind: Annotated[str, typer.Option("--type", help="Type of question: who, when, which, yes-no, ...")],
+    lift: Annotated[bool, typer.Option("--lift", help="End the probation instead.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Put a strategy on probation for a type of question: it then runs only rarely, to be tried again."""
+    from mio_rag.control.bandit.lifecycle import prune as pruned
+
+    output = open_output(json_output)
+    changed = pruned(state, strategy, kind, not lift)
+    if json_output:
+        output.json({"strategy": strategy, "type": kind, "probation": not lift, "changed": changed})
+    else:
+        output.console.print("noted" if changed else "it is so already: nothing changes")

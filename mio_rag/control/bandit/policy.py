@@ -1,0 +1,181 @@
+"""From what is known to strategies for a question, with the probability that exactly these are drawn.
+
+A policy says with which probability it takes each set of strategies; exploration mixes that with a draw in
+which every strategy runs with probability 1/2 (or rarely, where it is pruned):
+
+    P(S) = share * prod_a q_a^[a in S] (1 - q_a)^[a not in S] + (1 - share) * G(S)
+
+which is exact, so that what is logged can be used to estimate what other policies would have earned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.control.bandit.learned import Learned
+from mio_rag.control.bandit.programme import Program, chosen_set, every_set, margin_set, worths
+
+__all__ = ["Drawn", "Mixture", "draw", "drawn_by", "mixture"]
+
+FloatArray = NDArray[np.float64]
+Members = tuple[int, ...]
+
+_DRAWS = 128  # of the posterior: Thompson's distribution over sets is that of so many draws
+_SURE = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """A distribution over sets of strategies, given by 0 and 1 in the order of `Learned.strategies`.
+
+    Parameters
+    ----------
+    mode : str
+        cold, all, or mixed.
+    share : float
+        Of exploration.
+    explored : array, shape (k,)
+        Probability of each strategy when exploring.
+    greedy : dict
+        Set -> probability when not.
+    program : Program
+        What the sets were chosen by.
+    why : str
+    """
+
+    mode: str
+    share: float
+    explored: FloatArray
+    greedy: dict[Members, float]
+    program: Program
+    why: str
+
+    def probability(self, members: Members) -> float:
+        """The probability that exactly these run."""
+        inside = np.array(members, dtype=bool)
+        free = float(np.prod(np.where(inside, self.explored, 1 - self.explored)))
+        return self.share * free + (1 - self.share) * self.greedy.get(members, 0.0)
+
+    @property
+    def each(self) -> FloatArray:
+        """The probability of each strategy to run, shape (k,)."""
+        greedy = sum(
+            (p * np.array(s, dtype=np.float64) for s, p in self.greedy.items()), np.zeros(self.explored.size)
+        )
+        return np.asarray(self.share * self.explored + (1 - self.share) * greedy)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A set that was drawn.
+
+    Parameters
+    ----------
+    mode : str
+        cold, all, explore or exploit.
+    propensity : float
+        Probability of this set, in (0, 1].
+    """
+
+    members: Members
+    propensity: float
+    mode: str
+
+
+def mixture(learned: Learned, x: FloatArray, kind: str, identity: str) -> Mixture:
+    """With which probability each set is run for a question.
+
+    Parameters
+    ----------
+    x : array, shape (d,)
+        Its context.
+    kind : str
+        Its type.
+    identity : str
+        Its id: posterior draws are seeded by it.
+    """
+    settings, names = learned.settings, learned.strategies
+    k = len(names)
+    means = np.array([learned.models[name].mean(x) for name in names])
+    widths = np.array([learned.models[name].width(x) for name in names])
+    noise = np.array([learned.models[name].noise for name in names])
+    cost, overlap = learned.costs(), learned.overlap(means)
+    everyone = tuple([1] * k)
+    after = learned.questions - settings.cold_start
+    if k and after < 0:
+        why = f"question {learned.questions + 1} of {settings.cold_start}, for which all run"
+        return _all("cold", everyone, Program(means, overlap, cost), why)
+    if k and settings.all_every and (after + 1) % settings.all_every == 0:
+        return _all("all", everyone, Program(means, overlap, cost), f"every {settings.all_every}th: all run")
+    pruned = learned.pruned(kind)
+    optimism = settings.alpha if settings.policy == "linucb" else 0.0
+    program = Program(means + optimism * noise * widths, overlap, cost)
+    # Largest width: that of a context of which nothing is known.
+    confidence = float(1 - np.mean(widths) * np.sqrt(settings.ridge / max(_SURE, float(x @ x)))) if k else 1.0
+    share = settings.share_exploring(
+        max(0, learned.questions - max(learned.since, settings.cold_start)), confidence
+    )
+    greedy, why = _greedy(learned, program, ~pruned, x, identity)
+    if settings.policy == "uniform":
+        share, why = 1.0, "drawn at random"
+    explored = np.where(pruned, settings.retrial, 0.5)
+    return Mixture("mixed", share, explored, greedy, program, why)
+
+
+def draw(found: Mixture, seed: int, identity: str) -> Drawn:
+    """One set; the same for the same id and seed."""
+    return drawn_by(found, _rng(seed, identity, "draw").random(found.explored.size + 2))
+
+
+def drawn_by(found: Mixture, numbers: FloatArray) -> Drawn:
+    """The set that numbers give: uniform ones in [0, 1), shape (k + 2,), give each its probability."""
+    explore = bool(numbers[0] < found.share)
+    if explore:
+        members = tuple(int(v) for v in numbers[2:] < found.explored)
+    else:
+        reached = np.cumsum(list(found.greedy.values()))
+        place = int(np.searchsorted(reached, numbers[1] * reached[-1], side="right"))
+        members = list(found.greedy)[place]
+    mode = found.mode if found.mode != "mixed" else ("explore" if explore else "exploit")
+    return Drawn(members, found.probability(members), mode)
+
+
+def _greedy(
+    learned: Learned, program: Program, allowed: NDArray[np.bool_], x: FloatArray, identity: str
+) -> tuple[dict[Members, float], str]:
+    settings = learned.settings
+    if settings.policy == "thompson" and program.cost.size:
+        rng = _rng(settings.seed, identity, "posterior")
+        drawn = np.stack(
+            [
+                model.samples(x, rng.standard_normal(_DRAWS), settings.alpha * model.noise)
+                for model in (learned.models[name] for name in learned.strategies)
+            ],
+            axis=1,
+        )
+        sets = every_set(program.cost.size)
+        may = ~(sets.astype(bool) & ~allowed).any(axis=1)
+        worth = np.where(may, worths(drawn, program.overlap, program.cost), -np.inf)
+        best, counts = np.unique(np.argmax(worth, axis=1), return_counts=True)
+        found = {
+            tuple(int(v) for v in sets[i]): c / _DRAWS for i, c in zip(best, counts.tolist(), strict=True)
+        }
+        return found, f"best in {max(counts) / _DRAWS:.0%} of the draws of what is known"
+    if settings.rule == "margin":
+        members = margin_set(program, allowed.tolist(), settings.margin)
+        return {tuple(int(v) for v in members): 1.0}, f"within {settings.margin:g} of the best"
+    members, why = chosen_set(program, allowed.tolist())
+    return {tuple(int(v) for v in members): 1.0}, why
+
+
+def _all(mode: str, everyone: Members, program: Program, why: str) -> Mixture:
+    return Mixture(mode, 0.0, np.full(len(everyone), 0.5), {everyone: 1.0}, program, why)
+
+
+def _rng(seed: int, *parts: str) -> np.random.Generator:
+    digest = hashlib.sha256("\0".join((str(seed), *parts)).encode()).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))

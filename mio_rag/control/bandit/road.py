@@ -1,0 +1,133 @@
+"""One question through choice, search and selection; what was added is measured for who wants to know it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mio_rag.context import TokenCounter
+from mio_rag.control.bandit.chooser import Choice, Chooser, Seen
+from mio_rag.control.bandit.contribution import Values, contributions
+from mio_rag.control.costs import Costs
+from mio_rag.control.meter import Replies
+from mio_rag.control.steps.search import Searched, SearchSettings, check_search, search
+from mio_rag.control.steps.strategies import make_strategies
+from mio_rag.errors import InfeasibleError
+from mio_rag.generation import Generator
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.selection.result import Selection
+from mio_rag.selection.selector import Selector
+from mio_rag.types import Question
+
+__all__ = ["Road", "Travelled", "searched_json"]
+
+
+@dataclass(frozen=True, eq=False)
+class Travelled:
+    """What was chosen, found and selected."""
+
+    choice: Choice
+    searched: Searched
+    selection: Selection
+
+    def found_by(self, identity: str) -> dict[str, int]:
+        """Strategy -> rank, for a passage; rank 0 where only a link leads to it."""
+        return dict(self.searched.found.get(identity, {}))
+
+
+@dataclass(frozen=True, eq=False)
+class Road:
+    """Chooses strategies, searches by them, and selects from what they find.
+
+    Raises
+    ------
+    InputError
+        If a strategy that may be chosen lacks a model, or links.
+    """
+
+    chooser: Chooser
+    retriever: Retriever
+    generator: Generator | None
+    selector: Selector
+    settings: SearchSettings = field(default_factory=SearchSettings)
+
+    def __post_init__(self) -> None:
+        made = make_strategies(self.chooser.possible, self.settings.writing)
+        check_search(made, self.retriever, self.generator)
+
+    def travel(
+        self,
+        question: Question,
+        budget_tokens: int,
+        counter: TokenCounter | None = None,
+        *,
+        costs: Costs | None = None,
+        replies: Replies | None = None,
+    ) -> Travelled:
+        """Take a question to its selection.
+
+        What was spent is in `costs`, also where this fails.
+
+        Raises
+        ------
+        InfeasibleError
+            If no selection satisfies the constraints.
+        MioRagError
+            As search and selection do.
+        """
+        account = Costs() if costs is None else costs
+        with account.part("plan"):
+            choice = self.chooser.choose(question, self.retriever)
+        searched = search(
+            question,
+            self.retriever,
+            self.generator,
+            choice.strategies,
+            self.settings,
+            weights=choice.weights,
+            replies=replies,
+            costs=account,
+        )
+        with account.part("select"):
+            selection = self.selector.select(searched.pool, budget_tokens, counter)
+        if self.chooser.learns:
+            with account.part("learn"):
+                self.chooser.learn(choice, self._seen(choice, searched, selection, budget_tokens))
+        if selection.result.x is None:
+            raise InfeasibleError(selection.explain())
+        return Travelled(choice, searched, selection)
+
+    def _seen(self, choice: Choice, searched: Searched, selection: Selection, budget_tokens: int) -> Seen:
+        added = None
+        if selection.result.x is not None:
+            values = Values(self.selector, searched.pool, searched.found, budget_tokens)
+            added = contributions(values, choice.strategies, choice.base)
+        spent = {one.strategy: one.amount for one in searched.tried}
+        read = selection if selection.result.x is not None else None
+        return Seen(searched, read, added, spent)
+
+
+def searched_json(travelled: Travelled) -> dict[str, Any]:
+    """Plain data of a search: what each strategy did, and who found what is read."""
+    choice, searched = travelled.choice, travelled.searched
+    return {
+        "strategies": [
+            {
+                "strategy": one.strategy,
+                "queries": list(one.found.queries),
+                "found": len(one.found.rows),
+                "dropped_names": one.found.dropped,
+                "note": one.found.note,
+                "failed": one.failed,
+                "prompt_tokens": one.amount.prompt_tokens,
+                "completion_tokens": one.amount.completion_tokens,
+                "lm_calls": one.amount.lm_calls,
+                "retrieval_calls": one.amount.retrieval_calls,
+                "seconds": one.amount.seconds,
+            }
+            for one in searched.tried
+        ],
+        "found_by": {i: travelled.found_by(i) for i in travelled.selection.ids},
+        "choice": {"id": choice.id, "why": choice.why, **choice.about},
+        "search_notes": list(searched.notes),
+    }

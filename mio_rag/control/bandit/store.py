@@ -1,0 +1,306 @@
+"""The log of a bandit: one SQLite file of events that are only ever added, shared by threads and processes.
+
+What was learned is a fold over the events in their order, so that it can be rebuilt, moved and audited. A
+snapshot of the fold saves reading them all; it can be thrown away at any time. The file is in write-ahead
+mode: what a killed process had written is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mio_rag.errors import InputError, StateError
+
+__all__ = ["Event", "EventLog", "Events"]
+
+_SCHEMA = 2
+_APPLICATION = 0x6D696F62  # "miob": how the file is known as a bandit's
+_PATIENCE_SECONDS = 30.0
+
+_CREATE = (
+    "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE events (seq INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, id TEXT NOT NULL, "
+    "at REAL NOT NULL, x BLOB, data TEXT NOT NULL, UNIQUE (kind, id))",
+    "CREATE INDEX events_by_time ON events (at)",
+)
+#: What brings a file of a version to the next one. Version 1 had no snapshots.
+_MIGRATIONS: dict[int, tuple[str, ...]] = {
+    1: ("CREATE TABLE snapshot (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, state BLOB)",),
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened.
+
+    Parameters
+    ----------
+    seq : int
+        Its place in the log, from 1.
+    kind : str
+        question, feedback, settings, prior, recalibrated or pruned.
+    id : str
+        Unique among those of a kind; of feedback the id of its question.
+    at : float
+        Seconds since 1970.
+    x : bytes
+        The context of a question as float32; empty for other kinds.
+    """
+
+    seq: int
+    kind: str
+    id: str
+    at: float
+    x: bytes
+    data: dict[str, Any]
+
+
+class EventLog:
+    """A log in a file.
+
+    Parameters
+    ----------
+    path : Path
+    about : mapping of str to str, or None
+        What the events mean: a file of others is refused. None: whatever the file says, which must exist.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be used: no bandit's, of a later version, of other strategies or another embedder.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, str] | None = None) -> None:
+        self.path = path
+        self._wanted = None if about is None else dict(about)
+        self.about: dict[str, str] = {}
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._inherited: list[sqlite3.Connection] = []
+        self._process = 0
+        if about is None and not path.is_file():
+            raise InputError(f"'{path}' does not exist: give a file that --strategy-state wrote")
+        with self._lock:
+            self._connected()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Events]:
+        """Read and write alone, whole or not at all.
+
+        Raises
+        ------
+        StateError
+            If the file can no longer be read or written.
+        """
+        with self._during("BEGIN IMMEDIATE") as events:
+            yield events
+
+    @contextmanager
+    def reading(self) -> Iterator[Events]:
+        """Read one state of the file, while others may write; errors as `transaction`."""
+        with self._during("BEGIN") as events:
+            yield events
+
+    def close(self) -> None:
+        """Close the file; it is opened again when it is needed."""
+        with self._lock:
+            if self._connection is not None and self._process == os.getpid():
+                self._connection.close()
+                self._connection = None
+
+    @contextmanager
+    def _during(self, begin: str) -> Iterator[Events]:
+        with self._lock:
+            connection = self._connected()
+            try:
+                _patiently(lambda: _begun(connection, begin))
+                try:
+                    yield Events(connection)
+                    connection.execute("COMMIT")
+                except BaseException:
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise StateError(f"'{self.path}' cannot be read or written: {error}") from error
+
+    def _connected(self) -> sqlite3.Connection:
+        """This process's connection: one that was opened before a fork must not be used after it."""
+        if self._connection is None or self._process != os.getpid():
+            if self._connection is not None:
+                self._inherited.append(self._connection)  # SQLite forbids even to close it here
+            self._connection, self._process = self._opened(), os.getpid()
+        return self._connection
+
+    def _opened(self) -> sqlite3.Connection:
+        connection = None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+            opened = connection
+            _patiently(lambda: opened.execute("PRAGMA journal_mode = WAL"))
+            opened.execute("PRAGMA synchronous = NORMAL")
+            _patiently(lambda: opened.execute("BEGIN IMMEDIATE"))
+            try:
+                self._prepare(opened)
+                opened.execute("COMMIT")
+            except BaseException:
+                opened.execute("ROLLBACK")
+                raise
+        except (sqlite3.Error, OSError) as error:
+            if connection is not None:
+                connection.close()
+            raise InputError(
+                f"the strategy state '{self.path}' cannot be used ({error}): choose another path"
+            ) from error
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Make the tables of a new file, bring an older one up to date, refuse what means something else."""
+
+        def pragma(name: str) -> int:
+            return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+        application, version = pragma("application_id"), pragma("user_version")
+        if not application and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            for statement in _CREATE:
+                connection.execute(statement)
+            rows = list((self._wanted or {}).items())
+            connection.executemany("INSERT INTO about VALUES (?, ?)", rows)
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            version = 1
+        elif application != _APPLICATION:
+            raise InputError(f"'{self.path}' is a file of something else: choose another path")
+        if not 1 <= version <= _SCHEMA:
+            raise InputError(
+                f"'{self.path}' has version {version} of its layout, this release reads up to {_SCHEMA}: use "
+                "the release that wrote it, or choose another path"
+            )
+        for step in range(version, _SCHEMA):
+            for statement in _MIGRATIONS[step]:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {_SCHEMA}")
+        self.about = dict(connection.execute("SELECT name, value FROM about").fetchall())
+        other = [
+            f"{name} {self.about.get(name, 'missing')} there, {value} here"
+            for name, value in (self._wanted or {}).items()
+            if self.about.get(name) != value
+        ]
+        if other:
+            raise InputError(
+                f"'{self.path}' is the state of another bandit ({'; '.join(other)}): choose another path; "
+                "`mio-rag strategies export` takes what it learned along as a prior"
+            )
+
+
+class Events:
+    """What can be done within a transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def append(self, kind: str, identity: str, at: float, data: Mapping[str, Any], x: bytes = b"") -> bool:
+        """Add an event; False where there is one of that kind and id already, which stays as it is."""
+        text = json.dumps(data, allow_nan=False)
+        done = self._connection.execute(
+            "INSERT OR IGNORE INTO events (kind, id, at, x, data) VALUES (?, ?, ?, ?, ?)",
+            (kind, identity, at, x, text),
+        )
+        return done.rowcount == 1
+
+    def after(self, seq: int, upto: int | None = None) -> Iterator[Event]:
+        """Events behind a place, in order, read one by one."""
+        rows = self._connection.execute(
+            "SELECT seq, kind, id, at, x, data FROM events WHERE seq > ? AND seq <= ? ORDER BY seq",
+            (seq, 2**62 if upto is None else upto),
+        )
+        for row in rows:
+            yield _event(row)
+
+    def find(self, kind: str, identity: str) -> Event | None:
+        """The event of a kind and id."""
+        row = self._connection.execute(
+            "SELECT seq, kind, id, at, x, data FROM events WHERE kind = ? AND id = ?", (kind, identity)
+        ).fetchone()
+        return None if row is None else _event(row)
+
+    def latest(self, kind: str) -> Event | None:
+        """The last event of a kind."""
+        row = self._connection.execute(
+            "SELECT seq, kind, id, at, x, data FROM events WHERE kind = ? ORDER BY seq DESC LIMIT 1", (kind,)
+        ).fetchone()
+        return None if row is None else _event(row)
+
+    def last(self) -> int:
+        """The place of the last event; 0: there is none."""
+        return int(self._connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
+
+    def count(self) -> int:
+        """How many events there are; places may be left out where somebody was refused."""
+        return int(self._connection.execute("SELECT count(*) FROM events").fetchone()[0])
+
+    def first_since(self, at: float) -> int:
+        """The place before the first question at or after a time."""
+        row = self._connection.execute(
+            "SELECT min(seq) FROM events WHERE at >= ? AND kind = 'question'", (at,)
+        ).fetchone()
+        return self.last() if row[0] is None else int(row[0]) - 1
+
+    def snapshot(self) -> tuple[int, bytes] | None:
+        """A fold that was kept: up to which event, and the state."""
+        row = self._connection.execute("SELECT seq, state FROM snapshot").fetchone()
+        return None if row is None else (int(row[0]), bytes(row[1]))
+
+    def keep_snapshot(self, seq: int, state: bytes) -> None:
+        """Keep a fold instead of an earlier one."""
+        self._connection.execute("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?)", (seq, state))
+
+    def drop_snapshot(self) -> None:
+        """The next who opens the file folds all events."""
+        self._connection.execute("DELETE FROM snapshot")
+
+
+def _event(row: tuple[Any, ...]) -> Event:
+    seq, kind, identity, at, x, data = row
+    return Event(int(seq), kind, identity, float(at), x or b"", json.loads(data))
+
+
+def _begun(connection: sqlite3.Connection, begin: str) -> None:
+    """Begin, and hold the lock: a deferred transaction takes it, or fails to, when it first reads."""
+    connection.execute(begin)
+    try:
+        connection.execute("SELECT count(*) FROM about").fetchone()
+    except sqlite3.OperationalError:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _patiently(attempt: Callable[[], object]) -> None:
+    """Try until the file is free. SQLite would wait up to 100 ms for what is held for a tenth of one."""
+    until, pause = time.monotonic() + _PATIENCE_SECONDS, 1e-4
+    while True:
+        try:
+            attempt()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise
+            if time.monotonic() > until:
+                raise
+        else:
+            return
+        time.sleep(pause * (0.5 + random.random()))
+        pause = min(2 * pause, 2e-3)

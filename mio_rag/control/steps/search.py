@@ -1,0 +1,297 @@
+"""Several strategies search for one question side by side, and what they find becomes one pool.
+
+    searched = search(question, retriever, generator, ["raw", "hyde", "grounded"])
+    searched.pool                    # for `Selector.select`
+    searched.found["p17"]            # {"raw": 3, "hyde": 1}: who found it, at which rank
+
+The rankings are merged by weighted reciprocal rank fusion: a passage gets weight / (60 + rank) from each
+strategy that found it (Cormack, Clarke and Buettcher, SIGIR 2009).
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mio_rag.candidates import Candidates
+from mio_rag.control.costs import Amount, Costs
+from mio_rag.control.meter import LimitReached, Replies
+from mio_rag.control.steps.strategies import StrategySettings, make_strategies
+from mio_rag.control.steps.strategy import Desk, Found, Strategy
+from mio_rag.errors import InputError, MioRagError
+from mio_rag.generation import Generator
+from mio_rag.retrieval.retriever import LINK_SOURCES, Retriever
+from mio_rag.types import Question
+
+__all__ = ["SearchSettings", "Searched", "Tried", "check_search", "search"]
+
+#: The rank of a passage that none of a strategy's queries found, and to which its best passages link.
+BY_LINK = 0
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How strategies run side by side, and how their rankings are merged.
+
+    Parameters
+    ----------
+    concurrency : int
+        Most strategies at a time, >= 1.
+    deadline_seconds : float
+        For each strategy, from its own start, > 0: one that takes longer is left out. What it spent by then
+        is charged, and of a reply under way all that it may still take.
+    constant : int
+        k of reciprocal rank fusion, >= 0.
+    tokens : int
+        Most tokens into and out of the model for each strategy, >= 1.
+    writing : StrategySettings
+
+    Raises
+    ------
+    InputError
+        With every problem found.
+    """
+
+    concurrency: int = 4
+    deadline_seconds: float = 30.0
+    constant: int = 60
+    tokens: int = 20_000
+    writing: StrategySettings = field(default_factory=StrategySettings)
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name}={value!r} must be a whole number >= {least}"
+            for name, least in (("concurrency", 1), ("constant", 0), ("tokens", 1))
+            if isinstance(value := getattr(self, name), bool) or not isinstance(value, int) or value < least
+        ]
+        if not 0 < self.deadline_seconds < math.inf:
+            problems.append(f"deadline_seconds={self.deadline_seconds!r} must be finite and > 0")
+        if problems:
+            raise InputError([f"search: {problem}" for problem in problems])
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """One strategy on one question.
+
+    Parameters
+    ----------
+    found : Found
+        What it found; of one that was left out, why.
+    failed : bool
+        Whether it failed or was late.
+    seconds : float
+        From its start to its end.
+    """
+
+    strategy: str
+    found: Found
+    costs: Costs
+    failed: bool
+    seconds: float
+
+    @property
+    def amount(self) -> Amount:
+        """What it spent."""
+        return self.costs.total()
+
+
+@dataclass(frozen=True, eq=False)
+class Searched:
+    """A pool, who found what in it, and what it cost.
+
+    Parameters
+    ----------
+    pool : Candidates
+        Relevance is the cosine between question and passage, whoever found it; ``scores["fused"]`` is the
+        merged reciprocal rank.
+    found : mapping of str to mapping of str to int
+        Passage -> strategy -> rank in the strategy's own list, from 1, or 0 where only a link leads to it.
+    tried : tuple of Tried
+        In the order in which the strategies were given.
+    notes : tuple of str
+        Who was left out, and why; what was dropped.
+    """
+
+    pool: Candidates
+    found: Mapping[str, Mapping[str, int]]
+    tried: tuple[Tried, ...]
+    notes: tuple[str, ...]
+
+    def only(self, strategy: str) -> tuple[str, ...]:
+        """Ids of the pool's passages that this strategy found and no other did."""
+        return tuple(i for i in self.pool.ids if set(self.found[i]) == {strategy})
+
+
+def check_search(strategies: Sequence[Strategy], retriever: Retriever, generator: Generator | None) -> None:
+    """Raise `InputError` where a strategy lacks what it needs; nothing is asked."""
+    problems = []
+    asking = [s.name for s in strategies if s.needs_model]
+    if generator is None and asking:
+        problems.append(f"{', '.join(asking)}: these strategies need a language model: give --generator")
+    linked = [s.name for s in strategies if s.needs_links]
+    if linked and retriever.index.links is None:
+        problems.append(
+            f"{', '.join(linked)}: this strategy needs an index with evidence links: build it again with "
+            "`mio-rag index DATA --out INDEX --overwrite`, or leave the strategy out"
+        )
+    if problems:
+        raise InputError(problems)
+
+
+def search(
+    question: Question,
+    retriever: Retriever,
+    generator: Generator | None,
+    strategies: Sequence[str | Strategy],
+    settings: SearchSettings | None = None,
+    *,
+    weights: Mapping[str, float] | None = None,
+    replies: Replies | None = None,
+    costs: Costs | None = None,
+) -> Searched:
+    """Search by every strategy, side by side, and merge what they find.
+
+    Parameters
+    ----------
+    generator : Generator or None
+        None will do where no strategy needs a model.
+    strategies : sequence of str or Strategy
+        Names of `mio_rag.control.steps.strategies`, or anything that meets the protocol.
+    weights : mapping of str to float, optional
+        Of a strategy in the merged ranking, > 0; 1 where nothing is said.
+    replies : dict, optional
+        What the generator said to others on this question; taken from there, and added to.
+    costs : Costs, optional
+        Where what was spent is added, each strategy as a part of its own name within "search".
+
+    Returns
+    -------
+    Searched
+        Where no strategy found anything, the pool is that of the question itself, and a note says so.
+
+    Raises
+    ------
+    InputError
+        If a strategy is unknown or given twice, or lacks a model or links.
+    """
+    how = settings or SearchSettings()
+    made = [m for s in strategies for m in (make_strategies([s], how.writing) if isinstance(s, str) else [s])]
+    _check(made, weights or {})
+    check_search(made, retriever, generator)
+    account = Costs() if costs is None else costs
+    with account.part("search"):
+        tried = _side_by_side(
+            made, how, lambda: Desk(question, retriever, generator, tokens=how.tokens, replies=replies)
+        )
+        for one in tried:
+            with account.part(one.strategy):
+                account.include(one.costs, waited=one.seconds)
+    notes = [f"{one.strategy}: {one.found.note}" for one in tried if one.found.note]
+    with account.part("retrieve"):
+        return _merged(question, retriever, tried, notes, how, weights or {})
+
+
+def _check(strategies: Sequence[Strategy], weights: Mapping[str, float]) -> None:
+    names = [s.name for s in strategies]
+    problems = [f"strategy '{n}' is given twice" for n in dict.fromkeys(names) if names.count(n) > 1]
+    if not names:
+        problems.append("no strategy is given")
+    problems += [
+        f"weight of '{name}' is {weight!r}: it must be finite and > 0"
+        for name, weight in weights.items()
+        if not 0 < weight < math.inf
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def _merged(
+    question: Question,
+    retriever: Retriever,
+    tried: Sequence[Tried],
+    notes: list[str],
+    how: SearchSettings,
+    weights: Mapping[str, float],
+) -> Searched:
+    """One pool of all rankings, and who found what."""
+    rankings = {one.strategy: one.found.rows for one in tried if one.found.rows}
+    if not rankings:
+        notes.append("no strategy found anything: the pool is that of the question itself")
+        return Searched(
+            pool := retriever.retrieve(question.text), {i: {} for i in pool.ids}, tuple(tried), tuple(notes)
+        )
+    fused: dict[int, float] = {}
+    for name, rows in rankings.items():
+        for rank, row in enumerate(rows, start=1):
+            fused[row] = fused.get(row, 0.0) + weights.get(name, 1.0) / (how.constant + rank)
+    ranking = sorted(fused, key=lambda row: (-fused[row], row))
+    pool = retriever.pool_of(question.text, ranking, fused)
+    assert pool.positions is not None
+    ranks = {
+        name: {row: rank for rank, row in enumerate(rows[: retriever.pool], start=1)}
+        for name, rows in rankings.items()
+    }
+    links = retriever.index.links
+    led = {
+        name: links.reached(rows[:LINK_SOURCES], retriever.link_hops)
+        if links is not None and retriever.link_hops
+        else {}
+        for name, rows in rankings.items()
+    }
+    found: dict[str, dict[str, int]] = {}
+    for identity, position in zip(pool.ids, pool.positions.tolist(), strict=True):
+        of = {name: known[position] for name, known in ranks.items() if position in known}
+        found[identity] = of or {name: BY_LINK for name, rows in led.items() if position in rows}
+    return Searched(pool, found, tuple(tried), tuple(notes))
+
+
+def _side_by_side(
+    strategies: Sequence[Strategy], how: SearchSettings, desk: Callable[[], Desk]
+) -> tuple[Tried, ...]:
+    """Every strategy in a thread of its own; a late one is waited for no longer, and takes no place."""
+    waiting, running = deque(strategies), dict[str, tuple[float, Desk]]()
+    done: queue.SimpleQueue[tuple[str, Found | BaseException]] = queue.SimpleQueue()
+    ended: dict[str, Tried] = {}
+    while waiting or running:
+        while waiting and len(running) < how.concurrency:
+            strategy, place = waiting.popleft(), desk()
+            running[strategy.name] = time.perf_counter(), place
+            # A daemon: a model that never answers must not keep the process alive.
+            threading.Thread(target=_run, args=(strategy, place, done), daemon=True).start()
+        first = min(started for started, _ in running.values()) + how.deadline_seconds
+        try:
+            name, found = done.get(timeout=max(0.0, first - time.perf_counter()))
+        except queue.Empty:
+            for late in [
+                n for n, (t, _) in running.items() if time.perf_counter() - t >= how.deadline_seconds
+            ]:
+                started, place = running.pop(late)
+                took = time.perf_counter() - started
+                said = Found(note=f"left out, it took longer than {how.deadline_seconds:g} s")
+                ended[late] = Tried(late, said, place.abandoned(took), True, took)
+            continue
+        if name not in running:  # it was late
+            continue
+        started, place = running.pop(name)
+        took = time.perf_counter() - started
+        if isinstance(found, (MioRagError, LimitReached)):
+            limit = "the limit of " if isinstance(found, LimitReached) else ""
+            ended[name] = Tried(name, Found(note=f"left out, {limit}{found}"), place.costs, True, took)
+        elif isinstance(found, BaseException):
+            raise found
+        else:
+            ended[name] = Tried(name, found, place.costs, False, took)
+    return tuple(ended[strategy.name] for strategy in strategies)
+
+
+def _run(strategy: Strategy, desk: Desk, done: queue.SimpleQueue[tuple[str, Found | BaseException]]) -> None:
+    try:
+        done.put((strategy.name, strategy.find(desk)))
+    except BaseException as error:  # handed to the thread that waits
+        done.put((strategy.name, error))

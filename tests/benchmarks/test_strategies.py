@@ -1,0 +1,76 @@
+"""The study of search strategies, on made-up cells with a known answer."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.strategies.command import _text
+from benchmarks.strategies.simulate import OTHERS, POLICIES, PRICE, live, order_of
+from benchmarks.strategies.study import report
+from benchmarks.strategies.table import BASE, every_action, outcomes_of
+from mio_rag.control.outcomes import read_outcomes
+
+
+def line(number: int) -> dict[str, Any]:
+    """Hyde finds the missing half of the gold; the others find nothing new."""
+    rng = np.random.default_rng(number)
+    vector = rng.standard_normal(12)
+    cells = {}
+    for action in every_action():
+        names = action.split("+")
+        helped = 0.5 if "hyde" in names else 0.0
+        others = [name for name in names if name != BASE]
+        tokens = 100 * len(others)
+        cells[action] = {
+            "gold_recall": 0.4 + helped, "all_gold": 0.0, "pool_recall": 1.0, "pool_all_gold": 1.0,
+            "tokens": tokens, "lm_calls": len(others), "retrieval_calls": len(names),
+        }  # fmt: skip
+        if BASE in names:
+            cells[action] |= {
+                "own": {name: 0.5 if name == "hyde" else 0.0 for name in others},
+                "overlap": [[a, b, 0.0] for i, a in enumerate(others) for b in others[i + 1 :]],
+                "base": 0.4,
+                "total": 0.4 + helped,
+            }
+    kind = "Who" if number % 2 else "When"
+    return {
+        "set": "squad2" if number % 3 else "hotpotqa",
+        "id": str(number),
+        "question": f"{kind} wrote number {number}?",
+        "embedding": (vector / np.linalg.norm(vector)).tolist(),
+        "cells": cells,
+    }
+
+
+@pytest.fixture(scope="module")
+def cells() -> list[dict[str, Any]]:
+    return [line(number) for number in range(12)]
+
+
+def test_a_policy_finds_the_strategy_that_pays(cells: list[dict[str, Any]]) -> None:
+    lived = live(cells, order_of(range(12), 200, 0), POLICIES["linucb"])
+    late = lived.actions[120:]
+    assert sum("hyde" in action for action in late) > 0.9 * len(late)
+    uniform = live(cells, order_of(range(12), 200, 0), POLICIES["uniform"])
+    assert lived.earned[120:].mean() > uniform.earned.mean() + 0.1
+    gold = live(cells, order_of(range(12), 200, 0), POLICIES["linucb"], gold=True)
+    assert gold.actions == lived.actions  # here contributions say what the gold says
+
+
+def test_the_report_holds_what_is_known(cells: list[dict[str, Any]], tmp_path: Path) -> None:
+    told = report(cells, 2, 120, lambda _: None)
+    assert told["best_fixed"] == "hyde"
+    assert told["oracle"]["utility"] == pytest.approx(0.9 - PRICE * 100)
+    assert told["beyond_raw"]["raw+hyde"]["mean"] == pytest.approx(0.5)
+    regret = {name: each["regret"]["120"]["mean"] for name, each in told["policies"].items()}
+    assert regret["fixed: hyde"] == pytest.approx(0, abs=1e-9)
+    assert regret["fixed: raw"] == pytest.approx(120 * (0.5 - PRICE * 100))
+    assert regret["linucb"] < regret["uniform"] < regret["fixed: raw"]
+    assert "off-policy: truth" in _text(told)
+    table = outcomes_of(cells)
+    table.write(tmp_path / "o.parquet")
+    assert read_outcomes(tmp_path / "o.parquet").actions == tuple(every_action())
+    assert len(every_action()) == 31
+    assert BASE not in OTHERS

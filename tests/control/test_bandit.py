@@ -1,0 +1,335 @@
+"""The bandit: what it chooses and with which probability, what it learns, and the defects that it mends."""
+
+import json
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import qmc
+
+from mio_rag.control.bandit.learned import Learned
+from mio_rag.control.bandit.policy import drawn_by, mixture
+from mio_rag.control.bandit.programme import every_set
+from mio_rag.control.bandit.settings import BanditSettings, StrategyOptions, options_of
+from mio_rag.control.bandit.store import EventLog
+from mio_rag.control.bandit.strategist import Strategist, folded
+from mio_rag.errors import DataError, InputError
+from tests.control.bandits import EMBEDDER, STRATEGIES, asked, lived, outcome, strategist
+
+GOOD_BAD = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}  # costs are .05
+
+
+def mixtures(bandit: Strategist, number: int = 999):  # type: ignore[no-untyped-def]
+    choice = asked(bandit, number)
+    context, about = bandit._waiting[choice.id]
+    return mixture(bandit.learned, context.x, context.type, choice.id), choice, about
+
+
+def test_it_finds_out_what_is_worth_its_cost_and_stops_paying_for_the_rest(tmp_path: Path) -> None:
+    choices = lived(strategist(tmp_path / "s.sqlite"), 200, GOOD_BAD)
+    late = choices[-60:]
+    share = {n: sum(n in c.strategies for c in late) / len(late) for n in GOOD_BAD}
+    assert share["hyde"] > 0.85
+    assert share["grounded"] > 0.85
+    assert share["query2doc"] < 0.35
+    assert all("raw" in choice.strategies for choice in choices)
+
+
+@pytest.mark.parametrize("policy", ["linucb", "thompson", "epsilon-greedy", "uniform"])
+def test_propensities_are_exact(policy: str, tmp_path: Path) -> None:
+    bandit = strategist(tmp_path / "s.sqlite", policy=policy, explore=0.4, explore_decay=1.0)
+    lived(bandit, 30, {"hyde": 0.06, "query2doc": 0.05, "grounded": 0.055})
+    found, choice, about = mixtures(bandit)
+    sets = [tuple(int(v) for v in row) for row in every_set(3)]
+    assert sum(found.probability(members) for members in sets) == pytest.approx(1, abs=1e-12)
+    numbers = qmc.Sobol(5, seed=1).random_base2(14)
+    drawn = [drawn_by(found, row).members for row in numbers]
+    for members in sets:
+        assert drawn.count(members) / len(drawn) == pytest.approx(found.probability(members), abs=1e-3)
+    each = np.mean(drawn, axis=0)
+    assert each.tolist() == pytest.approx(found.each.tolist(), abs=1e-3)
+    members = tuple(int(n in choice.strategies) for n in bandit.learned.strategies)
+    assert about["propensity"] == found.probability(members) > 0
+
+
+def test_the_same_question_and_state_give_the_same_choice(tmp_path: Path) -> None:
+    lived(strategist(tmp_path / "s.sqlite"), 20, GOOD_BAD)
+    one, other = (asked(strategist(tmp_path / "s.sqlite"), 77) for _ in range(2))
+    assert (one.strategies, one.about) == (other.strategies, other.about)
+
+
+# --- the defects of the draft ----------------------------------------------------------------------------
+
+
+def test_nothing_is_learned_of_strategies_that_did_not_run(tmp_path: Path) -> None:
+    bandit = strategist(tmp_path / "s.sqlite", cold_start=0, all_every=0)
+    for number in range(40):
+        before = {name: model.vector.copy() for name, model in bandit.learned.models.items()}
+        choice = asked(bandit, number)
+        bandit.record(choice, outcome(choice, GOOD_BAD))
+        for name, vector in before.items():
+            changed = not np.array_equal(bandit.learned.models[name].vector, vector)
+            assert changed == (name in choice.strategies)
+    with bandit.log.reading() as events:
+        rows = [event for event in events.after(0) if event.kind == "question"]
+    assert all(0 < row.data["propensity"] <= 1 for row in rows)
+    assert len({tuple(row.data["strategies"]) for row in rows}) > 1
+
+
+def test_a_rating_is_credited_to_those_who_found_what_was_read(tmp_path: Path) -> None:
+    bandit = strategist(tmp_path / "s.sqlite")
+    choice = asked(bandit, 0)
+    told = outcome(choice, GOOD_BAD) | {"credit": {"raw": 0.5, "hyde": 0.5}}
+    bandit.record(choice, told)
+    context = np.frombuffer(_row(bandit, choice.id).x, dtype=np.float32).astype(float)
+    before = {name: model.vector.copy() for name, model in bandit.learned.models.items()}
+    assert bandit.feedback(choice.id, 1)
+    moved = {n: model.vector - before[n] for n, model in bandit.learned.models.items()}
+    np.testing.assert_allclose(moved["hyde"], 0.3 * 0.5 * context, atol=1e-12)
+    assert not moved["query2doc"].any()
+    assert not moved["grounded"].any()
+    assert not bandit.feedback(choice.id, -1)  # once
+    np.testing.assert_array_equal(bandit.learned.models["hyde"].vector, before["hyde"] + moved["hyde"])
+    with pytest.raises(InputError, match="'nobody' is not in the log"):
+        bandit.feedback("nobody", 1)
+    with pytest.raises(InputError, match="give 1"):
+        bandit.feedback(choice.id, 0)
+
+
+def _row(bandit: Strategist, identity: str):  # type: ignore[no-untyped-def]
+    with bandit.log.reading() as events:
+        found = events.find("question", identity)
+    assert found is not None
+    return found
+
+
+def test_pruning_is_by_type_of_question_and_never_for_good(tmp_path: Path) -> None:
+    bandit = strategist(tmp_path / "s.sqlite", prune_after=20, explore=1.0, explore_decay=1.0, retrial=0.1)
+    lived(bandit, 80, {"hyde": 0.2, "query2doc": 0.0, "grounded": 0.1}, text="Who wrote it?")
+    pruned = dict(zip(bandit.learned.strategies, bandit.learned.pruned("who").tolist(), strict=True))
+    assert pruned == {"hyde": False, "query2doc": True, "grounded": False}
+    assert not bandit.learned.pruned("when").any()
+    found, _, _ = mixtures(bandit)
+    place = bandit.learned.strategies.index("query2doc")
+    assert found.explored[place] == 0.1  # tried again now and then
+    assert all(members[place] == 0 for members in found.greedy)
+    lived(bandit, 400, {"hyde": 0.2, "query2doc": 0.4, "grounded": 0.1}, start=80, text="Who wrote it?")
+    assert not bandit.learned.pruned("who").any()  # it proved itself
+
+
+def test_all_run_on_every_hundredth_question_and_not_at_once(tmp_path: Path) -> None:
+    bandit = strategist(
+        tmp_path / "s.sqlite", cold_start=3, all_every=10, explore=0.0, explore_least=0.0, alpha=0.0
+    )
+    modes = [c.about["mode"] for c in lived(bandit, 25, dict.fromkeys(GOOD_BAD, 0.0))]
+    assert modes[:3] == ["cold"] * 3
+    assert [place for place, mode in enumerate(modes) if mode == "all"] == [12, 22]
+    assert set(modes[3:12]) == {"exploit"}
+
+
+def test_what_is_learned_does_not_depend_on_the_machine(tmp_path: Path) -> None:
+    states = []
+    for name, slow in (("quick", 0.1), ("slow", 60.0)):
+        bandit = strategist(tmp_path / f"{name}.sqlite")
+        for number in range(15):
+            choice = asked(bandit, number)
+            bandit.record(choice, outcome(choice, GOOD_BAD, seconds=slow))
+        states.append(
+            [bandit.learned.models[n].theta.tolist() for n in GOOD_BAD] + [bandit.learned.costs().tolist()]
+        )
+    assert states[0] == states[1]
+    priced = strategist(tmp_path / "priced.sqlite", second_price=0.01)  # on request
+    choice = asked(priced, 0)
+    priced.record(choice, outcome(choice, GOOD_BAD, seconds=60.0))
+    assert priced.learned.costs().min() > 0.6
+
+
+# --- schedule, change, prior -----------------------------------------------------------------------------
+
+
+def test_exploration_falls_to_its_least_and_doubles_where_little_is_known() -> None:
+    how = BanditSettings()
+    assert how.share_exploring(0, 1.0) == 0.3
+    assert how.share_exploring(10, 1.0) == pytest.approx(0.3 * 0.99**10)
+    assert how.share_exploring(10_000, 1.0) == 0.05
+    assert how.share_exploring(10_000, 0.4) == 0.1
+
+
+def test_a_change_raises_exploration_and_is_survived(tmp_path: Path) -> None:
+    bandit = strategist(tmp_path / "s.sqlite", change_threshold=8.0)
+    lived(bandit, 150, GOOD_BAD)
+    assert bandit.learned.changes == 0
+    calm = mixtures(bandit)[0].share
+    turned = {"hyde": 0.0, "query2doc": 0.3, "grounded": 0.1}
+    lived(bandit, 12, turned, start=150)
+    assert bandit.learned.changes >= 1
+    assert mixtures(bandit, 998)[0].share > calm
+    late = lived(bandit, 150, turned, start=162)[-50:]
+    assert sum("query2doc" in c.strategies for c in late) > 40
+    assert sum("hyde" in c.strategies for c in late) < 25
+
+
+def test_a_new_strategy_is_tried_and_the_others_keep_what_they_know(tmp_path: Path) -> None:
+    bandit = strategist(tmp_path / "s.sqlite")
+    lived(bandit, 60, GOOD_BAD)
+    before = bandit.learned.models["hyde"].theta.copy()
+    bandit.learned.add_strategy("multi-query")
+    found, _, _ = mixtures(bandit)
+    assert found.program.value.size == 4
+    assert found.explored[3] == 0.5
+    np.testing.assert_array_equal(bandit.learned.models["hyde"].theta, before)
+
+
+def test_settings_are_checked_and_come_from_plain_data() -> None:
+    with pytest.raises(InputError) as caught:
+        BanditSettings(alpha=-1.0, cold_start=1.5, policy="best", base=("bm25",))  # type: ignore[arg-type]
+    assert len(caught.value.problems) == 4
+    options = StrategyOptions(state="s.sqlite", bandit=BanditSettings(alpha=2.0))
+    again = options_of({"strategies": json.loads(json.dumps(options.to_dict()))})
+    assert again == options
+    with pytest.raises(InputError, match="alhpa"):
+        options_of({"strategies": {"bandit": {"alhpa": 1}}})
+
+
+# --- the log ---------------------------------------------------------------------------------------------
+
+
+def refolded(path: Path, afresh: bool = True) -> Learned:
+    bandit = strategist(path)
+    with bandit.log.reading() as events:
+        return folded(Learned(bandit.settings, STRATEGIES[1:]), events, afresh=afresh)
+
+
+def test_the_state_is_a_fold_over_the_log_to_the_last_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mio_rag.control.bandit.strategist._SNAPSHOT_EVERY", 16)
+    path = tmp_path / "s.sqlite"
+    bandit = strategist(path, refresh=7)
+    choices = lived(bandit, 50, GOOD_BAD)
+    for choice in choices[::5]:
+        bandit.feedback(choice.id, -1)
+    with bandit.log.reading() as events:
+        kept = events.snapshot()
+        assert kept is not None
+        assert 0 < kept[0] < events.last()
+        afresh = folded(Learned(bandit.settings, STRATEGIES[1:]), events, afresh=True)
+        resumed = folded(Learned(bandit.settings, STRATEGIES[1:]), events)
+    assert afresh.dump() == bandit.learned.dump() == resumed.dump()
+
+
+def test_two_at_once_learn_from_each_other_and_nothing_is_written_twice(tmp_path: Path) -> None:
+    one, other = (strategist(tmp_path / "s.sqlite") for _ in range(2))
+    lived(one, 10, GOOD_BAD)
+    first = asked(one, 50)
+    again = asked(other, 50)
+    assert other.learned.questions == 10
+    assert one.record(first, outcome(first, GOOD_BAD))
+    assert not other.record(again, outcome(again, GOOD_BAD))  # the same question: it is there
+    assert not one.record(first, outcome(first, GOOD_BAD))
+    assert other.learned.dump() == one.learned.dump()
+    assert one.learned.questions == 11
+
+
+def test_files_of_others_are_refused_and_stay_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    lived(strategist(path), 3, GOOD_BAD)
+    with pytest.raises(
+        InputError, match=r"another bandit \(strategies hyde\+query2doc\+grounded there, hyde here"
+    ):
+        strategist(path, possible=("raw", "hyde"))
+    with pytest.raises(InputError, match="embedder test:8 there, minilm here"):
+        Strategist(path, STRATEGIES, BanditSettings(dimensions=40), "minilm")
+    with pytest.raises(InputError, match="choose among"):
+        strategist(tmp_path / "t.sqlite", possible=("raw",))
+    assert refolded(path).questions == 3
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 9")
+    with pytest.raises(InputError, match="version 9 of its layout"):
+        strategist(path)
+    foreign = tmp_path / "foreign.sqlite"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE t (a)")
+    for bad in (foreign, tmp_path):
+        with pytest.raises(InputError):
+            strategist(bad)
+    with pytest.raises(InputError, match="does not exist"):
+        EventLog(tmp_path / "missing.sqlite")
+    assert not (tmp_path / "missing.sqlite").exists()
+
+
+def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    bandit = strategist(path)
+    lived(bandit, 5, GOOD_BAD)
+    bandit.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE snapshot")
+        connection.execute("PRAGMA user_version = 1")
+    again = strategist(path)
+    assert again.learned.dump() == bandit.learned.dump()
+    lived(again, 5, GOOD_BAD, start=5)
+
+
+def test_events_of_a_later_release_are_not_guessed_at(tmp_path: Path) -> None:
+    bandit = strategist(tmp_path / "s.sqlite")
+    with bandit.log.transaction() as events:
+        events.append("dream", "1", 0.0, {})
+    with pytest.raises(DataError, match="'dream'"):
+        strategist(tmp_path / "s.sqlite")
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    sizes = []
+    bandit = strategist(tmp_path / "s.sqlite")
+    lived(bandit, 520, GOOD_BAD)
+    sizes.append(len(bandit.learned.dump()))
+    lived(bandit, 300, GOOD_BAD, start=520)
+    sizes.append(len(bandit.learned.dump()))
+    assert sizes[1] < sizes[0] + 200
+    assert bandit.log.about["embedder"] == EMBEDDER
+
+
+def test_questions_that_fail_on_the_way_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mio_rag.control.bandit.strategist._MOST_WAITING", 3)
+    bandit = strategist(tmp_path / "s.sqlite")
+    choices = [asked(bandit, number) for number in range(6)]
+    assert len(bandit._waiting) == 3
+    assert not bandit.record(choices[0], outcome(choices[0], GOOD_BAD))
+    assert bandit.record(choices[5], outcome(choices[5], GOOD_BAD))
+
+
+def test_threads_share_a_bandit(tmp_path: Path) -> None:
+    bandit = strategist(tmp_path / "s.sqlite")
+
+    def live(start: int) -> None:
+        lived(bandit, 15, GOOD_BAD, start=start)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(live, range(0, 400, 100)))
+    assert bandit.learned.questions == 60
+    assert refolded_with(bandit).dump() == bandit.learned.dump()
+
+
+def refolded_with(bandit: Strategist) -> Learned:
+    with bandit.log.reading() as events:
+        return folded(Learned(bandit.settings, STRATEGIES[1:]), events, afresh=True)
+
+
+def test_on_request_rankings_are_weighed_by_what_is_expected(tmp_path: Path) -> None:
+    plain, weighing = strategist(tmp_path / "p.sqlite"), strategist(tmp_path / "w.sqlite", weighted=True)
+    lived(plain, 80, GOOD_BAD)
+    assert asked(plain, 99).weights == {}
+    assert asked(weighing, 0).weights == {}  # nothing is known
+    lived(weighing, 80, GOOD_BAD)
+    weights = asked(weighing, 99).weights
+    assert weights["hyde"] == 1.0
+    assert 0.3 < weights["grounded"] < 0.8
+    assert weights["query2doc"] == pytest.approx(0.1, abs=0.05)
+    assert "raw" not in weights  # 1
+    with pytest.raises(InputError, match="weighted"):
+        BanditSettings(weighted=1)  # type: ignore[arg-type]

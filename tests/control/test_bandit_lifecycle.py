@@ -1,0 +1,227 @@
+"""Off-policy estimates, recalibration, priors; and kills at any moment."""
+
+import os
+import random
+import select
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mio_rag.control.bandit.insights import stats_of
+from mio_rag.control.bandit.learned import Learned
+from mio_rag.control.bandit.lifecycle import export, prune, rebuild, recalibrate, replay, start_from
+from mio_rag.control.bandit.off_policy import off_policy
+from mio_rag.control.bandit.settings import BanditSettings
+from mio_rag.control.bandit.strategist import folded
+from mio_rag.errors import DataError, InputError
+from tests.control.bandits import STRATEGIES, asked, lived, outcome, strategist
+
+TRUTH = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    """Synthetic logs: three sets, rewards by context, a target unlike the logging policy, a biased model."""
+    rng = np.random.default_rng(0)
+    hits = {"ips": 0, "snips": 0, "dr": 0}
+    widths = {"ips": 0.0, "snips": 0.0, "dr": 0.0}
+    logs, n = 400, 600
+    mean = np.array([[0.2, 0.5, 0.3], [0.6, 0.1, 0.4]])
+    logging = np.array([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1]])
+    target = np.array([[0.1, 0.8, 0.1], [0.9, 0.05, 0.05]])
+    truth = float((target * mean).sum(axis=1).mean())
+    wrong = mean + 0.1
+    for _ in range(logs):
+        x = rng.integers(0, 2, n)
+        u = rng.random(n)[:, None]
+        a = (u > np.cumsum(logging[x], axis=1)).sum(axis=1)
+        r = (rng.random(n) < mean[x, a]).astype(float)
+        for one in off_policy(
+            r, logging[x, a], target[x, a], wrong[x, a], (target[x] * wrong[x]).sum(axis=1)
+        ):
+            hits[one.name] += one.low <= truth <= one.high
+            widths[one.name] += (one.high - one.low) / logs
+    for name, count in hits.items():
+        assert 0.92 <= count / logs <= 0.98, (name, count)
+    assert widths["dr"] < widths["ips"]
+
+
+def test_estimates_of_the_logging_policy_are_the_mean() -> None:
+    rewards = np.array([0.0, 1.0, 0.5, 0.25])
+    same = off_policy(rewards, [0.5, 0.2, 0.9, 1.0], [0.5, 0.2, 0.9, 1.0])
+    assert [one.value for one in same] == pytest.approx([0.4375] * 2)
+    assert same[0].effective == pytest.approx(4)
+    with pytest.raises(InputError) as caught:
+        off_policy([0.0, np.nan], [0.0, 1.0], [2.0, 0.0], predicted=[0.0, 0.0])
+    assert len(caught.value.problems) == 4
+    with pytest.raises(InputError, match="shapes"):
+        off_policy([1.0], [1.0], [1.0])
+
+
+def test_a_replay_finds_the_better_policy(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    lived(strategist(path, policy="uniform"), 400, TRUTH)
+    price = BanditSettings(dimensions=40, token_price=0.001, cold_start=5)
+    learned = replay(path, price)
+    truth = 0.2 + 0.1 - 2 * 0.05
+    uniform = 0.5 * (0.2 + 0.01 + 0.1 - 3 * 0.05)
+    assert learned.earned == pytest.approx(uniform, abs=0.02)
+    found = {one.name: one for one in learned.estimates}
+    assert found["snips"].value > uniform + 0.05
+    assert found["dr"].low - 0.03 <= truth <= found["dr"].high + 0.03
+    cold = tmp_path / "cold.sqlite"
+    lived(strategist(cold, cold_start=50), 10, TRUTH)
+    with pytest.raises(InputError, match="holds 0 questions"):
+        replay(cold, price)
+
+
+def test_recalibration_compares_on_later_questions_that_neither_learned_from(tmp_path: Path) -> None:
+    """Long ago hyde was good, since then it is not: what learned from the last days alone is better."""
+    path, day = tmp_path / "s.sqlite", 86_400.0
+    bandit = strategist(path, policy="uniform", cold_start=0, change_threshold=1e9)
+    bandit._now = lambda: 0.0
+    lived(bandit, 150, TRUTH)
+    bandit._now = lambda: 100 * day
+    lived(bandit, 100, TRUTH | {"hyde": 0.0}, start=150)
+    found = recalibrate(path, BanditSettings(dimensions=40), now=101 * day)
+    assert (found.window, found.holdout) == (80, 20)
+    assert found.deployed
+    assert found.high < 0
+    assert found.new_loss < found.loss
+    bandit.refresh()
+    context = bandit._waiting[asked(bandit, 999).id][0]
+    assert abs(bandit.learned.models["hyde"].mean(context.x)) < 0.05
+    with bandit.log.reading() as events:
+        afresh = folded(Learned(bandit.settings, STRATEGIES[1:]), events, afresh=True)
+    assert afresh.dump() == bandit.learned.dump()
+
+
+def test_recalibration_keeps_what_is_better(tmp_path: Path) -> None:
+    """The window is too short to learn from it what all of the log shows."""
+    path, day = tmp_path / "s.sqlite", 86_400.0
+    bandit = strategist(path, policy="uniform", cold_start=0, change_threshold=1e9)
+    bandit._now = lambda: 0.0
+    lived(bandit, 300, TRUTH)
+    bandit._now = lambda: 100 * day
+    lived(bandit, 25, TRUTH, start=300)
+    found = recalibrate(path, BanditSettings(dimensions=40), now=101 * day)
+    assert not found.deployed
+    before = bandit.learned.dump()
+    bandit.refresh()
+    assert bandit.learned.dump() == before
+    with pytest.raises(InputError, match="hold 0 questions"):
+        recalibrate(path, now=200 * day)
+
+
+def test_a_prior_helps_a_cold_start_and_foreign_ones_are_refused(tmp_path: Path) -> None:
+    lived(strategist(tmp_path / "old.sqlite"), 150, TRUTH)
+    prior = tmp_path / "prior.safetensors"
+    assert export(tmp_path / "old.sqlite", prior) == 150
+    earned = []
+    for name in ("warm", "cold"):
+        path = tmp_path / f"{name}.sqlite"
+        bandit = strategist(path, cold_start=0, explore=0.0, explore_least=0.0)
+        if name == "warm":
+            start_from(path, prior, 5.0)
+        choices = lived(bandit, 15, TRUTH)
+        worth = {n: value - 0.05 for n, value in TRUTH.items()}
+        earned.append(sum(worth.get(n, 0.0) for c in choices for n in c.strategies))
+    assert earned[0] >= earned[1]
+    assert earned[0] > 0.8 * 15 * 0.2
+    with pytest.raises(InputError, match="prior already"):
+        start_from(tmp_path / "warm.sqlite", prior, 5.0)
+    with pytest.raises(InputError, match="weight"):
+        start_from(tmp_path / "cold.sqlite", prior, 0.0)
+    other = tmp_path / "other.sqlite"
+    strategist(other, dimensions=48)
+    with pytest.raises(InputError, match="dimensions 40"):
+        start_from(other, prior, 1.0)
+    (tmp_path / "no.safetensors").write_bytes(b"no")
+    with pytest.raises(DataError):
+        start_from(tmp_path / "cold.sqlite", tmp_path / "no.safetensors", 1.0)
+    strategist(tmp_path / "empty.sqlite")
+    with pytest.raises(InputError, match="nothing to export"):
+        export(tmp_path / "empty.sqlite", prior)
+
+
+def test_pruning_by_hand(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    bandit = strategist(path)
+    assert prune(path, "hyde", "who")
+    assert not prune(path, "hyde", "who")
+    bandit.refresh()
+    assert bandit.learned.pruned("who").tolist() == [True, False, False]
+    assert prune(path, "hyde", "who", on=False)
+    bandit.refresh()
+    assert not bandit.learned.pruned("who").any()
+    with pytest.raises(InputError) as caught:
+        prune(path, "raw", "whom")
+    assert len(caught.value.problems) == 2
+
+
+def test_insights_are_sentences_with_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    lived(strategist(path, policy="uniform"), 120, TRUTH)
+    told = stats_of(path)
+    assert told["questions"] == 120
+    assert told["strategies"]["raw"]["selection_rate"] == 1
+    assert 0.35 < told["strategies"]["hyde"]["selection_rate"] < 0.65
+    assert told["strategies"]["hyde"]["contribution"] == pytest.approx(0.2, abs=0.01)
+    assert told["entropy_bits"] > 2
+    said = told["insights"][0]
+    assert said.startswith("who questions: hyde is worth its cost, +0.15")
+    assert "n = " in said
+    assert any("query2doc is not worth its cost, -0.0" in text for text in told["insights"])
+
+
+def _live(path: Path, report: int, process: int) -> None:
+    """Take questions until killed; tell of each once it is certain."""
+    bandit = strategist(path, cold_start=2)
+    for number in range(200):
+        choice = asked(bandit, 1000 * process + number)
+        if bandit.record(choice, outcome(choice, TRUTH)):
+            os.write(report, f"{choice.id}\n".encode())
+
+
+def test_two_hundred_kills_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    path, rng = tmp_path / "s.sqlite", random.Random(1)
+    strategist(path).close()
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    told = b""
+    for kill in range(0, 200, 4):
+        children = []
+        for side in range(4):
+            child = os.fork()
+            if child == 0:
+                try:
+                    _live(path, write, kill + side)
+                finally:
+                    os._exit(1)
+            children.append(child)
+        try:
+            select.select([read], [], [], 3)  # at least one has come that far
+            time.sleep(0.005 * rng.random())
+        finally:
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+        try:
+            while piece := os.read(read, 1 << 16):
+                told += piece
+        except BlockingIOError:
+            pass
+    finished = told.decode().split()
+    bandit = strategist(path)
+    with bandit.log.reading() as events:
+        logged = [event.id for event in events.after(0) if event.kind == "question"]
+        afresh = folded(Learned(bandit.settings, STRATEGIES[1:]), events, afresh=True)
+    assert len(finished) > 30
+    assert len(set(logged)) == len(logged)
+    assert set(finished) <= set(logged)
+    assert len(logged) <= len(finished) + 200  # each kill may come between the log and the report
+    assert afresh.dump() == bandit.learned.dump()
+    assert rebuild(path) == len(logged) + 3  # and settings: ours, theirs, ours again
+    assert strategist(path).learned.dump() == afresh.dump()

@@ -1,0 +1,145 @@
+"""What strategies add, by the selection program and by enumeration; and the controller around it."""
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mio_rag.candidates import Candidates
+from mio_rag.control.bandit.agent import make_road
+from mio_rag.control.bandit.contribution import Values, contributions
+from mio_rag.control.bandit.trace import SearchTrace
+from mio_rag.control.controller import Setup, answered
+from mio_rag.control.make import check_controllers, make_controller
+from mio_rag.control.settings import ControlSettings
+from mio_rag.control.trace import Trace, append_traces, read_traces, wrong_totals
+from mio_rag.errors import InputError
+from mio_rag.generation import ScriptedGenerator
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.selection.selector import Selector
+from mio_rag.types import GenerationError, Question
+from tests.control.scripted import said
+
+SELECTOR = Selector.raw(passage_penalty=0.05, redundancy_weight=0.3)
+FOUND = {
+    "a": {"raw"},
+    "b": {"raw", "hyde"},
+    "c": {"hyde"},
+    "d": {"grounded"},
+    "e": {"hyde", "grounded"},
+    "f": set(),
+}
+
+
+def pool() -> Candidates:
+    rng = np.random.default_rng(3)
+    vectors = rng.standard_normal((6, 4))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return Candidates(
+        ids=list(FOUND),
+        texts=[f"text {name}" for name in FOUND],
+        relevance=np.array([0.4, 0.5, 0.6, 0.3, 0.45, 0.2]),
+        tokens=np.array([3, 4, 5, 2, 4, 1]),
+        embeddings=vectors,
+    )
+
+
+def best(strategies: tuple[str, ...], budget: int = 10) -> float:
+    """V(S) by enumeration."""
+    candidates = pool()
+    assert candidates.embeddings is not None
+    similar = candidates.embeddings.astype(float) @ candidates.embeddings.astype(float).T
+    may = [i for i, name in enumerate(FOUND) if not FOUND[name] or FOUND[name] & set(strategies)]
+    values = [0.0]
+    for size in range(1, len(may) + 1):
+        for chosen in combinations(may, size):
+            if candidates.tokens[list(chosen)].sum() <= budget:
+                pairs = sum(similar[i, j] for i, j in combinations(chosen, 2))
+                values.append(candidates.relevance[list(chosen)].sum() - 0.05 * size - 0.3 * pairs)
+    return max(values)
+
+
+def test_contributions_are_differences_of_best_values() -> None:
+    values = Values(SELECTOR, pool(), FOUND, 10)
+    found = contributions(values, ("raw", "hyde", "grounded"), ("raw",))
+    assert found is not None
+    assert found.proven
+    start = best(("raw",))
+    assert found.base == pytest.approx(start)
+    assert found.total == pytest.approx(best(("raw", "hyde", "grounded")))
+    for name in ("hyde", "grounded"):
+        assert found.own[name] == pytest.approx(best(("raw", name)) - start)
+        assert found.own[name] >= 0
+    assert found.last["hyde"] == pytest.approx(found.total - best(("raw", "grounded")))
+    together = best(("raw", "hyde", "grounded")) - start
+    assert found.overlap["hyde", "grounded"] == pytest.approx(sum(found.own.values()) - together)
+
+
+def test_constraints_that_need_a_strategy_leave_nothing_to_learn() -> None:
+    strict = Selector.raw(passage_penalty=0.0, min_passages=5)
+    assert contributions(Values(strict, pool(), FOUND, 100), ("raw", "hyde"), ("raw",)) is None
+
+
+QUESTION = Question("b", "How long is the Tiber?", ("406 kilometres",), ("r3",))
+
+
+def spoken(prompt):  # type: ignore[no-untyped-def]
+    if prompt.system.startswith("You write passages"):
+        return "The Tiber is a river of 406 kilometres."
+    if prompt.system.startswith("You expand"):
+        raise GenerationError("no words")
+    if prompt.system.startswith(("You choose", "You rewrite")):
+        return "length of the Tiber"
+    return said(prompt)
+
+
+def test_a_controller_answers_and_its_trace_tells_who_found_what(
+    river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    setup = Setup(retriever=Retriever(river_index, pool=4), selector=Selector.raw(passage_penalty=0.0))
+    agent = make_controller("strategies:raw+hyde+query2doc+multi-query", setup)
+    outcome = answered(agent.attempt(QUESTION, ScriptedGenerator(spoken), 60))
+    trace = outcome.trace
+    assert isinstance(trace, SearchTrace)
+    assert trace.answer == "the Tiber"
+    assert [step.action for step in trace.steps] == ["raw", "hyde", "query2doc", "multi-query"]
+    assert outcome.selection is not None
+    assert set(trace.found) == set(outcome.selection.ids)
+    assert all(ranks for ranks in trace.found.values())
+    assert any("no words" in note for note in trace.notes)
+    assert wrong_totals(trace) == []
+    total = outcome.costs.total()
+    assert total.lm_calls == 3  # hyde, multi-query, the answer
+    assert total.retrieval_calls == 1 + 1 + 2
+    append_traces(tmp_path / "t.jsonl", [trace])
+    (again,) = read_traces(tmp_path / "t.jsonl", SearchTrace)
+    assert again == trace
+    assert read_traces(tmp_path / "t.jsonl", Trace)[0].answer == trace.answer
+    assert trace.columns()["strategies"] == "raw+hyde+query2doc+multi-query"
+
+
+def test_a_bandit_answers_learns_and_can_be_rated(river_index: CorpusIndex, tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    settings = ControlSettings(kinds={"strategies": {"state": str(path), "bandit": {"cold_start": 1}}})
+    setup = Setup(settings, Retriever(river_index, pool=4), Selector.raw(passage_penalty=0.0))
+    agent = make_controller("strategies:bandit", setup)
+    traces = [answered(agent.attempt(QUESTION, ScriptedGenerator(spoken), 60)).trace for _ in range(3)]
+    assert all(isinstance(trace, SearchTrace) for trace in traces)
+    chooser = agent.chooser  # type: ignore[attr-defined]
+    assert chooser.learned.questions == 3
+    assert traces[0].chosen["mode"] == "cold"  # type: ignore[attr-defined]
+    assert chooser.feedback(traces[0].chosen["id"], 1)  # type: ignore[attr-defined]
+    again = make_controller("strategies:bandit", setup).chooser  # type: ignore[attr-defined]
+    assert again.learned.dump() == chooser.learned.dump()
+
+
+def test_what_makes_no_sense_is_refused(river_index: CorpusIndex) -> None:
+    with pytest.raises(InputError, match="'bm25' is unknown"):
+        check_controllers(["strategies:raw+bm25"], ControlSettings(), False)
+    with pytest.raises(InputError, match="give --strategy-state"):
+        check_controllers(["strategies:bandit"], ControlSettings(), False)
+    with pytest.raises(InputError, match="closed-book"):
+        check_controllers(["strategies:all"], ControlSettings(), True)
+    with pytest.raises(InputError, match="need a language model"):
+        make_road("strategies:all", ControlSettings(), Retriever(river_index, pool=4), None, Selector())

@@ -1,0 +1,277 @@
+"""Strategies search side by side; what they find is merged, known by who found it, and charged."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from mio_rag.control.costs import Costs
+from mio_rag.control.steps.grounding import Grounds, names_of
+from mio_rag.control.steps.search import Searched, SearchSettings, search
+from mio_rag.control.steps.strategies import STRATEGIES, check_strategies
+from mio_rag.control.steps.strategy import Desk, Found, lines_of, strategy_prompt
+from mio_rag.errors import InputError
+from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
+from mio_rag.retrieval.retriever import reciprocal_rank_fusion
+from mio_rag.selection.selector import Selector
+from mio_rag.types import GenerationError, Passage, Question
+
+QUESTION = Question("q", "Which river flows through Florence?")
+
+PASSAGES = [
+    Passage("florence", "Florence lies on the Arno and was the city of Dante Alighieri.", "Florence"),
+    Passage("arno", "It rises on Mount Falterona and reaches the sea near Pisa.", "Arno"),
+    Passage("dante", "The poet wrote the Divine Comedy in exile.", "Dante Alighieri"),
+    Passage("rome", "The Tiber flows through the capital of Italy.", "Rome"),
+    Passage("tiber", "It rises on Mount Fumaiolo, close to the source of another river.", "Tiber"),
+    Passage("po", "The longest river of the peninsula, through Turin.", "Po"),
+]
+
+
+@pytest.fixture(scope="module")
+def index() -> CorpusIndex:
+    return CorpusIndex.build(PASSAGES, TfidfEmbedder(dimensions=5), "italy")
+
+
+def model(
+    hyde: str = "The source is on Mount Falterona.",
+    query2doc: str = "Arno Pisa sea",
+    grounded: str = "- Arno\n- Neptune",
+    variations: str = "1. river of the peninsula\n2) the stream near Pisa",
+) -> Callable[[Prompt], str]:
+    def said(prompt: Prompt) -> str:
+        kinds = {
+            "You write passages": hyde,
+            "You expand": query2doc,
+            "You choose names": grounded,
+            "You rewrite": variations,
+        }
+        return next(reply for opening, reply in kinds.items() if prompt.system.startswith(opening))
+
+    return said
+
+
+def found(index: CorpusIndex, names: list[str], said: Callable[[Prompt], str] | None = None) -> Searched:
+    retriever = Retriever(index, pool=4)
+    return search(QUESTION, retriever, ScriptedGenerator(said or model()), names)
+
+
+def test_the_question_alone_is_searched_as_ever(demo_index: CorpusIndex) -> None:
+    retriever = Retriever(demo_index, pool=20)
+    question = Question("q", "Who rescued the survivors of a paddle steamer near the Longstone Lighthouse?")
+    ours, theirs = search(question, retriever, None, ["raw"]), retriever.retrieve(question.text)
+    assert list(ours.pool.ids) == list(theirs.ids)
+    for name in ("dense", "bm25"):
+        assert ours.pool.scores[name].tolist() == theirs.scores[name].tolist()
+    selections = [Selector().select(pool, 200) for pool in (ours.pool, theirs)]
+    assert selections[0].ids == selections[1].ids
+    assert selections[0].result.objective == selections[1].result.objective
+
+
+def test_each_strategy_searches_for_what_it_says(index: CorpusIndex) -> None:
+    tried = {one.strategy: one.found for one in found(index, list(STRATEGIES)).tried}
+    assert tried["raw"].queries == (QUESTION.text,)
+    assert tried["hyde"].queries == ("The source is on Mount Falterona.",)
+    assert tried["query2doc"].queries == (f"{QUESTION.text} Arno Pisa sea",)
+    assert tried["grounded"].queries == (f"{QUESTION.text} Arno",)
+    assert tried["multi-query"].queries == (QUESTION.text, "river of the peninsula", "the stream near Pisa")
+
+
+def test_hyde_embeds_the_passage_and_keeps_the_words_of_the_question(index: CorpusIndex) -> None:
+    retriever = Retriever(index, pool=4, mode="dense")
+    passage = "The source is on Mount Falterona."
+    hyde = search(QUESTION, retriever, ScriptedGenerator(model(hyde=passage)), ["hyde"])
+    assert list(hyde.tried[0].found.rows) == retriever.ranked(passage)
+    assert hyde.tried[0].found.rows[0] == 1
+    lexical = Retriever(index, pool=4, mode="bm25")
+    both = search(QUESTION, lexical, ScriptedGenerator(model(hyde=passage)), ["raw", "hyde"])
+    assert both.tried[0].found.rows == both.tried[1].found.rows
+
+
+def test_names_that_were_not_given_are_dropped_and_counted(index: CorpusIndex) -> None:
+    one = found(index, ["grounded"], model(grounded="Arno\n* Neptune\nMount Olympus\nFlorence")).tried[0]
+    assert one.found.dropped == 2
+    assert "2 names" in one.found.note
+    assert one.found.queries == (f"{QUESTION.text} Arno",)
+    nothing = found(index, ["raw", "grounded"], model(grounded="Neptune")).tried[1]
+    assert nothing.found.rows == ()
+    assert nothing.found.dropped == 1
+
+
+def test_names_and_neighbours_are_those_of_the_index(index: CorpusIndex) -> None:
+    grounds = names_of(index).grounds("Which river flows through Florence?")
+    assert grounds.entities == ("Florence",)
+    assert set(grounds.neighbours) == {"Arno", "Dante Alighieri"}
+    assert names_of(index).grounds("which river flows through florence").entities == ("Florence",)
+    assert names_of(index) is names_of(index)
+    assert Grounds(("Florence",), ("Dante Alighieri",)).kept(["dante", "Dan", ""]) == (
+        ("Dante Alighieri",),
+        2,
+    )
+
+
+def test_without_names_the_model_is_not_asked(index: CorpusIndex) -> None:
+    generator = ScriptedGenerator(model())
+    asked = Question("q", "what is the longest one?")
+    tried = search(asked, Retriever(index, pool=4), generator, ["raw", "grounded"]).tried[1]
+    assert "no name" in tried.found.note
+    assert tried.amount.lm_calls == 0
+    assert not generator.prompts
+
+
+def test_merging_is_weighted_reciprocal_rank_fusion(index: CorpusIndex) -> None:
+    retriever = Retriever(index, pool=4, link_hops=0)
+    weights = {"raw": 1.0, "query2doc": 3.0}
+    merged = search(QUESTION, retriever, ScriptedGenerator(model()), ["raw", "query2doc"], weights=weights)
+    expected: dict[int, float] = {}
+    for one in merged.tried:
+        for row, score in reciprocal_rank_fusion([one.found.rows]).items():
+            expected[row] = expected.get(row, 0.0) + weights[one.strategy] * score
+    best = sorted(expected, key=lambda row: (-expected[row], row))[:4]
+    assert merged.pool.positions is not None
+    assert merged.pool.positions.tolist() == best
+    assert merged.pool.scores["fused"].tolist() == pytest.approx([expected[row] for row in best])
+
+
+def test_every_passage_knows_who_found_it_and_where(index: CorpusIndex) -> None:
+    merged = found(index, list(STRATEGIES))
+    rows = {passage.id: row for row, passage in enumerate(PASSAGES)}
+    for identity, ranks in merged.found.items():
+        for one in merged.tried:
+            own = one.found.rows[:4]
+            if rows[identity] in own:
+                assert ranks[one.strategy] == own.index(rows[identity]) + 1
+            else:
+                assert ranks.get(one.strategy, 0) == 0
+    assert set(merged.found) == set(merged.pool.ids)
+
+
+def test_a_strategy_that_fails_is_left_out_said_and_charged(index: CorpusIndex) -> None:
+    def failing(prompt: Prompt) -> str:
+        if prompt.system.startswith("You expand"):
+            raise GenerationError("the server is gone")
+        return model()(prompt)
+
+    costs = Costs()
+    merged = search(
+        QUESTION, Retriever(index, pool=4), ScriptedGenerator(failing), list(STRATEGIES), costs=costs
+    )
+    assert [one.strategy for one in merged.tried if one.failed] == ["query2doc"]
+    assert any("query2doc" in note and "the server is gone" in note for note in merged.notes)
+    assert all("query2doc" not in ranks for ranks in merged.found.values())
+    assert costs.within("query2doc").seconds > 0
+    assert costs.within("hyde").lm_calls == 1
+    assert costs.within("search").retrieval_calls == 1 + 1 + 1 + 3
+    assert costs.within("search").completion_tokens == sum(
+        one.amount.completion_tokens for one in merged.tried
+    )
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Waits until it is told to go on."""
+
+    go: threading.Event
+    name: str = "slow"
+    needs_model: bool = True
+    needs_links: bool = False
+
+    def find(self, desk: Desk) -> Found:
+        desk.write("hyde", 7)
+        return Found((0,), ("late",))
+
+
+def test_a_late_strategy_is_left_out_and_charged_all_that_it_may_take(index: CorpusIndex) -> None:
+    go = threading.Event()
+
+    def waiting(prompt: Prompt) -> str:
+        go.wait(20)
+        return "too late"
+
+    generator = ScriptedGenerator(waiting)
+    how = SearchSettings(deadline_seconds=0.2)
+    try:
+        merged = search(QUESTION, Retriever(index, pool=4), generator, ["raw", Slow(go)], how)
+    finally:
+        go.set()
+    late = merged.tried[1]
+    assert late.failed
+    assert "longer than 0.2 s" in late.found.note
+    assert late.amount.completion_tokens == 7
+    assert late.amount.prompt_tokens == generator.prompt_tokens(strategy_prompt("hyde", QUESTION, {}))
+    assert {name for ranks in merged.found.values() for name in ranks} == {"raw"}
+
+
+def test_strategies_run_side_by_side_and_no_more_than_allowed(index: CorpusIndex) -> None:
+    at_once, most, lock = 0, 0, threading.Lock()
+
+    def counting(prompt: Prompt) -> str:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        time.sleep(0.05)
+        with lock:
+            at_once -= 1
+        return model()(prompt)
+
+    seen = []
+    for concurrency in (1, 4):
+        most = 0
+        how = SearchSettings(concurrency=concurrency)
+        names = ["hyde", "query2doc", "multi-query"]
+        search(QUESTION, Retriever(index, pool=4), ScriptedGenerator(counting), names, how)
+        seen.append(most)
+    assert seen[0] == 1
+    assert 2 <= seen[1] <= 4
+
+
+def test_where_nobody_finds_anything_the_question_is_searched_for(index: CorpusIndex) -> None:
+    merged = found(index, ["hyde", "multi-query"], model(hyde="", variations=""))
+    assert list(merged.pool.ids) == list(Retriever(index, pool=4).retrieve(QUESTION.text).ids)
+    assert "no strategy found anything" in merged.notes[-1]
+
+
+def test_replies_are_kept_and_charged_again(index: CorpusIndex) -> None:
+    generator, replies = ScriptedGenerator(model()), {}  # type: ignore[var-annotated]
+    retriever = Retriever(index, pool=4)
+    spent = [
+        search(QUESTION, retriever, generator, ["hyde"], replies=replies).tried[0].amount for _ in range(2)
+    ]
+    assert len(generator.prompts) == 1
+    assert spent[0].tokens == spent[1].tokens
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_asked(index: CorpusIndex) -> None:
+    retriever = Retriever(index, pool=4)
+    with pytest.raises(InputError, match=r"hyde, multi-query.*need a language model"):
+        search(QUESTION, retriever, None, ["raw", "hyde", "multi-query"])
+    with pytest.raises(InputError, match="'bm26' is unknown"):
+        search(QUESTION, retriever, None, ["bm26"])
+    with pytest.raises(InputError, match="'raw' is given twice"):
+        search(QUESTION, retriever, None, ["raw", "raw"])
+    with pytest.raises(InputError, match="no strategy is given"):
+        search(QUESTION, retriever, None, [])
+    with pytest.raises(InputError, match="weight of 'raw'"):
+        search(QUESTION, retriever, None, ["raw"], weights={"raw": 0.0})
+    with pytest.raises(InputError) as caught:
+        SearchSettings(concurrency=0, deadline_seconds=-1.0)
+    assert len(caught.value.problems) == 2
+    unlinked = CorpusIndex(index.passages, index.embedder, index.name, index._dense, index._bm25, links=None)
+    with pytest.raises(InputError, match="grounded: this strategy needs an index with evidence links"):
+        search(QUESTION, Retriever(unlinked, pool=4), ScriptedGenerator(model()), ["grounded"])
+    assert check_strategies(["all"]) == STRATEGIES
+
+
+def test_lists_that_models_write() -> None:
+    reply = '1. "One"\n\n2) Two\n- Three\nQuestion: Four\n...\n* 2 rivers'
+    assert lines_of(reply) == ["One", "Two", "Three", "Four", "2 rivers"]
+
+
+def test_braces_in_a_question_arrive_as_they_are() -> None:
+    prompt = strategy_prompt("variations", Question("q", "What is {count}?"), {"count": "3"})
+    assert "What is {count}?" in prompt.user
+    assert "3 rewordings" in prompt.system
