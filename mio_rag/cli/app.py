@@ -20,6 +20,7 @@ from mio_rag.cli.commands.frontier import frontier_app
 from mio_rag.cli.commands.index import index
 from mio_rag.cli.commands.mdp import mdp_app
 from mio_rag.cli.commands.measures import measures
+from mio_rag.cli.commands.plan import plan_app
 from mio_rag.cli.commands.radius import radius
 from mio_rag.cli.commands.select import select
 from mio_rag.cli.commands.serve import serve
@@ -41,6 +42,7 @@ app = typer.Typer(
 )
 app.add_typer(frontier_app, name="frontier")
 app.add_typer(mdp_app, name="mdp")
+app.add_typer(plan_app, name="plan")
 
 
 #: What most people set when passages are chosen.

@@ -29,6 +29,7 @@ from mio_rag.cli.options.shared import (
     spread,
 )
 from mio_rag.cli.options.side import SideOptions
+from mio_rag.cli.options.workflow import ModelOptions, named_workflow
 from mio_rag.cli.output import Output, open_output
 from mio_rag.errors import collect
 
@@ -67,6 +68,11 @@ def ask(
     trace: Annotated[
         Path | None, typer.Option("--trace", help="With --controller: append its trace to this file.")
     ] = None,
+    workflow: Annotated[
+        str | None,
+        typer.Option("--workflow", help="Follow a workflow: a name of `mio-rag plan show`, or a JSON file."),
+    ] = None,
+    models: ModelOptions,
     agent: AgentOptions,
     config: ConfigFile = None,
     explain: Explain = False,
@@ -81,6 +87,8 @@ def ask(
     from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
+    if workflow is not None:
+        controller = named_workflow(controller, workflow)
     selector, control, _, _, _, found, prices = collect(
         lambda: side.applied(
             lambda: evidence.applied(
@@ -88,7 +96,7 @@ def ask(
             ),
             program,
         ),
-        lambda: agent.of(controller, trace),
+        lambda: models.of(agent, controller, trace),
         lambda: check_index(index),
         lambda: check_generator(generator),
         lambda: check_request(question, budget_tokens, max_tokens),
@@ -181,9 +189,11 @@ def _ask_agent(
     import hashlib
 
     from mio_rag.cli.show.control import print_outcome
+    from mio_rag.cli.show.plan import print_workflow_run
     from mio_rag.cli.show.selection import print_selection
     from mio_rag.control.controller import Setup, answered
     from mio_rag.control.make import make_controller
+    from mio_rag.control.planner.trace import PlanTrace
     from mio_rag.control.trace import append_traces
     from mio_rag.types import Question
 
@@ -199,7 +209,10 @@ def _ask_agent(
     if output.as_json:
         output.json({**_outcome_json(outcome), **_dollars(rate, *spent)})
     else:
-        print_outcome(output.console, outcome.trace)
+        if isinstance(outcome.trace, PlanTrace):
+            print_workflow_run(output.console, outcome.trace)
+        else:
+            print_outcome(output.console, outcome.trace)
         if explain and outcome.selection is not None:
             output.console.print("\nread in the end:", style="dim")
             print_selection(output.console, outcome.selection, explain=True)

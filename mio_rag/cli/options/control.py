@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -54,20 +55,25 @@ class AgentOptions:
         if named := given + (["--trace"] if trace is not None else []):
             raise InputError(f"{', '.join(named)}: no effect without a controller, for instance mdp")
 
-    def of(self, controller: str | None, trace: Path | None) -> ControlSettings | None:
+    def of(
+        self, controller: str | None, trace: Path | None, kinds: Mapping[str, Any] | None = None
+    ) -> ControlSettings | None:
         """The settings for a controller, once its name and the file of its trace are found good.
 
         Parameters
         ----------
         controller : str or None
             None: there is none, and options that are for one are refused.
+        kinds : mapping, optional
+            Settings of further kinds of controllers.
         """
         if controller is None:
             self.unused(trace)
             return None
         from mio_rag.control.make import check_controllers
 
-        settings, _ = collect(self.settings, lambda: _check_trace(trace))
+        made, _ = collect(self.settings, lambda: _check_trace(trace))
+        settings = made if kinds is None else replace(made, kinds=kinds)
         check_controllers([controller], settings, closed_book=False)
         return cast("ControlSettings", settings)
 
