@@ -29,7 +29,7 @@ from mio_rag.cli.options.shared import (
     spread,
 )
 from mio_rag.cli.options.side import SideOptions
-from mio_rag.cli.options.workflow import ModelOptions, named_workflow
+from mio_rag.cli.options.workflow import PlannerOptions, named_workflow, only_planner
 from mio_rag.cli.output import Output, open_output
 from mio_rag.errors import collect
 
@@ -72,7 +72,7 @@ def ask(
         str | None,
         typer.Option("--workflow", help="Follow a workflow: a name of `mio-rag plan show`, or a JSON file."),
     ] = None,
-    models: ModelOptions,
+    planning: PlannerOptions,
     agent: AgentOptions,
     config: ConfigFile = None,
     explain: Explain = False,
@@ -89,6 +89,8 @@ def ask(
     output = open_output(json_output)
     if workflow is not None:
         controller = named_workflow(controller, workflow)
+    if planning.planner is not None:
+        controller = only_planner(controller)
     selector, control, _, _, _, found, prices = collect(
         lambda: side.applied(
             lambda: evidence.applied(
@@ -96,7 +98,7 @@ def ask(
             ),
             program,
         ),
-        lambda: models.of(agent, controller, trace),
+        lambda: planning.of(agent, controller, trace),
         lambda: check_index(index),
         lambda: check_generator(generator),
         lambda: check_request(question, budget_tokens, max_tokens),

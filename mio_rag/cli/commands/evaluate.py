@@ -27,6 +27,7 @@ from mio_rag.cli.options.shared import (
     spread,
 )
 from mio_rag.cli.options.side import SideOptions
+from mio_rag.cli.options.workflow import PlannerOptions, named_planner
 from mio_rag.cli.output import Output, kept_rows, open_output
 from mio_rag.errors import InputError, collect
 
@@ -103,6 +104,7 @@ def evaluate(
     solving: SolverOptions = _FOR_MANY,
     money: MoneyOptions,
     control: ControlOptions,
+    planning: PlannerOptions,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 32,
@@ -124,12 +126,14 @@ def evaluate(
     from mio_rag.retrieval.index import check_index
 
     output = open_output(json_output, kept_rows(out))
+    if planning.planner is not None:
+        control = dataclasses.replace(control, controllers=",".join(named_planner(control.names)))
     if not control.names:
         control.unused(None)
     embedder = comparison.embedder or "minilm"
     settings, prices, *_ = collect(
         lambda: side.in_settings(
-            _settings(comparison, program, evidence, solving, pool, retrieval, max_tokens, control),
+            _settings(comparison, program, evidence, solving, pool, retrieval, max_tokens, control, planning),
             program,
         ),
         lambda: money.money(program),
@@ -185,6 +189,7 @@ def _settings(
     retrieval: str,
     max_tokens: int,
     control: ControlOptions,
+    planning: PlannerOptions,
 ) -> EvaluationSettings:
     """What the options ask an evaluation to do; the problems of all of them at once."""
     from mio_rag.evaluation.harness import EvaluationSettings
@@ -195,10 +200,11 @@ def _settings(
     methods = tuple(name.strip() for name in comparison.methods.split(",") if name.strip())
     if methods == ("none",) and control.names:
         methods = ()
-    selector, budgets, agents, _, found, _ = collect(
+    selector, budgets, agents, kinds, _, found, _ = collect(
         lambda: evidence.applied(lambda: make_selector(program, solving)),
         comparison.budgets,
         control.settings,
+        lambda: planning.kinds(control.names),
         lambda: EvaluationSettings(limit=comparison.limit, max_tokens=max_tokens, seed=solving.seed),
         lambda: evidence.retrieval(pool, retrieval),
         # "calibrated" is checked with the model, further down.
@@ -219,7 +225,7 @@ def _settings(
         max_tokens=max_tokens,
         seed=solving.seed,
         controllers=control.names,
-        control=agents,
+        control=dataclasses.replace(agents, kinds=kinds) if kinds else agents,
         closed_book=control.closed_book,
     )
 

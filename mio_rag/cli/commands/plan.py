@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mio_rag.cli.options.shared import Json, MaxTokens, spread
+from mio_rag.cli.options.shared import EmbedderName, Json, MaxTokens, spread
 from mio_rag.cli.options.workflow import ModelOptions
 from mio_rag.cli.output import open_output
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.control.planner.workflow import Workflow
+    from mio_rag.retrieval.embedders import Embedder
 
 __all__ = ["plan_app"]
 
@@ -32,6 +33,12 @@ def _workflows(names: str) -> list[Workflow]:
     if twice := {w.name for w in found if sum(other.name == w.name for other in found) > 1}:
         raise InputError(f"--workflows names {', '.join(sorted(twice))} twice")
     return found
+
+
+def _embedder(name: str, index: Path | None) -> Embedder:
+    from mio_rag.cli.options.shared import load_embedder, load_index
+
+    return load_embedder(name) if index is None else load_index(index).embedder
 
 
 @plan_app.command("show")
@@ -152,3 +159,125 @@ def outcomes_command(
         return
     print_table(output.console, table)
     output.console.print(f"\ntable: {out / 'outcomes.parquet'}", soft_wrap=True)
+
+
+@plan_app.command("train")
+def train_command(
+    folder: Annotated[Path, typer.Argument(help="Folder that `plan outcomes` wrote.")],
+    out: Annotated[Path, typer.Option("--out", help="The planner's file: .safetensors.")],
+    method: Annotated[str, typer.Option("--method", help="regression or ppo.")] = "regression",
+    mode: Annotated[
+        str, typer.Option("--mode", help="once: choose a workflow; again: look after every executor.")
+    ] = "once",
+    alpha: Annotated[
+        str, typer.Option("--alpha", help="With ppo: comma-separated prices to train for.")
+    ] = "0.1",
+    cost: Annotated[str, typer.Option("--cost", help="What is counted: tokens or dollars.")] = "tokens",
+    updates: Annotated[int, typer.Option("--updates", help="With ppo: most rounds of training.")] = 150,
+    seed: Annotated[int, typer.Option("--seed", help="Of the split and of training.")] = 0,
+    test: Annotated[float, typer.Option("--test", help="Share of the questions held out, in [0, 1).")] = 0.4,
+    embedder: EmbedderName = "minilm",
+    index: Annotated[
+        Path | None, typer.Option("--index", help="Instead of --embedder: an index, whose embedder is taken.")
+    ] = None,
+    workflow_file: Annotated[
+        list[str] | None, typer.Option("--workflow-file", help="JSON of a workflow in the table; repeatable.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", help="With ppo: an interrupted training goes on there."),
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Learn from a table of outcomes which workflow to choose for which question."""
+    from mio_rag.cli.options.shared import numbers
+    from mio_rag.cli.progress import progress_bar
+    from mio_rag.cli.show.plan import print_points
+    from mio_rag.control.planner.judge import fixed_points, frontier
+    from mio_rag.control.planner.policy import write_planner
+    from mio_rag.control.planner.ppo import PPOSettings
+    from mio_rag.control.planner.train import read_table, split_of, train_planner
+
+    output = open_output(json_output)
+    if not 0 <= test < 1:
+        raise InputError(f"--test={test:g} must be in [0, 1)")
+    prices = numbers("--alpha", alpha)
+    settings = PPOSettings(alphas=prices, updates=updates, seed=seed)
+    table = read_table(folder, _embedder(embedder, index), workflow_file or ())
+    learned, held = split_of(table.outcomes, test, seed)
+    with progress_bar("training", updates if method == "ppo" else 1) as advance:
+        made = train_planner(
+            table, learned, method=method, mode=mode, cost=cost, ppo=settings, checkpoint=checkpoint,
+            progress=lambda update, reward: advance(1),
+        )  # fmt: skip
+    write_planner(made.planner, out)
+    planner = made.planner
+    points = []
+    if len(held):
+        experience = table.experience(planner.tree, planner.features, held, planner.unit, planner.cost)
+        asked = prices if method == "ppo" else (0.0, 0.05, 0.1, 0.2, 0.5)
+        points = [*fixed_points(experience, asked[0]), *frontier(planner, experience, asked)]
+    if json_output:
+        output.json(
+            {
+                "file": str(out), "learned_from": len(learned), "held_out": len(held),
+                "unit": planner.unit, "points": [point.to_dict() for point in points], "curve": made.curve,
+            }
+        )  # fmt: skip
+        return
+    output.console.print(f"learned from {len(learned)} questions, held out {len(held)}; a cost of 1 is "
+                         f"{planner.unit:.4g} {planner.cost}")  # fmt: skip
+    if points:
+        print_points(output.console, points)
+    output.console.print(f"\nplanner: {out}", soft_wrap=True)
+
+
+@plan_app.command("evaluate")
+def evaluate_command(
+    planner: Annotated[Path, typer.Argument(help="File that `plan train` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="Folder that `plan outcomes` wrote.")],
+    alpha: Annotated[str, typer.Option("--alpha", help="Comma-separated prices.")] = "0,0.05,0.1,0.2,0.5",
+    held_out: Annotated[
+        bool, typer.Option("--held-out/--all", help="Only the questions that training has not seen.")
+    ] = True,
+    seed: Annotated[int, typer.Option("--seed", help="Of the split in training.")] = 0,
+    test: Annotated[float, typer.Option("--test", help="Share held out in training.")] = 0.4,
+    embedder: EmbedderName = "minilm",
+    index: Annotated[
+        Path | None, typer.Option("--index", help="Instead of --embedder: an index, whose embedder is taken.")
+    ] = None,
+    workflow_file: Annotated[
+        list[str] | None, typer.Option("--workflow-file", help="JSON of a workflow in the table; repeatable.")
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Replay a planner on a table of outcomes: quality and cost at every price, against fixed workflows."""
+    import numpy as np
+
+    from mio_rag.cli.options.shared import numbers
+    from mio_rag.cli.show.plan import print_points
+    from mio_rag.control.planner.judge import fixed_points, frontier
+    from mio_rag.control.planner.policy import read_planner
+    from mio_rag.control.planner.train import read_table, split_of
+
+    output = open_output(json_output)
+    prices = numbers("--alpha", alpha)
+    found = read_planner(planner)
+    for price in prices:
+        found.checked_alpha(price)
+    table = read_table(folder, _embedder(embedder, index), workflow_file or ())
+    if table.embedder != found.embedder:
+        raise InputError(f"the planner was trained with embedder {found.embedder}, here is {table.embedder}")
+    places = split_of(table.outcomes, test, seed)[1] if held_out else np.arange(len(table.outcomes))
+    if not len(places):
+        raise InputError("no question is held out: raise --test, or give --all")
+    if [w.sha256 for w in table.workflows] != [w.sha256 for w in found.tree.workflows]:
+        names = ", ".join(w.name for w in found.tree.workflows)
+        raise InputError(f"the planner chooses among other workflows than the table holds: {names}")
+    experience = table.experience(found.tree, found.features, places, found.unit, found.cost)
+    points = [*fixed_points(experience, prices[0]), *frontier(found, experience, prices)]
+    if json_output:
+        output.json({"questions": len(places), "points": [point.to_dict() for point in points]})
+        return
+    output.console.print(f"{len(places)} questions; a cost of 1 is {found.unit:.4g} {found.cost}")
+    print_points(output.console, points)

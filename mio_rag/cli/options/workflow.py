@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
     from mio_rag.control.planner.settings import WorkflowSettings
     from mio_rag.control.settings import ControlSettings
 
-__all__ = ["ModelOptions", "named_workflow"]
-
-_KINDS = ("workflow",)
+__all__ = ["ModelOptions", "PlannerOptions", "named_planner", "named_workflow", "only_planner"]
 
 
 @dataclass(frozen=True)
@@ -38,20 +37,6 @@ class ModelOptions:
             help="Dollars per million tokens into and out of a model, or of 'reader'; repeatable.",
         ),
     ] = None
-
-    def of(self, agent: AgentOptions, controller: str | None, trace: Path | None) -> ControlSettings | None:
-        """The settings for a controller, those of workflows included; see `AgentOptions.of`.
-
-        Raises
-        ------
-        InputError
-            For models without a workflow that could ask them, and as `AgentOptions.of`.
-        """
-        if controller is None or controller.partition(":")[0] not in _KINDS:
-            if self.model or self.model_price:
-                raise InputError("--model, --model-price: no effect without --workflow")
-            return agent.of(controller, trace)
-        return agent.of(controller, trace, {"workflow": self.settings().to_dict()})
 
     def settings(self) -> WorkflowSettings:
         """The settings that the options describe; the problems of all of them at once."""
@@ -76,6 +61,56 @@ class ModelOptions:
         return made
 
 
+@dataclass(frozen=True)
+class PlannerOptions(ModelOptions):
+    """A planner that chooses among workflows, and the models that these may ask."""
+
+    planner: Annotated[
+        Path | None,
+        typer.Option("--planner", help="Let a planner choose a workflow: file of `mio-rag plan train`."),
+    ] = None
+    alpha: Annotated[
+        float | None,
+        typer.Option("--alpha", help="With --planner: what the cost of a plain answer must be worth, in F1."),
+    ] = None
+
+    def kinds(self, names: Sequence[str]) -> dict[str, Any]:
+        """Settings of the kinds of controllers that workflows are for.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Of the controllers that are asked.
+
+        Raises
+        ------
+        InputError
+            For options that none of them looks at, and as `settings`.
+        """
+        stems = {name.partition(":")[0].partition("@")[0] for name in names}
+        if self.planner is None and self.alpha is not None:
+            raise InputError("--alpha: no effect without --planner")
+        if not stems & {"workflow", "planner"}:
+            if self.model or self.model_price:
+                raise InputError("--model, --model-price: no effect without a workflow or a planner")
+            return {}
+        found: dict[str, Any] = {"workflow": self.settings().to_dict()}
+        if self.planner is not None:
+            found["planner"] = {"file": str(self.planner), "alpha": self.alpha}
+        return found
+
+    def of(self, agent: AgentOptions, controller: str | None, trace: Path | None) -> ControlSettings | None:
+        """The settings for a controller, those of workflows included; see `AgentOptions.of`."""
+        kinds = self.kinds([] if controller is None else [controller])
+        return agent.of(controller, trace, kinds or None)
+
+
+def named_planner(names: Sequence[str]) -> tuple[str, ...]:
+    """The controllers with the planner, unless it is among them at prices of its own."""
+    asked = any(name.partition("@")[0] == "planner" for name in names)
+    return tuple(names) if asked else (*names, "planner")
+
+
 def named_workflow(controller: str | None, workflow: str) -> str:
     """The controller that follows a workflow.
 
@@ -84,9 +119,18 @@ def named_workflow(controller: str | None, workflow: str) -> str:
     InputError
         If another controller is asked for.
     """
+    return _alone(controller, f"workflow:{workflow}")
+
+
+def only_planner(controller: str | None) -> str:
+    """The controller that is a planner; errors as `named_workflow`."""
+    return _alone(controller, "planner")
+
+
+def _alone(controller: str | None, name: str) -> str:
     if controller is not None:
-        raise InputError("--workflow and --controller exclude each other: a workflow is a controller")
-    return f"workflow:{workflow}"
+        raise InputError("--workflow, --planner and --controller exclude each other: each is a controller")
+    return name
 
 
 def _pairs(option: str, given: list[str], problems: list[str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,10 +13,11 @@ from mio_rag.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from mio_rag.control.outcomes import Outcomes
+    from mio_rag.control.planner.judge import Point
     from mio_rag.control.planner.trace import PlanTrace
     from mio_rag.control.planner.workflow import Workflow
 
-__all__ = ["plain_table", "print_named", "print_table", "print_workflow_run"]
+__all__ = ["plain_table", "print_named", "print_points", "print_table", "print_workflow_run"]
 
 _SHOWN = (
     "token_f1",
@@ -80,6 +81,25 @@ def print_workflow_run(console: Terminal, trace: PlanTrace) -> None:
         console.print(f"the workflow gave no answer itself: {trace.fallback}", style="yellow", soft_wrap=True)
     if trace.error is not None:
         console.print(trace.error, style="red", soft_wrap=True)
+
+
+def print_points(console: Terminal, points: Sequence[Point]) -> None:
+    """Policies and fixed workflows: quality, cost, and what a mixture of fixed ones has at that cost."""
+    lines = plain_table("who", "alpha", "quality", "cost", "reward", "fixed at cost", "gain", "95 %")
+    for point in points:
+        lines.add_row(
+            point.name,
+            *(f"{value:.3f}" for value in (point.alpha, point.quality, point.cost, point.reward)),
+            f"{point.fixed:.3f}",
+            f"{point.gain:+.3f}",
+            f"{point.low:+.3f} to {point.high:+.3f}",
+        )
+    console.print(lines)
+    for point in points:
+        if len(point.shares) > 1:
+            told = sorted(point.shares.items(), key=lambda item: -item[1])
+            said = ", ".join(f"{name} {share:.0%}" for name, share in told)
+            console.print(f"{point.name} at {point.alpha:g}: {said}", style="dim", soft_wrap=True)
 
 
 def print_table(console: Terminal, table: Outcomes) -> None:

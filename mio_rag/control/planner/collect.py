@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from mio_rag.control.controller import Failure, Outcome
-from mio_rag.control.costs import Prices
 from mio_rag.control.outcomes import Outcomes
 from mio_rag.control.planner.controller import WorkflowController
+from mio_rag.control.planner.money import dollars
 from mio_rag.control.planner.run import Kit
 from mio_rag.control.planner.settings import WorkflowSettings
 from mio_rag.control.planner.trace import PlanStep, PlanTrace
@@ -33,7 +33,16 @@ from mio_rag.reading import parse_json, read_text
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.types import Question
 
-__all__ = ["MEASURES", "Source", "collect_outcomes", "data_hash", "read_rows", "shuffled", "table_of"]
+__all__ = [
+    "MEASURES",
+    "Source",
+    "collect_outcomes",
+    "data_hash",
+    "read_collected",
+    "read_rows",
+    "shuffled",
+    "table_of",
+]
 
 #: Columns of the table of outcomes.
 MEASURES = (
@@ -182,13 +191,13 @@ def _row(
         "lm_calls": total.lm_calls,
         "retrieval_calls": total.retrieval_calls,
         "seconds": total.seconds,
-        "dollars": _dollars(trace, source.kit.settings),
+        "dollars": dollars(trace.steps, source.kit.settings),
         "dropped": len(trace.dropped),
         "failed": int(found.error is not None),
         "answer": trace.answer,
         "error": trace.error,
         "fallback": trace.fallback,
-        "steps": _top_steps(workflow, trace),
+        "steps": _top_steps(workflow, trace, source.kit.settings),
     }
 
 
@@ -198,20 +207,7 @@ def _evidence(question: Question, steps: Sequence[PlanStep]) -> float | None:
     return len(gold & {i for step in steps for i in step.selected_ids}) / len(gold) if gold else None
 
 
-def _dollars(trace: PlanTrace, settings: WorkflowSettings) -> float | None:
-    if not settings.prices:
-        return None
-    prices = Prices(settings.prices)
-    each = [
-        prices.of(step.model or "reader", call.prompt_tokens, call.completion_tokens)
-        for step in trace.steps
-        for call in step.calls
-    ]
-    known = [price for price in each if price is not None]
-    return sum(known) if len(known) == len(each) else None
-
-
-def _top_steps(workflow: Workflow, trace: PlanTrace) -> list[dict[str, Any]]:
+def _top_steps(workflow: Workflow, trace: PlanTrace, settings: WorkflowSettings) -> list[dict[str, Any]]:
     """The workflow's own nodes, each with what it cost with everything inside it."""
     costs = trace.by_node()
     steps = {step.node: step for step in trace.steps}
@@ -226,6 +222,9 @@ def _top_steps(workflow: Workflow, trace: PlanTrace) -> list[dict[str, Any]]:
                 "do": node.do,
                 "signature": signature,
                 "tokens": spent.prompt_tokens + spent.completion_tokens,
+                "dollars": dollars(
+                    [s for s in trace.steps if f"{s.node}/".startswith(f"{node.id}/")], settings
+                ),
                 "retrieval_calls": spent.retrieval_calls,
                 "seconds": spent.seconds,
                 "signals": step.signals,
@@ -245,7 +244,7 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
         If there are none.
     """
     path = folder / _ROWS
-    rows = []
+    rows: list[dict[str, Any]] = []
     lines = read_text(path).splitlines()
     for number, line in enumerate(lines, 1):
         try:
@@ -254,6 +253,26 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
             if number < len(lines):
                 raise DataError(f"{path}, line {number} is damaged: {error}") from error
     return rows
+
+
+def read_collected(folder: Path) -> tuple[Outcomes, list[dict[str, Any]]]:
+    """The table of a folder, also of a run that is not finished, and its rows.
+
+    Raises
+    ------
+    InputError
+        If the folder holds none, or no question that every workflow has answered.
+    """
+    path = folder / _ABOUT
+    if not path.is_file():
+        raise InputError(f"'{folder}' holds no outcomes: run `mio-rag plan outcomes`")
+    about = parse_json(read_text(path), str(path))
+    if not isinstance(about, dict) or not isinstance(about.get("workflows"), dict):
+        raise DataError(f"'{path}' is damaged: run `mio-rag plan outcomes` in a new folder")
+    rows = read_rows(folder)
+    outcomes = table_of(rows, tuple(about["workflows"]), about)
+    kept = set(outcomes.ids)
+    return outcomes, [row for row in rows if row["question_id"] in kept]
 
 
 def table_of(

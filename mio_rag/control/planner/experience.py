@@ -113,6 +113,7 @@ def experience_of(
     features: FloatArray,
     *,
     quality: str = "token_f1",
+    cost: str = "tokens",
     unit: float,
 ) -> Experience:
     """The experience in rows that `collect_outcomes` wrote.
@@ -123,8 +124,10 @@ def experience_of(
         Questions to take, in this order.
     features : array, shape (n, k)
         Of these questions.
+    cost : str
+        "tokens" or "dollars".
     unit : float
-        Tokens that count as a cost of 1.
+        How much of it counts as a cost of 1.
 
     Raises
     ------
@@ -139,22 +142,28 @@ def experience_of(
     n, p = len(ids), len(tree.branches)
     width = features.shape[1] + len(SEEN) + 2
     observed, step_cost = np.zeros((n, p, width)), np.zeros((n, p))
-    quality_, cost = np.zeros((n, len(names))), np.zeros((n, len(names)))
+    quality_, costs = np.zeros((n, len(names))), np.zeros((n, len(names)))
     for i, name in enumerate(ids):
         steps = [cells[name, action]["steps"] for action in names]
         for leaf, action in enumerate(names):
             quality_[i, leaf] = float(cells[name, action][quality] or 0.0)
-            cost[i, leaf] = float(cells[name, action]["tokens"]) / unit
+            costs[i, leaf] = _number(cells[name, action].get(cost), cost) / unit
         for branch in tree.branches:
             path = _path(tree, branch.place)
             told = [_step(steps, tree, leaf, depth, name) for leaf, depth in path]
-            spent = sum(float(step["tokens"]) for step in told) / unit
+            spent = sum(_number(step.get(cost), cost) for step in told) / unit
             signals = [(s["do"], s["signals"], s["dropped"] is not None) for s in told]
             observed[i, branch.place] = observation(features[i], seen(signals), spent)
             if branch.ends is not None:  # with what a fallback took, if there was one
-                spent = cost[i, branch.ends]
+                spent = costs[i, branch.ends]
             step_cost[i, branch.place] = spent - spent_until(step_cost[i], tree, branch.parent)
-    return Experience(tree, observed, step_cost, quality_, cost)
+    return Experience(tree, observed, step_cost, quality_, costs)
+
+
+def _number(value: Any, name: str) -> float:
+    if value is None:
+        raise DataError(f"the outcomes hold no {name}: give prices to plan outcomes, or count tokens")
+    return float(value)
 
 
 def spent_until(step_cost: FloatArray, tree: Tree, place: int) -> float:

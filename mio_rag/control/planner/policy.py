@@ -100,7 +100,9 @@ class Planner:
     alphas : tuple of float
         Prices that it was trained for, rising; between them it may be asked too. Empty: any price.
     unit : float
-        Tokens that count as a cost of 1.
+        How much of `cost` counts as 1.
+    cost : {"tokens", "dollars"}
+        What is counted.
     embedder : str
         Fingerprint of what embeds questions; blank: none is needed.
     method : str
@@ -115,6 +117,7 @@ class Planner:
     unit: float
     alphas: tuple[float, ...] = ()
     embedder: str = ""
+    cost: str = "tokens"
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def checked_alpha(self, alpha: float | None) -> float:
@@ -209,6 +212,7 @@ def write_planner(planner: Planner, path: Path) -> None:
         "inner": inner_hashes(planner.tree.workflows),
         "alphas": list(planner.alphas),
         "unit": planner.unit,
+        "cost": planner.cost,
         "embedder": planner.embedder,
         "seen": list(SEEN),
         "wording": list(WORDING),
@@ -247,9 +251,16 @@ def read_planner(path: str | Path) -> Planner:
                 "changed since): train it anew"
             )
         return Planner(
-            tree, features, scorer, str(about["method"]), float(about["unit"]),
-            tuple(float(alpha) for alpha in about["alphas"]), str(about["embedder"]), given.provenance,
-        )  # fmt: skip
+            tree,
+            features,
+            scorer,
+            str(about["method"]),
+            float(about["unit"]),
+            tuple(float(alpha) for alpha in about["alphas"]),
+            str(about["embedder"]),
+            str(about["cost"]),
+            given.provenance,
+        )
     except (KeyError, TypeError, InputError) as error:
         if isinstance(error, DataError):
             raise

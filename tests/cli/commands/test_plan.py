@@ -60,7 +60,7 @@ def test_ask_follows_a_workflow(index: Path, tmp_path: Path) -> None:
     [
         (("--workflow", "plane"), "workflow 'plane' is unknown: choose no-retrieval"),
         (("--workflow", "plain", "--controller", "mdp"), "exclude each other"),
-        (("--model", "a=extractive"), "no effect without --workflow"),
+        (("--model", "a=extractive"), "no effect without a workflow"),
         (("--workflow", "plain", "--model", "a"), "--model a: give NAME=VALUE"),
         (("--workflow", "plain", "--model-price", "a=1"), "must be two numbers"),
         (("--workflow", "plain", "--model", "a=nonsense"), "'nonsense' is not known"),
@@ -87,3 +87,81 @@ def test_outcomes_are_a_table_and_go_on(index: Path, tmp_path: Path) -> None:
     other = here("plan", "outcomes", out, *common, "--limit", 2, "--budget-tokens", 100)
     assert other.returncode == 2
     assert "another budget_tokens" in other.stderr
+
+
+@pytest.fixture(scope="module")
+def table(index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Outcomes of three workflows on bundled questions."""
+    out = tmp_path_factory.mktemp("plan") / "table"
+    names = "no-retrieval,plain,search-parts"
+    done = here(
+        "plan", "outcomes", out, "--data", "demo", "--index", index, "--workflows", names, "--limit", 24
+    )
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.mark.parametrize(
+    ("method", "mode"), [("regression", "once"), ("regression", "again"), ("ppo", "again")]
+)
+def test_a_planner_is_trained_judged_and_asked(
+    method: str, mode: str, table: Path, index: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "planner.safetensors"
+    done = here(
+        "plan", "train", table, "--out", file, "--method", method, "--mode", mode, "--updates", 3,
+        "--index", index, "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["learned_from"] + told["held_out"] == 24
+    assert {point["name"] for point in told["points"]} >= {"plain", "oracle", "planner"}
+    assert len(told["curve"]) == (3 if method == "ppo" else 0)
+    judged = here("plan", "evaluate", file, table, "--alpha", "0.1", "--index", index)
+    assert judged.returncode == 0, judged.stderr
+    assert "oracle" in judged.stdout
+    asked = here("ask", index, QUESTION, "--planner", file, "--alpha", 0.1, "--json")
+    assert asked.returncode == 0, asked.stderr
+    trace = json.loads(asked.stdout)["trace"]
+    assert trace["settings"]["planner"] == {"method": method, "mode": mode, "alpha": 0.1}
+    assert trace["workflow"]["name"] in ("no-retrieval", "plain", "search-parts")
+    assert trace["choice_of"]
+    assert "plan" in trace["parts"]
+
+
+def test_a_planner_is_a_contender(table: Path, index: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "planner.safetensors", tmp_path / "run"
+    assert here("plan", "train", table, "--out", file, "--index", index).returncode == 0
+    done = here(
+        "evaluate", "demo", "--index", index, "--limit", 3, "--methods", "none", "--out", out,
+        "--controllers", "workflow:plain,planner@0,planner@5", "--planner", file, "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    methods = {entry["method"] for entry in json.loads(done.stdout)["summary"]}
+    assert methods == {"workflow:plain", "planner@0", "planner@5"}
+
+
+def test_planners_are_refused_where_they_do_not_fit(table: Path, index: Path, tmp_path: Path) -> None:
+    file = tmp_path / "planner.safetensors"
+    assert here("plan", "train", table, "--out", file, "--index", index).returncode == 0
+
+    def refused(*arguments: object) -> str:
+        done = here(*arguments)
+        assert done.returncode == 2, done.stdout
+        return done.stderr
+
+    assert "say --alpha" in refused("ask", index, QUESTION, "--planner", file)
+    assert "must be finite and >= 0" in refused("ask", index, QUESTION, "--planner", file, "--alpha", -1)
+    assert "no effect without --planner" in refused("ask", index, QUESTION, "--alpha", 1)
+    assert "does not exist" in refused("ask", index, QUESTION, "--planner", tmp_path / "x", "--alpha", 1)
+    assert "exclude each other" in refused("ask", index, QUESTION, "--planner", file, "--workflow", "plain")
+    assert "holds no outcomes" in refused("plan", "train", tmp_path, "--out", file, "--index", index)
+    assert "--test=1" in refused("plan", "train", table, "--out", file, "--test", 1)
+    assert "method 'luck' is unknown" in refused(
+        "plan", "train", table, "--out", file, "--method", "luck", "--index", index
+    )
+    other = tmp_path / "other"
+    names = ("--workflows", "plain,brief")
+    common = ("--data", "demo", "--index", index, "--limit", 12)
+    assert here("plan", "outcomes", other, *common, *names).returncode == 0
+    assert "among other workflows" in refused("plan", "evaluate", file, other, "--index", index)
