@@ -94,7 +94,7 @@ def check(found: Outcome | Failure, *models: Watched) -> PlanTrace:
 
 def _added(trace: PlanTrace) -> Any:
     roots = [call for path, call in trace.by_node().items() if "/" not in path]
-    return totals([*trace.opening, *(_as("all", call) for call in roots)])["all"]
+    return totals([_as("all", call) for call in (*trace.opening, *roots)])["all"]
 
 
 def _as(part: str, call: Any) -> Any:
