@@ -25,7 +25,7 @@ def table(report: Mapping[str, Any]) -> str:
     for name, entry in sorted(report["workflows"].items(), key=lambda item: -item[1]["token_f1"]):
         f1 = f"{entry['token_f1']:.3f} ({entry['low']:.3f} to {entry['high']:.3f})"
         lines.append(
-            f"{name:<22} {f1:<26} {_number(entry['exact_match'])} {_number(entry['evidence'])} "
+            f"{name:<22} {f1:<26} {_number(entry['exact_match'])} {_number(entry.get('evidence'))} "
             f"{entry['tokens']:7.0f} {entry['cost']:6.2f} {entry['lm_calls']:6.1f}"
         )
     lines.append(f"\n{'policy':<22} {'alpha':>6} {'F1':>6} {'cost':>6} {'fixed there':>11}  gain (95 %)")

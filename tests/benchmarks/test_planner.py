@@ -59,7 +59,7 @@ def test_folds_are_balanced_and_a_split_stays_as_the_table_grows() -> None:
 
 
 def test_the_study_tells_what_is_there(tmp_path: Path) -> None:
-    report = study(given(40), folds=4, ppo=PPOSettings(updates=2, hidden=8, episodes=32), seeds=2)
+    report = study(given(40), folds=3, ppo=PPOSettings(updates=2, hidden=8, episodes=32), seeds=2)
     assert report["unit_tokens"] == 300
     assert report["workflows"]["decompose-serial"]["cost"] == 3
     assert report["workflows"]["decompose-serial"]["token_f1"] == 1
@@ -91,6 +91,6 @@ def test_nothing_is_found_where_nothing_is() -> None:
     for row in shuffled:
         row["token_f1"] = float(rng.random() < 0.5)
     none = dataclasses.replace(some, rows=shuffled, outcomes=table_of(shuffled, NAMES, {}))
-    report = study(none, folds=4, ppo_alphas=())
+    report = study(none, folds=3, ppo_alphas=())
     gains = [p for p in report["policies"]["regression, once"] if p["low"] > 0.05]
     assert gains == []
