@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.control.planner.workflow import NESTED, Workflow, chain, read_workflow
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 
 __all__ = ["NAMED", "find_workflow", "nested", "workflow_problems"]
 
@@ -79,7 +79,8 @@ def find_workflow(name: str) -> Workflow:
         return NAMED[name]
     if name.endswith(".json") or Path(name).is_file():
         return read_workflow(name)
-    raise InputError(f"workflow '{name}' is unknown: choose {', '.join(NAMED)}, or give a JSON file")
+    more = ", or give a JSON file"
+    raise InputError(f"workflow '{name}' is unknown: {choose(name, NAMED, more=more)}")
 
 
 def nested(workflow: Workflow) -> Iterator[tuple[str, Workflow | InputError]]:

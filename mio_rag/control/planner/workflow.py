@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.control.steps.executors import EXECUTORS
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 from mio_rag.reading import parse_json, read_text
 
 __all__ = ["NESTED", "Node", "Workflow", "chain", "read_workflow"]
@@ -269,7 +269,7 @@ def _node_problems(node: Node, known: Mapping[str, Node]) -> list[str]:
     ):  # fmt: skip
         problems.append(f"has seconds={node.seconds!r}: it must be > 0")
     if node.do not in EXECUTORS:
-        return [*problems, f"is to do '{node.do}', which is unknown: choose {', '.join(EXECUTORS)}"]
+        return [*problems, f"is to do '{node.do}', which is unknown: {choose(node.do, EXECUTORS)}"]
     executor = EXECUTORS[node.do]
     if node.model is not None and not executor.asks:
         problems.append(f"has a model, but {node.do} asks none: remove it")

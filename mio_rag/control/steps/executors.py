@@ -32,7 +32,6 @@ __all__ = [
     "Queries",
     "Taken",
     "Value",
-    "find_executor",
 ]
 
 _QUERY_TOKENS = 32
@@ -378,16 +377,3 @@ EXECUTORS: Mapping[str, Executor] = {
         ),
     )
 }
-
-
-def find_executor(name: str) -> Executor:
-    """The executor of that name.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
-    if name not in EXECUTORS:
-        raise InputError(f"executor '{name}' is unknown: choose {', '.join(EXECUTORS)}")
-    return EXECUTORS[name]

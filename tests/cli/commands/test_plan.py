@@ -58,7 +58,7 @@ def test_ask_follows_a_workflow(index: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--workflow", "plane"), "workflow 'plane' is unknown: choose no-retrieval"),
+        (("--workflow", "plane"), "workflow 'plane' is unknown: did you mean 'plain'?"),
         (("--workflow", "plain", "--controller", "mdp"), "exclude each other"),
         (("--model", "a=extractive"), "no effect without a workflow"),
         (("--workflow", "plain", "--model", "a"), "--model a: give NAME=VALUE"),

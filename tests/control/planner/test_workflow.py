@@ -99,7 +99,7 @@ def test_files(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(InputError, match=r"mine\.json"):
         read_workflow(path)
-    with pytest.raises(InputError, match="unknown: choose no-retrieval"):
+    with pytest.raises(InputError, match="did you mean 'plain'"):
         find_workflow("plane")
 
 
