@@ -66,7 +66,8 @@ def _compared(
             question = questions[table.outcomes.ids[i].partition(":")[2]]
             settings = ControlSettings(limits=Limits(40, 20_000, 1e6))
             kit = kit_of(Setup(settings, retriever, max_tokens=_MAX_TOKENS))
-            got = PlannerController("planner", planner, _ALPHA, kit).attempt(question, with_reader, budget)
+            asked = PlannerController("planner", planner, _ALPHA, kit, retriever.index.embedder)
+            got = asked.attempt(question, with_reader, budget)
             invalid += got.error is not None
             total = got.costs.total()
             ran = got.trace.columns()["workflow"]
@@ -84,8 +85,8 @@ def _compared(
     return {
         "reader": with_reader.name,
         "questions": len(held),
-        "as_the_table_says": same,
-        "failed": invalid,
+        "as_the_table_says": int(same),
+        "failed": int(invalid),
         "f1": float(np.mean(quality)),
         "f1_of_the_table": float(experience.quality[rows, expected].mean()),
         "tokens": float(np.mean(tokens)),

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mio_rag.cli.options.shared import EmbedderName, Json, MaxTokens, spread
+from mio_rag.cli.options.shared import Json, MaxTokens, spread
 from mio_rag.cli.options.workflow import ModelOptions
 from mio_rag.cli.output import open_output
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
+    from mio_rag.control.planner.features import Encoder
     from mio_rag.control.planner.workflow import Workflow
-    from mio_rag.retrieval.embedders import Embedder
 
 __all__ = ["plan_app"]
 
@@ -35,9 +35,12 @@ def _workflows(names: str) -> list[Workflow]:
     return found
 
 
-def _embedder(name: str, index: Path | None) -> Embedder:
+def _embedder(name: str, index: Path | None) -> Encoder:
     from mio_rag.cli.options.shared import load_embedder, load_index
+    from mio_rag.generation.hidden import PREFIX, HiddenStates
 
+    if name.startswith(PREFIX) and index is None:
+        return HiddenStates(name.removeprefix(PREFIX))
     return load_embedder(name) if index is None else load_index(index).embedder
 
 
@@ -176,7 +179,10 @@ def train_command(
     updates: Annotated[int, typer.Option("--updates", help="With ppo: most rounds of training.")] = 150,
     seed: Annotated[int, typer.Option("--seed", help="Of the split and of training.")] = 0,
     test: Annotated[float, typer.Option("--test", help="Share of the questions held out, in [0, 1).")] = 0.4,
-    embedder: EmbedderName = "minilm",
+    embedder: Annotated[
+        str,
+        typer.Option("--embedder", help="As for index; or hidden:FILE.gguf: its last hidden state."),
+    ] = "minilm",
     index: Annotated[
         Path | None, typer.Option("--index", help="Instead of --embedder: an index, whose embedder is taken.")
     ] = None,
@@ -242,7 +248,10 @@ def evaluate_command(
     ] = True,
     seed: Annotated[int, typer.Option("--seed", help="Of the split in training.")] = 0,
     test: Annotated[float, typer.Option("--test", help="Share held out in training.")] = 0.4,
-    embedder: EmbedderName = "minilm",
+    embedder: Annotated[
+        str,
+        typer.Option("--embedder", help="As for index; or hidden:FILE.gguf: its last hidden state."),
+    ] = "minilm",
     index: Annotated[
         Path | None, typer.Option("--index", help="Instead of --embedder: an index, whose embedder is taken.")
     ] = None,

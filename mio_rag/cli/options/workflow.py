@@ -74,6 +74,11 @@ class PlannerOptions(ModelOptions):
         typer.Option("--alpha", help="With --planner: what the cost of a plain answer must be worth, in F1."),
     ] = None
 
+    planner_model: Annotated[
+        Path | None,
+        typer.Option("--planner-model", help="GGUF file of a planner that was trained on hidden states."),
+    ] = None
+
     def kinds(self, names: Sequence[str]) -> dict[str, Any]:
         """Settings of the kinds of controllers that workflows are for.
 
@@ -88,15 +93,16 @@ class PlannerOptions(ModelOptions):
             For options that none of them looks at, and as `settings`.
         """
         stems = {name.partition(":")[0].partition("@")[0] for name in names}
-        if self.planner is None and self.alpha is not None:
-            raise InputError("--alpha: no effect without --planner")
+        if self.planner is None and (self.alpha is not None or self.planner_model is not None):
+            raise InputError("--alpha, --planner-model: no effect without --planner")
         if not stems & {"workflow", "planner"}:
             if self.model or self.model_price:
                 raise InputError("--model, --model-price: no effect without a workflow or a planner")
             return {}
         found: dict[str, Any] = {"workflow": self.settings().to_dict()}
         if self.planner is not None:
-            found["planner"] = {"file": str(self.planner), "alpha": self.alpha}
+            model = None if self.planner_model is None else str(self.planner_model)
+            found["planner"] = {"file": str(self.planner), "alpha": self.alpha, "model": model}
         return found
 
     def of(self, agent: AgentOptions, controller: str | None, trace: Path | None) -> ControlSettings | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError
 
-__all__ = ["WORDING", "QuestionFeatures", "wording"]
+__all__ = ["WORDING", "Encoder", "QuestionFeatures", "wording"]
 
 FloatArray = NDArray[np.float64]
 
@@ -55,6 +56,19 @@ def wording(question: str) -> FloatArray:
             *(float(kind == first) for kind in _KINDS),
         ]
     )
+
+
+class Encoder(Protocol):
+    """What makes vectors of questions: an index's embedder, or `mio_rag.generation.hidden.HiddenStates`."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever the vectors could."""
+        ...
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Unit rows, shape (len(texts), d)."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

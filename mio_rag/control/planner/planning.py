@@ -14,6 +14,7 @@ from mio_rag.control.costs import Costs
 from mio_rag.control.meter import Replies, Reply
 from mio_rag.control.planner.controller import attempted, kit_of, workflow_settings
 from mio_rag.control.planner.experience import FloatArray, observation, seen
+from mio_rag.control.planner.features import Encoder
 from mio_rag.control.planner.money import spent_on
 from mio_rag.control.planner.named import workflow_problems
 from mio_rag.control.planner.policy import Planner, read_planner
@@ -23,6 +24,7 @@ from mio_rag.control.planner.workflow import Workflow
 from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InputError
 from mio_rag.generation import Generator
+from mio_rag.generation.hidden import PREFIX, HiddenStates
 from mio_rag.types import Question
 
 __all__ = ["PlannerController", "check_planner", "make_planner"]
@@ -38,6 +40,8 @@ class PlannerController:
         As the ledger shows it.
     alpha : float
         What a cost of 1 must be worth in quality.
+    encoder : Encoder or None
+        Makes the vectors of questions; None: none are looked at.
     settings : dict
         As traces hold them.
     """
@@ -46,6 +50,7 @@ class PlannerController:
     planner: Planner
     alpha: float
     kit: Kit
+    encoder: Encoder | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
     def attempt(
@@ -61,11 +66,9 @@ class PlannerController:
 
     def features(self, question: str) -> FloatArray:
         """What the policy sees of a question, shape (k,)."""
-        retriever = self.kit.retriever
-        width = len(self.planner.features.center)
-        vectors = np.zeros((1, width))
-        if self.planner.embedder and retriever is not None:
-            vectors = np.asarray(retriever.index.embedder.encode([question]), dtype=np.float64)
+        vectors = np.zeros((1, len(self.planner.features.center)))
+        if self.encoder is not None:
+            vectors = np.asarray(self.encoder.encode([question]), dtype=np.float64)
         return np.asarray(self.planner.features.of([question], vectors)[0], dtype=np.float64)
 
     def _looked(self, run: Run) -> FloatArray:
@@ -121,11 +124,16 @@ def _read(path: str, changed: int) -> Planner:
     return read_planner(path)
 
 
+@functools.lru_cache(maxsize=2)
+def _hidden(path: str) -> HiddenStates:
+    return HiddenStates(path)
+
+
 def _given(name: str, settings: ControlSettings) -> tuple[Planner, float]:
     """Planner and price: of the name "planner@ALPHA" or of the settings."""
     told = dict(settings.kinds.get("planner") or {})
-    if unknown := sorted(set(told) - {"file", "alpha"}):
-        raise InputError(f"planner settings {', '.join(unknown)} are unknown: known are file, alpha")
+    if unknown := sorted(set(told) - {"file", "alpha", "model"}):
+        raise InputError(f"planner settings {', '.join(unknown)} are unknown: known are file, alpha, model")
     if not told.get("file"):
         raise InputError(f"controller '{name}' needs a file: give --planner, made by `mio-rag plan train`")
     path = Path(str(told["file"]))
@@ -157,7 +165,10 @@ def check_planner(name: str, settings: ControlSettings, closed_book: bool) -> No
             closed_book=closed_book,
         )
     ]
-    if closed_book and planner.embedder:
+    hidden = planner.embedder.startswith(PREFIX)
+    if hidden and not (settings.kinds.get("planner") or {}).get("model"):
+        problems.append("this planner looks at the hidden state of a model: give its file by --planner-model")
+    if closed_book and planner.embedder and not hidden:
         problems.append("this planner looks at a question's embedding, which comes from an index: give one")
     if planner.cost == "dollars" and "reader" not in given.prices:
         problems.append("this planner counts dollars: give --model-price reader=IN,OUT")
@@ -175,13 +186,16 @@ def make_planner(name: str, setup: Setup) -> PlannerController:
     """
     check_planner(name, setup.settings, setup.retriever is None)
     planner, alpha = _given(name, setup.settings)
-    if planner.embedder and setup.retriever is not None:
-        here = setup.retriever.index.embedder.fingerprint
-        if here != planner.embedder:
-            raise InputError(
-                f"the planner was trained with the embedder {planner.embedder}, the index has {here}: train "
-                "one for this index"
-            )
+    encoder: Encoder | None = None
+    if planner.embedder.startswith(PREFIX):
+        encoder = _hidden(str((setup.settings.kinds.get("planner") or {})["model"]))
+    elif planner.embedder and setup.retriever is not None:
+        encoder = setup.retriever.index.embedder
+    if encoder is not None and encoder.fingerprint != planner.embedder:
+        raise InputError(
+            f"the planner was trained with the embedder {planner.embedder}, here is {encoder.fingerprint}: "
+            "train one for this"
+        )
     told = {
         "limits": setup.settings.to_dict()["limits"],
         "seed": int(setup.seed),
@@ -190,4 +204,4 @@ def make_planner(name: str, setup: Setup) -> PlannerController:
         "workflow": workflow_settings(setup.settings).to_dict(),
         "planner": {"method": planner.method, "mode": planner.tree.mode, "alpha": alpha},
     }
-    return PlannerController(name, planner, alpha, kit_of(setup), told)
+    return PlannerController(name, planner, alpha, kit_of(setup), encoder, told)

@@ -15,7 +15,7 @@ from mio_rag import __version__
 from mio_rag.control.outcomes import Outcomes
 from mio_rag.control.planner.collect import read_collected
 from mio_rag.control.planner.experience import Experience, experience_of
-from mio_rag.control.planner.features import QuestionFeatures
+from mio_rag.control.planner.features import Encoder, QuestionFeatures
 from mio_rag.control.planner.money import COSTS
 from mio_rag.control.planner.named import find_workflow
 from mio_rag.control.planner.policy import Planner, RegressionScorer
@@ -24,7 +24,6 @@ from mio_rag.control.planner.regression import fit_regression
 from mio_rag.control.planner.tree import Tree
 from mio_rag.control.planner.workflow import Workflow
 from mio_rag.errors import InputError
-from mio_rag.retrieval.embedders import Embedder
 
 __all__ = ["METHODS", "Table", "read_table", "split_of", "train_planner"]
 
@@ -69,7 +68,7 @@ class Table:
         return replace(self, outcomes=self.outcomes.where(places), vectors=self.vectors[places])
 
 
-def read_table(folder: Path, embedder: Embedder, files: Sequence[str] = ()) -> Table:
+def read_table(folder: Path, embedder: Encoder, files: Sequence[str] = ()) -> Table:
     """What `collect_outcomes` wrote, with the embeddings of its questions.
 
     Parameters
