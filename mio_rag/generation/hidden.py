@@ -69,6 +69,7 @@ class HiddenStates:
             self._server: Any = xllamacpp.Server(params)
         except RuntimeError as error:
             raise GenerationError(f"llama.cpp cannot load {file}: {error}") from error
+        self.encode(["."])  # a server that is dropped before it has served anything never ends
 
     @property
     def fingerprint(self) -> str:
