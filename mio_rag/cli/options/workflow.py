@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -102,7 +103,14 @@ class PlannerOptions(ModelOptions):
         found: dict[str, Any] = {"workflow": self.settings().to_dict()}
         if self.planner is not None:
             model = None if self.planner_model is None else str(self.planner_model)
-            found["planner"] = {"file": str(self.planner), "alpha": self.alpha, "model": model}
+            # A run that is resumed with another file of that name must not go on.
+            content = self.planner.read_bytes() if self.planner.is_file() else b""
+            found["planner"] = {
+                "file": str(self.planner),
+                "alpha": self.alpha,
+                "model": model,
+                "sha256": sha256(content).hexdigest(),
+            }
         return found
 
     def of(self, agent: AgentOptions, controller: str | None, trace: Path | None) -> ControlSettings | None:

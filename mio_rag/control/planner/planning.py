@@ -132,7 +132,7 @@ def _hidden(path: str) -> HiddenStates:
 def _given(name: str, settings: ControlSettings) -> tuple[Planner, float]:
     """Planner and price: of the name "planner@ALPHA" or of the settings."""
     told = dict(settings.kinds.get("planner") or {})
-    if unknown := sorted(set(told) - {"file", "alpha", "model"}):
+    if unknown := sorted(set(told) - {"file", "alpha", "model", "sha256"}):
         raise InputError(f"planner settings {', '.join(unknown)} are unknown: known are file, alpha, model")
     if not told.get("file"):
         raise InputError(f"controller '{name}' needs a file: give --planner, made by `mio-rag plan train`")

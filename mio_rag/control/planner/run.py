@@ -72,26 +72,31 @@ class Run:
 
     def __post_init__(self) -> None:
         self._purse: Purse | None = None
+        self._opening = threading.Lock()
         self._places = threading.BoundedSemaphore(self.kit.settings.threads)
 
     @property
     def purse(self) -> Purse:
         """What may be spent; the window is shared out between evidence, notes and answer."""
-        if self._purse is None:
-            room = window_room(self.reader, self.question, max_tokens=self.kit.max_tokens)
-            if room is not None:
-                self.budget_tokens = min(self.budget_tokens, max(1, room - min(_NOTES, room // 2)))
-            longest = max(self.kit.max_tokens, CHOICE_TOKENS if self.question.choices else 0)
-            asked = self.reader.prompt_tokens(build_prompt(self.question))
-            reserve = asked + self.budget_tokens + _NOTES + longest
-            try:
-                self._purse = Purse(self.kit.limits, reserve)
-            except LimitReached as limit:
-                raise GenerationError(
-                    f"limit tokens={self.kit.limits.tokens} is below the {reserve} that the answer alone may "
-                    "take: raise it, or lower the token budget"
-                ) from limit
+        with self._opening:  # branches may ask for it at once
+            if self._purse is None:
+                self._purse = self._opened()
         return self._purse
+
+    def _opened(self) -> Purse:
+        room = window_room(self.reader, self.question, max_tokens=self.kit.max_tokens)
+        if room is not None:
+            self.budget_tokens = min(self.budget_tokens, max(1, room - min(_NOTES, room // 2)))
+        longest = max(self.kit.max_tokens, CHOICE_TOKENS if self.question.choices else 0)
+        asked = self.reader.prompt_tokens(build_prompt(self.question))
+        reserve = asked + self.budget_tokens + _NOTES + longest
+        try:
+            return Purse(self.kit.limits, reserve)
+        except LimitReached as limit:
+            raise GenerationError(
+                f"limit tokens={self.kit.limits.tokens} is below the {reserve} that the answer alone may "
+                "take: raise it, or lower the token budget"
+            ) from limit
 
     def workflow(self, workflow: Workflow) -> Reply:
         """Run a workflow to its answer.
