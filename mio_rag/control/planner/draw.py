@@ -88,7 +88,7 @@ def draw_workflow(workflow: Workflow, path: Path) -> None:
     axes = figure.subplots()
     axes.set_axis_off()
     axes.set_aspect("equal")
-    axes.set_xlim(-max(widest * _ACROSS, 3.4) / 2, max(widest * _ACROSS, 3.4) / 2)
+    axes.set_xlim(-max(widest * _ACROSS, 3.8) / 2, max(widest * _ACROSS, 3.8) / 2)
     axes.set_ylim(-len(rows) * _DOWN - _DOWN / 2, _DOWN / 2)
 
     def box(name: str, title: str, details: str, colour: str, edge: str) -> None:
@@ -105,14 +105,22 @@ def draw_workflow(workflow: Workflow, path: Path) -> None:
 
     def arrow(start: str, end: str, dashed: bool) -> None:
         (a, b), (c, d) = places[start], places[end]
-        far = b - d > 1.5 * _DOWN  # past a row that lies between
+        beside = b - d > 1.5 * _DOWN and abs(a - c) < 0.1  # around the boxes that lie between
+        tail, head = ((a, b - _HEIGHT / 2), (c, d + _HEIGHT / 2))
+        if beside:
+            tail, head = (a + _WIDTH / 2, b), (c + _WIDTH / 2, d)
         axes.add_patch(
             FancyArrowPatch(
-                (a, b - _HEIGHT / 2), (c, d + _HEIGHT / 2), arrowstyle="-|>", mutation_scale=9,
-                color="#666666", linestyle="--" if dashed else "-", zorder=1,
-                connectionstyle=f"arc3,rad={0.45 if far and abs(a - c) < 0.1 else 0}",
+                tail,
+                head,
+                arrowstyle="-|>",
+                mutation_scale=9,
+                color="#666666",
+                linestyle="--" if dashed else "-",
+                zorder=1,
+                connectionstyle=f"arc3,rad={-(0.3 + 0.1 * (b - d)) / (b - d) if beside else 0}",
             )
-        )  # fmt: skip
+        )
 
     box("", "question", "", "white", "#666666")
     for node in workflow.nodes:
