@@ -60,7 +60,7 @@ def print_workflow_run(console: Terminal, trace: PlanTrace) -> None:
     console.print(
         f"{trace.generator}: {sum(p.prompt_tokens for p in parts)} prompt and "
         f"{sum(p.completion_tokens for p in parts)} answer tokens in {sum(p.lm_calls for p in parts)} calls, "
-        f"{trace.elapsed:.2f} s; workflow {trace.workflow.get('name', '')}\n",
+        f"{trace.seconds:.2f} s; workflow {trace.workflow.get('name', '')}\n",
         style="dim",
     )
     for place, passage in enumerate(trace.passages, 1):

@@ -83,7 +83,7 @@ def attempted(
         parts=totals(costs.calls),
         error=None if error is None else f"{type(error).__name__}: {error}",
         workflow={} if ran is None else ran.to_dict(),
-        elapsed=time.perf_counter() - begun,
+        seconds=time.perf_counter() - begun,
         choice_of=dict(worth or {}),
         fallback=run.fallback,
     )

@@ -46,8 +46,8 @@ class PlanTrace(Trace):
     ----------
     workflow : dict
         As it ran; with decisions on the way the one that it came to.
-    elapsed : float
-        Seconds from beginning to end; parts that ran side by side add up to more.
+    seconds : float
+        From beginning to end; parts that ran side by side add up to more.
     choice_of : dict
         What the policy saw in the workflows to choose from: name -> its worth. Empty: nothing was chosen.
     fallback : str or None
@@ -59,7 +59,7 @@ class PlanTrace(Trace):
 
     steps: tuple[PlanStep, ...]
     workflow: dict[str, Any] = field(default_factory=dict)
-    elapsed: float = 0.0
+    seconds: float = 0.0
     choice_of: dict[str, float] = field(default_factory=dict)
     fallback: str | None = None
 
@@ -83,7 +83,7 @@ class PlanTrace(Trace):
         return super().columns() | {
             "workflow": str(self.workflow.get("name", "")),
             "dropped": len(self.dropped),
-            "elapsed": self.elapsed,
+            "elapsed": self.seconds,
         }
 
     def problems(self) -> list[str]:
@@ -91,8 +91,8 @@ class PlanTrace(Trace):
         problems = super().problems()
         if not isinstance(self.workflow, Mapping):
             problems.append(f"workflow is {self.workflow!r:.40}, not an object")
-        if not is_between(self.elapsed, 0, float("inf")):
-            problems.append(f"elapsed is {self.elapsed!r}, not seconds >= 0")
+        if not is_between(self.seconds, 0, float("inf")):
+            problems.append(f"seconds is {self.seconds!r}, not a number >= 0")
         return problems
 
 

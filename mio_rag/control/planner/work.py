@@ -44,9 +44,11 @@ class Work:
     dropped: str | None = None
     ended: bool = False
     begun: float | None = None
+    finished: float | None = None
     inner: list[Work] = field(default_factory=list)
     release: Callable[[], None] | None = None
     _frozen: tuple[list[PlanStep], list[Spent]] | None = None
+    _own: list[Spent] | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def end(self, value: Value | None, dropped: str | None = None) -> None:
@@ -54,6 +56,7 @@ class Work:
         with self._lock:
             if not self.ended:
                 self.value, self.dropped, self.ended = value, dropped, True
+                self.finished = time.perf_counter()
             release, self.release = self.release, None
         if release is not None:
             release()
@@ -66,6 +69,8 @@ class Work:
             self.dropped = why
             for work in list(self.inner):
                 work.give_up(why)
+            self.finished = time.perf_counter()
+            self._own = self._own_spent()  # once: a call on its way takes longer each time that it is asked
             self._frozen = (self.steps(), self.spent())
             self.end(None, why)
 
@@ -99,12 +104,14 @@ class Work:
         return [*self._own_spent(), *(one for work in list(self.inner) for one in work.spent())]
 
     def _own_spent(self) -> list[Spent]:
+        if self._own is not None:
+            return self._own
         if self.meter is None:
             return []
         pending = [] if self.ended else self.meter.given_up()
         all_ = [*self.meter.costs.spent, *(Spent(call, (), model) for call, model in pending)]
-        if not all_ and self.begun is not None and self.dropped is not None:
-            all_ = [Spent(Call(self.node.do, time.perf_counter() - self.begun))]
+        if not all_ and self.begun is not None and self.finished is not None and self.dropped is not None:
+            all_ = [Spent(Call(self.node.do, self.finished - self.begun))]
         path = tuple(self.path.split("/"))
         return [replace(one, within=(*path, *one.within)) for one in all_]
 
