@@ -15,6 +15,7 @@ from benchmarks.control import command as control
 from benchmarks.default import command as default
 from benchmarks.files import write_json
 from benchmarks.fuzz import command as fuzz
+from benchmarks.planner import command as planner
 from benchmarks.price import command as price
 from benchmarks.price import pacing
 from benchmarks.relevance import answers_command as answers
@@ -132,6 +133,11 @@ def main(arguments: list[str] | None = None) -> int:
             "search strategies alone and together, bandits against fixed sets and the oracle",
             strategies.add_options,
             strategies.command,
+        ),
+        "planner": (
+            "planners over workflows on a table of outcomes: frontiers, seeds, rivals, a live sample",
+            planner.add_options,
+            planner.command,
         ),
         "batch": (
             "rows per second of select-batch, memory while streaming, overhead of Ray",

@@ -21,6 +21,7 @@ from mio_rag.cli.commands.frontier import frontier_app
 from mio_rag.cli.commands.index import index
 from mio_rag.cli.commands.mdp import mdp_app
 from mio_rag.cli.commands.measures import measures
+from mio_rag.cli.commands.plan import plan_app
 from mio_rag.cli.commands.profile import profile
 from mio_rag.cli.commands.radius import radius
 from mio_rag.cli.commands.route import route_app
@@ -48,6 +49,7 @@ app.add_typer(frontier_app, name="frontier")
 app.add_typer(mdp_app, name="mdp")
 app.add_typer(route_app, name="route")
 app.add_typer(strategies_app, name="strategies")
+app.add_typer(plan_app, name="plan")
 
 
 #: What most people set when passages are chosen.

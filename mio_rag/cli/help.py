@@ -24,6 +24,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Retrieval and prompt": ("index", "corpus", "embedder", "pool", "retrieval", "prompt_order", "merge"),
     "Solver": ("solver", "time_limit", "relative_gap", "threads", "seed"),
     "Answers": ("generator", "max_tokens", "closed_book", "keep_choices"),
+    "Workflows": ("workflow", "planner", "alpha", "planner_model", "model", "model_price"),
     "Controllers": (
         "controller", "controllers", "trace", "uncertainty", "mdp_config", "max_steps", "max_total_tokens",
         "max_seconds", "stop_at",

@@ -8,6 +8,9 @@ from mio_rag.control.bandit.agent import check_searcher, make_searcher
 from mio_rag.control.controller import Controller, Kind, Setup
 from mio_rag.control.mdp.agent import check_agent, make_agent
 from mio_rag.control.mdp.policies import POLICIES
+from mio_rag.control.planner.controller import check_workflow, make_workflow
+from mio_rag.control.planner.language import check_language, make_language
+from mio_rag.control.planner.planning import check_planner, make_planner
 from mio_rag.control.router.make import KINDS as ROUTER_KINDS
 from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InputError, choose
@@ -19,6 +22,9 @@ _KINDS: list[Kind] = [
     *(Kind(name, make_agent, check_agent, rival=name != "mdp") for name in POLICIES),
     *ROUTER_KINDS,
     Kind("strategies", make_searcher, check_searcher, rival=False),
+    Kind("workflow", make_workflow, check_workflow),
+    Kind("planner", make_planner, check_planner, rival=False),
+    Kind("planner-lm", make_language, check_language),
 ]
 
 

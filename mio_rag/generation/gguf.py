@@ -121,8 +121,16 @@ class GGUFGenerator(BaseGenerator):
         ]
 
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+        return self._replied(prompt, max_tokens=max_tokens)
+
+    def write(self, prompt: Prompt, grammar: str, *, max_tokens: int) -> Answer:
+        """Answer one prompt in words of a grammar, in GBNF."""
+        self._check_fits(prompt, max_tokens)
+        return self._replied(prompt, max_tokens=max_tokens, grammar=grammar)
+
+    def _replied(self, prompt: Prompt, **options: Any) -> Answer:
         start = time.perf_counter()
-        reply = self._complete(prompt, max_tokens=max_tokens, logprobs=True)
+        reply = self._complete(prompt, logprobs=True, **options)
         seconds = time.perf_counter() - start
         choice, usage = reply["choices"][0], reply["usage"]
         scored = (choice.get("logprobs") or {}).get("content")

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer, GenerationError, Question
 
-__all__ = ["CHOICE_TOKENS", "Choice", "ChoiceWeigher", "Generator"]
+__all__ = ["CHOICE_TOKENS", "Choice", "ChoiceWeigher", "Generator", "GrammarWriter"]
 
 #: Longest reply that a choice is read from, where a model cannot be held to a letter.
 CHOICE_TOKENS = 16
@@ -106,5 +106,30 @@ class ChoiceWeigher(Protocol):
         """Natural-log probability that the reply begins with each option, upper and lower case alike.
 
         Raises `GenerationError` where the prompt does not fit the window or the back end fails.
+        """
+        ...
+
+
+@runtime_checkable
+class GrammarWriter(Protocol):
+    """A generator that can be held to a grammar; not every back end can."""
+
+    @property
+    def name(self) -> str:
+        """Which model it is."""
+        ...
+
+    def write(self, prompt: Prompt, grammar: str, *, max_tokens: int) -> Answer:
+        """Answer one prompt in words of a grammar.
+
+        Parameters
+        ----------
+        grammar : str
+            In GBNF, the form of llama.cpp.
+
+        Raises
+        ------
+        GenerationError
+            As `Generator.generate`; also for a grammar that cannot be read.
         """
         ...

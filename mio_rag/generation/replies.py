@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from mio_rag.errors import InputError
 from mio_rag.generation.prompts import Prompt, build_prompt
-from mio_rag.generation.protocol import Choice, ChoiceWeigher, Generator
+from mio_rag.generation.protocol import Choice, ChoiceWeigher, Generator, GrammarWriter
 from mio_rag.types import Answer, GenerationError, Question
 
 __all__ = ["RememberingGenerator", "ReplyFile"]
@@ -76,7 +76,8 @@ class ReplyFile:
 class RememberingGenerator:
     """A generator that looks first whether the same was asked before.
 
-    It can do what the generator behind it can: where that is an `ChoiceWeigher`, so is this.
+    It can do what the generator behind it can: where that is a `ChoiceWeigher`, so is this, and where it is a
+    `GrammarWriter` too, likewise.
 
     Parameters
     ----------
@@ -93,8 +94,10 @@ class RememberingGenerator:
 
     def __new__(cls, generator: Generator, path: str | Path) -> RememberingGenerator:
         """That of a generator which weighs options is one itself."""
-        weighs = isinstance(generator, ChoiceWeigher)
-        return super().__new__(_RememberingWeigher if weighs and cls is RememberingGenerator else cls)
+        if cls is RememberingGenerator and isinstance(generator, ChoiceWeigher):
+            writes = isinstance(generator, GrammarWriter)
+            return super().__new__(_RememberingWriter if writes else _RememberingWeigher)
+        return super().__new__(cls)
 
     def __init__(self, generator: Generator, path: str | Path) -> None:
         identity = generator.identity
@@ -221,3 +224,17 @@ class _RememberingWeigher(RememberingGenerator):
         weights = tuple(map(float, self._inner.weigh(prompt, options)))
         self.file.put(key, {"logprobs": weights})
         return weights
+
+
+class _RememberingWriter(_RememberingWeigher):
+    """One whose generator can be held to a grammar, too."""
+
+    def write(self, prompt: Prompt, grammar: str, *, max_tokens: int) -> Answer:
+        """The kept answer in words of the grammar, or a new one, which is kept."""
+        key = self._key("write", prompt, max_tokens, [grammar])
+        found = self._answer(self.file.get(key))
+        if found is None:
+            assert isinstance(self._inner, GrammarWriter)
+            found = self._inner.write(prompt, grammar, max_tokens=max_tokens)
+            self.file.put(key, asdict(found))
+        return found

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mio_rag.context import passage_tokens, render_context
@@ -276,3 +277,25 @@ def test_the_process_ends_cleanly_and_prints_nothing_of_its_own(ending: str) -> 
     assert done.returncode == (3 if ending == "by an exception" else 0), done.stderr
     assert done.stdout == "True\n"
     assert done.stderr == ""
+
+
+@needs_model
+def test_a_grammar_holds_the_model_to_its_words(generator: GGUFGenerator) -> None:
+    prompt = build_prompt(Question("q", "Which of the two?"))
+    said = generator.write(prompt, 'root ::= "left" | "right"', max_tokens=8)
+    assert said.text in ("left", "right")
+    assert said.completion_tokens >= 1
+
+
+@needs_model
+def test_hidden_states_are_unit_vectors_that_tell_questions_apart() -> None:
+    from mio_rag.generation.hidden import HiddenStates
+
+    states = HiddenStates(MODEL)
+    texts = ["Who wrote Hamlet?", "Who wrote Macbeth?", "Is the Nile longer than the Amazon?"] * 8
+    vectors = states.encode(texts)
+    assert vectors.shape[0] == 24
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert np.allclose(vectors[0], vectors[21], atol=1e-3)
+    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2]
+    assert states.fingerprint == HiddenStates(MODEL).fingerprint

@@ -24,7 +24,7 @@ from mio_rag.generation import (
 from mio_rag.generation._target import parse_file
 from mio_rag.generation.gguf import _among
 from mio_rag.generation.protocol import CHOICE_TOKENS, ChoiceWeigher
-from mio_rag.generation.replies import RememberingGenerator, _RememberingWeigher
+from mio_rag.generation.replies import RememberingGenerator, _RememberingWriter
 from mio_rag.retrieval.rerankers import YesNo
 from mio_rag.types import Answer, GenerationError, Question
 
@@ -121,7 +121,7 @@ def test_what_weighs_options_still_does_and_is_asked_once(tmp_path: Path) -> Non
 @pytest.mark.parametrize("made", [GGUFGenerator, HuggingFaceGenerator, OpenAIGenerator])
 def test_remembering_takes_no_ability_away(made: type) -> None:
     abilities = {name for name in dir(made) if not name.startswith("_")}
-    remembering = {name for name in dir(_RememberingWeigher) if not name.startswith("_")}
+    remembering = {name for name in dir(_RememberingWriter) if not name.startswith("_")}
     assert abilities <= remembering
 
 

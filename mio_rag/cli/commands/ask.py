@@ -32,6 +32,7 @@ from mio_rag.cli.options.shared import (
 )
 from mio_rag.cli.options.side import SideOptions
 from mio_rag.cli.options.strategies import StrategyChoice
+from mio_rag.cli.options.workflow import PlannerOptions, named_workflow, only_planner
 from mio_rag.cli.output import Output, open_output
 from mio_rag.errors import InputError, collect
 
@@ -75,6 +76,11 @@ def ask(
     trace: Annotated[
         Path | None, typer.Option("--trace", help="With --controller: append its trace to this file.")
     ] = None,
+    workflow: Annotated[
+        str | None,
+        typer.Option("--workflow", help="Follow a workflow: a name of `mio-rag plan show`, or a JSON file."),
+    ] = None,
+    planning: PlannerOptions,
     agent: AgentOptions,
     caching: CacheOptions,
     refusal: Annotated[
@@ -104,20 +110,24 @@ def ask(
     from mio_rag.selection.ids import check_ids
 
     output = open_output(json_output)
+    if workflow is not None:
+        controller = named_workflow(controller, workflow)
+    if planning.planner is not None:
+        controller = only_planner(controller)
     if controller is not None and search.controller is not None:
-        raise InputError("--controller and --strategies exclude each other: each decides how to search")
+        raise InputError("--strategies and another controller exclude each other: each decides how to search")
     controller = controller or search.controller
     if controller is None and routing.router is not None:
         controller = "routed"
     routing.check([controller] if controller else [])
-    selector, control, _, _, _, found, prices, keeping, refusing, _ = collect(
+    selector, control, _, _, _, found, prices, keeping, refusing, *_ = collect(
         lambda: side.applied(
             lambda: evidence.applied(
                 lambda: make_selector(program, solving, must_include or (), must_exclude or ())
             ),
             program,
         ),
-        lambda: agent.of(controller, trace, routing.applied, search.added),
+        lambda: agent.of(controller, trace, routing.applied, search.added, planning.adding(controller)),
         lambda: check_index(index),
         lambda: check_generator(generator),
         lambda: check_request(question, budget_tokens, max_tokens),
@@ -126,6 +136,7 @@ def ask(
         lambda: caching.checked(controller),
         lambda: _refusal(refusal, controller),
         search.check,
+        lambda: planning.kinds([]) if controller is None else None,
     )
     corpus, reader = collect(lambda: load_index(index), lambda: make_generator(generator))
     try:
@@ -264,9 +275,11 @@ def _ask_agent(
     import hashlib
 
     from mio_rag.cli.show.control import print_outcome
+    from mio_rag.cli.show.plan import print_workflow_run
     from mio_rag.cli.show.selection import print_selection
     from mio_rag.control.controller import Setup, answered
     from mio_rag.control.make import make_controller
+    from mio_rag.control.planner.trace import PlanTrace
     from mio_rag.control.trace import append_traces
     from mio_rag.types import Question
 
@@ -282,7 +295,10 @@ def _ask_agent(
     if output.as_json:
         output.json({**_outcome_json(outcome), **_dollars(rate, *spent)})
     else:
-        print_outcome(output.console, outcome.trace)
+        if isinstance(outcome.trace, PlanTrace):
+            print_workflow_run(output.console, outcome.trace)
+        else:
+            print_outcome(output.console, outcome.trace)
         if explain and outcome.selection is not None:
             output.console.print("\nread in the end:", style="dim")
             print_selection(output.console, outcome.selection, explain=True)

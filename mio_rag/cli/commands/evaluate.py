@@ -31,6 +31,7 @@ from mio_rag.cli.options.shared import (
 )
 from mio_rag.cli.options.side import SideOptions
 from mio_rag.cli.options.strategies import StrategyChoice
+from mio_rag.cli.options.workflow import PlannerOptions, named_planner
 from mio_rag.cli.output import Output, kept_rows, open_output
 from mio_rag.errors import InputError, collect
 
@@ -146,6 +147,7 @@ def evaluate(
     measuring: MeasuringOptions,
     routing: RouterOptions,
     search: StrategyChoice,
+    planning: PlannerOptions,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 32,
@@ -174,6 +176,8 @@ def evaluate(
     output = open_output(json_output, kept_rows(out))
     _, among = comparison.split()
     chosen = [*control.names, *among, *([] if search.controller is None else [search.controller])]
+    if planning.planner is not None:
+        chosen = [*named_planner(chosen)]
     if len(chosen) > len(control.names):
         control = dataclasses.replace(control, controllers=",".join(dict.fromkeys(chosen)))
     if not control.names:
@@ -184,7 +188,17 @@ def evaluate(
     settings, prices, *_ = collect(
         lambda: side.in_settings(
             _settings(
-                comparison, program, evidence, solving, pool, retrieval, max_tokens, control, routing, search
+                comparison,
+                program,
+                evidence,
+                solving,
+                pool,
+                retrieval,
+                max_tokens,
+                control,
+                routing,
+                search,
+                planning,
             ),
             program,
         ),
@@ -265,6 +279,7 @@ def _settings(
     control: ControlOptions,
     routing: RouterOptions,
     search: StrategyChoice,
+    planning: PlannerOptions,
 ) -> EvaluationSettings:
     """What the options ask an evaluation to do; the problems of all of them at once."""
     from mio_rag.evaluation.harness import EvaluationSettings
@@ -275,10 +290,11 @@ def _settings(
     methods, _ = comparison.split()
     if methods == ("none",) and control.names:
         methods = ()
-    selector, budgets, agents, _, found, _ = collect(
+    selector, budgets, agents, kinds, _, found, _ = collect(
         lambda: evidence.applied(lambda: make_selector(program, solving)),
         comparison.budgets,
         lambda: search.added(routing.applied(control.settings())),
+        lambda: planning.kinds(control.names),
         lambda: EvaluationSettings(limit=comparison.limit, max_tokens=max_tokens, seed=solving.seed),
         lambda: evidence.retrieval(pool, retrieval),
         # "calibrated" is checked with the model, further down.
@@ -299,7 +315,7 @@ def _settings(
         max_tokens=max_tokens,
         seed=solving.seed,
         controllers=control.names,
-        control=agents,
+        control=dataclasses.replace(agents, kinds={**agents.kinds, **kinds}),
         closed_book=control.closed_book,
     )
 

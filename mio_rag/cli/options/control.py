@@ -114,7 +114,7 @@ class ControlOptions(AgentOptions):
         typer.Option(
             "--controllers",
             help="Comma-separated: mdp, always-reason, always-retrieve, threshold[:X], random, fixed-N; each "
-            "may end with @tracked, @confidence or @evidence.",
+            "may end with @tracked, @confidence or @evidence; workflow:NAME, planner[@ALPHA].",
         ),
     ] = None
     corpus: Annotated[

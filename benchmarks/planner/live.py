@@ -1,0 +1,99 @@
+"""A sample of the decisions carried out live: as the table says? And with another reader?"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mio_rag.control.controller import Setup
+from mio_rag.control.meter import Limits
+from mio_rag.control.planner.controller import kit_of
+from mio_rag.control.planner.planning import PlannerController
+from mio_rag.control.planner.policy import Planner
+from mio_rag.control.planner.train import Table, train_planner
+from mio_rag.control.settings import ControlSettings
+from mio_rag.corpora.load import load_questions
+from mio_rag.generation import Generator, make_generator
+from mio_rag.measures import answer_measures
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.types import Question
+
+__all__ = ["confirmed"]
+
+_ALPHA = 0.1
+_MAX_TOKENS = 24
+
+
+def confirmed(table: Table, given: argparse.Namespace) -> dict[str, Any]:
+    """The last questions of the table, decided on by planners that learned from all others.
+
+    Returns
+    -------
+    dict
+        For each mode: how many runs came to the same workflow, answer quality and tokens as the table, and
+        what the same decisions give with another reader.
+    """
+    n = len(table.outcomes)
+    held = np.arange(max(0, n - given.live), n, dtype=np.intp)
+    learned = np.arange(max(0, n - given.live), dtype=np.intp)
+    budget = int(table.outcomes.provenance.get("budget_tokens") or 256)
+    found: dict[str, Any] = {}
+    for mode in ("once", "again"):
+        planner = train_planner(table, learned, mode=mode).planner
+        found[mode] = _compared(table, given, planner, held, given.generator, budget)
+        if given.swap is not None:
+            found[f"{mode}, other reader"] = _compared(table, given, planner, held, given.swap, budget)
+    return found
+
+
+def _compared(
+    table: Table, given: argparse.Namespace, planner: Planner, held: Any, reader: str, budget: int
+) -> dict[str, Any]:
+    experience = table.experience(planner.tree, planner.features, held, planner.unit, planner.cost)
+    expected = planner.replay(experience, _ALPHA)
+    same, quality, tokens, invalid = 0, [], [], 0
+    with_reader = make_generator(reader)
+    try:
+        retrievers: dict[str, tuple[Retriever, Mapping[str, Question]]] = {}
+        for k, i in enumerate(held):
+            name = table.outcomes.sets[i]
+            if name not in retrievers:
+                retrievers[name] = _set(given, name, with_reader)
+            retriever, questions = retrievers[name]
+            question = questions[table.outcomes.ids[i].partition(":")[2]]
+            settings = ControlSettings(limits=Limits(40, 20_000, 1e6))
+            kit = kit_of(Setup(settings, retriever, max_tokens=_MAX_TOKENS))
+            asked = PlannerController("planner", planner, _ALPHA, kit, retriever.index.embedder)
+            got = asked.attempt(question, with_reader, budget)
+            invalid += got.error is not None
+            total = got.costs.total()
+            ran = got.trace.columns()["workflow"]
+            f1 = answer_measures(question, got.trace.answer, got.trace.choice).get("token_f1") or 0.0
+            quality.append(f1)
+            tokens.append(total.prompt_tokens + total.completion_tokens)
+            same += (
+                ran == planner.tree.workflows[expected[k]].name
+                and abs(f1 - experience.quality[k, expected[k]]) < 1e-9
+                and abs(tokens[-1] / planner.unit - experience.cost[k, expected[k]]) < 1e-9
+            )
+    finally:
+        with_reader.close()
+    rows = np.arange(len(held))
+    return {
+        "reader": with_reader.name,
+        "questions": len(held),
+        "as_the_table_says": int(same),
+        "failed": int(invalid),
+        "f1": float(np.mean(quality)),
+        "f1_of_the_table": float(experience.quality[rows, expected].mean()),
+        "tokens": float(np.mean(tokens)),
+    }
+
+
+def _set(given: argparse.Namespace, name: str, reader: Generator) -> tuple[Retriever, Mapping[str, Question]]:
+    index = CorpusIndex.load(given.indexes / f"{name}-minilm")
+    questions = {question.id: question for question in load_questions(given.data / name)}
+    return Retriever(index, counter=reader), questions

@@ -1,0 +1,292 @@
+"""The commands ``mio-rag plan``: show workflows, run all of them for a table of outcomes, learn to choose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mio_rag.cli.options.shared import Json, MaxTokens, spread
+from mio_rag.cli.options.workflow import ModelOptions
+from mio_rag.cli.output import open_output
+from mio_rag.errors import InputError, collect
+
+if TYPE_CHECKING:
+    from mio_rag.control.planner.features import Encoder
+    from mio_rag.control.planner.workflow import Workflow
+
+__all__ = ["plan_app"]
+
+plan_app = typer.Typer(
+    help="Workflows: which steps, in what order, by which model.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def _workflows(names: str) -> list[Workflow]:
+    from mio_rag.control.planner.named import NAMED, find_workflow
+
+    given = [name.strip() for name in names.split(",") if name.strip()] or list(NAMED)
+    found = collect(*((lambda name=name: find_workflow(name)) for name in given))
+    if twice := {w.name for w in found if sum(other.name == w.name for other in found) > 1}:
+        raise InputError(f"--workflows names {', '.join(sorted(twice))} twice")
+    return found
+
+
+def _embedder(name: str, index: Path | None) -> Encoder:
+    from mio_rag.cli.options.shared import load_embedder, load_index
+    from mio_rag.generation.hidden import PREFIX, HiddenStates
+
+    if name.startswith(PREFIX) and index is None:
+        return HiddenStates(name.removeprefix(PREFIX))
+    return load_embedder(name) if index is None else load_index(index).embedder
+
+
+@plan_app.command("show")
+def show_command(
+    workflow: Annotated[
+        str, typer.Argument(help="Name of a workflow, or a JSON file; nothing: list all.")
+    ] = "",
+    picture: Annotated[Path | None, typer.Option("--picture", help="Draw it: .png, .svg or .pdf.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Check a workflow, print it and draw it; or list what there is."""
+    from mio_rag.cli.show.plan import print_named
+    from mio_rag.control.planner.draw import draw_workflow, workflow_text
+    from mio_rag.control.planner.named import NAMED, find_workflow, workflow_problems
+    from mio_rag.pictures import check_figure
+
+    output = open_output(json_output)
+    if not workflow:
+        if picture is not None:
+            raise InputError("--picture needs a workflow to draw: give its name")
+        if json_output:
+            output.json({"workflows": [found.to_dict() for found in NAMED.values()]})
+        else:
+            print_named(output.console, NAMED)
+        return
+    found, _ = collect(
+        lambda: find_workflow(workflow), lambda: None if picture is None else check_figure(picture)
+    )
+    # Which models there are, and what they cost, is known where it runs.
+    if problems := workflow_problems(found, models=found.models, prices=found.models):
+        raise InputError(problems)
+    if picture is not None:
+        draw_workflow(found, picture)
+    if json_output:
+        output.json(found.to_dict())
+        return
+    output.console.print(workflow_text(found), soft_wrap=True, markup=False, highlight=False)
+    if picture is not None:
+        output.console.print(f"\npicture: {picture}", soft_wrap=True)
+
+
+@plan_app.command("outcomes")
+@spread
+def outcomes_command(
+    out: Annotated[Path, typer.Argument(help="Folder of the table; an interrupted run goes on there.")],
+    data: Annotated[
+        list[str], typer.Option("--data", help="Question set; give it once for each, with an index for each.")
+    ],
+    index: Annotated[
+        list[Path], typer.Option("--index", help="Index that the questions of the set are asked of.")
+    ],
+    generator: Annotated[str, typer.Option("--generator", help="Who answers, as in ask.")] = "extractive",
+    *,
+    workflows: Annotated[
+        str, typer.Option("--workflows", help="Comma-separated names or files. [all named ones]")
+    ] = "",
+    models: ModelOptions,
+    limit: Annotated[int, typer.Option("--limit", help="Questions of each set, drawn by seed.")] = 50,
+    budget_tokens: Annotated[int, typer.Option("--budget-tokens", help="Largest block of evidence.")] = 256,
+    max_tokens: MaxTokens = 32,
+    seed: Annotated[int, typer.Option("--seed", help="Of the questions that are drawn.")] = 0,
+    json_output: Json = False,
+) -> None:
+    """Answer every question by every workflow, and keep quality and costs as a table."""
+    from mio_rag.cli.progress import progress_bar
+    from mio_rag.cli.show.plan import print_table
+    from mio_rag.control.meter import Limits
+    from mio_rag.control.planner.collect import Source, collect_outcomes, data_hash, shuffled
+    from mio_rag.control.planner.named import workflow_problems
+    from mio_rag.control.planner.run import Kit
+    from mio_rag.control.planner.settings import Models
+    from mio_rag.corpora.load import check_source, load_questions
+    from mio_rag.generation import check_generator, make_generator
+    from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.retrieval.index import check_index
+    from mio_rag.selection.selector import Selector
+
+    output = open_output(json_output)
+    if len(data) != len(index):
+        raise InputError(
+            f"{len(data)} question sets and {len(index)} indexes: give one --index for each --data"
+        )
+    if limit < 1:
+        raise InputError(f"--limit={limit} must be >= 1")
+    chosen, settings, *_ = collect(
+        lambda: _workflows(workflows),
+        models.settings,
+        lambda: check_generator(generator),
+        *((lambda source=source: check_source(source)) for source in data),
+        *((lambda folder=folder: check_index(folder)) for folder in index),
+    )
+    told = {"models": tuple(settings.models), "prices": tuple(settings.prices), "depth": settings.depth}
+    if problems := [p for w in chosen for p in workflow_problems(w, **told)]:
+        raise InputError(problems)
+    reader = make_generator(generator)
+    opened = Models(settings.models)
+    try:
+        sources = []
+        for name, folder in zip(data, index, strict=True):
+            corpus = CorpusIndex.load(folder)
+            kit = Kit(
+                Retriever(corpus, counter=reader), Selector(), opened, settings,
+                Limits(40, 20_000, 1e6), max_tokens,
+            )  # fmt: skip
+            questions = shuffled(load_questions(name), limit, seed)
+            sources.append(Source(Path(name).name, questions, kit, data_hash(corpus, load_questions(name))))
+        total = sum(len(source.questions) for source in sources)
+        with progress_bar("answering", total) as advance:
+            table = collect_outcomes(
+                out, sources, chosen, reader, budget_tokens=budget_tokens,
+                progress=lambda name, done, of: advance(1, name),
+            )  # fmt: skip
+    finally:
+        reader.close()
+        opened.close()
+    if json_output:
+        output.json({"questions": len(table), "workflows": list(table.actions), "table": str(out)})
+        return
+    print_table(output.console, table)
+    output.console.print(f"\ntable: {out / 'outcomes.parquet'}", soft_wrap=True)
+
+
+@plan_app.command("train")
+def train_command(
+    folder: Annotated[Path, typer.Argument(help="Folder that `plan outcomes` wrote.")],
+    out: Annotated[Path, typer.Option("--out", help="The planner's file: .safetensors.")],
+    method: Annotated[str, typer.Option("--method", help="regression or ppo.")] = "regression",
+    mode: Annotated[
+        str, typer.Option("--mode", help="once: choose a workflow; again: look after every executor.")
+    ] = "once",
+    alpha: Annotated[
+        str, typer.Option("--alpha", help="With ppo: comma-separated prices to train for.")
+    ] = "0.1",
+    cost: Annotated[str, typer.Option("--cost", help="What is counted: tokens or dollars.")] = "tokens",
+    updates: Annotated[int, typer.Option("--updates", help="With ppo: most rounds of training.")] = 150,
+    seed: Annotated[int, typer.Option("--seed", help="Of the split and of training.")] = 0,
+    test: Annotated[float, typer.Option("--test", help="Share of the questions held out, in [0, 1).")] = 0.4,
+    embedder: Annotated[
+        str,
+        typer.Option("--embedder", help="As for index; or hidden:FILE.gguf: its last hidden state."),
+    ] = "minilm",
+    index: Annotated[
+        Path | None, typer.Option("--index", help="Instead of --embedder: an index, whose embedder is taken.")
+    ] = None,
+    workflow_file: Annotated[
+        list[str] | None, typer.Option("--workflow-file", help="JSON of a workflow in the table; repeatable.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", help="With ppo: an interrupted training goes on there."),
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Learn from a table of outcomes which workflow to choose for which question."""
+    from mio_rag.cli.options.shared import numbers
+    from mio_rag.cli.progress import progress_bar
+    from mio_rag.cli.show.plan import print_points
+    from mio_rag.control.planner.judge import fixed_points, frontier
+    from mio_rag.control.planner.policy import write_planner
+    from mio_rag.control.planner.ppo import PPOSettings
+    from mio_rag.control.planner.train import read_table, split_of, train_planner
+
+    output = open_output(json_output)
+    if not 0 <= test < 1:
+        raise InputError(f"--test={test:g} must be in [0, 1)")
+    prices = numbers("--alpha", alpha)
+    settings = PPOSettings(alphas=prices, updates=updates, seed=seed)
+    table = read_table(folder, _embedder(embedder, index), workflow_file or ())
+    learned, held = split_of(table.outcomes, test, seed)
+    with progress_bar("training", updates if method == "ppo" else 1) as advance:
+        made = train_planner(
+            table, learned, method=method, mode=mode, cost=cost, ppo=settings, checkpoint=checkpoint,
+            progress=lambda update, reward: advance(1),
+        )  # fmt: skip
+    write_planner(made.planner, out)
+    planner = made.planner
+    points = []
+    if len(held):
+        experience = table.experience(planner.tree, planner.features, held, planner.unit, planner.cost)
+        asked = prices if method == "ppo" else (0.0, 0.05, 0.1, 0.2, 0.5)
+        points = [*fixed_points(experience, asked[0]), *frontier(planner, experience, asked)]
+    if json_output:
+        output.json(
+            {
+                "file": str(out), "learned_from": len(learned), "held_out": len(held),
+                "unit": planner.unit, "points": [point.to_dict() for point in points], "curve": made.curve,
+            }
+        )  # fmt: skip
+        return
+    output.console.print(f"learned from {len(learned)} questions, held out {len(held)}; a cost of 1 is "
+                         f"{planner.unit:.4g} {planner.cost}")  # fmt: skip
+    if points:
+        print_points(output.console, points)
+    output.console.print(f"\nplanner: {out}", soft_wrap=True)
+
+
+@plan_app.command("evaluate")
+def evaluate_command(
+    planner: Annotated[Path, typer.Argument(help="File that `plan train` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="Folder that `plan outcomes` wrote.")],
+    alpha: Annotated[str, typer.Option("--alpha", help="Comma-separated prices.")] = "0,0.05,0.1,0.2,0.5",
+    held_out: Annotated[
+        bool, typer.Option("--held-out/--all", help="Only the questions that training has not seen.")
+    ] = True,
+    seed: Annotated[int, typer.Option("--seed", help="Of the split in training.")] = 0,
+    test: Annotated[float, typer.Option("--test", help="Share held out in training.")] = 0.4,
+    embedder: Annotated[
+        str,
+        typer.Option("--embedder", help="As for index; or hidden:FILE.gguf: its last hidden state."),
+    ] = "minilm",
+    index: Annotated[
+        Path | None, typer.Option("--index", help="Instead of --embedder: an index, whose embedder is taken.")
+    ] = None,
+    workflow_file: Annotated[
+        list[str] | None, typer.Option("--workflow-file", help="JSON of a workflow in the table; repeatable.")
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Replay a planner on a table of outcomes: quality and cost at every price, against fixed workflows."""
+    import numpy as np
+
+    from mio_rag.cli.options.shared import numbers
+    from mio_rag.cli.show.plan import print_points
+    from mio_rag.control.planner.judge import fixed_points, frontier
+    from mio_rag.control.planner.policy import read_planner
+    from mio_rag.control.planner.train import read_table, split_of
+
+    output = open_output(json_output)
+    prices = numbers("--alpha", alpha)
+    found = read_planner(planner)
+    for price in prices:
+        found.checked_alpha(price)
+    table = read_table(folder, _embedder(embedder, index), workflow_file or ())
+    if table.embedder != found.embedder:
+        raise InputError(f"the planner was trained with embedder {found.embedder}, here is {table.embedder}")
+    places = split_of(table.outcomes, test, seed)[1] if held_out else np.arange(len(table.outcomes))
+    if not len(places):
+        raise InputError("no question is held out: raise --test, or give --all")
+    if [w.sha256 for w in table.workflows] != [w.sha256 for w in found.tree.workflows]:
+        names = ", ".join(w.name for w in found.tree.workflows)
+        raise InputError(f"the planner chooses among other workflows than the table holds: {names}")
+    experience = table.experience(found.tree, found.features, places, found.unit, found.cost)
+    points = [*fixed_points(experience, prices[0]), *frontier(found, experience, prices)]
+    if json_output:
+        output.json({"questions": len(places), "points": [point.to_dict() for point in points]})
+        return
+    output.console.print(f"{len(places)} questions; a cost of 1 is {found.unit:.4g} {found.cost}")
+    print_points(output.console, points)

@@ -1,0 +1,43 @@
+"""What steps cost, in tokens or in dollars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mio_rag.control.costs import Prices
+from mio_rag.control.planner.settings import WorkflowSettings
+from mio_rag.control.planner.trace import PlanStep
+from mio_rag.errors import InputError
+
+__all__ = ["COSTS", "dollars", "spent_on"]
+
+#: What costs may be counted in.
+COSTS = ("tokens", "dollars")
+
+
+def dollars(steps: Iterable[PlanStep], settings: WorkflowSettings) -> float | None:
+    """What the tokens of steps cost; None where a model that was asked has no price."""
+    prices = Prices(settings.prices)
+    each = [
+        prices.of(step.model or "reader", call.prompt_tokens, call.completion_tokens)
+        for step in steps
+        for call in step.calls
+    ]
+    known = [price for price in each if price is not None]
+    return sum(known) if settings.prices and len(known) == len(each) else None
+
+
+def spent_on(steps: Iterable[PlanStep], cost: str, settings: WorkflowSettings) -> float:
+    """What steps have cost, in that unit.
+
+    Raises
+    ------
+    InputError
+        For dollars without the price of a model that was asked.
+    """
+    if cost == "tokens":
+        return float(sum(c.prompt_tokens + c.completion_tokens for step in steps for c in step.calls))
+    found = dollars(steps, settings)
+    if found is None:
+        raise InputError("a model that was asked has no price: give --model-price for each, and for reader")
+    return found

@@ -1,0 +1,267 @@
+"""A learned planner: what it chooses between, what it sees, how it decides; its file; its replay on a table.
+
+Deciding takes numpy alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.control.planner.experience import SEEN, Experience
+from mio_rag.control.planner.features import WORDING, QuestionFeatures
+from mio_rag.control.planner.named import nested
+from mio_rag.control.planner.regression import Regression
+from mio_rag.control.planner.tree import Tree
+from mio_rag.control.planner.workflow import Workflow
+from mio_rag.control.weights import Weights, read_weights, write_weights
+from mio_rag.errors import DataError, InputError
+
+__all__ = ["KIND", "VERSION", "Network", "Planner", "read_planner", "write_planner"]
+
+KIND, VERSION = "planner", 1
+_FITTED = ("mean", "scale", "weights", "bias")
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+
+class Scorer(Protocol):
+    """What decides."""
+
+    def scores(self, tree: Tree, observed: FloatArray, place: int, alpha: float) -> FloatArray:
+        """How much is to be said for every child of a place, shape (n, children)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A small network with tanh layers; its outputs are places of the tree.
+
+    Parameters
+    ----------
+    layers : sequence of (weights, bias)
+        Of shapes (d_in, d_out) and (d_out,); the first takes what is seen, the place and alpha.
+    """
+
+    layers: Sequence[tuple[FloatArray, FloatArray]]
+
+    def logits(self, x: FloatArray) -> FloatArray:
+        """Outputs, shape (n, places)."""
+        for weights, bias in self.layers[:-1]:
+            x = np.tanh(x @ weights + bias)
+        weights, bias = self.layers[-1]
+        return x @ weights + bias
+
+    def scores(self, tree: Tree, observed: FloatArray, place: int, alpha: float) -> FloatArray:
+        """Probabilities of the children of a place, shape (n, children)."""
+        logits = self.logits(network_input(tree, observed, np.full(len(observed), place), alpha))
+        chosen = logits[:, tree.branches[place].children]
+        powers = np.exp(chosen - chosen.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True), dtype=np.float64)
+
+
+def network_input(
+    tree: Tree, observed: FloatArray, places: IntArray, alpha: float | FloatArray
+) -> FloatArray:
+    """What a network is given: what is seen, where in the tree, and the price."""
+    where = np.zeros((len(observed), len(tree.branches)))
+    where[np.arange(len(observed)), places] = 1.0
+    price = np.broadcast_to(np.asarray(alpha, dtype=np.float64), (len(observed),))
+    return np.hstack([observed, where, np.sqrt(price)[:, None] * 2])
+
+
+@dataclass(frozen=True, eq=False)
+class RegressionScorer:
+    """Scores of a `Regression`: a child is worth as much as the best workflow behind it."""
+
+    regression: Regression
+
+    def scores(self, tree: Tree, observed: FloatArray, place: int, alpha: float) -> FloatArray:
+        """Predicted utility of every child, shape (n, children)."""
+        worth = self.regression.worth(observed, place, alpha)
+        children = [tree.branches[child].leaves for child in tree.branches[place].children]
+        return np.stack([worth[:, leaves].max(axis=1) for leaves in children], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """A policy over workflows.
+
+    Parameters
+    ----------
+    features : QuestionFeatures
+    alphas : tuple of float
+        Prices that it was trained for, rising; between them it may be asked too. Empty: any price.
+    unit : float
+        How much of `cost` counts as 1.
+    cost : {"tokens", "dollars"}
+        What is counted.
+    embedder : str
+        Fingerprint of what embeds questions; blank: none is needed.
+    method : str
+    about : mapping
+        Where it comes from.
+    """
+
+    tree: Tree
+    features: QuestionFeatures
+    scorer: Scorer
+    method: str
+    unit: float
+    alphas: tuple[float, ...] = ()
+    embedder: str = ""
+    cost: str = "tokens"
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def checked_alpha(self, alpha: float | None) -> float:
+        """The price to decide at; by default the one it was trained for.
+
+        Raises
+        ------
+        InputError
+            For a price that is none, or that it was not trained for.
+        """
+        if alpha is None:
+            if len(self.alphas) == 1:
+                return self.alphas[0]
+            raise InputError("this planner decides at any price: say --alpha, for instance .1")
+        if not 0 <= alpha < math.inf:
+            raise InputError(f"alpha={alpha!r} must be finite and >= 0")
+        if self.alphas and not self.alphas[0] - 1e-9 <= alpha <= self.alphas[-1] + 1e-9:
+            span = " to ".join(f"{a:g}" for a in dict.fromkeys((self.alphas[0], self.alphas[-1])))
+            raise InputError(f"alpha={alpha:g}: this planner was trained for {span}; train one for it")
+        return float(alpha)
+
+    def choose(self, observed: FloatArray, place: int, alpha: float) -> tuple[int, FloatArray]:
+        """The child to go to from a place, and the scores of all children."""
+        children = self.tree.branches[place].children
+        if len(children) == 1:
+            return children[0], np.ones(1)
+        scores = self.scorer.scores(self.tree, observed[None, :], place, alpha)[0]
+        return children[int(np.argmax(scores))], scores
+
+    def replay(self, experience: Experience, alpha: float) -> IntArray:
+        """The workflow that it comes to on each question of a table, shape (n,).
+
+        Raises
+        ------
+        InputError
+            If the table is of other workflows.
+        """
+        if [w.sha256 for w in experience.tree.workflows] != [w.sha256 for w in self.tree.workflows]:
+            raise InputError(
+                "this planner was trained for other workflows "
+                f"({', '.join(w.name for w in self.tree.workflows)}): train it on this table"
+            )
+        n = len(experience)
+        at, ended = np.zeros(n, dtype=np.intp), np.full(n, -1, dtype=np.intp)
+        for branch in self.tree.branches:  # parents come before their children
+            here = np.flatnonzero(at == branch.place)
+            if branch.ends is not None:
+                ended[here] = branch.ends
+            elif len(branch.children) == 1:
+                at[here] = branch.children[0]
+            elif len(here):
+                observed = experience.observed[here, branch.place]
+                scores = self.scorer.scores(self.tree, observed, branch.place, alpha)
+                at[here] = np.array(branch.children)[np.argmax(scores, axis=1)]
+        return ended
+
+
+def inner_hashes(workflows: Sequence[Workflow]) -> dict[str, str]:
+    """Named workflows that others run, by name: what they are is part of what was learned."""
+    found: dict[str, str] = {}
+    open_ = list(workflows)
+    while open_:
+        for _, inner in nested(open_.pop()):
+            if isinstance(inner, Workflow) and inner.name not in found:
+                found[inner.name] = inner.sha256
+                open_.append(inner)
+    return found
+
+
+def write_planner(planner: Planner, path: Path) -> None:
+    """Write a planner to a file, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written.
+    """
+    arrays: dict[str, NDArray[Any]] = dict(planner.features.arrays())
+    if isinstance(planner.scorer, RegressionScorer):
+        fitted = planner.scorer.regression
+        for name in _FITTED:
+            arrays[f"regression.{name}"] = getattr(fitted, name)
+    elif isinstance(planner.scorer, Network):
+        for k, (weights, bias) in enumerate(planner.scorer.layers):
+            arrays[f"network.{k}.weights"], arrays[f"network.{k}.bias"] = weights, bias
+    else:
+        raise InputError(f"a planner that decides by {type(planner.scorer).__name__} cannot be kept")
+    about = {
+        "method": planner.method,
+        "mode": planner.tree.mode,
+        "workflows": [workflow.to_dict() for workflow in planner.tree.workflows],
+        "inner": inner_hashes(planner.tree.workflows),
+        "alphas": list(planner.alphas),
+        "unit": planner.unit,
+        "cost": planner.cost,
+        "embedder": planner.embedder,
+        "seen": list(SEEN),
+        "wording": list(WORDING),
+    }
+    write_weights(Weights(KIND, VERSION, arrays, about, dict(planner.about)), path)
+
+
+def read_planner(path: str | Path) -> Planner:
+    """Read what `write_planner` wrote.
+
+    Raises
+    ------
+    DataError
+        If there is no such file, it is none of a planner or damaged, or what it was trained for has changed.
+    """
+    given = read_weights(path, KIND, VERSION)
+    about = given.about
+    try:
+        workflows = [Workflow.from_dict(data) for data in about["workflows"]]
+        tree = Tree(workflows, about["mode"])
+        features = QuestionFeatures.of_arrays(given.arrays)
+        scorer: Scorer
+        if about["method"] == "regression":
+            mean, scale, weights, bias = (given.arrays[f"regression.{name}"] for name in _FITTED)
+            scorer = RegressionScorer(Regression(mean, scale, weights, bias, tree.mask()))
+        else:
+            depth = sum(name.endswith(".weights") and name.startswith("network.") for name in given.arrays)
+            names = [f"network.{k}" for k in range(depth)]
+            scorer = Network([(given.arrays[f"{n}.weights"], given.arrays[f"{n}.bias"]) for n in names])
+        changed = [
+            name for name, digest in about["inner"].items() if inner_hashes(workflows).get(name) != digest
+        ]
+        if changed or about["seen"] != list(SEEN) or about["wording"] != list(WORDING):
+            raise DataError(
+                f"'{path}' was trained for other workflows or signals ({', '.join(changed) or 'signals'} "
+                "changed since): train it anew"
+            )
+        return Planner(
+            tree,
+            features,
+            scorer,
+            str(about["method"]),
+            float(about["unit"]),
+            tuple(float(alpha) for alpha in about["alphas"]),
+            str(about["embedder"]),
+            str(about["cost"]),
+            given.provenance,
+        )
+    except (KeyError, TypeError, InputError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"'{path}' is damaged: {error}") from error

@@ -1,0 +1,377 @@
+"""Proximal policy optimisation of a small network over the tree of decisions.
+
+Clipped, with generalised advantages, an entropy bonus, a value head and minibatches [1]. Executors take
+differing time: the discount over a step of cost t is gamma ** t, as in semi-Markov decision processes [2],
+with t in the unit of costs. Training ends early where the reward on questions set aside no longer rises.
+torch trains; `mio_rag.control.planner.policy.Network` decides with numpy.
+
+[1] Schulman et al., Proximal policy optimization algorithms, arXiv 1707.06347.
+[2] Sutton, Precup, Singh, Between MDPs and semi-MDPs, Artificial Intelligence 112, 1999.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.control.planner.experience import Experience
+from mio_rag.control.planner.policy import Network, network_input
+from mio_rag.control.weights import Weights, read_weights, write_weights
+from mio_rag.errors import InputError, require
+
+__all__ = ["PPOSettings", "Trained", "train_ppo"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+_KIND, _VERSION = "planner training", 1
+
+
+@dataclass(frozen=True)
+class PPOSettings:
+    """How a network is trained.
+
+    Parameters
+    ----------
+    alphas : tuple of float
+        Prices; each episode draws one, and the network sees it.
+    updates : int
+        Most rounds of collecting and learning.
+    episodes : int
+        Of a round.
+    patience : int
+        Rounds without a better held-out reward after which it ends.
+    held_out : float
+        Share of the questions that rewards are checked on.
+    gamma, lam : float
+        Discount over a cost of 1, and of advantages.
+    """
+
+    alphas: tuple[float, ...] = (0.1,)
+    hidden: int = 64
+    updates: int = 150
+    episodes: int = 512
+    epochs: int = 4
+    minibatch: int = 256
+    rate: float = 3e-3
+    clip: float = 0.2
+    entropy: float = 0.02
+    value: float = 0.5
+    gamma: float = 0.995
+    lam: float = 0.95
+    patience: int = 40
+    held_out: float = 0.2
+    decay: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not self.alphas or any(not 0 <= alpha < math.inf for alpha in self.alphas):
+            problems.append(f"alphas={self.alphas!r}: give at least one price, finite and >= 0")
+        for name in ("hidden", "updates", "episodes", "epochs", "minibatch", "patience"):
+            if getattr(self, name) < 1:
+                problems.append(f"{name}={getattr(self, name)!r} must be >= 1")
+        for name in ("rate", "clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                problems.append(f"{name}={getattr(self, name)!r} must be > 0")
+        for name in ("entropy", "value", "decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                problems.append(f"{name}={getattr(self, name)!r} must be >= 0")
+        for name in ("gamma", "lam"):
+            if not 0 < getattr(self, name) <= 1:
+                problems.append(f"{name}={getattr(self, name)!r} must be in (0, 1]")
+        if not 0 <= self.held_out < 1:
+            problems.append(f"held_out={self.held_out!r} must be in [0, 1)")
+        if problems:
+            raise InputError(problems)
+        object.__setattr__(self, "alphas", tuple(sorted(float(alpha) for alpha in self.alphas)))
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A network, with its learning curve.
+
+    Parameters
+    ----------
+    curve : list of (update, reward in training, held-out reward, entropy)
+    """
+
+    network: Network
+    curve: list[tuple[int, float, float, float]] = field(default_factory=list)
+    best: float = -math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """Steps of all episodes of a round."""
+
+    x: FloatArray
+    mask: NDArray[np.bool_]
+    action: IntArray
+    logprob: FloatArray
+    advantage: FloatArray
+    target: FloatArray
+
+
+def train_ppo(
+    experience: Experience,
+    settings: PPOSettings | None = None,
+    *,
+    checkpoint: Path | None = None,
+    progress: Callable[[int, float], None] | None = None,
+) -> Trained:
+    """Train a network on a table.
+
+    Parameters
+    ----------
+    checkpoint : Path, optional
+        Written every ten rounds; a later call with the same settings and table goes on there, and comes to
+        the same network as one that was never interrupted.
+    progress : callable, optional
+        Called with the round and the held-out reward.
+
+    Raises
+    ------
+    InputError
+        For fewer than 10 questions, or a checkpoint of another training.
+    MissingExtraError
+        Without torch.
+    """
+    if len(experience) < 10:
+        raise InputError(f"{len(experience)} questions are too few to learn from: give at least 10")
+    require("torch", "retrieval", "training by proximal policy optimisation")
+    trainer = _Trainer(experience, settings or PPOSettings())
+    if checkpoint is not None and checkpoint.exists():
+        trainer.resume(checkpoint)
+    while not trainer.finished:
+        held = trainer.round()
+        if progress is not None:
+            progress(trainer.update, held)
+        if checkpoint is not None and (trainer.update % 10 == 0 or trainer.finished):
+            trainer.keep(checkpoint)
+    return Trained(Network(trainer.best_layers), trainer.curve, trainer.best)
+
+
+class _Trainer:
+    """The state of a training; everything that later rounds depend on can be kept and read."""
+
+    def __init__(self, experience: Experience, settings: PPOSettings) -> None:
+        import torch
+
+        self.settings, self.tree, self.torch = settings, experience.tree, torch
+        self.rng = np.random.default_rng(settings.seed)
+        order = np.random.default_rng(settings.seed).permutation(len(experience))
+        held = int(settings.held_out * len(experience))
+        # Without questions set aside the reward of the training questions decides when to end.
+        self.held = experience.where(order[:held]) if held else experience
+        self.train = experience.where(order[held:]) if held else experience
+        p, d = len(self.tree.branches), experience.observed.shape[2]
+        self.children = np.zeros((p, p), dtype=bool)
+        for branch in self.tree.branches:
+            self.children[branch.place, branch.children] = True
+        self.ends = np.array([-1 if b.ends is None else b.ends for b in self.tree.branches])
+        wide = settings.hidden
+        draw = np.random.default_rng([settings.seed, 1])
+        self.parameters: list[Any] = []
+        # The policy head begins near zero: every action is about as likely at first.
+        for into, out, size in ((d + p + 1, wide, 1.0), (wide, wide, 1.0), (wide, p, 0.01), (wide, 1, 1.0)):
+            weights = draw.normal(size=(into, out)) * size / math.sqrt(into)
+            self.parameters += [self._tensor(weights), self._tensor(np.zeros(out))]
+        for parameter in self.parameters:
+            parameter.requires_grad_(True)
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=settings.rate, weight_decay=settings.decay)
+        self.update, self.best, self.best_at = 0, -math.inf, 0
+        self.curve: list[tuple[int, float, float, float]] = []
+        self.best_layers = self.layers()
+
+    def _tensor(self, array: FloatArray) -> Any:
+        return self.torch.tensor(np.asarray(array), dtype=self.torch.float64)
+
+    @property
+    def finished(self) -> bool:
+        return self.update >= self.settings.updates or self.update - self.best_at >= self.settings.patience
+
+    def layers(self) -> list[tuple[FloatArray, FloatArray]]:
+        """The policy, without the value head."""
+        arrays = [parameter.detach().numpy().copy() for parameter in self.parameters[:6]]
+        return [(arrays[0], arrays[1]), (arrays[2], arrays[3]), (arrays[4], arrays[5])]
+
+    def forward(self, x: Any) -> tuple[Any, Any]:
+        """Logits and values."""
+        w1, b1, w2, b2, wp, bp, wv, bv = self.parameters
+        hidden = self.torch.tanh(self.torch.tanh(x @ w1 + b1) @ w2 + b2)
+        return hidden @ wp + bp, (hidden @ wv + bv)[:, 0]
+
+    def round(self) -> float:
+        """Collect episodes, learn from them, check on the questions set aside."""
+        batch, reward = self.collect()
+        entropy = self.learn(batch)
+        self.update += 1
+        held = self.held_reward()
+        if held > self.best + 1e-6:
+            self.best, self.best_at, self.best_layers = held, self.update, self.layers()
+        self.curve.append((self.update, reward, held, entropy))
+        return held
+
+    def held_reward(self) -> float:
+        """Mean reward of the likeliest actions, over the prices."""
+        from mio_rag.control.planner.features import QuestionFeatures
+        from mio_rag.control.planner.policy import Planner
+
+        none = np.zeros(0)
+        features = QuestionFeatures(none, np.zeros((0, 0)), none, none)
+        planner = Planner(self.tree, features, Network(self.layers()), "ppo", 1.0)
+        rewards = [
+            self.held.reward(planner.replay(self.held, alpha), alpha).mean() for alpha in self.settings.alphas
+        ]
+        return float(np.mean(rewards))
+
+    def collect(self) -> tuple[_Batch, float]:
+        """Episodes by the policy as it is, all at once, step by step."""
+        s, n = self.settings, self.settings.episodes
+        question = self.rng.integers(len(self.train), size=n)
+        alpha = self.rng.choice(np.array(s.alphas), size=n)
+        at = np.zeros(n, dtype=np.intp)
+        steps: list[dict[str, Any]] = []
+        live = np.arange(n)
+        total = np.zeros(n)
+        while len(live):
+            here, asked = at[live], question[live]
+            mask = self.children[here]
+            decided = mask.sum(axis=1) > 1
+            x = network_input(self.tree, self.train.observed[asked, here], here, alpha[live])
+            with self.torch.no_grad():
+                logits, value = self.forward(self._tensor(x))
+            logits, value = np.where(mask, logits.numpy(), -np.inf), value.numpy()
+            shifted = logits - logits.max(axis=1, keepdims=True)
+            logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+            action = np.argmax(logs + self.rng.gumbel(size=logs.shape), axis=1)
+            took = self.train.step_cost[asked, action]
+            reward = -alpha[live] * took
+            ended = self.ends[action]
+            over = ended >= 0
+            reward[over] += self.train.quality[asked[over], ended[over]]
+            total[live] += reward
+            steps.append(
+                {"live": live, "x": x, "mask": mask, "action": action, "value": value, "reward": reward,
+                 "logprob": logs[np.arange(len(live)), action], "over": over, "decided": decided,
+                 "discount": s.gamma ** np.maximum(took, 0.0)}
+            )  # fmt: skip
+            at[live] = action
+            live = live[~over]
+        return self._advantages(steps, n), float(total.mean())
+
+    def _advantages(self, steps: list[dict[str, Any]], n: int) -> _Batch:
+        """Generalised advantages from the end backwards; places with nothing to decide teach nothing."""
+        following, next_value = np.zeros(n), np.zeros(n)
+        for step in reversed(steps):
+            live, on = step["live"], ~step["over"]
+            later = step["discount"] * on
+            delta = step["reward"] + later * next_value[live] - step["value"]
+            step["advantage"] = delta + later * self.settings.lam * following[live]
+            following[live], next_value[live] = step["advantage"], step["value"]
+        joined = {
+            name: np.concatenate([step[name] for step in steps])
+            for name in ("x", "mask", "action", "logprob", "advantage", "value", "decided")
+        }
+        kept = joined["decided"]
+        advantage, value = joined["advantage"][kept], joined["value"][kept]
+        return _Batch(
+            joined["x"][kept], joined["mask"][kept], joined["action"][kept], joined["logprob"][kept],
+            advantage, advantage + value,
+        )  # fmt: skip
+
+    def learn(self, batch: _Batch) -> float:
+        """Several epochs of clipped steps over minibatches; the entropy that is left."""
+        torch, s, n = self.torch, self.settings, len(batch.action)
+        scale = batch.advantage.std() + 1e-8
+        advantage = (batch.advantage - batch.advantage.mean()) / scale
+        x, old = self._tensor(batch.x), self._tensor(batch.logprob)
+        gain, target = self._tensor(advantage), self._tensor(batch.target)
+        closed, action = torch.tensor(~batch.mask), torch.tensor(batch.action)
+        left = 1 - self.update / s.updates
+        for group in self.optimizer.param_groups:
+            group["lr"] = s.rate * max(left, 0.05)
+        entropies = []
+        for _ in range(s.epochs):
+            order = self.rng.permutation(n)
+            for start in range(0, n, s.minibatch):
+                rows = torch.tensor(order[start : start + s.minibatch])
+                logits, value = self.forward(x[rows])
+                logs = torch.log_softmax(logits.masked_fill(closed[rows], -1e9), dim=1)
+                ratio = torch.exp(logs.gather(1, action[rows, None])[:, 0] - old[rows])
+                clipped = torch.clamp(ratio, 1 - s.clip, 1 + s.clip)
+                surrogate = torch.minimum(ratio * gain[rows], clipped * gain[rows]).mean()
+                entropy = -(logs.exp() * logs.masked_fill(closed[rows], 0)).sum(dim=1).mean()
+                error = ((value - target[rows]) ** 2).mean()
+                loss = -surrogate - s.entropy * left * entropy + s.value * error
+                self.optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(self.parameters, 0.5)
+                self.optimizer.step()
+                entropies.append(float(entropy.detach()))
+        return float(np.mean(entropies))
+
+    def keep(self, path: Path) -> None:
+        """Write everything that later rounds depend on."""
+        state = self.optimizer.state_dict()["state"]
+        arrays: dict[str, NDArray[Any]] = {}
+        for k, parameter in enumerate(self.parameters):
+            arrays[f"parameter.{k}"] = parameter.detach().numpy().copy()
+            for name in ("exp_avg", "exp_avg_sq", "step"):
+                arrays[f"{name}.{k}"] = np.atleast_1d(state[k][name].numpy().copy())
+        for k, (weights, bias) in enumerate(self.best_layers):
+            arrays[f"best.{k}.weights"], arrays[f"best.{k}.bias"] = weights, bias
+        about = {
+            "settings": asdict(self.settings), "data": self._data(), "update": self.update,
+            "best": self.best, "best_at": self.best_at, "curve": self.curve,
+            "rng": self.rng.bit_generator.state,
+        }  # fmt: skip
+        write_weights(Weights(_KIND, _VERSION, arrays, about), path)
+
+    def _data(self) -> str:
+        from hashlib import sha256
+
+        digest = sha256()
+        for part in (self.train, self.held):
+            for array in (part.observed, part.step_cost, part.quality):
+                digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def resume(self, path: Path) -> None:
+        """Go on from what was kept."""
+        import json
+
+        given = read_weights(path, _KIND, _VERSION)
+        about = given.about
+        same = json.loads(json.dumps(asdict(self.settings)))
+        if about["settings"] != same or about["data"] != self._data():
+            raise InputError(
+                f"'{path}' was kept by a training with other settings or another table: remove it, or name "
+                "another file"
+            )
+        torch = self.torch
+        for k, parameter in enumerate(self.parameters):
+            parameter.data = torch.tensor(given.arrays[f"parameter.{k}"])
+        state = self.optimizer.state_dict()
+        state["state"] = {
+            k: {
+                "exp_avg": torch.tensor(given.arrays[f"exp_avg.{k}"]),
+                "exp_avg_sq": torch.tensor(given.arrays[f"exp_avg_sq.{k}"]),
+                "step": torch.tensor(given.arrays[f"step.{k}"][0]),
+            }
+            for k in range(len(self.parameters))
+        }
+        self.optimizer.load_state_dict(state)
+        self.update, self.best, self.best_at = about["update"], about["best"], about["best_at"]
+        self.curve = [tuple(row) for row in about["curve"]]
+        self.rng.bit_generator.state = about["rng"]
+        self.best_layers = [
+            (given.arrays[f"best.{k}.weights"], given.arrays[f"best.{k}.bias"]) for k in range(3)
+        ]

@@ -1,0 +1,120 @@
+"""What branches that run side by side may spend together, and the meter of one of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from mio_rag.control.costs import Call, Costs
+from mio_rag.control.meter import LimitReached, Limits, Meter, Replies, Reply
+from mio_rag.generation import Generator, Prompt
+from mio_rag.generation.protocol import CHOICE_TOKENS
+from mio_rag.types import Answer
+
+__all__ = ["BranchMeter", "Purse"]
+
+
+@dataclass(eq=False)
+class Purse:
+    """Tokens, steps and seconds of one question, shared by all branches.
+
+    A call holds the most that it may take before it is made, so that calls side by side never exceed the
+    limit together. What is set aside for the answer only the answer may use.
+
+    Parameters
+    ----------
+    reserve : int
+        Tokens set aside for the answer.
+    """
+
+    limits: Limits
+    reserve: int
+    spent: int = 0
+    held: int = 0
+    steps: int = 0
+    remembered: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        if self.limits.tokens < self.reserve:
+            raise LimitReached(f"{self.limits.tokens} tokens")
+
+    @property
+    def seconds(self) -> float:
+        """Since the question was taken up, as if every reply had been waited for."""
+        return time.perf_counter() - self._started + self.remembered
+
+    def step(self) -> None:
+        """Begin one more executor that asks a model, or raise `LimitReached`."""
+        with self._lock:
+            if self.steps >= self.limits.steps:
+                raise LimitReached(f"{self.limits.steps} steps")
+            self.steps += 1
+
+    def check(self) -> None:
+        """Raise `LimitReached` if nothing more may begin."""
+        if self.seconds >= self.limits.seconds:
+            raise LimitReached(f"{self.limits.seconds:g} seconds")
+
+    def hold(self, tokens: int, final: bool) -> None:
+        """Set so many tokens aside for a call, or raise `LimitReached`."""
+        with self._lock:
+            reserve = 0 if final else self.reserve
+            if self.spent + self.held + tokens + reserve > self.limits.tokens:
+                raise LimitReached(f"{self.limits.tokens} tokens")
+            self.held += tokens
+
+    def settle(self, held: int, spent: int, remembered: float) -> None:
+        """A call has ended: what it held is free, what it took is spent."""
+        with self._lock:
+            self.held -= held
+            self.spent += spent
+            self.remembered += remembered
+
+
+class BranchMeter(Meter):
+    """A meter with books of its own and a purse in common with others.
+
+    Parameters
+    ----------
+    purse : Purse
+        What may be spent.
+    """
+
+    def __init__(self, generator: Generator, purse: Purse, replies: Replies) -> None:
+        super().__init__(generator, purse.limits, 0, replies, Costs())
+        self._purse = purse
+        self.asking: tuple[str, int, int, float] | None = None  # part, prompt, longest reply, since when
+
+    def generate(self, part: str, prompt: Prompt, max_tokens: int, *, final: bool = False) -> Answer:
+        """As `Meter.generate`, from the common purse; the final answer may use what is set aside for it."""
+        with self._paid(part, prompt, max_tokens, final):
+            return super().generate(part, prompt, max_tokens, final=True)
+
+    def choose(self, part: str, prompt: Prompt, *, final: bool = False) -> Reply:
+        """As `Meter.choose`, likewise."""
+        with self._paid(part, prompt, CHOICE_TOKENS, final):
+            return super().choose(part, prompt, final=True)
+
+    @contextmanager
+    def _paid(self, part: str, prompt: Prompt, max_tokens: int, final: bool) -> Iterator[None]:
+        into = self.generator.prompt_tokens(prompt)
+        self._purse.hold(into + max_tokens, final)
+        before, told = self.tokens, self._remembered
+        self.asking = (part, into, max_tokens, time.perf_counter())
+        try:
+            yield
+        finally:
+            self.asking = None
+            self._purse.settle(into + max_tokens, self.tokens - before, self._remembered - told)
+
+    def given_up(self) -> tuple[tuple[Call, str | None], ...]:
+        """The call that is on its way, charged in full: what nobody reports is spent."""
+        if (asking := self.asking) is None:
+            return ()
+        part, into, out, since = asking
+        return ((Call(part, time.perf_counter() - since, 1, 0, into, out), self.generator.name),)

@@ -1,0 +1,124 @@
+"""The exact rival: quality and cost of every workflow regressed on what is seen; the best of Q - alpha C.
+
+One model serves every alpha. For a question, the predicted cost of what is chosen can only fall as alpha
+rises: a line in alpha for each workflow, and the upper envelope of lines is convex.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.control.planner.experience import Experience
+from mio_rag.errors import InputError
+
+__all__ = ["Regression", "fit_regression"]
+
+FloatArray = NDArray[np.float64]
+
+#: Ridge penalties, as multiples of the number of questions; the best of them is chosen out of fold.
+_PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """Predictions of quality and cost of whole workflows, at every place where there is something to decide.
+
+    Parameters
+    ----------
+    mean, scale : array, shape (p, d)
+        Of what is seen at each place.
+    weights : array, shape (2, p, d, m)
+        Of quality and cost.
+    bias : array, shape (2, p, m)
+    mask : array of bool, shape (p, m)
+        Workflows that can still be reached.
+    """
+
+    mean: FloatArray
+    scale: FloatArray
+    weights: FloatArray
+    bias: FloatArray
+    mask: NDArray[np.bool_]
+    report: dict[str, float] = field(default_factory=dict)
+
+    def predicted(self, observed: FloatArray, place: int) -> tuple[FloatArray, FloatArray]:
+        """Quality and cost of every workflow, each of shape (..., m)."""
+        x = (observed - self.mean[place]) / self.scale[place]
+        quality, cost = (x @ self.weights[k, place] + self.bias[k, place] for k in (0, 1))
+        return quality, np.maximum(cost, 0.0)
+
+    def worth(self, observed: FloatArray, place: int, alpha: float) -> FloatArray:
+        """Predicted quality less alpha times cost, shape (..., m); -inf for what can no longer be reached."""
+        quality, cost = self.predicted(observed, place)
+        return np.where(self.mask[place], quality - alpha * cost, -np.inf)
+
+
+def fit_regression(experience: Experience, *, folds: int = 5, seed: int = 0) -> Regression:
+    """Fit by ridge regression, shrunk by what predictions are worth out of fold.
+
+    At every place all workflows that can still be reached are predicted from what is seen there. A slope in
+    [0, 1], the same for all workflows of a place, scales predictions around each workflow's mean so that they
+    are calibrated on questions that they were not fitted on; 0 leaves the best fixed workflow.
+
+    Raises
+    ------
+    InputError
+        For fewer than 10 questions.
+    """
+    n, tree = len(experience), experience.tree
+    if n < 10:
+        raise InputError(f"{n} questions are too few to learn from: give at least 10")
+    p, m, d = len(tree.branches), len(tree.workflows), experience.observed.shape[2]
+    fold = np.random.default_rng(seed).permutation(n) % min(folds, n)
+    mean, scale = np.zeros((p, d)), np.ones((p, d))
+    weights, bias = np.zeros((2, p, d, m)), np.zeros((2, p, m))
+    slopes = []
+    for place in tree.decisions:
+        x = experience.observed[:, place]
+        mean[place], spread = x.mean(axis=0), x.std(axis=0)
+        scale[place] = np.where(spread > 1e-9, spread, 1.0)
+        z = (x - mean[place]) / scale[place]
+        reached = tree.branches[place].leaves
+        for k, y in enumerate((experience.quality, experience.cost)):
+            best: tuple[float, float, float] = (np.inf, _PENALTIES[-1], 0.0)
+            for penalty in _PENALTIES:
+                predicted = _out_of_fold(z, y[:, reached], fold, penalty * n)
+                error, slope = _calibrated(predicted, y[:, reached], fold)
+                best = min(best, (error, penalty, slope))
+            _, penalty, slope = best
+            fitted, offset = _ridge(z, y[:, reached], penalty * n)
+            weights[k, place][:, reached], bias[k, place, reached] = slope * fitted, offset
+            slopes.append(slope)
+    report = {"slope": float(np.mean(slopes)) if slopes else 0.0}
+    return Regression(mean, scale, weights, bias, tree.mask(), report)
+
+
+def _ridge(z: FloatArray, y: FloatArray, penalty: float) -> tuple[FloatArray, FloatArray]:
+    """Weights and means; the columns of z are centred."""
+    center, offset = z.mean(axis=0), y.mean(axis=0)
+    zc = z - center
+    weights = np.linalg.solve(zc.T @ zc + penalty * np.eye(z.shape[1]), zc.T @ (y - offset))
+    return weights, offset - center @ weights
+
+
+def _out_of_fold(z: FloatArray, y: FloatArray, fold: NDArray[np.intp], penalty: float) -> FloatArray:
+    """Predictions for the questions of each fold, less the mean of what they were fitted on."""
+    found = np.zeros_like(y)
+    for k in np.unique(fold):
+        train = fold != k
+        weights, offset = _ridge(z[train], y[train], penalty)
+        found[~train] = z[~train] @ weights + offset - y[train].mean(axis=0)
+    return found
+
+
+def _calibrated(predicted: FloatArray, y: FloatArray, fold: NDArray[np.intp]) -> tuple[float, float]:
+    """Squared error out of fold after scaling, and the slope in [0, 1] that makes it least."""
+    rest = np.zeros_like(y)
+    for k in np.unique(fold):
+        rest[fold == k] = y[fold == k] - y[fold != k].mean(axis=0)
+    power = float((predicted**2).sum())
+    slope = float(np.clip((predicted * rest).sum() / power, 0, 1)) if power > 1e-12 else 0.0
+    return float(((rest - slope * predicted) ** 2).sum()), slope

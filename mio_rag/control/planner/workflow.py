@@ -1,0 +1,346 @@
+"""A workflow: a small graph of executors, in JSON, checked before it runs.
+
+    {"name": "rewrite-first",
+     "nodes": {"query": {"do": "rewrite"},
+               "found": {"do": "retrieve", "from": ["query"]},
+               "read": {"do": "select", "from": ["found"], "token_price": 0.0005},
+               "answer": {"do": "answer", "from": ["read"], "model": "strong"}},
+     "answer": "answer"}
+
+A node takes what the nodes in "from" give; which of it is what follows from the types. "after" names nodes
+that run before it and give it nothing. "model" names a generator, "seconds" a time limit. Everything else is
+a setting of the executor; see `mio_rag.control.steps.executors`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from mio_rag.control.steps.executors import EXECUTORS
+from mio_rag.errors import InputError, choose
+from mio_rag.reading import parse_json, read_text
+
+__all__ = ["NESTED", "Node", "Workflow", "chain", "read_workflow"]
+
+#: Settings that hold another workflow.
+NESTED = ("workflow", "otherwise")
+_OWN = ("do", "from", "after", "model", "seconds")
+_QUESTION = "question"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One use of an executor.
+
+    Parameters
+    ----------
+    id : str
+        Its name in the workflow.
+    do : str
+        The executor.
+    takes, after : tuple of str
+        Nodes whose results it takes; nodes that merely come before it.
+    model : str or None
+        Which generator is asked; None: the reader.
+    seconds : float or None
+        It is given up after so long.
+    settings : mapping
+        Of the executor.
+    """
+
+    id: str
+    do: str
+    takes: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    model: str | None = None
+    seconds: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, without the name."""
+        data: dict[str, Any] = {"do": self.do}
+        for name, value in (("from", list(self.takes)), ("after", list(self.after))):
+            if value:
+                data[name] = value
+        for name, one in (("model", self.model), ("seconds", self.seconds)):
+            if one is not None:
+                data[name] = one
+        for name, setting in self.settings.items():
+            data[name] = setting.to_dict() if isinstance(setting, Workflow) else setting
+        return data
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """A graph of executors without cycles, whose every edge is well-typed.
+
+    Parameters
+    ----------
+    name : str
+    nodes : tuple of Node
+    answer : str
+        The node that gives the answer.
+
+    Raises
+    ------
+    InputError
+        With everything that is wrong with it: unknown executors, nodes and settings, edges of the wrong type,
+        cycles, nodes that nothing comes of.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    answer: str
+
+    def __post_init__(self) -> None:
+        problems = [f"workflow '{self.name}': {problem}" for problem in self._problems()]
+        if problems:
+            raise InputError(problems)
+        order = {node_id: place for place, node_id in enumerate(self._sorted())}
+        object.__setattr__(self, "nodes", tuple(sorted(self.nodes, key=lambda node: order[node.id])))
+
+    def _sorted(self) -> list[str]:
+        """Names of the nodes, each after what it needs; of what could be either way, as they are written."""
+        sorter = TopologicalSorter({node.id: (*node.takes, *node.after) for node in self.nodes})
+        sorter.prepare()
+        places = {node.id: place for place, node in enumerate(self.nodes)}
+        order: list[str] = []
+        ready: list[str] = []
+        while sorter.is_active():
+            ready = sorted([*ready, *sorter.get_ready()], key=places.__getitem__)
+            order.append(ready.pop(0))
+            sorter.done(order[-1])
+        return order
+
+    def _problems(self) -> list[str]:
+        known = {node.id: node for node in self.nodes}
+        problems = [f"node '{i}' is there twice" for i in known if sum(n.id == i for n in self.nodes) > 1]
+        if not self.nodes:
+            problems.append("it has no nodes: give at least one that answers")
+        if self.answer not in known:
+            problems.append(f"its answer is '{self.answer}', which is no node: name the node that answers")
+        elif (last := known[self.answer]).do in EXECUTORS and EXECUTORS[last.do].gives != "answer":
+            problems.append(
+                f"its answer is node '{last.id}', which gives {_a(EXECUTORS[last.do].gives)}: name one that "
+                "gives an answer"
+            )
+        for node in self.nodes:
+            problems += [f"node '{node.id}' {problem}" for problem in _node_problems(node, known)]
+        try:
+            tuple(TopologicalSorter({n.id: (*n.takes, *n.after) for n in self.nodes}).static_order())
+        except CycleError as error:
+            problems.append(f"nodes wait for each other: {' -> '.join(reversed(error.args[1]))}")
+        used = self._used(known)
+        problems += [
+            f"node '{i}' leads nowhere: take it from another node, name it in 'after', or remove it"
+            for i in known
+            if self.answer in known and i not in used
+        ]
+        return problems
+
+    def _used(self, known: Mapping[str, Node]) -> set[str]:
+        used, open_ = set[str](), [self.answer]
+        while open_:
+            if (name := open_.pop()) in known and name not in used:
+                used.add(name)
+                open_ += [*known[name].takes, *known[name].after]
+        return used
+
+    @classmethod
+    def from_dict(cls, data: Any, name: str = "") -> Workflow:
+        """The workflow of plain data.
+
+        Raises
+        ------
+        InputError
+            With everything that is wrong with it, nested workflows included.
+        """
+        if not isinstance(data, Mapping):
+            raise InputError(f"a workflow is a JSON object with 'nodes' and 'answer', not {data!r:.80}")
+        called = str(data.get("name") or name or "unnamed")
+        nodes, problems = [], []
+        if unknown := sorted(set(data) - {"name", "nodes", "answer"}):
+            problems.append(f"workflow '{called}' has {', '.join(unknown)}: it has name, nodes and answer")
+        given = data.get("nodes")
+        if not isinstance(given, Mapping):
+            raise InputError([*problems, f"workflow '{called}' has no object 'nodes': name -> what it does"])
+        for key, told in given.items():
+            try:
+                nodes.append(_node(str(key), told))
+            except InputError as error:
+                problems += [f"workflow '{called}': {problem}" for problem in error.problems]
+        try:
+            made = cls(called, tuple(nodes), str(data.get("answer", "answer")))
+        except InputError as error:
+            problems += error.problems
+        if problems:
+            raise InputError(problems)
+        return made
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "name": self.name,
+            "nodes": {node.id: node.to_dict() for node in self.nodes},
+            "answer": self.answer,
+        }
+
+    def node(self, name: str) -> Node:
+        """The node of a name."""
+        return next(node for node in self.nodes if node.id == name)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the generators that it asks beside the reader, those of workflows inside it included."""
+        own = [node.model for node in self.nodes if node.model is not None]
+        return tuple(dict.fromkeys([*own, *(m for inner in self.inner for m in inner.models)]))
+
+    @property
+    def inner(self) -> tuple[Workflow, ...]:
+        """Workflows written inside it; those that it names are not among them."""
+        settings = [value for node in self.nodes for value in node.settings.values()]
+        return tuple(value for value in settings if isinstance(value, Workflow))
+
+    def signatures(self) -> tuple[str, ...]:
+        """Of each node what its result depends on: equal ones of two workflows give equal results."""
+        signed: dict[str, str] = {}
+        for node in self.nodes:
+            told = {**node.to_dict(), "from": [signed[name] for name in node.takes]}
+            told.pop("after", None)
+            for name in NESTED:
+                if isinstance(told.get(name), dict):
+                    told[name] = {k: v for k, v in told[name].items() if k != "name"}
+            signed[node.id] = sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+        return tuple(signed[node.id] for node in self.nodes)
+
+    @property
+    def sha256(self) -> str:
+        """Of everything but its name."""
+        data = {key: value for key, value in self.to_dict().items() if key != "name"}
+        return sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def _node(name: str, told: Any) -> Node:
+    """A node of plain data; only its form is checked here."""
+    if not isinstance(told, Mapping):
+        raise InputError(f"node '{name}' is {told!r:.60}, not an object with 'do'")
+    problems, lists = [], {}
+    if not isinstance(told.get("do"), str):
+        problems.append(f"node '{name}' says not what to do: give 'do', one of {', '.join(EXECUTORS)}")
+    for key in ("from", "after"):
+        value = told.get(key, [])
+        value = [value] if isinstance(value, str) else value
+        if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+            problems.append(f"node '{name}': '{key}' is {value!r:.60}, not a list of names of nodes")
+            value = []
+        lists[key] = tuple(one for one in value if key == "after" or one != _QUESTION)
+    settings = {key: value for key, value in told.items() if key not in _OWN}
+    for key in NESTED:
+        if isinstance(settings.get(key), Mapping):
+            try:
+                settings[key] = Workflow.from_dict(settings[key], f"{name}.{key}")
+            except InputError as error:
+                problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return Node(
+        name, told["do"], lists["from"], lists["after"], told.get("model"), told.get("seconds"), settings
+    )
+
+
+def _node_problems(node: Node, known: Mapping[str, Node]) -> list[str]:
+    problems = [
+        f"waits for '{name}', which is no node"
+        for name in dict.fromkeys((*node.takes, *node.after))
+        if name not in known
+    ]
+    if node.model is not None and (not isinstance(node.model, str) or not node.model.strip()):
+        problems.append(f"has model {node.model!r}: give the name of a generator")
+    if node.seconds is not None and not (
+        isinstance(node.seconds, (int, float)) and not isinstance(node.seconds, bool)
+        and 0 < node.seconds < math.inf
+    ):  # fmt: skip
+        problems.append(f"has seconds={node.seconds!r}: it must be > 0")
+    if node.do not in EXECUTORS:
+        return [*problems, f"is to do '{node.do}', which is unknown: {choose(node.do, EXECUTORS)}"]
+    executor = EXECUTORS[node.do]
+    if node.model is not None and not executor.asks:
+        problems.append(f"has a model, but {node.do} asks none: remove it")
+    counts = dict.fromkeys(executor.takes, 0)
+    for name in node.takes:
+        given = EXECUTORS[known[name].do].gives if name in known and known[name].do in EXECUTORS else None
+        if given is not None and given not in counts:
+            accepted = ", ".join(executor.takes)
+            problems.append(f"takes {_a(given)} from '{name}', but {node.do} takes only {accepted}")
+        elif given is not None:
+            counts[given] += 1
+    for kind, (least, most) in executor.takes.items():
+        if counts[kind] < least:
+            problems.append(f"needs {_a(kind)}: {node.do} cannot do without; add a node that gives it")
+        if counts[kind] > most:
+            problems.append(f"takes {counts[kind]} of type {kind}: {node.do} takes at most {most}")
+    for name, value in node.settings.items():
+        if name not in executor.settings:
+            said = ", ".join(executor.settings) or "none"
+            problems.append(f"has a setting '{name}': settings of {node.do} are {said}")
+        elif not isinstance(value, Workflow) and (wrong := executor.settings[name](value)) is not None:
+            problems.append(f"has {name}={value!r}: it {wrong}")
+    missing = [name for name in executor.needs if name not in node.settings]
+    return problems + [f"lacks '{name}': {node.do} cannot do without" for name in missing]
+
+
+def _a(kind: str) -> str:
+    plural = {"questions", "facts", "passages"}
+    return kind if kind in plural else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def chain(name: str, *steps: str | Mapping[str, Any]) -> Workflow:
+    """A workflow of steps in a row: each takes the last result of every type that it can take.
+
+    Parameters
+    ----------
+    *steps : str or mapping
+        An executor, or one with settings, as nodes are written without "from".
+
+    Raises
+    ------
+    InputError
+        As `Workflow`.
+
+    Examples
+    --------
+    >>> chain("plain", "retrieve", "select", "answer").answer
+    'answer'
+    """
+    nodes: dict[str, dict[str, Any]] = {}
+    last: dict[str, str] = {}
+    for step in steps:
+        told = {"do": step} if isinstance(step, str) else dict(step)
+        do = str(told.get("do"))
+        key = do if do not in nodes else f"{do}-{sum(n['do'] == do for n in nodes.values()) + 1}"
+        executor = EXECUTORS.get(do)
+        takes = [last[kind] for kind in executor.takes if kind in last] if executor is not None else []
+        nodes[key] = {**told, "from": takes}
+        if executor is not None:
+            last[executor.gives] = key
+    answer = last.get("answer", next(reversed(nodes), ""))
+    return Workflow.from_dict({"name": name, "nodes": nodes, "answer": answer})
+
+
+def read_workflow(path: str | Path) -> Workflow:
+    """The workflow of a JSON file.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, it is no JSON, or no workflow; with everything that is wrong.
+    """
+    file = Path(path)
+    return Workflow.from_dict(parse_json(read_text(file), str(file)), file.stem)

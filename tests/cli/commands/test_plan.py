@@ -1,0 +1,167 @@
+"""``mio-rag plan`` and ``ask --workflow``."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mio_rag.control.planner.named import NAMED
+from tests.cli.running import here
+
+QUESTION = "Which metal melts at the higher temperature, rhenium or tungsten?"
+
+
+def test_show_lists_prints_and_draws(tmp_path: Path) -> None:
+    listed = here("plan", "show")
+    assert listed.returncode == 0
+    assert all(name in listed.stdout for name in NAMED)
+    picture = tmp_path / "plan.svg"
+    shown = here("plan", "show", "decompose-serial", "--picture", picture)
+    assert "summarise: summarise [each -> answer] = the answer" in shown.stdout
+    assert "<svg" in picture.read_text()[:2000]
+    told = json.loads(here("plan", "show", "plain", "--json").stdout)
+    assert told == NAMED["plain"].to_dict()
+
+
+def test_show_names_every_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "w.json"
+    path.write_text(json.dumps({"nodes": {"a": {"do": "fly"}, "answer": {"do": "select"}}}))
+    done = here("plan", "show", path)
+    assert done.returncode == 2
+    assert "is to do 'fly', which is unknown" in done.stderr
+    assert "needs a pool" in done.stderr
+    assert "gives passages: name one that gives an answer" in done.stderr
+    assert here("plan", "show", "plain", "--picture", tmp_path / "x.txt").returncode == 2
+    assert here("plan", "show", "--picture", tmp_path / "x.png").returncode == 2
+
+
+def test_ask_follows_a_workflow(index: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    done = here("ask", index, QUESTION, "--workflow", "plain", "--trace", trace)
+    assert done.returncode == 0, done.stderr
+    assert "workflow plain" in done.stdout
+    assert json.loads(trace.read_text())["kind"] == "workflow"
+    told = json.loads(here("ask", index, QUESTION, "--workflow", "plain", "--json").stdout)
+    assert [step["action"] for step in told["trace"]["steps"]] == ["retrieve", "select", "answer"]
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps({"nodes": {"answer": {"do": "answer", "model": "other"}}}))
+    refused = here("ask", index, QUESTION, "--workflow", own)
+    assert refused.returncode == 2
+    assert "asks model 'other'" in refused.stderr
+    unpriced = here("ask", index, QUESTION, "--workflow", own, "--model", "other=extractive")
+    assert "model 'other' has no price" in unpriced.stderr
+    price = ("--model-price", "other=1,2")
+    given = here("ask", index, QUESTION, "--workflow", own, "--model", "other=extractive", *price)
+    assert given.returncode == 0, given.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--workflow", "plane"), "workflow 'plane' is unknown: did you mean 'plain'?"),
+        (("--workflow", "plain", "--controller", "mdp"), "exclude each other"),
+        (("--model", "a=extractive"), "no effect without a workflow"),
+        (("--workflow", "plain", "--model", "a"), "--model a: give NAME=VALUE"),
+        (("--workflow", "plain", "--model-price", "a=1"), "must be two numbers"),
+        (("--workflow", "plain", "--model", "a=nonsense"), "'nonsense' is not known"),
+    ],
+)
+def test_bad_options_are_refused(index: Path, arguments: tuple[str, ...], said: str) -> None:
+    done = here("ask", index, QUESTION, *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_outcomes_are_a_table_and_go_on(index: Path, tmp_path: Path) -> None:
+    out = tmp_path / "table"
+    common = ("--data", "demo", "--index", index, "--workflows", "no-retrieval,plain,search-parts")
+    done = here("plan", "outcomes", out, *common, "--limit", 2)
+    assert done.returncode == 0, done.stderr
+    rows = (out / "rows.jsonl").read_text().splitlines()
+    assert len(rows) == 6
+    again = here("plan", "outcomes", out, *common, "--limit", 3, "--json")
+    assert json.loads(again.stdout)["questions"] == 3
+    assert (out / "rows.jsonl").read_text().splitlines()[:6] == rows
+    (out / "rows.jsonl").write_text("\n".join([*rows, rows[0][:50]]))  # killed while it wrote
+    assert here("plan", "outcomes", out, *common, "--limit", 2).returncode == 0
+    other = here("plan", "outcomes", out, *common, "--limit", 2, "--budget-tokens", 100)
+    assert other.returncode == 2
+    assert "another budget_tokens" in other.stderr
+
+
+@pytest.fixture(scope="module")
+def table(index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Outcomes of three workflows on bundled questions."""
+    out = tmp_path_factory.mktemp("plan") / "table"
+    names = "no-retrieval,plain,search-parts"
+    done = here(
+        "plan", "outcomes", out, "--data", "demo", "--index", index, "--workflows", names, "--limit", 24
+    )
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.mark.parametrize(
+    ("method", "mode"), [("regression", "once"), ("regression", "again"), ("ppo", "again")]
+)
+def test_a_planner_is_trained_judged_and_asked(
+    method: str, mode: str, table: Path, index: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "planner.safetensors"
+    done = here(
+        "plan", "train", table, "--out", file, "--method", method, "--mode", mode, "--updates", 3,
+        "--index", index, "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["learned_from"] + told["held_out"] == 24
+    assert {point["name"] for point in told["points"]} >= {"plain", "oracle", "planner"}
+    assert len(told["curve"]) == (3 if method == "ppo" else 0)
+    judged = here("plan", "evaluate", file, table, "--alpha", "0.1", "--index", index)
+    assert judged.returncode == 0, judged.stderr
+    assert "oracle" in judged.stdout
+    asked = here("ask", index, QUESTION, "--planner", file, "--alpha", 0.1, "--json")
+    assert asked.returncode == 0, asked.stderr
+    trace = json.loads(asked.stdout)["trace"]
+    assert trace["settings"]["planner"] == {"method": method, "mode": mode, "alpha": 0.1}
+    assert trace["workflow"]["name"] in ("no-retrieval", "plain", "search-parts")
+    assert trace["choice_of"]
+    assert "plan" in trace["parts"]
+
+
+def test_a_planner_is_a_contender(table: Path, index: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "planner.safetensors", tmp_path / "run"
+    assert here("plan", "train", table, "--out", file, "--index", index).returncode == 0
+    done = here(
+        "evaluate", "demo", "--index", index, "--limit", 3, "--methods", "none", "--out", out,
+        "--controllers", "workflow:plain,planner@0,planner@5", "--planner", file, "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    methods = {entry["method"] for entry in json.loads(done.stdout)["summary"]}
+    assert methods == {"workflow:plain", "planner@0", "planner@5"}
+
+
+def test_planners_are_refused_where_they_do_not_fit(table: Path, index: Path, tmp_path: Path) -> None:
+    file = tmp_path / "planner.safetensors"
+    assert here("plan", "train", table, "--out", file, "--index", index).returncode == 0
+
+    def refused(*arguments: object) -> str:
+        done = here(*arguments)
+        assert done.returncode == 2, done.stdout
+        return done.stderr
+
+    assert "say --alpha" in refused("ask", index, QUESTION, "--planner", file)
+    assert "must be finite and >= 0" in refused("ask", index, QUESTION, "--planner", file, "--alpha", -1)
+    assert "no effect without --planner" in refused("ask", index, QUESTION, "--alpha", 1)
+    assert "does not exist" in refused("ask", index, QUESTION, "--planner", tmp_path / "x", "--alpha", 1)
+    assert "exclude each other" in refused("ask", index, QUESTION, "--planner", file, "--workflow", "plain")
+    assert "holds no outcomes" in refused("plan", "train", tmp_path, "--out", file, "--index", index)
+    assert "--test=1" in refused("plan", "train", table, "--out", file, "--test", 1)
+    assert "method 'luck' is unknown" in refused(
+        "plan", "train", table, "--out", file, "--method", "luck", "--index", index
+    )
+    other = tmp_path / "other"
+    names = ("--workflows", "plain,brief")
+    common = ("--data", "demo", "--index", index, "--limit", 12)
+    assert here("plan", "outcomes", other, *common, *names).returncode == 0
+    assert "among other workflows" in refused("plan", "evaluate", file, other, "--index", index)

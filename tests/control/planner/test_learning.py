@@ -1,0 +1,172 @@
+"""Policies on tables whose optimum is known: both learners find it, and neither invents what is not there."""
+
+import dataclasses
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mio_rag.control.planner.features import WORDING, QuestionFeatures, wording
+from mio_rag.control.planner.named import NAMED
+from mio_rag.control.planner.policy import Planner, RegressionScorer, read_planner, write_planner
+from mio_rag.control.planner.ppo import PPOSettings, train_ppo
+from mio_rag.control.planner.regression import fit_regression
+from mio_rag.control.planner.tree import Tree
+from mio_rag.errors import DataError, InputError
+from tests.control.planner.synthetic import best, table
+
+FEATURES = QuestionFeatures.fit(["Who?", "What is it?"], np.eye(2), axes=0)
+
+
+def planner(experience, scorer, method="regression", alphas=()) -> Planner:  # type: ignore[no-untyped-def]
+    return Planner(experience.tree, FEATURES, scorer, method, 300.0, alphas)
+
+
+def regressed(experience) -> Planner:  # type: ignore[no-untyped-def]
+    return planner(experience, RegressionScorer(fit_regression(experience)))
+
+
+def test_a_tree_parts_where_workflows_differ() -> None:
+    names = ("plain", "verify-or-parts", "plain-then-serial", "no-retrieval")
+    tree = Tree([NAMED[name] for name in names], "again")
+    root = tree.branches[0]
+    assert sorted(len(tree.branches[c].leaves) for c in root.children) == [1, 3]
+    # retrieve, select and answer are common; then one ends, one verifies, one goes on.
+    common = [b for b in tree.branches if len(b.leaves) == 3]
+    assert len(common) == 3
+    assert len(common[-1].children) == 3
+    assert {b.ends for b in tree.branches} == {None, 0, 1, 2, 3}
+    assert len(Tree([NAMED[name] for name in names], "once").branches) == 5
+    with pytest.raises(InputError, match="keep one"):
+        Tree([NAMED["plain"], dataclasses.replace(NAMED["plain"], name="again")], "again")
+    with pytest.raises(InputError, match="mode 'twice' is unknown"):
+        Tree([NAMED["plain"]], "twice")
+
+
+@pytest.mark.parametrize("mode", ["once", "again"])
+def test_the_regression_finds_the_optimum(mode: str) -> None:
+    train, test = table(300, mode), table(300, mode, seed=1)
+    found = regressed(train)
+    reward = test.reward(found.replay(test, 0.1), 0.1).mean()
+    assert reward > 0.97 * best(test, 0.1)
+    fixed = max((test.quality - 0.1 * test.cost).mean(axis=0))
+    assert reward > fixed + 0.1
+
+
+def test_cost_falls_as_the_price_rises() -> None:
+    train, test = table(200, seed=2), table(200, seed=3)
+    found = regressed(train)
+    rows = np.arange(len(test))
+    costs = [test.cost[rows, found.replay(test, alpha)].mean() for alpha in np.linspace(0, 1, 41)]
+    assert all(later <= earlier + 1e-12 for earlier, later in pairwise(costs))
+    assert costs[0] > costs[-1]
+
+
+def test_without_a_signal_the_best_fixed_workflow_remains() -> None:
+    train, test = table(200, told=0.0, seed=4), table(400, told=0.0, seed=5)
+    found = regressed(train)
+    fixed = max((test.quality - 0.1 * test.cost).mean(axis=0))
+    assert test.reward(found.replay(test, 0.1), 0.1).mean() > fixed - 0.03
+
+
+@pytest.mark.parametrize("mode", ["once", "again"])
+def test_ppo_comes_close_to_the_regression_on_five_seeds(mode: str) -> None:
+    train, test = table(300, mode), table(300, mode, seed=1)
+    rival = test.reward(regressed(train).replay(test, 0.1), 0.1).mean()
+    for seed in range(5):
+        trained = train_ppo(train, PPOSettings(updates=30, episodes=256, seed=seed, hidden=32))
+        reward = test.reward(planner(train, trained.network, "ppo", (0.1,)).replay(test, 0.1), 0.1).mean()
+        assert reward >= 0.98 * rival, seed
+        assert len(trained.curve) <= 30
+
+
+def test_one_network_may_serve_several_prices() -> None:
+    train, test = table(200, seed=6), table(300, seed=7)
+    settings = PPOSettings(alphas=(0.0, 0.1, 0.6), updates=40, hidden=32)
+    found = planner(train, train_ppo(train, settings).network, "ppo", settings.alphas)
+    rows = np.arange(len(test))
+    costs = [test.cost[rows, found.replay(test, alpha)].mean() for alpha in settings.alphas]
+    assert costs[0] > costs[2]
+    with pytest.raises(InputError, match=r"trained for 0 to 0\.6"):
+        found.checked_alpha(0.7)
+    with pytest.raises(InputError, match="say --alpha"):
+        found.checked_alpha(None)
+    assert found.checked_alpha(0.3) == 0.3
+
+
+def test_an_interrupted_training_comes_to_the_same_network(tmp_path: Path) -> None:
+    train = table(60)
+    settings = PPOSettings(updates=25, patience=25, hidden=8, episodes=64, minibatch=32)
+    whole = train_ppo(train, settings)
+    path = tmp_path / "checkpoint.safetensors"
+
+    class Kill(Exception):
+        pass
+
+    def kill(update: int, held: float) -> None:
+        if update == 14:
+            raise Kill
+
+    with pytest.raises(Kill):
+        train_ppo(train, settings, checkpoint=path, progress=kill)
+    resumed = train_ppo(train, settings, checkpoint=path)
+    assert resumed.curve == whole.curve
+    for (a, b), (c, d) in zip(whole.network.layers, resumed.network.layers, strict=True):
+        assert np.array_equal(a, c)
+        assert np.array_equal(b, d)
+    with pytest.raises(InputError, match="other settings or another table"):
+        train_ppo(train, dataclasses.replace(settings, seed=1), checkpoint=path)
+
+
+@pytest.mark.parametrize("method", ["regression", "ppo"])
+def test_files(method: str, tmp_path: Path) -> None:
+    train = table(40, "again")
+    if method == "regression":
+        given = regressed(train)
+    else:
+        settings = PPOSettings(updates=2, hidden=8, episodes=32)
+        given = planner(train, train_ppo(train, settings).network, "ppo", (0.1,))
+    path = tmp_path / "planner.safetensors"
+    write_planner(given, path)
+    again = read_planner(path)
+    assert (again.method, again.alphas, again.unit) == (given.method, given.alphas, given.unit)
+    assert np.array_equal(again.replay(train, 0.1), given.replay(train, 0.1))
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(DataError):
+        read_planner(path)
+    other = dataclasses.replace(train, tree=Tree([NAMED["plain"], *train.tree.workflows[1:]][::-1], "once"),
+                                observed=train.observed[:, :4], step_cost=train.step_cost[:, :4])  # fmt: skip
+    with pytest.raises(InputError, match="trained for other workflows"):
+        given.replay(other, 0.1)
+
+
+def test_bad_settings_and_too_few_questions_are_refused() -> None:
+    with pytest.raises(InputError) as error:
+        PPOSettings(alphas=(), hidden=0, rate=0, gamma=0, held_out=1)
+    assert len(error.value.problems) == 5
+    with pytest.raises(InputError, match="too few"):
+        fit_regression(table(9))
+    with pytest.raises(InputError, match="too few"):
+        train_ppo(table(9))
+    bad = table(20)
+    with pytest.raises(InputError, match="not finite"):
+        dataclasses.replace(bad, quality=np.full_like(bad.quality, np.nan))
+
+
+def test_features() -> None:
+    question = "How many of Verdi's operas, in 1850, are longer than Aida?"
+    told = dict(zip(WORDING, wording(question), strict=True))
+    assert told["asks how many"] == 1
+    assert told["asks how"] == 0
+    assert told["compared"] == 1
+    assert told["digits"] == 0.5
+    assert told["commas"] == 1
+    texts = [f"Who was number {k}?" for k in range(40)]
+    vectors = np.random.default_rng(0).normal(size=(40, 12))
+    fitted = QuestionFeatures.fit(texts, vectors)
+    found = fitted.of(texts, vectors)
+    assert found.shape == (40, len(WORDING) + 10)
+    assert np.abs(found.mean(axis=0)).max() < 0.2
+    with pytest.raises(InputError, match="give one row each"):
+        QuestionFeatures.fit(texts, vectors[:3])

@@ -1,0 +1,386 @@
+"""Workflows that run: side by side, within limits, with honest books whatever fails."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mio_rag.control.controller import Failure, Outcome, Setup
+from mio_rag.control.costs import totals
+from mio_rag.control.make import check_controllers, make_controller
+from mio_rag.control.meter import Limits
+from mio_rag.control.planner.controller import WorkflowController, kit_of
+from mio_rag.control.planner.named import NAMED
+from mio_rag.control.planner.settings import Models, WorkflowSettings
+from mio_rag.control.planner.trace import PlanTrace
+from mio_rag.control.planner.workflow import Workflow, chain
+from mio_rag.control.settings import ControlSettings
+from mio_rag.control.trace import Trace
+from mio_rag.errors import InputError
+from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.types import Answer, GenerationError
+from tests.control.scripted import CHOICE, COMPARISON, SELECTOR
+
+
+def said(prompt: Prompt) -> str:
+    """A model that does what each executor asks of it."""
+    system = prompt.system
+    if system.startswith("You rewrite"):
+        return "length of the Arno and the Tiber"
+    if "one after another" in system:
+        return "1. How long is the Arno?\n2. Is #1 longer than the Tiber?"
+    if system.startswith("You break"):
+        return "How long is the Arno?\nHow long is the Tiber?"
+    if system.startswith("You check"):
+        return "No"
+    if system.startswith("You answer a question from the answers"):
+        return "the Tiber, all things considered"
+    return "B" if prompt.question.choices else f"the Tiber ({len(prompt.passages)} read)"
+
+
+class Watched(ScriptedGenerator):
+    """Says what it is told, and remembers what it was asked."""
+
+    def __init__(self, answers: Callable[[Prompt], str] = said, name: str = "watched") -> None:
+        super().__init__(answers)
+        self._name = name
+        self.asked: list[Prompt] = []
+        self.given: list[Answer] = []
+
+    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+        self.asked.append(prompt)
+        self.given.append(super()._generate(prompt, max_tokens))
+        return self.given[-1]
+
+
+def controller(
+    workflow: str | Workflow,
+    index: CorpusIndex | None,
+    models: dict[str, Any] | None = None,
+    limits: Limits | None = None,
+    **settings: Any,
+) -> WorkflowController:
+    chosen = NAMED[workflow] if isinstance(workflow, str) else workflow
+    control = ControlSettings(
+        limits=limits or Limits(), kinds={"workflow": WorkflowSettings(**settings).to_dict()}
+    )
+    retriever = None if index is None else Retriever(index, pool=4)
+    kit = kit_of(Setup(control, retriever, SELECTOR), Models(models or {}))
+    return WorkflowController("workflow:x", chosen, kit)
+
+
+def check(found: Outcome | Failure, *models: Watched) -> PlanTrace:
+    """The books are those of the generators, by part and by node; the trace can be written and read."""
+    trace = found.trace
+    assert isinstance(trace, PlanTrace)
+    given = [answer for model in models for answer in model.given]
+    for total in (found.costs.total(), _added(trace)):
+        assert total.lm_calls == len(given)
+        assert total.prompt_tokens == sum(answer.prompt_tokens for answer in given)
+        assert total.completion_tokens == sum(answer.completion_tokens for answer in given)
+    assert trace.parts == totals(found.costs.calls)
+    for path, spent in trace.by_node().items():
+        below = [s for s in trace.steps if s.node == path or s.node.startswith(f"{path}/")]
+        assert spent.prompt_tokens == sum(c.prompt_tokens for s in below for c in s.calls)
+    again = PlanTrace.from_dict(json.loads(json.dumps(trace.to_dict())))
+    assert again == trace
+    assert Trace.from_dict(json.loads(json.dumps(trace.to_dict()))).answer == trace.answer
+    return trace
+
+
+def _added(trace: PlanTrace) -> Any:
+    roots = [call for path, call in trace.by_node().items() if "/" not in path]
+    return totals([_as("all", call) for call in (*trace.opening, *roots)])["all"]
+
+
+def _as(part: str, call: Any) -> Any:
+    import dataclasses
+
+    return dataclasses.replace(call, part=part)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_named_workflow_answers_and_counts(name: str, river_index: CorpusIndex) -> None:
+    model = Watched()
+    found = controller(name, river_index).attempt(COMPARISON, model, 60)
+    trace = check(found, model)
+    assert isinstance(found, Outcome)
+    assert trace.answer
+    assert trace.dropped == ()
+    assert trace.fallback is None
+    assert trace.workflow["name"] == name
+    assert {step.node for step in trace.steps} >= {node.id for node in NAMED[name].nodes}
+    assert (found.selection is None) == (name in ("no-retrieval", "recall-parts"))
+    assert [step.step for step in trace.steps] == list(range(len(trace.steps)))
+
+
+def test_plain_is_what_ask_does(river_index: CorpusIndex) -> None:
+    from mio_rag.ask import ask
+
+    selection, answer = ask(
+        river_index, COMPARISON, ScriptedGenerator(said), SELECTOR, budget_tokens=60, pool=4, max_tokens=32
+    )
+    model = Watched()
+    found = controller("plain", river_index).attempt(COMPARISON, model, 60)
+    assert isinstance(found, Outcome)
+    assert found.reply.answer.text == answer.text
+    assert found.selection is not None
+    assert found.selection.ids == selection.ids
+
+
+def test_later_questions_of_a_series_see_earlier_answers(river_index: CorpusIndex) -> None:
+    model = Watched()
+    controller("decompose-serial", river_index).attempt(COMPARISON, model, 60)
+    second = model.asked[2]
+    assert second.question.text.startswith("Is the Tiber (")
+    assert second.passages[-1].text.startswith("- How long is the Arno? the Tiber")
+    model = Watched()
+    controller("decompose-parallel", river_index).attempt(COMPARISON, model, 60)
+    assert {p.question.text for p in model.asked[1:3]} == {"How long is the Arno?", "How long is the Tiber?"}
+    assert all(p.passages[-1].title != "Notes" for p in model.asked[1:3])
+
+
+def test_branches_really_run_side_by_side(river_index: CorpusIndex) -> None:
+    meeting = threading.Barrier(2)
+
+    def together(prompt: Prompt) -> str:
+        if prompt.question.text.startswith("How long"):
+            meeting.wait(timeout=20)  # breaks unless both are asked at once
+        return said(prompt)
+
+    trace = check(
+        controller("decompose-parallel", river_index).attempt(COMPARISON, model := Watched(together), 60),
+        model,
+    )
+    assert trace.dropped == ()
+    meeting = threading.Barrier(2)
+    both = Workflow.from_dict(
+        {
+            "name": "two",
+            "nodes": {
+                "a": {"do": "answer"},
+                "b": {"do": "answer"},
+                "v": {"do": "verify", "from": ["a"], "after": ["b"]},
+            },
+            "answer": "v",
+        }
+    )
+
+    def meets(prompt: Prompt) -> str:
+        if not prompt.system.startswith("You check"):
+            meeting.wait(timeout=20)
+        return said(prompt)
+
+    trace = check(controller(both, None).attempt(COMPARISON, model := Watched(meets), 60), model)
+    assert trace.dropped == ()
+
+
+def test_one_place_is_one_after_another(river_index: CorpusIndex) -> None:
+    inside = []
+    most = []
+
+    def counting(prompt: Prompt) -> str:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.01)
+        inside.pop()
+        return said(prompt)
+
+    found = controller("decompose-parallel", river_index, threads=1).attempt(
+        COMPARISON, Watched(counting), 60
+    )
+    assert isinstance(found, Outcome)
+    assert max(most) == 1
+
+
+def test_a_branch_that_fails_is_dropped_said_and_charged(river_index: CorpusIndex) -> None:
+    def failing(prompt: Prompt) -> str:
+        if prompt.question.text == "How long is the Arno?":
+            raise GenerationError("out of order", Answer("", 7, 3, 0.1, "watched"))
+        return said(prompt)
+
+    model = Watched(failing)
+    found = controller("decompose-parallel", river_index).attempt(COMPARISON, model, 60)
+    assert isinstance(found, Outcome)
+    trace = found.trace
+    assert isinstance(trace, PlanTrace)
+    assert [(s.node, s.dropped) for s in trace.dropped] == [
+        ("each/1/answer", "GenerationError: out of order")
+    ]
+    spent = trace.by_node()["each/1"]
+    assert (spent.prompt_tokens, spent.completion_tokens) == (7, 3)
+    assert trace.columns()["dropped"] == 1
+    assert "How long is the Tiber?" in model.asked[-1].user
+    assert "How long is the Arno?" not in model.asked[-1].user
+
+
+@pytest.mark.parametrize("error", [GenerationError("broken"), ValueError("a bug"), KeyError("x")])
+def test_whatever_an_executor_raises_costs_its_branch_alone(
+    error: Exception, river_index: CorpusIndex
+) -> None:
+    def failing(prompt: Prompt) -> str:
+        if prompt.system.startswith("You rewrite"):
+            raise error
+        return said(prompt)
+
+    trace = check(
+        controller("rewrite-first", river_index).attempt(COMPARISON, model := Watched(failing), 60), model
+    )
+    assert trace.dropped[0].node == "rewrite"
+    assert type(error).__name__ in str(trace.dropped[0].dropped)
+    assert trace.answer.startswith("the Tiber")  # the search went on with the question itself
+
+
+def test_nothing_written_is_dropped(river_index: CorpusIndex) -> None:
+    def mute(prompt: Prompt) -> str:
+        return " - \n" if prompt.system.startswith(("You break", "You rewrite")) else said(prompt)
+
+    for name, node in (("rewrite-first", "rewrite"), ("search-parts", "decompose")):
+        trace = check(controller(name, river_index).attempt(COMPARISON, model := Watched(mute), 60), model)
+        assert [s.node for s in trace.dropped] == [node]
+    trace = check(
+        controller("decompose-serial", river_index).attempt(COMPARISON, model := Watched(mute), 60), model
+    )
+    assert [s.node for s in trace.dropped] == ["decompose", "each", "summarise"]
+    assert "what it needs was dropped: facts" in str(trace.fallback)
+    assert trace.steps[-1].node == "fallback"
+    assert trace.answer == "the Tiber (0 read)"
+
+
+def test_a_model_that_never_answers_is_a_failure_with_its_costs(river_index: CorpusIndex) -> None:
+    def broken(prompt: Prompt) -> str:
+        if prompt.system.startswith("You rewrite"):
+            return said(prompt)
+        raise GenerationError("out of order")
+
+    model = Watched(broken)
+    found = controller("rewrite-first", river_index).attempt(COMPARISON, model, 60)
+    assert isinstance(found, Failure)
+    trace = check(found, model)
+    assert trace.ended == "error"
+    assert "there is no answer" in str(trace.error)
+    assert "out of order" in str(trace.error)
+    assert trace.parts["rewrite"].lm_calls == 1
+    assert found.selection is not None
+
+
+def test_an_executor_that_takes_too_long_is_given_up_and_charged(river_index: CorpusIndex) -> None:
+    release = threading.Event()
+
+    def slow(prompt: Prompt) -> str:
+        if prompt.system.startswith("You rewrite"):
+            release.wait(20)
+        return said(prompt)
+
+    workflow = chain("slow", {"do": "rewrite", "seconds": 0.2}, "retrieve", "select", "answer")
+    model = Watched(slow)
+    try:
+        # With one place the slow one must give up its own, or nobody else could begin.
+        found = controller(workflow, river_index, threads=1).attempt(COMPARISON, model, 60)
+        assert isinstance(found, Outcome)
+        trace = found.trace
+        assert isinstance(trace, PlanTrace)
+        assert trace.dropped[0].dropped == "took longer than 0.2 s"
+        spent = trace.by_node()["rewrite"]
+        assert spent.prompt_tokens == model.prompt_tokens(model.asked[0])
+        assert spent.completion_tokens == 32  # all that it might have said
+        assert spent.seconds >= 0.2
+    finally:
+        release.set()
+
+
+def test_limits_on_tokens_steps_and_time(river_index: CorpusIndex) -> None:
+    plain = Watched()
+    free = controller("decompose-parallel", river_index).attempt(COMPARISON, plain, 60)
+    everything = free.costs.total().prompt_tokens + free.costs.total().completion_tokens
+    for tokens in range(400, 1200, 100):
+        model = Watched()
+        found = controller("decompose-parallel", river_index, limits=Limits(tokens=tokens)).attempt(
+            COMPARISON, model, 60
+        )
+        trace = check(found, model)
+        assert isinstance(found, Outcome)
+        total = found.costs.total()
+        assert total.prompt_tokens + total.completion_tokens <= tokens
+        assert trace.answer
+        if tokens < everything:
+            assert any("limit of" in str(s.dropped) for s in trace.dropped)
+    model = Watched()
+    trace = check(
+        controller("decompose-parallel", river_index, limits=Limits(steps=2)).attempt(COMPARISON, model, 60),
+        model,
+    )
+    assert [s.dropped for s in trace.dropped] == ["limit of 2 steps"]
+    tight = controller("plain", river_index, limits=Limits(tokens=30)).attempt(COMPARISON, Watched(), 60)
+    assert isinstance(tight, Failure)
+    assert "is below the" in str(tight.error)
+    late = controller("rewrite-first", river_index, limits=Limits(seconds=1e-9))
+    trace = check(late.attempt(COMPARISON, model := Watched(), 60), model)
+    assert trace.dropped[0].dropped == "limit of 1e-09 seconds"
+    assert trace.answer
+
+
+def test_a_doubted_answer_goes_another_way_and_a_trusted_one_stays(river_index: CorpusIndex) -> None:
+    trace = check(
+        controller("verify-or-parts", river_index).attempt(COMPARISON, model := Watched(), 60), model
+    )
+    assert "verify/1/decompose" in {s.node for s in trace.steps}
+
+    def sure(prompt: Prompt) -> str:
+        return "Yes." if prompt.system.startswith("You check") else said(prompt)
+
+    model = Watched(sure)
+    trace = check(controller("verify-or-parts", river_index).attempt(COMPARISON, model, 60), model)
+    assert [s.node for s in trace.steps] == ["retrieve", "select", "answer", "verify"]
+
+
+def test_nodes_may_ask_other_models(river_index: CorpusIndex) -> None:
+    strong, reader = Watched(name="strong"), Watched(name="weak")
+    workflow = chain("mixed", "rewrite", "retrieve", "select", {"do": "answer", "model": "strong"})
+    found = controller(workflow, river_index, {"strong": strong}).attempt(COMPARISON, reader, 60)
+    check(found, reader, strong)
+    assert (len(reader.asked), len(strong.asked)) == (1, 1)
+    assert set(found.costs.total().tokens) == {"weak", "strong"}
+
+
+def test_choices(river_index: CorpusIndex) -> None:
+    for name in ("plain", "decompose-serial", "no-retrieval"):
+        found = controller(name, river_index).attempt(CHOICE, model := Watched(), 60)
+        assert isinstance(found, Outcome)
+        check(found, model)
+        assert (found.reply.choice, found.reply.answer.text) == (1, "The Tiber")
+
+
+def test_names_are_checked_before_anything_runs(river_index: CorpusIndex) -> None:
+    settings = ControlSettings()
+    check_controllers(["workflow:plain", "mdp"], settings, closed_book=False)
+    with pytest.raises(InputError, match="there is no corpus"):
+        check_controllers(["workflow:plain"], settings, closed_book=True)
+    with pytest.raises(InputError, match="workflow 'x' is unknown"):
+        check_controllers(["workflow:x"], settings, closed_book=False)
+    with pytest.raises(InputError, match="names no workflow"):
+        check_controllers(["workflow"], settings, closed_book=False)
+    made = make_controller("workflow:plain", Setup(retriever=Retriever(river_index, pool=4)))
+    assert made.name == "workflow:plain"
+    with pytest.raises(InputError, match="budget_tokens=0"):
+        made.attempt(COMPARISON, Watched(), 0)
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(InputError) as error:
+        WorkflowSettings({"reader": "extractive", "a": "nonsense"}, {"a": (-1, 0)}, -1, 0, 0.0)
+    said_ = str(error.value)
+    for part in (
+        "'reader' is whoever answers",
+        "'nonsense' is not known",
+        "depth=-1",
+        "threads=0",
+        "seconds",
+    ):
+        assert part in said_
+    with pytest.raises(InputError, match="wings are unknown"):
+        WorkflowSettings.of({"wings": 2})
