@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.files import make_parent, replaced
+from mio_rag.reading import parse_json
 
 __all__ = ["FORMAT", "VERSION", "Outcomes", "read_outcomes"]
 
@@ -308,7 +309,11 @@ def read_outcomes(path: str | Path) -> Outcomes:
         raise DataError(f"'{path}' does not exist: give a table of outcomes")
     try:
         table = parquet.read_table(path)
-        about = json.loads((table.schema.metadata or {}).get(FORMAT.encode(), b"null"))
+        about = parse_json(
+            (table.schema.metadata or {}).get(FORMAT.encode(), b"null"), f"'{path}'", DataError
+        )
+    except DataError:
+        raise
     except (OSError, ValueError, arrow.ArrowException) as error:
         raise DataError(f"'{path}' cannot be read as Parquet: {error}") from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.files import make_parent, replaced
+from mio_rag.reading import parse_json
 
 __all__ = ["FORMAT", "Weights", "read_weights", "write_weights"]
 
@@ -117,8 +118,10 @@ def read_weights(path: str | Path, kind: str, version: int) -> Weights:
         raise DataError(f"'{path}' does not exist: give a file of a {kind}")
     try:
         with safetensors.safe_open(str(path), framework="numpy") as file:
-            said = json.loads((file.metadata() or {}).get(FORMAT, "null"))
+            said = parse_json((file.metadata() or {}).get(FORMAT, "null"), f"'{path}'", DataError)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except DataError:
+        raise
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise DataError(f"'{path}' cannot be read, it is damaged or no file of a {kind}: {error}") from error
     if not isinstance(said, dict) or said.get("format") != FORMAT:

@@ -251,6 +251,6 @@ def test_a_trace_that_cannot_be_written_is_no_wrong_answer(
     rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
     method = Controlled(agent("fixed-0", river_index), "exact", tmp_path / "nowhere" / "traces.jsonl")
-    road = Road(None, ScriptedGenerator(said), 32)
+    road = Road(lambda _: None, ScriptedGenerator(said), 32)
     with pytest.raises(InputError, match=r"traces.jsonl' could not be written"):
         list(road.rows([rivers.questions[0]], {"a": [(method, 60)]}))
