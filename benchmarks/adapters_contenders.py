@@ -61,7 +61,9 @@ def pools(documents: int, questions: int, embedder: str) -> list[Pool]:
                 question,
                 [p.id for p in chosen],
                 [p.text for p in chosen],
-                [p.source for p in chosen],
+                [
+                    p.id for p in chosen
+                ],  # one each: not every framework hands sources on, and they would count
                 vectors[nearest],
                 query,
                 model,

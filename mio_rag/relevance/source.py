@@ -98,9 +98,9 @@ def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceMo
     links = candidates.links is not None
     by_ranks = _shipped("ranks", links)
     if any(missing(candidates, name) for name in by_ranks.features if name not in LINK_FEATURES):
-        return _shipped("scores", links), _EQUAL if len(candidates) > 1 and np.ptp(
-            given(candidates)
-        ) == 0 else _SCORES
+        scores = given(candidates)
+        alike = len(candidates) > 1 and bool((scores == scores[0]).all())
+        return _shipped("scores", links), _EQUAL if alike else _SCORES
     if not np.allclose(given(candidates), candidates.scores["dense"], rtol=0, atol=_SAME):
         return _shipped("scores", links), _REPLACED
     unused = sorted(set(candidates.scores) - {"dense", "bm25", "fused", GIVEN, MADE})
