@@ -29,8 +29,10 @@ def started_browser() -> Iterator[Any]:
         pytest.skip("no Chromium is installed: apt-get install chromium")
     with api.sync_playwright() as tools:
         browser = tools.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
+        try:
+            yield browser
+        finally:
+            browser.close()
 
 
 def served(
@@ -40,7 +42,7 @@ def served(
     pacer: Pacer | None = None,
     curve: Curve | None = None,
 ) -> Iterator[str]:
-    """The address of an index that is served until the iterator goes on."""
+    """The address of an index that is served until the iterator goes on or is closed."""
     uvicorn: Any = pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
     from mio_rag.service.app import create_app
@@ -51,11 +53,13 @@ def served(
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:  # a server that nobody stops keeps the interpreter from ending
+        server.should_exit = True
+        thread.join()
 
 
 def layout_problems(page: Any) -> list[str]:

@@ -9,7 +9,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # a tenth of a second of processor time each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import thread as pools
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,20 @@ from mio_rag.corpora.load import Dataset, load_dataset
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.types import Passage, Question
 from tests.browsing import started_browser
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """A thread that nobody stops would keep the interpreter waiting for ever: name it, and fail."""
+    held = getattr(pools, "_threads_queues", {})  # idle workers of pools end with the interpreter
+    left = [one for one in threading.enumerate() if not one.daemon and one not in held]
+    left.remove(threading.main_thread())
+    for one in left:
+        one.join(5)
+    if left := [one for one in left if one.is_alive()]:
+        names = ", ".join(f"{one.name} ({getattr(one, '_target', None)})" for one in left)
+        print(f"\nthreads that no test stopped: {names}", flush=True)
+        os._exit(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
