@@ -319,6 +319,7 @@ def _timed(asked: Asked) -> Selector:
 def _described(asked: Asked, made: Selection) -> dict[str, Any]:
     return {
         "question": asked.question,
+        "redundancy_weight": asked.selector.redundancy_weight,
         "passage_penalty": asked.selector.penalty(made.candidates),
         **made.to_dict(),
     }

@@ -260,6 +260,7 @@ class Selected(_Response):
     message: str = Field(description="of the solver; mostly empty")
     tokens_used: int
     budget_tokens: int
+    redundancy_weight: float = Field(description="as charged")
     passage_penalty: float = Field(description="as charged, where the pool decides it")
     selected_ids: list[str] = Field(description="in prompt order")
     worst_case: WorstCase | None = Field(description="where the radius is above 0")

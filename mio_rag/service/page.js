@@ -4,8 +4,15 @@
 const $ = id => document.getElementById(id);
 const DEBOUNCE = 90, SHOWN = 10, MORE = 100, DEADLINE = 3;
 const SLIDERS = ["budget", "redundancy", "penalty", "radius"];
+const BY_PRESET = ["redundancy", "penalty"];  // until somebody moves them
+const MEANS = {
+  default: "Reads what is worth its price in tokens.",
+  frugal: "A higher price: fewer tokens, some evidence is missed.",
+  thorough: "No price: the budget is filled.",
+  raw: "Scores as they are, not probabilities.",
+};
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-const state = {key: "", asked: "", answered: null, chosen: new Set(), first: true, reveal: false, all: false, data: null, open: new Set(), priced: false, call: null, timer: 0, retry: 0};
+const state = {key: "", asked: "", answered: null, chosen: new Set(), first: true, reveal: false, all: false, data: null, open: new Set(), moved: new Set(), call: null, timer: 0, retry: 0};
 
 function el(tag, attributes, ...children) {
   const node = document.createElement(tag);
@@ -28,10 +35,11 @@ function values() {
   $("penalty-value").textContent = number(Number($("penalty").value), 3);
   $("radius-value").textContent = number(Number($("radius").value), 2);
 }
+function own(name) { return state.moved.has(name) ? Number($(name).value) : null; }
 function settings() {
   return {
-    question: state.asked, budget_tokens: Number($("budget").value), redundancy_weight: Number($("redundancy").value),
-    passage_penalty: state.priced ? Number($("penalty").value) : null, radius: Number($("radius").value),
+    question: state.asked, preset: $("preset").value, budget_tokens: Number($("budget").value),
+    redundancy_weight: own("redundancy"), passage_penalty: own("penalty"), radius: Number($("radius").value),
     deadline_seconds: DEADLINE,
   };
 }
@@ -94,7 +102,8 @@ function show(data, took) {
   const left = first ? [] : [...before].filter(id => !state.chosen.has(id));
   state.first = false;
   if (state.reveal) reveal();
-  if (!state.priced) $("penalty").value = data.passage_penalty;
+  if (!state.moved.has("penalty")) $("penalty").value = data.passage_penalty;
+  if (!state.moved.has("redundancy")) $("redundancy").value = data.redundancy_weight;
   values();
   proof(data);
   if ("more" in data) more(data.more);  // answers do not include it; what is shown remains valid
@@ -253,12 +262,14 @@ $("key-form").addEventListener("submit", event => {
 });
 $("all").addEventListener("click", () => { state.all = true; lists(state.data, new Set(), new Set()); });
 for (const name of SLIDERS) $(name).addEventListener("input", later);
-$("penalty").addEventListener("input", () => { state.priced = true; });
-$("reset").addEventListener("click", () => { state.priced = false; for (const name of SLIDERS) $(name).value = $(name).defaultValue; later(); });
+for (const name of BY_PRESET) $(name).addEventListener("input", () => state.moved.add(name));
+function preset() { state.moved.clear(); $("preset-means").textContent = MEANS[$("preset").value]; later(); }
+$("preset").addEventListener("change", preset);
+$("reset").addEventListener("click", () => { $("preset").value = "default"; for (const name of SLIDERS) $(name).value = $(name).defaultValue; preset(); });
 document.addEventListener("keydown", event => {
   if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) { event.preventDefault(); $("question").focus(); }
 });
-values();
+preset();
 propose();
 tellPrice();
 fetch("health").then(response => response.json()).then(data => {

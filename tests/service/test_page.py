@@ -40,7 +40,10 @@ def chosen(page: Any) -> list[str]:
 
 
 def tops(page: Any, *names: str) -> list[float]:
-    return [page.locator(name).bounding_box()["y"] for name in names]
+    """Where they begin on the page, however far it is scrolled."""
+    return [
+        page.locator(name).evaluate("node => node.getBoundingClientRect().top + scrollY") for name in names
+    ]
 
 
 def moved(page: Any, slider: str, key: str, times: int) -> None:
@@ -82,6 +85,30 @@ def test_a_person_asks_moves_sliders_and_sees_passages_enter_and_leave(page: Any
     moved(page, "#radius", "End", 1)
     assert page.text_content("#radius-value") == "0.30"
     assert tops(page, *fixed) == before, "the layout jumped"
+
+
+def test_a_preset_decides_what_nobody_has_moved(page: Any, address: str) -> None:
+    page.goto(address)
+    page.keyboard.type(QUESTION)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(READY)
+    tokens, asked = {}, {}
+    for name in ("frugal", "thorough", "raw", "default"):
+        with page.expect_response("**/select") as replied:
+            page.select_option("#preset", name)
+        asked[name], reply = replied.value.request.post_data_json, replied.value.json()
+        tokens[name] = reply["tokens_used"]
+        page.wait_for_function(
+            "value => document.querySelector('#redundancy').value == value", arg=reply["redundancy_weight"]
+        )
+        assert (asked[name]["preset"], asked[name]["passage_penalty"]) == (name, None)
+        assert len(page.text_content("#preset-means")) > 20
+    assert tokens["frugal"] <= tokens["default"] < tokens["thorough"]
+    moved(page, "#penalty", "End", 1)
+    assert chosen(page) == []
+    with page.expect_response("**/select") as replied:
+        page.click("#reset")
+    assert replied.value.request.post_data_json == asked["default"]
 
 
 def test_a_merged_text_shows_the_borders_of_its_passages(page: Any) -> None:
