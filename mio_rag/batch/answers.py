@@ -26,6 +26,7 @@ COLUMNS = {
     "status": "string",
     "limit": "string",
     "message": "string",
+    "relevance_source": "string",
 }
 
 #: The column of a shard where texts are merged: as they are to be read, in prompt order.
@@ -67,5 +68,6 @@ def answer(job: Job, row: Row) -> dict[str, Any]:
         "status": result.status.value,
         "limit": result.limit,
         "message": result.message or None,
+        "relevance_source": None if (source := choice.formulation.source) is None else source.kind,
         **read,
     }

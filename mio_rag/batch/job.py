@@ -18,7 +18,7 @@ __all__ = ["BatchSummary", "Engine", "Group", "Job", "groups_of", "identity", "i
 
 Engine = Literal["local", "ray"]
 
-FORMAT = 1
+FORMAT = 2
 _CHUNK = 1 << 23
 _BUFFER = 1 << 20
 

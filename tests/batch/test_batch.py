@@ -83,6 +83,8 @@ def test_a_batch_chooses_what_select_chooses_and_claims_what_holds(tmp_path: Pat
         one = SELECTOR.select(candidates, 90)
         assert row["query_id"] == given["query_id"]
         assert tuple(row["selected_ids"]) == one.ids
+        assert one.relevance_source is not None
+        assert row["relevance_source"] == one.relevance_source.kind
         # Recomputed from nothing but the decision.
         program: SelectionProgram = SELECTOR.program(candidates, 90)
         x = np.zeros(len(candidates))
