@@ -35,20 +35,27 @@ def summarize(rows: Mapping[str, Columns]) -> dict[str, Any]:
 
 
 def totals(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Over all sets: mean difference, mean share of tokens, and where a row is clearly below or above."""
+    """Over all cells: mean difference, share of tokens, and where a row is clearly below or above.
+
+    `token_share` is the mean over cells, each of which counts alike; `share_of_all_tokens` divides what a row
+    reads in all cells by what their best rankings read, so that large budgets count for more.
+    """
+    cells = [entry for by_budget in results.values() for entry in by_budget.values()]
+    best = sum(entry["rows"][entry["best"]]["tokens"] for entry in cells)
     found = {}
     for name in (*BASELINES, *OURS):
-        cells = {
+        own = {
             (data, budget): entry["rows"][name]
             for data, by_budget in results.items()
             for budget, entry in by_budget.items()
         }
         found[name] = {
-            "cells": len(cells),
-            "difference": float(np.mean([cell["difference"]["mean"] for cell in cells.values()])),
-            "token_share": float(np.mean([cell["token_share"] for cell in cells.values()])),
-            "clearly_below": [f"{d} {b}" for (d, b), c in cells.items() if c["difference"]["high"] < 0],
-            "clearly_above": [f"{d} {b}" for (d, b), c in cells.items() if c["difference"]["low"] > 0],
+            "cells": len(own),
+            "difference": float(np.mean([cell["difference"]["mean"] for cell in own.values()])),
+            "token_share": float(np.mean([cell["token_share"] for cell in own.values()])),
+            "share_of_all_tokens": sum(cell["tokens"] for cell in own.values()) / best,
+            "clearly_below": [f"{d} {b}" for (d, b), c in own.items() if c["difference"]["high"] < 0],
+            "clearly_above": [f"{d} {b}" for (d, b), c in own.items() if c["difference"]["low"] > 0],
         }
     return found
 
@@ -65,10 +72,12 @@ def table(results: Mapping[str, Mapping[str, Any]], summed: Mapping[str, Any]) -
         )
         lines.append(f"{data}  (best ranking at {best})")
         lines += [f"  {name:20} {_cells(by_budget, name)}" for name in (*BASELINES, *OURS)]
-    lines += ["", "all sets and budgets: mean difference, share of tokens, cells clearly below and above"]
+    lines += ["", "all sets and budgets: mean difference, share of tokens (mean of cells, of all tokens),"]
+    lines += ["cells clearly below and above"]
     for name, entry in summed.items():
+        shares = f"{entry['token_share']:.3f}  {entry['share_of_all_tokens']:.3f}"
         lines.append(
-            f"  {name:20} {entry['difference']:+.4f}  {entry['token_share']:.3f}  "
+            f"  {name:20} {entry['difference']:+.4f}  {shares}  "
             f"{len(entry['clearly_below'])} below, {len(entry['clearly_above'])} above, of {entry['cells']}"
         )
     return "\n".join(lines)
