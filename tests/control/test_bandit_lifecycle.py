@@ -1,10 +1,7 @@
 """Off-policy estimates, recalibration, priors; and kills at any moment."""
 
-import os
-import random
-import select
-import signal
-import time
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +14,7 @@ from mio_rag.control.bandit.off_policy import off_policy
 from mio_rag.control.bandit.settings import BanditSettings
 from mio_rag.control.bandit.strategist import folded
 from mio_rag.errors import DataError, InputError
-from tests.control.bandits import STRATEGIES, asked, lived, outcome, strategist
+from tests.control.bandits import STRATEGIES, asked, lived, strategist
 
 TRUTH = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}
 
@@ -176,44 +173,11 @@ def test_insights_are_sentences_with_numbers(tmp_path: Path) -> None:
     assert any("query2doc is not worth its cost, -0.0" in text for text in told["insights"])
 
 
-def _live(path: Path, report: int, process: int) -> None:
-    """Take questions until killed; tell of each once it is certain."""
-    bandit = strategist(path, cold_start=2)
-    for number in range(200):
-        choice = asked(bandit, 1000 * process + number)
-        if bandit.record(choice, outcome(choice, TRUTH)):
-            os.write(report, f"{choice.id}\n".encode())
-
-
 def test_two_hundred_kills_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    path, rng = tmp_path / "s.sqlite", random.Random(1)
-    strategist(path).close()
-    read, write = os.pipe()
-    os.set_blocking(read, False)
-    told = b""
-    for kill in range(0, 200, 4):
-        children = []
-        for side in range(4):
-            child = os.fork()
-            if child == 0:
-                try:
-                    _live(path, write, kill + side)
-                finally:
-                    os._exit(1)
-            children.append(child)
-        try:
-            select.select([read], [], [], 3)  # at least one has come that far
-            time.sleep(0.005 * rng.random())
-        finally:
-            for child in children:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-        try:
-            while piece := os.read(read, 1 << 16):
-                told += piece
-        except BlockingIOError:
-            pass
-    finished = told.decode().split()
+    path = tmp_path / "s.sqlite"
+    command = [sys.executable, "-m", "tests.control.killed", str(path)]
+    root = Path(__file__).parents[2]
+    finished = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.split()
     bandit = strategist(path)
     with bandit.log.reading() as events:
         logged = [event.id for event in events.after(0) if event.kind == "question"]

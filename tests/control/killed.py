@@ -1,0 +1,64 @@
+"""Two hundred processes that share one log and are killed while they learn; prints what they had finished.
+
+A program of its own, since a process is forked in no time while it is small.
+"""
+
+import os
+import random
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+from tests.control.bandits import asked, outcome, strategist
+
+TRUTH = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}
+
+
+def _live(path: Path, report: int, process: int) -> None:
+    """Take questions until killed; tell of each once it is certain."""
+    bandit = strategist(path, cold_start=2)
+    for number in range(200):
+        choice = asked(bandit, 1000 * process + number)
+        if bandit.record(choice, outcome(choice, TRUTH)):
+            os.write(report, f"{choice.id}\n".encode())
+
+
+def _drained(read: int) -> bytes:
+    told = b""
+    try:
+        while piece := os.read(read, 1 << 16):
+            told += piece
+    except BlockingIOError:
+        pass
+    return told
+
+
+def main(path: Path) -> None:
+    rng = random.Random(1)
+    strategist(path).close()
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    for kill in range(0, 200, 4):
+        children = []
+        for side in range(4):
+            child = os.fork()
+            if child == 0:
+                try:
+                    _live(path, write, kill + side)
+                finally:
+                    os._exit(1)
+            children.append(child)
+        try:
+            select.select([read], [], [], 3)  # at least one has come that far
+            time.sleep(0.005 * rng.random())
+        finally:
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+        sys.stdout.write(_drained(read).decode())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
