@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mio_rag.control.bandit.agent import check_searcher, make_searcher
+from mio_rag.control.composed.controller import KIND as POLICY_KIND
 from mio_rag.control.controller import Controller, Kind, Setup
 from mio_rag.control.mdp.agent import check_agent, make_agent
 from mio_rag.control.mdp.policies import POLICIES
@@ -25,6 +26,7 @@ _KINDS: list[Kind] = [
     Kind("workflow", make_workflow, check_workflow),
     Kind("planner", make_planner, check_planner, rival=False),
     Kind("planner-lm", make_language, check_language),
+    POLICY_KIND,
 ]
 
 

@@ -13,7 +13,7 @@ from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 __all__ = ["GAUGES", "ControlSettings"]
 
 #: How an agent may know its uncertainty U; see `mio_rag.control.mdp.gauges`.
-GAUGES = ("tracked", "confidence", "evidence")
+GAUGES = ("tracked", "confidence", "evidence", "complete")
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ControlSettings:
     model : RetrievalMDP
         The decision process of retrieving, reasoning and stopping.
     gauge : str
-        How U is known where a controller's name does not say: tracked, confidence or evidence.
+        How U is known where a controller's name does not say: one of `GAUGES`.
     stop_at : float
         U at which always-reason, always-retrieve and threshold stop.
     note_tokens : int

@@ -14,6 +14,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.merging import Block, merged
+from mio_rag.relevance.complete import complete
 from mio_rag.types import Passage
 
 if TYPE_CHECKING:
@@ -197,6 +198,16 @@ class Selection:
     def texts(self) -> tuple[str, ...]:
         """Texts of what is read, in prompt order."""
         return tuple(block.passage.text for block in self.blocks)
+
+    @cached_property
+    def complete(self) -> float | None:
+        """The probability that all passages which the answer needs are among the chosen ones, in [0, 1].
+
+        None where relevance is no probability. See `mio_rag.relevance.complete`.
+        """
+        if self.relevance_source is None or self.relevance_source.kind == "given":
+            return None
+        return complete(self.candidates.relevance, self.chosen)
 
     def explain(self) -> str:
         """A plain-text account: the certificate first, then one line per candidate, chosen ones first."""

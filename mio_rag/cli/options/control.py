@@ -26,7 +26,7 @@ class AgentOptions:
         str,
         typer.Option(
             "--uncertainty",
-            help="How U is obtained: tracked by the model, or measured by confidence or evidence.",
+            help="How U is obtained: tracked by the model, or measured by confidence, evidence or complete.",
         ),
     ] = "tracked"
     mdp_config: Annotated[
@@ -114,7 +114,7 @@ class ControlOptions(AgentOptions):
         typer.Option(
             "--controllers",
             help="Comma-separated: mdp, always-reason, always-retrieve, threshold[:X], random, fixed-N; each "
-            "may end with @tracked, @confidence or @evidence; workflow:NAME, planner[@ALPHA].",
+            "may end with @tracked, @confidence, @evidence or @complete; workflow:NAME, planner[@ALPHA].",
         ),
     ] = None
     corpus: Annotated[

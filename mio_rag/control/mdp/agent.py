@@ -231,7 +231,8 @@ def make_agent(name: str, setup: Setup) -> Agent:
     Parameters
     ----------
     name : str
-        A policy, with @tracked, @confidence or @evidence or without; see `mio_rag.control.mdp.policies`.
+        A policy, with a gauge (@tracked, @confidence, @evidence, @complete) or without; see
+        `mio_rag.control.mdp.policies`.
 
     Raises
     ------

@@ -6,6 +6,8 @@ confidence   U = 1 - the geometric mean probability of the tokens of a draft ans
              (1 - p) n / (n - 1) with p the probability of the one chosen: 1 where all are equally probable. A
              draft after every action, whose cost counts
 evidence     U = 1 - the largest relevance among what is read; reasoning does not change it
+complete     U = 1 - the probability that the evidence is complete, by what is read and by what is not
+             (`mio_rag.relevance.complete`); neither does reasoning change it
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.types import GenerationError
 
-__all__ = ["Confidence", "Evidence", "Gauge", "Tracked", "draw", "make_gauge", "tracked_next"]
+__all__ = ["Complete", "Confidence", "Evidence", "Gauge", "Tracked", "draw", "make_gauge", "tracked_next"]
 
 
 class Gauge(Protocol):
@@ -83,19 +85,54 @@ class Evidence:
 
     def start(self, memory: Memory, meter: Meter) -> float:
         """Nothing is read."""
-        return self._level(memory)
+        return self.level(memory)
 
     def after(self, action: str, doubt: float, new: int, step: int, memory: Memory, meter: Meter) -> float:
         """1 - the largest relevance."""
-        return self._level(memory)
+        return self.level(memory)
 
     @staticmethod
-    def _level(memory: Memory) -> float:
+    def level(memory: Memory) -> float:
+        """U of what is read; 1 where nothing is."""
         chosen = memory.selection
         if chosen is None or not chosen.chosen:
             return 1.0
         strongest = max(float(chosen.candidates.relevance[i]) for i in chosen.chosen)
         return 1.0 - min(1.0, max(0.0, strongest))
+
+
+@dataclass(frozen=True)
+class Complete:
+    """U from what the chosen passages' probabilities cover; free of charge."""
+
+    name: str = "complete"
+
+    def start(self, memory: Memory, meter: Meter) -> float:
+        """Nothing is read."""
+        return self.level(memory)
+
+    def after(self, action: str, doubt: float, new: int, step: int, memory: Memory, meter: Meter) -> float:
+        """1 - the probability that the evidence is complete."""
+        return self.level(memory)
+
+    @staticmethod
+    def level(memory: Memory) -> float:
+        """U of what is read; 1 where nothing is.
+
+        Raises
+        ------
+        InputError
+            If relevance is no probability.
+        """
+        if memory.selection is None:
+            return 1.0
+        found = memory.selection.complete
+        if found is None:
+            raise InputError(
+                "whether the evidence is complete is told from probabilities, and relevance is as the "
+                "candidates have it: leave relevance at auto, or measure U by evidence"
+            )
+        return 1.0 - found
 
 
 @dataclass(frozen=True)
@@ -161,6 +198,8 @@ def make_gauge(
         return Tracked(model, seed)
     if name == "evidence":
         return Evidence()
+    if name == "complete":
+        return Complete()
     if name == "confidence":
         return Confidence(synthesizer, max_tokens)
     raise InputError(f"uncertainty '{name}' is unknown: choose {', '.join(GAUGES)}")

@@ -9,7 +9,7 @@ fixed-N           N actions, retrieve and reason in turns; fixed-0 answers at on
 
 The step limit binds all of them. An action that can bring nothing new is no longer open: mdp then takes the
 best of what is open, always-reason and always-retrieve stop, the others take the other action. Any name may
-end with @tracked, @confidence or @evidence: how U is known.
+end with @tracked, @confidence, @evidence or @complete: how U is known.
 """
 
 from __future__ import annotations

@@ -1,0 +1,266 @@
+"""The controller that runs a policy: one road through all five decisions, at one price, on one ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from mio_rag.allocation.pacer import FIRST_PRICE, Pacer
+from mio_rag.allocation.pacer_account import Reservation
+from mio_rag.control.bandit.chooser import Chooser, Fixed
+from mio_rag.control.bandit.settings import BanditSettings, StrategyOptions
+from mio_rag.control.bandit.strategist import Strategist, open_strategist
+from mio_rag.control.composed.again import LoopingWalk
+from mio_rag.control.composed.parts import READER
+from mio_rag.control.composed.policy import Policy
+from mio_rag.control.composed.read import read_policy
+from mio_rag.control.composed.states import States, alpha_of, read_states
+from mio_rag.control.composed.trace import PolicyStep, PolicyTrace
+from mio_rag.control.composed.walk import Equipment
+from mio_rag.control.controller import Failure, Kind, Outcome, Setup
+from mio_rag.control.meter import Replies, Reply
+from mio_rag.control.planner.controller import attempted
+from mio_rag.control.planner.planning import PlannerController
+from mio_rag.control.planner.run import Kit, Run
+from mio_rag.control.planner.settings import Models, WorkflowSettings
+from mio_rag.control.planner.trace import PlanTrace
+from mio_rag.control.planner.workflow import Workflow
+from mio_rag.control.settings import ControlSettings
+from mio_rag.control.steps.strategies import make_strategies
+from mio_rag.errors import InputError
+from mio_rag.generation import Generator, build_prompt
+from mio_rag.generation.protocol import CHOICE_TOKENS
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.types import Question
+
+__all__ = ["KIND", "Composed", "compose"]
+
+_NOTES = 208  # tokens that the runner of workflows sets aside beside evidence and answer
+
+
+@dataclass(frozen=True, eq=False)
+class Composed:
+    """Runs a policy on questions.
+
+    Parameters
+    ----------
+    name : str
+        As the ledger shows it.
+    equipment : Equipment
+    models : Models
+        Generators that workflows name, opened when they are first asked.
+    pacer : Pacer or None
+        Sets the price where the policy has a total.
+    """
+
+    name: str
+    equipment: Equipment
+    models: Models
+    pacer: Pacer | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """Who decides what."""
+        return self.equipment.policy
+
+    @property
+    def sha256(self) -> str:
+        """Of the policy with everything that its files hold."""
+        return self.equipment.states.sha256
+
+    def close(self) -> None:
+        """Close the files and models that were opened here."""
+        self.models.close()
+        if self.pacer is not None:
+            self.pacer.close()
+        if isinstance(self.equipment.chooser, Strategist):
+            self.equipment.chooser.close()
+
+    def attempt(
+        self, question: Question, generator: Generator, budget_tokens: int, replies: Replies | None = None
+    ) -> Outcome | Failure:
+        """As `Controller.attempt`; at most `budget_tokens` are read, whatever the policy allows."""
+        if budget_tokens < 1:
+            raise InputError(f"budget_tokens={budget_tokens} must be >= 1")
+        budget = min(int(budget_tokens), self.policy.limits.evidence_tokens)
+        run = Run(self._kit(), question, generator, budget, {} if replies is None else replies)
+        walk = LoopingWalk(self.equipment, run, self.policy.fixed_price or 0.0)
+
+        def act(run: Run) -> tuple[Reply, Workflow]:
+            if self.pacer is None:
+                return walk.answer()
+            with self._paced(self.pacer, run) as price:
+                walk.price = price
+                self._tell_bandit(price)
+                return walk.answer()
+
+        return self._told(attempted(run, act, self.name, self._settings(), walk.worth), walk)
+
+    def _kit(self) -> Kit:
+        policy, equipment = self.policy, self.equipment
+        prices = policy.prices.dollars
+        specs = {name: str(model.spec) for name, model in policy.models.items() if name != READER}
+        longest = max(
+            (tier.new_tokens for tier in equipment.states.tiers), default=policy.limits.answer_tokens
+        )
+        program = policy.selector(policy.fixed_price or 0.0, equipment.base)
+        settings = WorkflowSettings(models=specs, prices=prices)
+        return Kit(equipment.retriever, program, self.models, settings, policy.ends, longest)
+
+    @contextmanager
+    def _paced(self, pacer: Pacer, run: Run) -> Iterator[float]:
+        """The price for a question; what it may spend is held, and what it spent is told in the end."""
+        longest = max(run.kit.max_tokens, CHOICE_TOKENS if run.question.choices else 0)
+        around = run.reader.prompt_tokens(build_prompt(run.question)) + _NOTES + longest
+        most = self.policy.limits.tokens
+        if not self._asks_more:
+            most = min(most, around + run.budget_tokens)
+        held = pacer.ask(most, min(most, around + 1))
+        run.budget_tokens = max(1, min(run.budget_tokens, held.allowed - around))
+        run.kit = replace(
+            run.kit,
+            limits=replace(run.kit.limits, tokens=held.allowed),
+            selector=self.policy.selector(held.price, self.equipment.base),
+        )
+        try:
+            yield held.price
+        finally:
+            self._settle(pacer, held, run)
+
+    @staticmethod
+    def _settle(pacer: Pacer, held: Reservation, run: Run) -> None:
+        total = run.costs().total()
+        spent = total.prompt_tokens + total.completion_tokens
+        if total.lm_calls or spent:
+            pacer.spent(held, spent)
+        else:
+            pacer.release(held)
+
+    @property
+    def _asks_more(self) -> bool:
+        """Whether a question may ask a model for anything but its answer."""
+        policy, states = self.policy, self.equipment.states
+        steps = {node.do for workflow in states.workflows for node in workflow.nodes}
+        searches = self.equipment.chooser is not None
+        repeats = policy.repetition.by != "never" and policy.repetition.query == "model"
+        thinks = policy.repetition.by not in ("never", "price", "process")
+        return bool(steps - {"retrieve", "select", "answer"}) or searches or repeats or thinks
+
+    def _tell_bandit(self, price: float) -> None:
+        """A bandit weighs tokens at the price of the moment."""
+        chooser = self.equipment.chooser
+        if isinstance(chooser, Strategist):
+            chooser.learned.settings = replace(chooser.learned.settings, token_price=price)
+
+    def _settings(self) -> dict[str, Any]:
+        return {"policy": self.policy.to_dict(), "sha256": self.sha256, "seed": int(self.equipment.seed)}
+
+    def _told(self, found: Outcome | Failure, walk: LoopingWalk) -> Outcome | Failure:
+        """What came of it, with why at every step."""
+        trace = found.trace
+        assert isinstance(trace, PlanTrace)
+        steps, level = [], None
+        for step in trace.steps:
+            level = walk.levels.get(step.node, level)
+            told = {f.name: getattr(step, f.name) for f in fields(step)}
+            inner = f"part of {step.node.split('/')[0]}: {step.action}"
+            if step.dropped is not None:
+                inner = f"{step.action}: {step.dropped}"
+            steps.append(PolicyStep(**told, why=walk.said.get(step.node, inner), complete=level))
+        given = {f.name: getattr(trace, f.name) for f in fields(trace)} | {"steps": tuple(steps)}
+        return replace(found, trace=PolicyTrace(**given, token_price=walk.price, complete=level))
+
+
+def _planner(policy: Policy, setup: Setup, states: States) -> PlannerController | None:
+    """Who chooses the workflow: the planner's own controller, of which only the choice is used."""
+    if states.planner is None:
+        return None
+    encoder = None
+    if states.planner.embedder and setup.retriever is not None:
+        encoder = setup.retriever.index.embedder
+    mu = policy.fixed_price if policy.fixed_price is not None else FIRST_PRICE
+    alpha = alpha_of(policy, states.planner, mu)
+    kit = Kit(None, setup.selector, Models({}), WorkflowSettings(), policy.ends, setup.max_tokens)
+    return PlannerController("planner", states.planner, alpha, kit, encoder)
+
+
+def compose(policy: Policy, setup: Setup, name: str | None = None, states: States | None = None) -> Composed:
+    """The controller of a policy.
+
+    Parameters
+    ----------
+    setup : Setup
+        Its retriever gives the index and the tokenizer, its selector the solver and the time limit; the
+        policy decides the rest.
+    name : str, optional
+        As the ledger shows it; by default that of the policy.
+    states : States, optional
+        What its files hold, where they have been read.
+
+    Raises
+    ------
+    InputError
+        As `read_states`; also for an index that does not fit what was learned, or lacks links that a strategy
+        needs.
+    """
+    found = read_states(policy, setup.retriever is None) if states is None else states
+    retriever: Retriever | None = None
+    chooser: Chooser | None = None
+    mu = policy.fixed_price if policy.fixed_price is not None else FIRST_PRICE
+    if setup.retriever is not None:
+        index = setup.retriever.index
+        found.check(index.embedder.fingerprint)
+        retriever = Retriever(index, pool=policy.search.pool, counter=setup.retriever.counter)
+        _check_links(policy, retriever)
+        if policy.search.by == "bandit":
+            learning = BanditSettings(token_price=mu, seed=setup.seed)
+            options = StrategyOptions(policy.search.state, policy.search.strategies, bandit=learning)
+            chooser = open_strategist(options, index)
+        elif policy.search.strategies != ("raw",):
+            chooser = Fixed(policy.search.strategies)
+    specs = {key: str(model.spec) for key, model in policy.models.items() if key != READER}
+    pacer = None
+    if policy.price.total is not None:
+        path = None if policy.price.state is None else Path(policy.price.state)
+        pacer = Pacer(
+            policy.price.total,
+            policy.price.questions,
+            policy.price.per,
+            path=path,
+            most=policy.limits.tokens,
+        )
+    equipment = Equipment(
+        policy, found, retriever, chooser, _planner(policy, setup, found), setup.selector, setup.seed
+    )
+    return Composed(name or f"policy:{policy.name}", equipment, Models(specs), pacer)
+
+
+def _check_links(policy: Policy, retriever: Retriever) -> None:
+    linked = [one.name for one in make_strategies(policy.search.strategies) if one.needs_links]
+    if linked and retriever.index.links is None:
+        raise InputError(
+            f"search: {', '.join(linked)} needs an index with evidence links: build it again with `mio-rag "
+            "index DATA --out INDEX --overwrite`, or leave it out"
+        )
+
+
+def _check(name: str, settings: ControlSettings, closed_book: bool) -> None:
+    read_states(read_policy(_given(name)), closed_book)
+
+
+def _make(name: str, setup: Setup) -> Composed:
+    return compose(read_policy(_given(name)), setup, name)
+
+
+def _given(name: str) -> str:
+    stem, _, given = name.partition(":")
+    if not given:
+        raise InputError(f"controller '{name}' names no policy: for instance {stem}:balanced")
+    return given
+
+
+#: As `mio_rag.control.make` registers it.
+KIND = Kind("policy", _make, _check, rival=False)

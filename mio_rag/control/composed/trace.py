@@ -1,0 +1,92 @@
+"""The trace of a question under a policy: every step in a sentence, with what it cost and at which price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mio_rag.control.planner.trace import PlanStep, PlanTrace
+from mio_rag.control.trace import Step, is_between
+
+__all__ = ["PolicyStep", "PolicyTrace", "share"]
+
+
+def share(value: float, digits: int = 2) -> str:
+    """A probability, or a difference of two, as sentences hold it: .21, +.21 is made of it, 1.00."""
+    said = f"{value:.{digits}f}"
+    return said.replace("0.", ".", 1) if abs(value) < 1 and said.lstrip("-").startswith("0.") else said
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyStep(PlanStep):
+    """One decision, or one node of the workflow.
+
+    Parameters
+    ----------
+    why : str
+        A sentence: what was done, and what it was worth at the price.
+    complete : float or None
+        Probability that the evidence is complete, after it; None where nothing was read by then.
+    """
+
+    why: str = ""
+    complete: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyTrace(PlanTrace):
+    """All of one question.
+
+    Parameters
+    ----------
+    token_price : float
+        mu, as every controller saw it; 0 where the question was turned away before it had one.
+    complete : float or None
+        Probability that the evidence is complete, in the end.
+    """
+
+    kind: ClassVar[str] = "policy"
+    step_type: ClassVar[type[Step]] = PolicyStep
+
+    steps: tuple[PolicyStep, ...]
+    token_price: float = 0.0
+    complete: float | None = None
+
+    def explain(self) -> str:
+        """The question's way, a line for each step."""
+        costs = self.by_node()
+        lines = []
+        for place, step in enumerate(self.steps, 1):
+            call = costs[step.node]
+            tokens = call.prompt_tokens + call.completion_tokens
+            took = f" [{tokens} tokens]" if tokens else ""
+            lines.append(f"{place}. {step.why}{took}")
+        return "\n".join(lines)
+
+    def columns(self) -> dict[str, Any]:
+        """With the price, and the probability that the evidence is complete."""
+        told = 0.0 if self.complete is None else self.complete
+        return super().columns() | {"token_price": self.token_price, "complete": told}
+
+    def problems(self) -> list[str]:
+        """What no policy writes."""
+        problems = super().problems()
+        levels = [self.complete, *(step.complete for step in self.steps)]
+        if not all(level is None or is_between(level, 0, 1) for level in levels):
+            problems.append("a probability that the evidence is complete is not in [0, 1]")
+        if not is_between(self.token_price, 0, 1e12):
+            problems.append(f"token_price is {self.token_price!r}, not a number >= 0")
+        if not all(isinstance(step.why, str) for step in self.steps):
+            problems.append("why is no sentence")
+        return problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return super().to_dict()
+
+    @classmethod
+    def _read(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(given.get("workflow", {}), Mapping):
+            raise TypeError("workflow is no object")
+        return super()._read(given)

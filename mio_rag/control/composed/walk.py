@@ -1,0 +1,342 @@
+"""One question on its way under a policy: plan, search, decide how much, read, look again, answer.
+
+The steps are nodes of a workflow, run one after another by the runner of workflows, with its purse, its
+fallbacks and its books; what a policy decides itself (search by strategies, what is read, searching again)
+is a node like any other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from mio_rag.candidates import Candidates, merge_pools
+from mio_rag.control.bandit.chooser import Choice, Chooser, Seen
+from mio_rag.control.bandit.contribution import Values, contributions
+from mio_rag.control.composed.policy import Policy
+from mio_rag.control.composed.states import States, alpha_of
+from mio_rag.control.composed.trace import share
+from mio_rag.control.meter import LimitReached, Meter, Reply
+from mio_rag.control.planner.experience import observation, seen
+from mio_rag.control.planner.planning import PlannerController
+from mio_rag.control.planner.purse import BranchMeter
+from mio_rag.control.planner.run import Run
+from mio_rag.control.planner.work import Work
+from mio_rag.control.planner.workflow import Node, Workflow
+from mio_rag.control.router.controller import Choice as TierChoice
+from mio_rag.control.router.model import Deciding
+from mio_rag.control.router.reader import TierReader, top_score
+from mio_rag.control.router.settings import Utility
+from mio_rag.control.router.tier import Tier
+from mio_rag.control.steps.executors import Facts, Nothing, Queries, Value
+from mio_rag.control.steps.search import Searched, SearchSettings, search
+from mio_rag.control.steps.wording import Fact
+from mio_rag.errors import InfeasibleError, MioRagError
+from mio_rag.relevance.complete import complete
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.selection.result import Selection
+from mio_rag.selection.selector import Selector
+from mio_rag.types import Question
+
+__all__ = ["Equipment", "Walk"]
+
+_RANKED = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0, solver="topk")
+
+
+@dataclass(frozen=True, eq=False)
+class Equipment:
+    """What a policy runs with, the same for every question.
+
+    Parameters
+    ----------
+    chooser : Chooser or None
+        Of search strategies; None: the question is searched for as it is.
+    planner : PlannerController or None
+        None: one workflow for every question.
+    base : Selector
+        Whose solver and time limit the program takes.
+    """
+
+    policy: Policy
+    states: States
+    retriever: Retriever | None
+    chooser: Chooser | None
+    planner: PlannerController | None
+    base: Selector
+    seed: int = 0
+
+
+@dataclass(eq=False)
+class Walk:
+    """One question on its way.
+
+    Parameters
+    ----------
+    price : float
+        mu.
+    said : dict of str to str
+        Path of a step -> why, in a sentence.
+    levels : dict of str to float
+        Path of a step -> the probability that the evidence is complete, after it.
+    """
+
+    equipment: Equipment
+    run: Run
+    price: float
+    said: dict[str, str] = field(default_factory=dict)
+    levels: dict[str, float] = field(default_factory=dict)
+    worth: dict[str, float] = field(default_factory=dict)
+    tier: Tier | None = None
+    corrected: bool = False
+    choice: Choice | None = None
+    searched: Searched | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def program(self) -> Selector:
+        """The selection program at the price."""
+        return self.equipment.policy.selector(self.price, self.equipment.base)
+
+    def answer(self) -> tuple[Reply, Workflow]:
+        """Take the question to its answer; as `Run.workflow`."""
+        workflow = self._plan()
+        values: dict[str, Value | None] = {}
+        last: Work | None = None
+        for node in workflow.nodes:
+            given = [values[name] for name in node.takes]
+            final = node.id == workflow.answer
+            if node.do == "retrieve" and self.equipment.chooser is not None:
+                last = self._search(node, given)
+                values[node.id] = last.value
+            elif node.do == "select":
+                last = self._read(node, given)
+                values[node.id] = last.value
+                if isinstance(last.value, Selection):
+                    values[node.id] = self.look_again(node, self._joined(given), last.value)
+            else:
+                notes = Facts(tuple(Fact("", note) for note in self.notes))
+                more = [notes] if final and self.notes else []
+                last = self.run.node(node, node.id, [*given, *more], final=final)
+                values[node.id] = last.value
+                self._explain(node, workflow, last)
+        return self.run.concluded(last), workflow
+
+    def step(self, node: Node, act: Callable[[Meter], tuple[Value | None, str]]) -> Work:
+        """One step of the policy's own: what it came to, and why, with what it took on the books."""
+        work = Work(node, node.id)
+        self.run.works.append(work)
+        meter = work.meter = BranchMeter(self.run.reader, self.run.purse, self.run.replies)
+        work.begun = time.perf_counter()
+        try:
+            self.run.purse.check()
+            value, self.said[node.id] = act(meter)
+            work.end(value)
+        except LimitReached as limit:
+            work.end(None, f"limit of {limit}")
+        except MioRagError as error:
+            work.end(None, str(error))
+        if work.dropped is not None:
+            self.said[node.id] = f"{node.do}: {work.dropped}"
+        return work
+
+    def _plan(self) -> Workflow:
+        equipment = self.equipment
+        if equipment.planner is None:
+            return equipment.states.workflows[0]
+        planner, controller = equipment.planner.planner, equipment.planner
+        found: list[Workflow] = []
+
+        def plan(meter: Meter) -> tuple[None, str]:
+            with meter.timed("plan"):
+                looked = observation(controller.features(self.run.question.text), seen([]), 0.0)
+                child, scores = planner.choose(looked, 0, alpha_of(equipment.policy, planner, self.price))
+            tree = planner.tree
+            found.append(tree.workflows[tree.branches[child].leaves[0]])
+            for place, score in zip(tree.branches[0].children, scores, strict=True):
+                self.worth[tree.workflows[tree.branches[place].leaves[0]].name] = float(score)
+            others = sorted(self.worth, key=lambda name: -self.worth[name])
+            named = [f"{name} {share(self.worth[name])}" for name in others if name != found[0].name][:1]
+            told = f"planned {found[0].name}: worth {share(self.worth[found[0].name])} after its costs at "
+            return None, f"{told}{share(self.price, 4)} a token" + (f", next {named[0]}" if named else "")
+
+        self.step(Node("plan", "plan"), plan)
+        return found[0] if found else equipment.states.workflows[0]
+
+    def _search(self, node: Node, given: Sequence[Value | None]) -> Work:
+        texts = [text for value in given if isinstance(value, Queries) for text in value.texts]
+        texts += [value for value in given if isinstance(value, str)]
+        asked = list(dict.fromkeys(texts)) or [self.run.question.text]
+
+        def find(meter: Meter) -> tuple[Candidates, str]:
+            pools = [self._found(text, meter) for text in asked]
+            assert self.choice is not None
+            spent = sum(call.prompt_tokens + call.completion_tokens for call in meter.costs.calls)
+            cost = f": {spent} tokens, which cost {share(spent * self.price)}" if spent else ""
+            why = f" ({self.choice.why})" if self.choice.why else ""
+            return self._joined(pools), f"searched by {' + '.join(self.choice.strategies)}{cost}{why}"
+
+        return self.step(node, find)
+
+    def _found(self, text: str, meter: Meter) -> Candidates:
+        """The pool of a query, by the strategies that were chosen for the question."""
+        equipment, run = self.equipment, self.run
+        assert equipment.retriever is not None
+        assert equipment.chooser is not None
+        if self.choice is None:
+            with meter.timed("choose"):
+                self.choice = equipment.chooser.choose(run.question, equipment.retriever)
+        purse = run.purse
+        left = purse.limits.tokens - purse.reserve - purse.spent - purse.held
+        if left < 1:
+            raise LimitReached(f"{purse.limits.tokens} tokens")
+        each = SearchSettings(tokens=max(1, left // len(self.choice.strategies)))
+        purse.hold(left, False)
+        before = len(meter.costs.spent)
+        try:
+            asked = run.question if text == run.question.text else Question(run.question.id, text)
+            found = search(
+                asked,
+                equipment.retriever,
+                run.reader,
+                self.choice.strategies,
+                each,
+                weights=self.choice.weights,
+                replies=run.replies,
+                costs=meter.costs,
+            )
+        finally:
+            calls = [spent.call for spent in meter.costs.spent[before:]]
+            purse.settle(left, sum(call.prompt_tokens + call.completion_tokens for call in calls), 0.0)
+        if self.searched is None and text == run.question.text:
+            self.searched = found
+        return found.pool
+
+    def look_again(self, node: Node, pool: Candidates, selection: Selection) -> Selection:
+        """What is read in the end, once something was; here that."""
+        return selection
+
+    @staticmethod
+    def _joined(given: Sequence[Value | None]) -> Candidates:
+        pools = [value for value in given if isinstance(value, Candidates)]
+        if not pools or not any(map(len, pools)):
+            raise Nothing("nothing was found")
+        joined = pools[0]
+        for other in pools[1:]:
+            joined = merge_pools(joined, other, max(len(joined), len(other)), set())
+        return joined
+
+    def _read(self, node: Node, given: Sequence[Value | None]) -> Work:
+        def read(meter: Meter) -> tuple[Selection, str]:
+            pool = self._joined(given)
+            amount = self._amount(pool, meter)
+            selection = self.selected(pool, node, meter)
+            self._learn(selection, meter)
+            level = self.levels[node.id] = self.complete(pool, selection)
+            return selection, f"{amount}{self.read_in_words(selection, level)}"
+
+        return self.step(node, read)
+
+    def read_in_words(self, selection: Selection, level: float) -> str:
+        """What is read, in a sentence."""
+        count = len(selection.chosen)
+        passages = "1 passage" if count == 1 else f"{count} passages"
+        priced = f"; a token had to add {share(self.price, 4)}" if self.priced else ""
+        return (
+            f"read {passages}, {selection.tokens_used} tokens: the evidence is complete with "
+            f"{share(level)}{priced}"
+        )
+
+    @property
+    def priced(self) -> bool:
+        """Whether the price decides what is read."""
+        return self.equipment.policy.reading.by == "program"
+
+    def _amount(self, pool: Candidates, meter: Meter) -> str:
+        """Settle how much is read, once; what spoke for it, in words."""
+        policy, states, run = self.equipment.policy, self.equipment.states, self.run
+        if self.tier is not None or policy.amount.by == "price":
+            return ""
+        choice = TierChoice(0)
+        said = ""
+        if states.router is not None:
+            with meter.timed("route"):
+                utility = Utility(1.0, self.price)
+                choice = Deciding(states.router, utility, policy.amount.unsure).choose(run.question, pool)
+            correction = states.router.correction
+            weak = correction is not None and top_score(pool) < correction.below
+            self.corrected = weak and choice.place < len(states.tiers) - 1
+            scores = ", ".join(f"{name} {share(score)}" for name, score in (choice.scores or {}).items())
+            said = f" ({scores}{', one up: unsure' if choice.unsure else ''})"
+            said += ", more since the search was weak" if self.corrected else ""
+        tier = self.tier = states.tiers[choice.place]
+        if tier.unit == "tokens":
+            run.budget_tokens = min(run.budget_tokens, tier.context)
+        run.kit = replace(run.kit, max_tokens=tier.new_tokens)
+        return f"tier {tier.name}{said}; "
+
+    def selected(self, pool: Candidates, node: Node, meter: Meter) -> Selection:
+        """What is read of a pool."""
+        equipment, run = self.equipment, self.run
+        retriever = equipment.retriever
+        assert retriever is not None
+        price = max(self.price, float(node.settings.get("token_price", 0.0)))
+        program = self.program if price == self.price else replace(self.program, token_price=price)
+        budget = max(1, int(run.budget_tokens * float(node.settings.get("share", 1.0))))
+        if self.tier is not None:
+            tier = self.tier
+            if equipment.policy.reading.by == "program" or tier.token_price is not None:
+                tier = replace(tier, token_price=price)
+            correction = None if equipment.states.router is None else equipment.states.router.correction
+            more = correction.more if self.corrected and correction is not None else 0
+            return TierReader(tier, retriever, program).read(pool, budget, run.reader, meter, more)
+        with meter.timed("select"):
+            if equipment.policy.reading.by == "ranking":
+                fused = replace(pool, relevance=pool.scores["fused"])
+                chosen = replace(_RANKED, options=program.options).select(fused, budget, retriever.counter)
+            else:
+                chosen = program.select(pool, budget, retriever.counter)
+        if chosen.result.x is None:
+            raise InfeasibleError(chosen.explain())
+        return chosen
+
+    def complete(self, pool: Candidates, selection: Selection) -> float:
+        """The probability that the evidence is complete."""
+        valued = selection.candidates
+        if not self.priced or len(valued) != len(pool):
+            valued = self.program.valued(pool)
+        place = {name: i for i, name in enumerate(valued.ids)}
+        return complete(valued.relevance, [place[name] for name in selection.ids])
+
+    def _learn(self, selection: Selection, meter: Meter) -> None:
+        """Tell who chose the strategies what came of them, once."""
+        chooser, searched, choice = self.equipment.chooser, self.searched, self.choice
+        if chooser is None or not chooser.learns or searched is None or choice is None:
+            return
+        self.searched = None
+        with meter.timed("learn"):
+            values = Values(self.program, searched.pool, searched.found, self.run.budget_tokens)
+            added = contributions(values, choice.strategies, choice.base)
+            spent = {one.strategy: one.amount for one in searched.tried}
+            chooser.learn(choice, Seen(searched, selection, added, spent))
+
+    def _explain(self, node: Node, workflow: Workflow, work: Work) -> None:
+        spent = sum(s.call.prompt_tokens + s.call.completion_tokens for s in work.spent())
+        cost = f": {spent} tokens, which cost {share(spent * self.price)}" if spent else ""
+        if work.dropped is not None:
+            self.said[node.id] = f"{node.do}: {work.dropped}"
+        elif node.id == workflow.answer:
+            self.said[node.id] = f"answered in at most {self.run.kit.max_tokens} tokens{cost}"
+        else:
+            done = {"retrieve": "searched for the question", "decompose": "broke the question into parts"}
+            known = done.get(node.do, f"did the step {node.id}, {node.do}, of {workflow.name}")
+            self.said[node.id] = f"{known}{cost}"
+
+    def describe(self) -> dict[str, Any]:
+        """What traces keep of the choice of strategies."""
+        choice = self.choice
+        if choice is None:
+            return {}
+        return {"id": choice.id, "strategies": list(choice.strategies), "why": choice.why, **choice.about}
