@@ -22,6 +22,7 @@ from mio_rag.cli.commands.index import index
 from mio_rag.cli.commands.mdp import mdp_app
 from mio_rag.cli.commands.measures import measures
 from mio_rag.cli.commands.plan import plan_app
+from mio_rag.cli.commands.policy import policy_app
 from mio_rag.cli.commands.profile import profile
 from mio_rag.cli.commands.radius import radius
 from mio_rag.cli.commands.route import route_app
@@ -50,6 +51,7 @@ app.add_typer(mdp_app, name="mdp")
 app.add_typer(route_app, name="route")
 app.add_typer(strategies_app, name="strategies")
 app.add_typer(plan_app, name="plan")
+app.add_typer(policy_app, name="policy")
 
 
 #: What most people set when passages are chosen.
@@ -79,7 +81,7 @@ def _common(
 app.command()(demo)
 app.command()(index)
 app.command(cls=brief(*_SELECTING, "retrieval", "solver", "explain", "config"))(select)
-app.command(cls=brief("generator", *_SELECTING, "controller", "explain", "config"))(ask)
+app.command(cls=brief("generator", *_SELECTING, "controller", "policy", "explain", "config"))(ask)
 app.command(
     cls=brief("out", "methods", "budget_tokens", "generator", "index", "limit", "baseline", "preset",
               "passage_penalty", "details", "resume", "config")

@@ -29,6 +29,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "controller", "controllers", "trace", "uncertainty", "mdp_config", "max_steps", "max_total_tokens",
         "max_seconds", "stop_at",
     ),
+    "Policies": ("policy", "policies"),
     "Kept answers": ("cache", "cache_by_meaning", "cache_entries", "cache_days"),
     "Unanswerable questions": ("refusal",),
     "Measures that take a model": ("judge", "cosine", "bert_score"),

@@ -11,6 +11,7 @@ from mio_rag.cli.options.cache import CacheOptions
 from mio_rag.cli.options.config import ConfigFile
 from mio_rag.cli.options.control import AgentOptions
 from mio_rag.cli.options.money import MoneyOptions, at_rate
+from mio_rag.cli.options.policy import PolicyOption, only_policy
 from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
 from mio_rag.cli.options.router import RouterOptions
 from mio_rag.cli.options.shared import (
@@ -81,6 +82,7 @@ def ask(
         typer.Option("--workflow", help="Follow a workflow: a name of `mio-rag plan show`, or a JSON file."),
     ] = None,
     planning: PlannerOptions,
+    policy: PolicyOption = None,
     agent: AgentOptions,
     caching: CacheOptions,
     refusal: Annotated[
@@ -114,6 +116,12 @@ def ask(
         controller = named_workflow(controller, workflow)
     if planning.planner is not None:
         controller = only_planner(controller)
+    if policy is not None:
+        controller = only_policy(controller, policy)
+        if search.controller is not None or routing.router is not None:
+            raise InputError(
+                "--policy excludes --strategies and --router: name them in the policy's own file"
+            )
     if controller is not None and search.controller is not None:
         raise InputError("--strategies and another controller exclude each other: each decides how to search")
     controller = controller or search.controller
@@ -155,7 +163,7 @@ def ask(
                 Retriever.of(corpus, found, reader),
                 selector,
                 control,
-                budget_tokens=_MOST if has_tiers(controller) else budget_tokens,
+                budget_tokens=_MOST if policy or has_tiers(controller) else budget_tokens,
                 max_tokens=max_tokens,
                 seed=solving.seed,
                 trace=trace,
@@ -276,7 +284,9 @@ def _ask_agent(
 
     from mio_rag.cli.show.control import print_outcome
     from mio_rag.cli.show.plan import print_workflow_run
+    from mio_rag.cli.show.policy import print_policy_run
     from mio_rag.cli.show.selection import print_selection
+    from mio_rag.control.composed.trace import PolicyTrace
     from mio_rag.control.controller import Setup, answered
     from mio_rag.control.make import make_controller
     from mio_rag.control.planner.trace import PlanTrace
@@ -295,7 +305,9 @@ def _ask_agent(
     if output.as_json:
         output.json({**_outcome_json(outcome), **_dollars(rate, *spent)})
     else:
-        if isinstance(outcome.trace, PlanTrace):
+        if isinstance(outcome.trace, PolicyTrace):
+            print_policy_run(output.console, outcome.trace)
+        elif isinstance(outcome.trace, PlanTrace):
             print_workflow_run(output.console, outcome.trace)
         else:
             print_outcome(output.console, outcome.trace)

@@ -14,6 +14,7 @@ from mio_rag.cli.options.config import ConfigFile
 from mio_rag.cli.options.control import ControlOptions
 from mio_rag.cli.options.measuring import MeasuringOptions
 from mio_rag.cli.options.money import MoneyOptions, at_rate
+from mio_rag.cli.options.policy import PoliciesOption
 from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
 from mio_rag.cli.options.router import RouterOptions
 from mio_rag.cli.options.shared import (
@@ -148,6 +149,7 @@ def evaluate(
     routing: RouterOptions,
     search: StrategyChoice,
     planning: PlannerOptions,
+    compared: PoliciesOption,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 32,
@@ -178,6 +180,7 @@ def evaluate(
     chosen = [*control.names, *among, *([] if search.controller is None else [search.controller])]
     if planning.planner is not None:
         chosen = [*named_planner(chosen)]
+    chosen += compared.controllers
     if len(chosen) > len(control.names):
         control = dataclasses.replace(control, controllers=",".join(dict.fromkeys(chosen)))
     if not control.names:
@@ -199,6 +202,7 @@ def evaluate(
                 routing,
                 search,
                 planning,
+                compared,
             ),
             program,
         ),
@@ -280,6 +284,7 @@ def _settings(
     routing: RouterOptions,
     search: StrategyChoice,
     planning: PlannerOptions,
+    compared: PoliciesOption,
 ) -> EvaluationSettings:
     """What the options ask an evaluation to do; the problems of all of them at once."""
     from mio_rag.evaluation.harness import EvaluationSettings
@@ -293,7 +298,7 @@ def _settings(
     selector, budgets, agents, kinds, _, found, _ = collect(
         lambda: evidence.applied(lambda: make_selector(program, solving)),
         comparison.budgets,
-        lambda: search.added(routing.applied(control.settings())),
+        lambda: compared.added(search.added(routing.applied(control.settings()))),
         lambda: planning.kinds(control.names),
         lambda: EvaluationSettings(limit=comparison.limit, max_tokens=max_tokens, seed=solving.seed),
         lambda: evidence.retrieval(pool, retrieval),

@@ -1,0 +1,1 @@
+"""`python -m benchmarks composed`: what one policy over all controllers is worth."""

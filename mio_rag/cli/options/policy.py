@@ -1,0 +1,93 @@
+"""Options about policies: of the commands that answer questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mio_rag.errors import InputError, collect
+
+if TYPE_CHECKING:
+    from mio_rag.control.composed.states import States
+    from mio_rag.control.settings import ControlSettings
+
+__all__ = ["PoliciesOption", "PolicyOption", "kinds_of", "only_policy"]
+
+PolicyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE|PRESET",
+        help="Let a policy decide everything: a TOML file, or frugal, balanced, thorough.",
+    ),
+]
+
+
+def only_policy(controller: str | None, policy: str) -> str:
+    """The controller that runs a policy.
+
+    Raises
+    ------
+    InputError
+        If another controller is asked for.
+    """
+    if controller is not None:
+        raise InputError("--policy and another controller exclude each other: a policy decides everything")
+    return f"policy:{policy}"
+
+
+def _states(name: str) -> States:
+    from mio_rag.control.composed.read import read_policy
+    from mio_rag.control.composed.states import read_states
+
+    return read_states(read_policy(name))
+
+
+def kinds_of(names: Sequence[str]) -> dict[str, Any]:
+    """What policies hold, by the hash of it: a run that is resumed with other contents must not go on.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Presets and files.
+
+    Raises
+    ------
+    InputError
+        With everything that is wrong with any of them.
+    """
+    found = collect(*((lambda name=name: _states(name)) for name in names))
+    return {"policy": {name: states.sha256 for name, states in zip(names, found, strict=True)}}
+
+
+@dataclass(frozen=True)
+class PoliciesOption:
+    """Which policies are compared."""
+
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            "--policies",
+            help="Comma-separated policies to compare, as policy:NAME: presets or TOML files. Each reads at "
+            "most --budget-tokens.",
+        ),
+    ] = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Presets and files."""
+        return tuple(name.strip() for name in (self.policies or "").split(",") if name.strip())
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        """As the ledger names them."""
+        return tuple(f"policy:{name}" for name in self.names)
+
+    def added(self, settings: ControlSettings) -> ControlSettings:
+        """The settings of controllers, with what the policies hold."""
+        if not self.names:
+            return settings
+        return replace(settings, kinds={**settings.kinds, **kinds_of(self.names)})

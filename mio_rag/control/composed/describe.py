@@ -1,0 +1,142 @@
+"""Who decides what under a policy, in words: for text, JSON and pictures alike."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mio_rag.control.composed.policy import Policy
+from mio_rag.control.composed.states import States
+from mio_rag.control.composed.trace import share
+
+__all__ = ["Line", "described", "policy_json", "price_in_words"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One decision.
+
+    Parameters
+    ----------
+    decision : str
+        price, order, search, amount, reading or repetition.
+    who : str
+        Who takes it.
+    how : str
+        Its settings, in words.
+    kind : {"fixed", "priced", "learned"}
+        fixed: the same for every question. priced: it weighs mu. learned: it has learned, and weighs mu where
+        it can.
+    """
+
+    decision: str
+    who: str
+    how: str
+    kind: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def price_in_words(policy: Policy) -> str:
+    """mu, and what it means for a passage."""
+    price, mu = policy.price, policy.fixed_price
+    if mu is None:
+        each = f" every {price.per}" if price.per else ""
+        expected = f", {price.questions:,} questions expected" if price.questions else ""
+        return f"by a pacer: {price.total:,} tokens{each} in total{expected}"
+    said = f"{share(mu, 5).rstrip('0')} a token: a passage of 100 tokens must add {share(100 * mu)}"
+    return said + (f", since complete evidence is worth ${price.worth:g}" if price.worth is not None else "")
+
+
+def described(policy: Policy, states: States) -> list[Line]:
+    """Every decision, in the order in which a question meets them."""
+    return [
+        _order(policy, states),
+        _search(policy),
+        _amount(policy, states),
+        _reading(policy),
+        _again(policy),
+    ]
+
+
+def _order(policy: Policy, states: States) -> Line:
+    names = [workflow.name for workflow in states.workflows]
+    if states.planner is not None:
+        listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        return Line("order", f"planner {_file(policy.order.file)}", f"chooses among {listed}", "learned")
+    steps = ", ".join(node.do for node in states.workflows[0].nodes)
+    return Line("order", f"workflow {names[0]}", steps, "fixed")
+
+
+def _search(policy: Policy) -> Line:
+    search = policy.search
+    listed, depth = ", ".join(search.strategies), f"{search.pool} candidates"
+    if search.by == "bandit":
+        return Line("search", f"bandit {_file(search.state)}", f"chooses among {listed}; {depth}", "learned")
+    who = "the question as it is" if search.strategies == ("raw",) else f"strategies {listed}"
+    return Line("search", who, depth, "fixed")
+
+
+def _amount(policy: Policy, states: States) -> Line:
+    most = f"at most {policy.limits.evidence_tokens:,} tokens of evidence"
+    names = ", ".join(tier.name for tier in states.tiers)
+    if states.router is not None:
+        sees = "" if states.router.kind == "utility" else "; it keeps its own signal, not the price"
+        who = f"router {_file(policy.amount.file)}"
+        return Line("amount", who, f"chooses among {names}; {most}{sees}", "learned")
+    if states.tiers:
+        tier = states.tiers[0]
+        said = f"{tier.depth} passages, {tier.context:,} {tier.unit}, {tier.new_tokens} tokens of answer"
+        return Line("amount", f"tier {tier.name}", said, "fixed")
+    said = f"{most}, {policy.limits.answer_tokens} of answer"
+    fills = policy.reading.by == "ranking"
+    return Line("amount", "the limit" if fills else "the price", said, "fixed" if fills else "priced")
+
+
+def _reading(policy: Policy) -> Line:
+    reading = policy.reading
+    if reading.by == "ranking":
+        return Line("reading", "ranking", "reciprocal rank fusion, until the limit is reached", "fixed")
+    if reading.by == "tier":
+        return Line("reading", "the tier's rule", "its order and its compression", "fixed")
+    changed = ", ".join(f"{name} {value}" for name, value in reading.settings.items())
+    how = f"preset {reading.preset}" + (f", {changed}" if changed else "")
+    return Line("reading", "the exact program", how, "priced")
+
+
+def _again(policy: Policy) -> Line:
+    repetition = policy.repetition
+    if repetition.by == "never":
+        return Line("repetition", "never", "one search", "fixed")
+    by = (
+        "the question with the best passage read"
+        if repetition.query == "feedback"
+        else "a query by the reader"
+    )
+    more = "one more search" if repetition.most == 1 else f"up to {repetition.most} more searches"
+    how = f"{more} {by}; U by {repetition.signal}"
+    named = {"price": "the price", "process": "decision process at the price"}
+    kind = "priced" if repetition.by in named else "fixed"
+    return Line("repetition", named.get(repetition.by, f"rule {repetition.by}"), how, kind)
+
+
+def _file(path: str | None) -> str:
+    return "" if path is None else Path(path).name
+
+
+def policy_json(policy: Policy, states: States) -> dict[str, Any]:
+    """Plain data of `described`, with the settings and all hashes."""
+    return {
+        "name": policy.name,
+        "about": policy.about,
+        "sha256": states.sha256,
+        "price": price_in_words(policy),
+        "token_price": policy.fixed_price,
+        "decisions": [line.to_dict() for line in described(policy, states)],
+        "files": dict(states.hashes),
+        "embedders": dict(states.embedders),
+        "policy": policy.to_dict(),
+    }
