@@ -71,7 +71,7 @@ class _Loop:
         closed: tuple[str, ...] = ()
         while True:
             possible = open_actions(self.steps, False, closed)
-            if sum(step.action == "retrieve" for step in self.steps) > self.repetition.most:
+            if self._is_through:
                 possible = tuple(action for action in possible if action != "retrieve")
             looked = self._looked()
             state = State(self.memory.question.id, len(self.steps), self._doubt(), possible)
@@ -88,6 +88,13 @@ class _Loop:
             closed = () if len(self.steps) > before else (*closed, decision.action)
         assert self.memory.selection is not None
         return self.memory.selection
+
+    @property
+    def _is_through(self) -> bool:
+        """Whether no further search is allowed, or could be worded."""
+        searches = sum(step.action == "retrieve" for step in self.steps)
+        read = self.memory.selection is not None and self.memory.selection.chosen
+        return searches > self.repetition.most or (self.repetition.query == "feedback" and not read)
 
     def _stop(self, why: str, meter: Meter) -> tuple[Value | None, str]:
         return None, f"{why}; the evidence is complete with {share(self.level)}"

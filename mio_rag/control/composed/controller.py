@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from mio_rag.control.composed.states import States, alpha_of, read_states
 from mio_rag.control.composed.trace import PolicyStep, PolicyTrace
 from mio_rag.control.composed.walk import Equipment
 from mio_rag.control.controller import Failure, Kind, Outcome, Setup
-from mio_rag.control.meter import Replies, Reply
+from mio_rag.control.meter import Limits, Replies, Reply
 from mio_rag.control.planner.controller import attempted
 from mio_rag.control.planner.planning import PlannerController
 from mio_rag.control.planner.run import Kit, Run
@@ -54,12 +54,15 @@ class Composed:
         Generators that workflows name, opened when they are first asked.
     pacer : Pacer or None
         Sets the price where the policy has a total.
+    limits : Limits
+        Of one question: the policy's own, where the setup's are not lower.
     """
 
     name: str
     equipment: Equipment
     models: Models
     pacer: Pacer | None = None
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def policy(self) -> Policy:
@@ -108,14 +111,14 @@ class Composed:
         )
         program = policy.selector(policy.fixed_price or 0.0, equipment.base)
         settings = WorkflowSettings(models=specs, prices=prices)
-        return Kit(equipment.retriever, program, self.models, settings, policy.ends, longest)
+        return Kit(equipment.retriever, program, self.models, settings, self.limits, longest)
 
     @contextmanager
     def _paced(self, pacer: Pacer, run: Run) -> Iterator[float]:
         """The price for a question; what it may spend is held, and what it spent is told in the end."""
         longest = max(run.kit.max_tokens, CHOICE_TOKENS if run.question.choices else 0)
         around = run.reader.prompt_tokens(build_prompt(run.question)) + _NOTES + longest
-        most = self.policy.limits.tokens
+        most = self.limits.tokens
         if not self._asks_more:
             most = min(most, around + run.budget_tokens)
         held = pacer.ask(most, min(most, around + 1))
@@ -235,7 +238,11 @@ def compose(policy: Policy, setup: Setup, name: str | None = None, states: State
     equipment = Equipment(
         policy, found, retriever, chooser, _planner(policy, setup, found), setup.selector, setup.seed
     )
-    return Composed(name or f"policy:{policy.name}", equipment, Models(specs), pacer)
+    ends, given = policy.ends, setup.settings.limits
+    limits = Limits(
+        min(ends.steps, given.steps), min(ends.tokens, given.tokens), min(ends.seconds, given.seconds)
+    )
+    return Composed(name or f"policy:{policy.name}", equipment, Models(specs), pacer, limits)
 
 
 def _check_links(policy: Policy, retriever: Retriever) -> None:

@@ -1,0 +1,296 @@
+"""A question under a policy: who decided what, at which price, and what it all cost."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mio_rag.control.composed.controller import Composed, compose
+from mio_rag.control.composed.policy import policy_of
+from mio_rag.control.composed.read import read_policy
+from mio_rag.control.composed.trace import PolicyTrace, share
+from mio_rag.control.controller import Failure, Outcome, Setup, answered
+from mio_rag.control.make import make_controller
+from mio_rag.control.meter import Limits
+from mio_rag.control.settings import ControlSettings
+from mio_rag.control.trace import append_traces, read_traces, wrong_totals
+from mio_rag.corpora.load import Dataset
+from mio_rag.errors import InputError, SpentError
+from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.types import Question
+from tests.control.composed.learned import planner_file, router_file
+
+QUESTION = Question("c", "Which river is longer, the Arno or the Tiber?", ("Tiber",), ("r1", "r3"))
+
+
+def said(prompt: Prompt) -> str:
+    if prompt.system.startswith("You write search queries"):
+        return "How long is the Arno"
+    return "the Tiber" if prompt.user.rstrip().endswith("Answer:") else "a hypothetical passage on rivers"
+
+
+def composed(data: dict[str, Any], index: CorpusIndex, folder: Path | None = None) -> Composed:
+    given = {"search": {"pool": 6}, **data}
+    given["search"] = {"pool": 6, **given["search"]}
+    return compose(policy_of(given, "tried", folder), Setup(retriever=Retriever(index, pool=6)))
+
+
+def asked(controller: Composed, question: Question = QUESTION, budget: int = 10_000) -> Outcome:
+    found = answered(controller.attempt(question, ScriptedGenerator(said), budget))
+    trace = found.trace
+    assert isinstance(trace, PolicyTrace)
+    assert not wrong_totals(trace)
+    assert PolicyTrace.from_dict(json.loads(json.dumps(trace.to_dict()))) == trace
+    amount = found.costs.total()
+    assert amount.prompt_tokens == sum(call.prompt_tokens for call in trace.calls)
+    assert all(step.why for step in trace.steps)
+    return found
+
+
+def whys(found: Outcome) -> list[str]:
+    assert isinstance(found.trace, PolicyTrace)
+    return [step.why for step in found.trace.steps]
+
+
+def test_every_step_is_a_sentence_with_its_price(river_index: CorpusIndex, tmp_path: Path) -> None:
+    controller = composed({"repetition": {"by": "price", "finds": 1.0}}, river_index)
+    found = asked(controller)
+    told = whys(found)
+    assert told[0] == "searched for the question"
+    assert "the evidence is complete with ." in told[1]
+    assert "a token had to add .0005" in told[1]
+    assert told[2].startswith("retrieved again: expected +.")
+    assert " tokens at .0005; found " in told[2]
+    assert told[-2].startswith("stopped: ")
+    assert told[-1].startswith("answered in at most 64 tokens: ")
+    trace = found.trace
+    assert isinstance(trace, PolicyTrace)
+    assert trace.settings["sha256"] == controller.sha256
+    assert trace.columns()["complete"] == trace.complete
+    assert trace.explain().splitlines()[0] == f"1. {told[0]}"
+    file = tmp_path / "traces.jsonl"
+    append_traces(file, [trace])
+    assert read_traces(file, PolicyTrace) == [trace]
+
+
+def test_shares_are_written_as_sentences_hold_them() -> None:
+    assert [share(x) for x in (0.214, 1.0, 0.0, -0.05, 12.5)] == [".21", "1.00", ".00", "-.05", "12.50"]
+    assert share(0.0007, 4) == ".0007"
+
+
+def test_a_higher_price_never_reads_nor_searches_more(river_index: CorpusIndex) -> None:
+    tokens, searches = [], []
+    for price in (0.0, 0.001, 0.01, 1.0):
+        data = {"price": {"token": price}, "repetition": {"by": "price", "finds": 0.5}}
+        found = asked(composed(data, river_index))
+        tokens.append(0 if found.selection is None else found.selection.tokens_used)
+        searches.append(found.costs.total().retrieval_calls)
+    assert tokens == sorted(tokens, reverse=True)
+    assert tokens[0] > 0 == tokens[-1]
+    assert searches == sorted(searches, reverse=True)
+    assert searches[-1] == 1
+
+
+@pytest.mark.parametrize("by", ["process", "always-retrieve", "fixed-2", "mdp"])
+@pytest.mark.parametrize("signal", ["complete", "evidence", "tracked"])
+def test_rules_of_repetition(by: str, signal: str, river_index: CorpusIndex) -> None:
+    data = {"repetition": {"by": by, "signal": signal, "query": "model", "finds": 0.9}}
+    found = asked(composed(data, river_index))
+    repeated = [why for why in whys(found) if why.startswith(("retrieved again", "thought"))]
+    assert repeated
+    if by == "fixed-2":
+        assert len(repeated) == 1
+    assert found.costs.total().lm_calls >= 2
+
+
+def test_a_query_that_brings_nothing_new_is_not_searched_twice(river_index: CorpusIndex) -> None:
+    data = {"repetition": {"by": "always-retrieve", "query": "model", "most": 5}}
+    found = asked(composed(data, river_index))
+    # The model says the same words each time: they were searched for once.
+    assert found.costs.total().retrieval_calls == 2
+    assert "no new query" in " ".join(whys(found))
+
+
+def test_the_limit_on_evidence_and_the_budget_both_hold(river_index: CorpusIndex) -> None:
+    for limit, budget in ((30, 1000), (1000, 30)):
+        data = {
+            "price": {"token": 0.0},
+            "reading": {"preset": "thorough"},
+            "limits": {"evidence_tokens": limit},
+        }
+        found = asked(composed(data, river_index), budget=budget)
+        assert found.selection is not None
+        assert found.selection.tokens_used <= 30
+    with pytest.raises(InputError, match="budget_tokens=0"):
+        composed({}, river_index).attempt(QUESTION, ScriptedGenerator(said), 0)
+
+
+def test_limits_of_the_caller_bind_the_policy(river_index: CorpusIndex) -> None:
+    setup = Setup(ControlSettings(limits=Limits(0, 700, 60.0)), Retriever(river_index, pool=6))
+    policy = policy_of(
+        {"repetition": {"by": "always-retrieve", "query": "model"}, "limits": {"evidence_tokens": 200}}, "x"
+    )
+    found = asked(compose(policy, setup))
+    assert found.costs.total().lm_calls == 1  # no step that asks a model, but the answer
+    assert "limit of 0 steps" in " ".join(whys(found))
+
+
+def test_a_router_sees_the_price_and_the_program_reads_its_tier(
+    river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    embedder = river_index.embedder
+    size = embedder.encode(["x"]).shape[1]
+    file = router_file(tmp_path / "r.safetensors", embedder.fingerprint, size)
+    named = []
+    # .5 after 100 tokens, .8 after 300: the large tier is worth it below .3 / 200 a token.
+    for price in (0.0014, 0.0016):
+        data = {"price": {"token": price}, "amount": {"by": "router", "file": file.name}}
+        found = asked(composed(data, river_index, tmp_path))
+        assert found.selection is not None
+        named.append((whys(found)[1].split(" ")[1], found.selection.budget_tokens, whys(found)[-1][:29]))
+    assert named == [
+        ("large", 90, "answered in at most 16 tokens"),
+        ("small", 30, "answered in at most 8 tokens:"),
+    ]
+
+
+def test_a_fixed_tier_reads_by_its_own_rule(river_index: CorpusIndex) -> None:
+    data = {"amount": {"by": "tier", "tier": "easy"}, "reading": {"by": "tier"}}
+    found = asked(composed(data, river_index))
+    assert found.selection is not None
+    assert 1 <= len(found.selection.chosen) <= 2
+    assert whys(found)[1].startswith("tier easy; read ")
+    assert "a token had to add" not in whys(found)[1]
+
+
+def test_a_ranking_fills_the_limit(river_index: CorpusIndex) -> None:
+    data = {"reading": {"by": "ranking"}, "price": {"token": 1.0}, "limits": {"evidence_tokens": 60}}
+    found = asked(composed(data, river_index))
+    assert found.selection is not None
+    assert 0 < found.selection.tokens_used <= 60
+    assert 0 < (found.trace.complete if isinstance(found.trace, PolicyTrace) else 0) < 1
+
+
+def test_strategies_search_and_a_bandit_learns_at_the_price(river_index: CorpusIndex, tmp_path: Path) -> None:
+    data = {"search": {"strategies": ["raw", "hyde"]}}
+    found = asked(composed(data, river_index))
+    assert whys(found)[0].startswith("searched by raw + hyde: ")
+    assert found.costs.total().lm_calls == 2
+    state = {"by": "bandit", "strategies": ["raw", "hyde"], "state": "arms.sqlite"}
+    controller = composed({"search": state, "price": {"token": 0.003}}, river_index, tmp_path)
+    asked(controller)
+    chooser: Any = controller.equipment.chooser
+    assert chooser.learned.questions == 1
+    assert chooser.settings.token_price == 0.003
+    controller.close()
+    other = dataclasses.replace(policy_of({"search": state}, "x", tmp_path))
+    again = compose(other, Setup(retriever=Retriever(river_index)))
+    assert again.equipment.chooser.learned.questions == 1  # type: ignore[union-attr]
+    again.close()
+
+
+def test_a_planner_chooses_at_the_price(river_index: CorpusIndex, tmp_path: Path) -> None:
+    planner_file(tmp_path / "p.safetensors")
+    names = []
+    for price in (0.0, 0.01):
+        data = {"price": {"token": price}, "order": {"by": "planner", "file": "p.safetensors"}}
+        found = asked(composed(data, river_index, tmp_path))
+        assert isinstance(found.trace, PolicyTrace)
+        names.append(found.trace.workflow["name"])
+        assert whys(found)[0].startswith(f"planned {names[-1]}: worth ")
+    assert names[-1] == "no-retrieval"  # nothing is worth its tokens
+    assert names[0] != "no-retrieval"
+
+
+def test_all_five_at_once(river_index: CorpusIndex, tmp_path: Path) -> None:
+    embedder = river_index.embedder
+    size = embedder.encode(["x"]).shape[1]
+    router_file(tmp_path / "r.safetensors", embedder.fingerprint, size)
+    planner_file(tmp_path / "p.safetensors")
+    data = {
+        "price": {"token": 0.0002},
+        "order": {"by": "planner", "file": "p.safetensors"},
+        "search": {"by": "bandit", "strategies": ["raw", "hyde"], "state": "arms.sqlite"},
+        "amount": {"by": "router", "file": "r.safetensors"},
+        "repetition": {"by": "process", "query": "model", "finds": 0.5},
+    }
+    controller = composed(data, river_index, tmp_path)
+    found = asked(controller)
+    controller.close()
+    told = " ".join(whys(found))
+    assert told.startswith("planned ")
+    by_part = found.costs.by_part()
+    assert {"plan", "answer"} <= set(by_part) or "summarise" in by_part
+
+
+def test_a_total_is_never_exceeded_and_then_questions_are_refused(
+    river_index: CorpusIndex, rivers: Dataset
+) -> None:
+    total = 1200
+    data = {
+        "price": {"total": total, "questions": 6},
+        "limits": {"evidence_tokens": 80, "answer_tokens": 8},
+        "repetition": {"by": "price", "query": "model", "finds": 0.5},
+    }
+    controller = composed(data, river_index)
+    spent, prices, refused = 0, [], 0
+    for k in range(12):
+        question = rivers.questions[k % 4]
+        found = controller.attempt(question, ScriptedGenerator(said), 1000)
+        assert isinstance(found.trace, PolicyTrace)
+        amount = found.costs.total()
+        spent += amount.prompt_tokens + amount.completion_tokens
+        if isinstance(found, Failure):
+            assert isinstance(found.error, SpentError)
+            assert amount.lm_calls == 0
+            refused += 1
+        else:
+            prices.append(found.trace.token_price)
+    assert refused
+    assert spent <= total
+    assert len(set(prices)) > 1
+    assert controller.pacer is not None
+    assert controller.pacer.account().spent == spent
+    controller.close()
+
+
+def test_a_failure_keeps_what_was_spent(river_index: CorpusIndex) -> None:
+    def fails(prompt: Prompt) -> str:
+        raise RuntimeError("the model is out of order")
+
+    found = composed({}, river_index).attempt(QUESTION, ScriptedGenerator(fails), 1000)
+    assert isinstance(found, Failure)
+    assert isinstance(found.trace, PolicyTrace)
+    assert found.costs.total().retrieval_calls == 1
+    assert found.trace.steps[-1].why
+
+
+def test_the_same_in_every_run(river_index: CorpusIndex) -> None:
+    setup = Setup(retriever=Retriever(river_index))
+    traces = []
+    for _ in range(2):
+        found = make_controller("policy:balanced", setup).attempt(QUESTION, ScriptedGenerator(said), 1000)
+        assert isinstance(found.trace, PolicyTrace)
+        data = found.trace.to_dict()
+        traces.append([[step["why"], step["selected_ids"]] for step in data["steps"]])
+    assert traces[0] == traces[1]
+
+
+def test_an_index_of_another_embedder_is_refused(river_index: CorpusIndex, tmp_path: Path) -> None:
+    router_file(tmp_path / "r.safetensors", "minilm:other", 4)
+    with pytest.raises(InputError, match="the router was trained with the embedder 'minilm:other'"):
+        composed({"amount": {"by": "router", "file": "r.safetensors"}}, river_index, tmp_path)
+
+
+def test_presets_answer_from_what_the_program_reads(river_index: CorpusIndex) -> None:
+    levels = []
+    for name in ("frugal", "thorough"):
+        found = asked(compose(read_policy(name), Setup(retriever=Retriever(river_index))))
+        assert isinstance(found.trace, PolicyTrace)
+        assert found.trace.complete is not None
+        levels.append(found.trace.complete)
+    assert np.isfinite(levels).all()

@@ -1,0 +1,216 @@
+"""What a policy says, and everything that may be wrong with it, told at once and before anything is spent."""
+
+from pathlib import Path
+
+import pytest
+
+from mio_rag.control.bandit.store import EventLog
+from mio_rag.control.composed.parts import Bounds, Model, Price, Repetition
+from mio_rag.control.composed.policy import Policy, policy_of
+from mio_rag.control.composed.read import PRESETS, preset_text, read_policy
+from mio_rag.control.composed.states import read_states
+from mio_rag.control.make import check_controllers
+from mio_rag.control.router.tier import Tier
+from mio_rag.control.settings import ControlSettings
+from mio_rag.errors import InputError
+from tests.control.composed.learned import planner_file, router_file
+
+
+def problems(data: dict[str, object], folder: Path | None = None) -> list[str]:
+    """Of plain data, files included."""
+    try:
+        read_states(policy_of(data, "tried", folder))
+    except InputError as error:
+        return list(error.problems)
+    return []
+
+
+def test_presets_are_policies_and_dearer_ones_read_less() -> None:
+    found = [read_policy(name) for name in PRESETS]
+    assert [policy.name for policy in found] == list(PRESETS)
+    prices = [policy.fixed_price or 0.0 for policy in found]
+    assert prices == sorted(prices, reverse=True)
+    assert all(read_states(policy).sha256 for policy in found)
+    with pytest.raises(InputError, match="did you mean 'balanced'"):
+        read_policy("balancd")
+
+
+def test_a_file_says_the_same_as_a_preset(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(preset_text("balanced"))
+    mine, shipped = read_policy(path), read_policy("balanced")
+    assert mine.name == "mine"
+    assert mine.sha256 == shipped.sha256  # what it is called is no part of what it does
+    again = policy_of(mine.to_dict(), "again")
+    assert again == mine
+    path.write_text(preset_text("balanced").replace("0.0005", "0.0006"))
+    assert read_policy(path).sha256 != mine.sha256
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(
+        """
+[price]
+token = 2
+worth = 1
+[order]
+by = "planer"
+[search]
+strategies = ["raw", "hide"]
+[amount]
+by = "tier"
+[repetition]
+by = "sometimes"
+most = 0
+[models.strong]
+input = 3
+[limits]
+tokens = 10
+[colour]
+"""
+    )
+    with pytest.raises(InputError) as error:
+        read_policy(path)
+    told = "\n".join(error.value.problems)
+    for expected in (
+        "'colour' is unknown",
+        "give one of token, worth and total, not token and worth",
+        "token = 2 must be a number from 0 to 1",
+        "did you mean 'planner'",
+        "strategy 'hide' is unknown",
+        "name the tier",
+        "'sometimes' is unknown",
+        "most = 0 must be",
+        "model 'strong': give spec",
+        "give both input and output",
+        "tokens = 10 is below",
+    ):
+        assert expected in told, expected
+    assert all(problem.startswith(f"'{path}'") for problem in error.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"price": {"worth": 0.1}}, "the reader has no price"),
+        ({"price": {"total": 100, "per": "day"}}, "below one question"),
+        ({"price": {"total": 10_000}}, "needs per"),
+        ({"price": {"token": 0.1, "state": "x"}}, "no effect without a total"),
+        ({"reading": {"by": "tier"}}, "needs a tier"),
+        ({"reading": {"by": "ranking"}, "amount": {"by": "tier", "tier": "easy"}}, "read by the program"),
+        ({"reading": {"preset": "raw"}}, "price is one of probabilities"),
+        ({"reading": {"passage_penalti": 0.1}}, "did you mean 'passage_penalty'"),
+        ({"reading": {"token_price": 0.1}}, "the policy's own price"),
+        ({"order": {"workflow": "plane"}}, "did you mean 'plain'"),
+        ({"order": {"workflow": "no-retrieval"}, "repetition": {"by": "price"}}, "reads nothing"),
+        ({"order": {"file": "x"}}, "nobody reads it"),
+        ({"search": {"by": "bandit"}}, "give state"),
+        ({"search": {"state": "x"}}, "only a bandit learns"),
+        ({"amount": {"by": "tier", "tier": "easy"}}, "counts in characters"),
+        ({"amount": {"by": "tier", "tier": "eazy"}, "reading": {"by": "tier"}}, "did you mean 'easy'"),
+        ({"models": {"reader": {"spec": "extractive"}}}, "--generator names the reader"),
+        ({"models": {"big": {"spec": "oracle:9"}}}, "oracle"),
+        ({"price": 3}, "must be a table"),
+    ],
+)
+def test_contradictions(data: dict[str, object], expected: str) -> None:
+    assert expected in "\n".join(problems(data))
+
+
+def test_a_tier_above_the_ceiling_is_found_before_anything_runs(tmp_path: Path) -> None:
+    big = Tier("big", 60, 5000, 32, unit="tokens", compress="none")
+    router = router_file(tmp_path / "r.safetensors", "tfidf:x", 4, (big,))
+    told = problems({"amount": {"by": "router", "file": router.name}}, tmp_path)
+    assert len(told) == 2
+    assert "may read 5000 tokens, above limits.evidence_tokens = 1024" in told[0]
+    assert "a search brings 50" in told[1]
+
+
+def test_learned_parts_must_fit_together(tmp_path: Path) -> None:
+    router = router_file(tmp_path / "r.safetensors", "tfidf:one", 4)
+    planner = planner_file(tmp_path / "p.safetensors", embedder="tfidf:two")
+    log = EventLog(
+        tmp_path / "arms.sqlite",
+        {"strategies": "hyde", "base": "raw", "embedder": "tfidf:one", "dimensions": "64"},
+    )
+    log.close()
+    data = {
+        "order": {"by": "planner", "file": planner.name},
+        "search": {"by": "bandit", "strategies": ["raw", "grounded"], "state": "arms.sqlite"},
+        "amount": {"by": "router", "file": router.name, "sha256": "0" * 64},
+        "limits": {"evidence_tokens": 500},
+    }
+    told = "\n".join(problems(data, tmp_path))
+    assert "learned on the strategies hyde, raw, and the policy names grounded, raw" in told
+    assert "000000000000... is wanted" in told
+    assert "planner with 'tfidf:two', router with 'tfidf:one', bandit with 'tfidf:one'" in told
+
+
+def test_planners_that_a_policy_cannot_run_are_refused(tmp_path: Path) -> None:
+    again = planner_file(tmp_path / "again.safetensors", "again")
+    assert "train it with --mode once" in problems({"order": {"by": "planner", "file": str(again)}})[0]
+    trained = planner_file(tmp_path / "one.safetensors", alphas=(0.1,))
+    told = problems({"order": {"by": "planner", "file": str(trained)}})
+    assert "at 0.0005 a token: alpha=0.15: this planner was trained for 0.1" in told[0]
+    assert not problems({"order": {"by": "planner", "file": str(trained)}, "price": {"token": 0.1 / 300}})
+    moving = {"order": {"by": "planner", "file": str(trained)}, "price": {"total": 9999, "per": "day"}}
+    assert "a total moves the price" in problems(moving)[0]
+    assert "does not exist" in problems({"order": {"by": "planner", "file": "nowhere"}})[0]
+
+
+def test_a_workflow_without_its_models_is_refused(tmp_path: Path) -> None:
+    flow = tmp_path / "strong.json"
+    flow.write_text(
+        '{"nodes": {"f": {"do": "retrieve"}, "r": {"do": "select", "from": ["f"]},'
+        ' "a": {"do": "answer", "from": ["r"], "model": "strong"}}, "answer": "a"}'
+    )
+    data: dict[str, object] = {"order": {"workflow": flow.name}}
+    told = problems(data, tmp_path)
+    assert "give [models.strong] with its spec" in told[0]
+    assert "give [models.reader] input and output" in told[1]
+    data["models"] = {"strong": {"spec": "extractive"}, "reader": {"input": 1, "output": 1}}
+    assert "give [models.strong] input and output" in problems(data, tmp_path)[0]
+    data["models"] = {
+        "strong": {"spec": "extractive", "input": 9, "output": 9},
+        "reader": {"input": 1, "output": 1},
+    }
+    assert not problems(data, tmp_path)
+
+
+def test_content_is_part_of_the_hash_and_names_are_not(tmp_path: Path) -> None:
+    file = router_file(tmp_path / "r.safetensors", "tfidf:x", 4)
+    data = {"amount": {"by": "router", "file": file.name}}
+    before = read_states(policy_of(data, "a", tmp_path))
+    assert before.embedders == {"router": "tfidf:x"}
+    assert read_states(policy_of(data, "b", tmp_path)).sha256 == before.sha256
+    router_file(file, "tfidf:x", 5)
+    assert read_states(policy_of(data, "a", tmp_path)).sha256 != before.sha256
+    with pytest.raises(InputError, match="trained with the embedder 'tfidf:x', and the index embeds by 'y'"):
+        before.check("y")
+
+
+def test_worth_makes_the_price() -> None:
+    policy = Policy(price=Price(worth=0.01), models={"reader": Model(input=2.0, output=8.0)})
+    assert policy.fixed_price == pytest.approx(2e-6 / 0.01)
+    assert Policy(price=Price(total=10_000, per="day")).fixed_price is None
+
+
+def test_bad_parts_in_python() -> None:
+    with pytest.raises(InputError, match="evidence_tokens = 0"):
+        Bounds(evidence_tokens=0)
+    with pytest.raises(InputError, match="finds = 2"):
+        Repetition(finds=2)
+    with pytest.raises(InputError, match="give one of token"):
+        Price()
+
+
+def test_the_registry_knows_policies() -> None:
+    check_controllers(["policy:frugal", "policy:thorough"], ControlSettings(), closed_book=False)
+    with pytest.raises(InputError) as error:
+        check_controllers(["policy:frugal", "policy:x", "policy"], ControlSettings(), closed_book=True)
+    assert [p.split(":")[0] for p in error.value.problems] == [
+        "this policy searches, and a closed-book run has no corpus",
+        "policy 'x' is neither a file nor a preset",
+        "controller 'policy' names no policy",
+    ]
