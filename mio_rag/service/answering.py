@@ -14,6 +14,7 @@ from mio_rag.allocation.pacer import Pacer
 from mio_rag.answer_cache import AnswerCache, digest_of, model_of
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
+from mio_rag.control.composed.trace import PolicyTrace
 from mio_rag.control.controller import Setup, answered
 from mio_rag.control.router.controller import Tiered
 from mio_rag.control.router.make import make
@@ -27,6 +28,7 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
+from mio_rag.service.governed import Governed, told
 from mio_rag.service.pacing import Held, held_tokens
 from mio_rag.service.searching import Found, Searching, Strategies
 from mio_rag.solvers.result import SolveOptions
@@ -93,11 +95,13 @@ class Answering:
         `RouterSettings` as plain data: /ask answers at the tier that the router chooses.
     strategies : Strategies, optional
         By which is searched; by default for the question itself.
+    policy : str, optional
+        Preset or file: /ask answers as the policy decides.
 
     Raises
     ------
     InputError
-        If the router is for another embedder than the index has.
+        If the router, or what the policy has learned, is for another embedder than the index has.
     """
 
     def __init__(
@@ -109,11 +113,13 @@ class Answering:
         cache: AnswerCache | None = None,
         routing: Mapping[str, Any] | None = None,
         strategies: Strategies | None = None,
+        policy: str | None = None,
     ) -> None:
         self.cache, self._model = cache, "" if cache is None else model_of(generator)
         self.index, self.generator, self.pacer, self.rate = index, generator, pacer, rate
         self._routing = None if routing is None else dict(routing)  # names the router's file by its hash
         self._routed = None if routing is None else _routed(index, routing)
+        self.governed = None if policy is None else Governed(policy, index, generator)
         self.counter = _OneAtATime(generator)
         self.searching = None if strategies is None else Searching(strategies, index, generator, self.counter)
         self._pools: OrderedDict[tuple[str, int], Found] = OrderedDict()
@@ -209,6 +215,8 @@ class Answering:
         question = Question("question", asked.question)
         if self._routed is not None:
             return self._at_a_tier(self._routed, question, asked)
+        if self.governed is not None:
+            return self._by_policy(self.governed, question, asked)
         allowed = context_budget(
             self.generator, question, asked.budget_tokens, max_tokens=asked.max_tokens, error=InputError
         )
@@ -254,6 +262,25 @@ class Answering:
             "prompt_tokens": spent.prompt_tokens,
             "completion_tokens": spent.completion_tokens,
             "tier": trace.tier,
+        }
+
+    def _by_policy(self, governed: Governed, question: Question, asked: Asked) -> dict[str, Any]:
+        """As `ask`, with the policy in the place of whatever the request sets."""
+        timed, left = _timed(asked), asked.deadline - time.monotonic()
+        with self._embedding, self._reading, self.counter.lock:
+            found = governed.answer(question, timed, left)
+            selection = found.selection
+            if selection is None:
+                selection = governed.nothing_read(question.text, timed)
+        trace, spent = found.trace, found.costs.total()
+        assert isinstance(trace, PolicyTrace)
+        return {
+            **_described(asked, selection),
+            "answer": found.reply.answer.text,
+            "generator": self.generator.name,
+            "prompt_tokens": spent.prompt_tokens,
+            "completion_tokens": spent.completion_tokens,
+            "policy": told(trace, str(trace.settings["sha256"])),
         }
 
     def _held_to(self, asked: Asked, held: Held, budget: int, around: int = 0) -> Asked:

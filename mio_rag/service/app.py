@@ -44,6 +44,7 @@ from mio_rag.service.messages import (
     Rating,
     Selected,
     invalid_field,
+    policy_state,
     request_models,
 )
 from mio_rag.service.metrics import CONTENT_TYPE_LATEST, Metrics
@@ -97,6 +98,7 @@ def create_app(
     cache: AnswerCache | None = None,
     routing: Mapping[str, Any] | None = None,
     strategies: Strategies | None = None,
+    policy: str | None = None,
 ) -> FastAPI:
     """The application over an index.
 
@@ -129,9 +131,12 @@ def create_app(
         router chooses, whatever budget and longest answer a request names.
     strategies : Strategies, optional
         By which is searched; with a bandit among them answers can be rated.
+    policy : str, optional
+        Preset or file: /ask answers as the policy decides, whatever a request sets; a file that changes is
+        taken over while the service runs.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
-    answering = Answering(index, generator, pacer, rate, cache, routing, strategies)
+    answering = Answering(index, generator, pacer, rate, cache, routing, strategies, policy)
     metrics = Metrics()
 
     @asynccontextmanager
@@ -149,6 +154,8 @@ def create_app(
             pacer.close()
         if answering.searching is not None:
             answering.searching.close()
+        if answering.governed is not None:
+            answering.governed.close()
 
     from mio_rag import __version__
 
@@ -329,6 +336,7 @@ def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, limits: Ser
             embedder=clean(answering.index.embedder.name),
             generator=clean(answering.generator.name),
             limits=Limits(**limits.to_dict()),
+            policy=None if answering.governed is None else policy_state(answering.governed.state()),
         )
 
     @app.get(

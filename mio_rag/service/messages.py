@@ -23,6 +23,7 @@ __all__ = [
     "Search",
     "Selected",
     "invalid_field",
+    "policy_state",
     "request_models",
 ]
 
@@ -285,6 +286,27 @@ class Cached(_Response):
     age_seconds: float = Field(description="since it was given")
 
 
+class PolicyStepTold(_Response):
+    """One step of a question's way."""
+
+    step: str = Field(description="node of the workflow, or decision of the policy")
+    why: str = Field(description="what was done, and what it was worth at the price")
+    tokens: int = Field(description="into and out of models")
+    seconds: float
+    complete: float | None = Field(description="probability that the evidence is complete, after it")
+
+
+class PolicyTold(_Response):
+    """Under which policy a question was answered, and how."""
+
+    name: str
+    sha256: str = Field(description="of the policy, with everything that its files hold")
+    token_price: float = Field(description="what a token had to add to the probability of the evidence")
+    complete: float | None = Field(description="probability that the evidence is complete")
+    workflow: str
+    steps: list[PolicyStepTold]
+
+
 class Answered(Selected):
     """An answer and what it was read from."""
 
@@ -296,6 +318,7 @@ class Answered(Selected):
         None, description="where answers are kept: null for a new one; tokens are those of its making"
     )
     tier: str | None = Field(None, description="at which it was answered, where a router chooses")
+    policy: PolicyTold | None = Field(None, description="where a policy decides")
 
 
 class Examples(_Response):
@@ -335,6 +358,20 @@ class Limits(_Response):
     max_wait_seconds: Seconds
 
 
+class PolicyState(_Response):
+    """The policy that serves now."""
+
+    name: str
+    sha256: str
+    problem: str | None = Field(description="why a change of its file was not taken over")
+
+
+def policy_state(told: tuple[str, str, str | None]) -> PolicyState:
+    """The policy that serves, by its name, its hash and what is wrong with a newer file of it."""
+    name, sha256, problem = told
+    return PolicyState(name=name, sha256=sha256, problem=problem)
+
+
 class Health(BaseModel):
     """What this service serves."""
 
@@ -345,6 +382,7 @@ class Health(BaseModel):
     embedder: str
     generator: str
     limits: Limits
+    policy: PolicyState | None = Field(None, description="where a policy decides")
 
 
 class Problem(BaseModel):

@@ -211,7 +211,15 @@ function answered(data, took) {
   show(data, took);
   $("answer-text").textContent = data.answer || "(no answer)";
   $("answer-detail").textContent = `${data.generator}: ${data.prompt_tokens} prompt and ${data.completion_tokens} answer tokens${"dollars" in data ? `, $${data.dollars.toPrecision(3)}` : ""}`;
+  way(data.policy);
   $("answer").hidden = false;
+}
+function way(policy) {  // only under a policy: every step in a sentence, with what it took
+  $("way").hidden = !policy;
+  if (!policy) return;
+  $("way").querySelector("summary").textContent = `How it came about: policy ${policy.name}, a token at ${Number(policy.token_price.toPrecision(2))}`;
+  $("way-steps").replaceChildren(...policy.steps.map(step => el("li", {}, step.why,
+    el("span", {class: "cost"}, ` ${step.tokens ? plural(step.tokens, "token") + ", " : ""}${Math.round(1000 * step.seconds)} ms`))));
 }
 
 async function propose() {  // a service without examples, or with a key that is not known yet, shows none

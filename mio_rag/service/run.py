@@ -92,6 +92,8 @@ class ServiceSettings:
         `mio_rag.control.router.settings.RouterSettings` as plain data: a router chooses how much is read.
     strategies : Strategies or None
         By which is searched.
+    policy : str or None
+        Preset or file of the policy that answers.
     """
 
     index: str
@@ -108,6 +110,7 @@ class ServiceSettings:
     cache: Kept | None = None
     routing: dict[str, Any] | None = None
     strategies: Strategies | None = None
+    policy: str | None = None
 
 
 def is_loopback(host: str) -> bool:
@@ -147,9 +150,32 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
         problems.append(
             "--strategies: neither a router nor kept answers search by them: leave out --router and --cache"
         )
+    if settings.policy is not None:
+        problems += _policy_problems(settings, settings.policy)
     problems += check_examples(settings.examples, settings.limits.max_question)
     if problems:
         raise InputError(problems)
+
+
+def _policy_problems(settings: ServiceSettings, policy: str) -> list[str]:
+    from mio_rag.service.governed import check_policy
+
+    options = {
+        "--router": settings.routing,
+        "--strategies": settings.strategies,
+        "--tokens-per-day or --tokens-per-hour": settings.pacing,
+        "--prices": settings.money,
+        "--cache": settings.cache,
+    }
+    given = [name for name, value in options.items() if value is not None]
+    problems = []
+    if given:
+        problems.append(f"--policy excludes {', '.join(given)}: its file says who decides, and the price")
+    try:
+        check_policy(policy, settings.workers)
+    except InputError as error:
+        problems += error.problems
+    return problems
 
 
 def _family(host: str) -> socket.AddressFamily:
@@ -175,6 +201,7 @@ def _application(
         cache=None if settings.cache is None else settings.cache.opened(loaded[0]),
         routing=settings.routing,
         strategies=settings.strategies,
+        policy=settings.policy,
     )
 
 

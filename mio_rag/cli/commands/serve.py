@@ -10,6 +10,7 @@ import typer
 
 from mio_rag.cli.options.cache import CacheOptions
 from mio_rag.cli.options.money import MoneyOptions
+from mio_rag.cli.options.policy import PolicyOption
 from mio_rag.cli.options.router import RouterOptions
 from mio_rag.cli.options.shared import GeneratorSpec, spread
 from mio_rag.cli.options.strategies import StrategyChoice
@@ -104,6 +105,13 @@ class PacingOptions:
     ] = None
 
 
+def _policy_file(policy: str | None) -> str | None:
+    """A policy as worker processes find it, wherever they start."""
+    from mio_rag.control.composed.read import PRESETS
+
+    return policy if policy is None or policy in PRESETS else str(Path(policy).absolute())
+
+
 @spread
 def serve(
     index: Annotated[Path, typer.Argument(help="Folder of an index.")],
@@ -143,6 +151,7 @@ def serve(
     caching: CacheOptions,
     routing: RouterOptions,
     search: StrategyChoice,
+    policy: PolicyOption = None,
 ) -> None:
     """Serve selections and answers over HTTP, with a web page at /."""
     from mio_rag.generation import check_generator
@@ -160,7 +169,9 @@ def serve(
 
     def checked() -> str | None:
         key = read_key(api_key_file)
-        where = ServiceSettings(str(index), generator, host, port, workers, examples=examples)
+        where = ServiceSettings(
+            str(index), generator, host, port, workers, examples=examples, policy=_policy_file(policy)
+        )
         if strategies is not None and (tokens.tokens_per_day or tokens.tokens_per_hour or money.prices):
             raise InputError(
                 "--strategies: what they ask the model is not counted by --tokens-per-day, "
@@ -206,6 +217,7 @@ def serve(
         kept,
         chooser,
         strategies,
+        _policy_file(policy),
     )
     shown = f"[{host}]" if ":" in host else host
 
