@@ -45,8 +45,8 @@ class Allocation:
     values : tuple of float
         w_q V_q of each choice, recomputed from it. 0 where nothing is feasible.
     bound : float or None
-        Proven: no allocation of the total is worth more, by the candidates' token costs. None where a solver
-        proved nothing.
+        Proven: no allocation of the total is worth more, where tokens are summed over passages and what they
+        share. None where a solver proved nothing.
     programs : int
         Solved on the way.
     notes : tuple of str
@@ -144,8 +144,8 @@ def allocate(
         Fewest and most tokens of any question, or of each. A question that cannot reach its floor is
         infeasible: it gets nothing, and its status says so.
     counter : TokenCounter, optional
-        The reader's tokenizer. Each assembled block then keeps the tokens that its question was given, so
-        that the total holds as counted.
+        The reader's tokenizer. Text that passages share is then paid once, and each assembled block keeps the
+        tokens that its question was given, so that the total holds as counted.
     workers : int
         Threads that solve.
     progress : callable, optional
@@ -160,7 +160,8 @@ def allocate(
     ------
     InputError
         For weights, floors or ceilings of the wrong length or that contradict each other, empty pools,
-        settings that do not fit, or a total below the shortest passage or what must be chosen.
+        settings that do not fit, floors where passages share text, or a total below the shortest passage or
+        what must be chosen.
     SolverError
         If the solver broke.
     """
@@ -176,6 +177,7 @@ def allocate(
         weights=weights,
         floors=floors,
         ceilings=ceilings,
+        counter=counter,
         most=total,
         workers=workers,
         told=progress,
@@ -189,7 +191,7 @@ def allocate(
     price = workload.bracket(total).high.price
     decided = filled(workload, chooser, price, total, workers)
     pairs = list(zip(workload.questions, decided, strict=True))
-    choices = tuple(question.choice(one, counter) for question, one in pairs)
+    choices = tuple(question.choice(one) for question, one in pairs)
     tokens = tuple(choice.used for choice in choices)
     if sum(tokens) > total:  # by construction it cannot be
         raise AssertionError(f"{sum(tokens)} tokens were allotted, of {total}")

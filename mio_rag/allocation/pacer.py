@@ -20,6 +20,7 @@ from typing import Any, get_args
 
 from mio_rag.allocation.pacer_account import Account, Reservation, refusal
 from mio_rag.allocation.pacer_checks import WhenSpent, Window, count_problem, whole, window_seconds
+from mio_rag.allocation.pacer_clock import Windows
 from mio_rag.allocation.pacer_forecast import Forecast, forecast_problem
 from mio_rag.allocation.pacer_state import State, Store, Transaction
 from mio_rag.candidates import Candidates
@@ -69,7 +70,8 @@ class Pacer:
     expires_seconds : float
         After which a question that has not told what it spent counts as having spent all that it was allowed.
     clock : callable
-        Seconds since 1970, for instance of a recording that is played again.
+        Seconds since 1970, for instance of a recording that is played again. It may jump: each window spends
+        its total once, however often the clock comes back to it (of the last thousand that it left).
 
     Raises
     ------
@@ -91,7 +93,7 @@ class Pacer:
         expires_seconds: float = 600.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.window_seconds = window_seconds(window)
+        seconds = window_seconds(window)
         problems = [
             problem
             for name, count in (("total_tokens", total_tokens), ("most", most), ("horizon", horizon))
@@ -99,7 +101,7 @@ class Pacer:
         ]
         if horizon is None and window is None:
             problems.append("horizon is missing: say how many questions are expected, or give a window")
-        if self.window_seconds is None:
+        if seconds is None:
             problems.append(f"window={window!r} must be day, hour, a number of seconds >= 1, or None")
         if price is not None and not (is_setting(price) and price <= LARGEST_PRICE):
             problems.append(f"price={price!r} must be a number from 0 to {LARGEST_PRICE:g}, per token")
@@ -113,22 +115,19 @@ class Pacer:
             raise InputError(problems)
         self._forecast = None if mean_tokens is None else Forecast(float(price or 0), float(mean_tokens))
         self.total_tokens, self.horizon = int(total_tokens), None if horizon is None else int(horizon)
-        self.most, self.when_spent, self._clock = int(most), when_spent, clock
-        self.expires_seconds = float(expires_seconds)
-        assert self.window_seconds is not None
-        begun = clock()
-        number = self._number(begun)
+        self.most, self.when_spent, self.expires_seconds = int(most), when_spent, float(expires_seconds)
+        assert seconds is not None
+        self.window_seconds, self._windows = seconds, Windows(seconds, clock)
         self._store = Store(
             None if path is None else Path(path),
             {
                 "total tokens": str(self.total_tokens),
                 "horizon": str(self.horizon),
-                "window": "none" if math.isinf(self.window_seconds) else f"{self.window_seconds:g} s",
+                "window": str(self._windows),
                 "mean tokens": "none" if mean_tokens is None else f"{mean_tokens:g} at {price:g}",
             },
             State(
-                number,
-                self._begins(number, begun),
+                *self._windows.at(self._windows.now()),
                 _kept(FIRST_PRICE if price is None else float(price)),
                 usual=0.0 if mean_tokens is None else float(mean_tokens),
             ),
@@ -149,20 +148,21 @@ class Pacer:
         SpentError
             If too little is left.
         InputError
-            If `tokens` or `least` is out of range.
+            If `tokens` or `least` is out of range, or the clock gives no time.
         StateError
-            If the file cannot be read or written.
+            If the file cannot be read or written; then nothing is reserved.
         """
         wanted = whole("tokens", self.most if tokens is None else tokens, 1)
         least = wanted if least is None and self.when_spent == "refuse" else whole("least", least or 0, 0)
         with self._store.transaction() as transaction:
-            now = self._clock()
+            now = self._windows.now()
             state = self._current(transaction, now)
             left = max(0, self.total_tokens - state.settled - state.reserved)
             if left < least:
                 state.refused += 1
                 transaction.write(state)
-                refused = refusal(left, self.total_tokens, state.reserved, least, self._ends_in(state, now))
+                wait = self._windows.left(state.began, now)
+                refused = refusal(left, self.total_tokens, state.reserved, least, wait)
             else:
                 refused, allowed = None, min(wanted, left)
                 coming = self._expected(state, now)
@@ -191,6 +191,9 @@ class Pacer:
         ------
         InputError
             If the reservation is not known, or was settled before.
+        StateError
+            If the file cannot be written, for instance on a full disk. The reservation then holds its tokens
+            as before: settle it again once there is room, or it counts in full when it expires.
         """
         self._settle(reservation, whole("tokens", tokens, 0))
 
@@ -207,7 +210,7 @@ class Pacer:
     def _settle(self, reservation: Reservation, tokens: int | None) -> None:
         used = tokens or 0
         with self._store.transaction() as transaction:
-            state = self._current(transaction, self._clock())
+            state = self._current(transaction, self._windows.now())
             held = transaction.taken(reservation.id)
             if held is None:
                 raise InputError(
@@ -215,7 +218,8 @@ class Pacer:
                 )
             if held.window != state.window:
                 # What was under way when its window ended counts there as spent in full.
-                transaction.correct_past(held.window, used - held.tokens, -held.tokens)
+                told = (-1, 0) if tokens is None else (0, 1)
+                transaction.correct_past(held.window, used - held.tokens, -held.tokens, *told)
                 return
             if held.expired:
                 state.settled += used - held.tokens
@@ -278,7 +282,7 @@ class Pacer:
     def account(self) -> Account:
         """Where the open window stands."""
         with self._store.transaction() as transaction:
-            now = self._clock()
+            now = self._windows.now()
             state = self._current(transaction, now)
             transaction.write(state)
         return Account(
@@ -291,11 +295,11 @@ class Pacer:
             state.asked,
             state.finished,
             state.refused,
-            self._ends_in(state, now),
+            self._windows.left(state.began, now),
         )
 
     def windows(self) -> list[dict[str, Any]]:
-        """Windows that have ended, oldest first: when they began, what they spent, lost and refused."""
+        """Windows that are not open, oldest first: when they began, what they spent, lost and refused."""
         names = ("window", "began", "price", "spent", "lost", "asked", "refused")
         with self._store.transaction() as transaction:
             return [dict(zip(names, row, strict=True)) for row in transaction.past()]
@@ -304,32 +308,20 @@ class Pacer:
         """Close the file. A pacer in memory forgets."""
         self._store.close()
 
-    def _number(self, now: float) -> int:
-        assert self.window_seconds is not None
-        return 0 if math.isinf(self.window_seconds) else int(now // self.window_seconds)
-
-    def _begins(self, number: int, now: float) -> float:
-        assert self.window_seconds is not None
-        return now if math.isinf(self.window_seconds) else number * self.window_seconds
-
-    def _ends_in(self, state: State, now: float) -> float | None:
-        assert self.window_seconds is not None
-        if math.isinf(self.window_seconds):
-            return None
-        return max(0.0, state.began + self.window_seconds - now)
-
     def _current(self, transaction: Transaction, now: float) -> State:
-        """The state of the window that is open now; what has expired is spent."""
+        """The state of the window that the clock is in; what has expired is spent.
+
+        A window is known by its number. One that the clock comes back to goes on where it was left, so that
+        each spends its total once, and none is kept waiting for a time that a wrong clock has promised.
+        """
         state = transaction.state()
-        number = self._number(now)
-        if number > state.window:  # a clock that is put back opens no window again
-            state.settled += state.reserved
-            state.lost += state.reserved
+        number, began = self._windows.at(now)
+        if number != state.window:
             transaction.close_window(state)
             price = math.exp(state.logs / state.asked) if state.asked else state.price
-            state = State(
+            state = transaction.reopened(number) or State(
                 number,
-                self._begins(number, now),
+                began,
                 _kept(price),
                 before=state.asked or state.before,
                 usual=state.effort / state.finished if state.effort > 0 else state.usual,
@@ -348,15 +340,14 @@ class Pacer:
         In a window they come like a Poisson process. Its rate is what the horizon, or else the last window,
         counts as one window's observation of, together with what has come since this one began.
         """
-        assert self.window_seconds is not None
-        if math.isinf(self.window_seconds):
+        length, left = self._windows.seconds, self._windows.left(state.began, now)
+        if left is None:
             assert self.horizon is not None
             return max(1.0, float(self.horizon - state.asked))
-        length, gone = self.window_seconds, min(max(0.0, now - state.began), self.window_seconds)
         usual = float(self.horizon or state.before)
         guess, trust = (usual, 1.0) if usual else (_GUESS * _TRUST, _TRUST)
-        rate = (guess + state.asked) / (trust * length + gone)
-        return max(1.0, rate * (length - gone))
+        rate = (guess + state.asked) / (trust * length + length - left)
+        return max(1.0, rate * left)
 
     def _moved(self, state: State, share: float, used: int) -> float:
         """The price after a question that was to spend about `share` and spent `used`."""

@@ -20,10 +20,10 @@ from mio_rag.errors import InputError, StateError
 
 __all__ = ["Held", "State", "Store"]
 
-_SCHEMA = 2
+_SCHEMA = 3
 _APPLICATION = 0x6D696F70  # "miop": how the file is known as a pacer's
 _PATIENCE_SECONDS = 30.0
-_KEPT_WINDOWS = 1000
+_KEPT_WINDOWS = 1000  # in the order in which they were left, which is not theirs where the clock jumps
 
 
 @dataclass
@@ -85,8 +85,8 @@ _COLUMNS = tuple(field.name for field in fields(State))
 _CREATE = f"""
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), {", ".join(f"{c} NOT NULL" for c in _COLUMNS)});
-CREATE TABLE windows (window INTEGER PRIMARY KEY, began REAL, price REAL, settled INTEGER, lost INTEGER,
-    asked INTEGER, refused INTEGER);
+CREATE TABLE windows (closed INTEGER PRIMARY KEY AUTOINCREMENT,
+    {", ".join(f"{c} NOT NULL" for c in _COLUMNS)}, UNIQUE (window));
 CREATE TABLE reservations (id INTEGER PRIMARY KEY AUTOINCREMENT, window INTEGER NOT NULL,
     tokens INTEGER NOT NULL, share REAL NOT NULL, expires REAL);
 CREATE INDEX reservations_by_end ON reservations (expires) WHERE expires IS NOT NULL;
@@ -94,6 +94,10 @@ PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_SCHEMA};
 """
 _READ = f"SELECT {', '.join(_COLUMNS)} FROM state"
+_REOPEN = f"SELECT {', '.join(_COLUMNS)} FROM windows WHERE window = ?"
+_CLOSE = (
+    f"INSERT OR REPLACE INTO windows ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+)
 _WRITE = f"UPDATE state SET {', '.join(f'{c} = ?' for c in _COLUMNS)}"
 
 
@@ -245,14 +249,35 @@ class Transaction:
         self._connection.execute(_WRITE, [getattr(state, name) for name in _COLUMNS])
 
     def close_window(self, state: State) -> None:
-        """Keep the account of a window that has ended."""
-        row = (state.window, state.began, state.price, state.settled, state.lost, state.asked, state.refused)
+        """Keep the account of a window that the clock has left; what it still holds counts as lost."""
+        state.settled += state.reserved
+        state.lost += state.reserved
+        state.reserved = 0
         execute = self._connection.execute
-        execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-        execute("DELETE FROM windows WHERE window < ?", (state.window - _KEPT_WINDOWS,))
+        last = execute(_CLOSE, [getattr(state, name) for name in _COLUMNS]).lastrowid
+        assert last is not None
         execute(
-            "DELETE FROM reservations WHERE expires IS NULL AND window < ?", (state.window - _KEPT_WINDOWS,)
+            "DELETE FROM reservations WHERE expires IS NULL AND window IN "
+            "(SELECT window FROM windows WHERE closed <= ?)",
+            (last - _KEPT_WINDOWS,),
         )
+        execute("DELETE FROM windows WHERE closed <= ?", (last - _KEPT_WINDOWS,))
+
+    def reopened(self, window: int) -> State | None:
+        """The account of a window that the clock comes back to; None where there is none."""
+        found = self._connection.execute(_REOPEN, (window,)).fetchone()
+        if found is None:
+            return None
+        self._connection.execute("DELETE FROM windows WHERE window = ?", (window,))
+        state = State(*found)
+        (held,) = self._connection.execute(
+            "SELECT coalesce(sum(tokens), 0) FROM reservations WHERE window = ? AND expires IS NOT NULL",
+            (window,),
+        ).fetchone()
+        state.settled -= held
+        state.lost -= held
+        state.reserved = held
+        return state
 
     def reserve(self, window: int, tokens: int, share: float, expires: float) -> int:
         """Note a reservation; its id."""
@@ -284,16 +309,19 @@ class Transaction:
             )
         return [(int(window), int(tokens)) for window, tokens in found]
 
-    def correct_past(self, window: int, settled: int, lost: int) -> None:
-        """Add to the account of a window that has ended, as far as it is kept."""
+    def correct_past(self, window: int, settled: int, lost: int, asked: int, finished: int) -> None:
+        """Add to the account of a window that is not open, as far as it is kept."""
         self._connection.execute(
-            "UPDATE windows SET settled = settled + ?, lost = lost + ? WHERE window = ?",
-            (settled, lost, window),
+            "UPDATE windows SET settled = settled + ?, lost = lost + ?, asked = asked + ?, "
+            "finished = finished + ? WHERE window = ?",
+            (settled, lost, asked, finished, window),
         )
 
     def past(self) -> list[tuple[int, float, float, int, int, int, int]]:
-        """Windows that have ended: number, beginning, price, settled, lost, asked, refused."""
-        return self._connection.execute("SELECT * FROM windows ORDER BY window").fetchall()
+        """Windows that are not open: number, beginning, price, settled, lost, asked, refused."""
+        return self._connection.execute(
+            "SELECT window, began, price, settled, lost, asked, refused FROM windows ORDER BY window"
+        ).fetchall()
 
 
 def _begin(connection: sqlite3.Connection) -> None:

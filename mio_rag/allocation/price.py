@@ -10,6 +10,7 @@ from typing import Any
 
 from mio_rag.allocation.workload import Told, Totals, Workload, price_problems, workload_of
 from mio_rag.candidates import Candidates
+from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError
 from mio_rag.selection.selector import Selector
 
@@ -103,6 +104,7 @@ def price_for(
     *,
     selector: Selector | None = None,
     ceilings: int | Sequence[int] | None = None,
+    counter: TokenCounter | None = None,
     workers: int = 1,
     progress: Told | None = None,
 ) -> WorkloadPrice:
@@ -118,6 +120,8 @@ def price_for(
         Without a token price; by default ``Selector()``.
     ceilings : int or sequence of int, optional
         Most tokens of any question, or of each; give the budget that the price will be used with.
+    counter : TokenCounter, optional
+        The reader's tokenizer: text that passages share is then paid once, as where they are read.
     workers : int
         Threads that solve.
     progress : callable, optional
@@ -142,7 +146,9 @@ def price_for(
         and 0 < mean_tokens <= 1e12
     ):
         raise InputError(f"mean_tokens={mean_tokens!r} must be a number above 0, at most 1e12")
-    workload = workload_of(pools, selector or Selector(), ceilings=ceilings, workers=workers, told=progress)
+    workload = workload_of(
+        pools, selector or Selector(), ceilings=ceilings, counter=counter, workers=workers, told=progress
+    )
     found = workload.bracket(math.floor(mean_tokens * len(pools)), _CLOSE)
     at = found.high
     if found.low is not None:
@@ -167,6 +173,7 @@ def at_prices(
     *,
     selector: Selector | None = None,
     ceilings: int | Sequence[int] | None = None,
+    counter: TokenCounter | None = None,
     workers: int = 1,
     progress: Told | None = None,
 ) -> list[PricePoint]:
@@ -179,7 +186,9 @@ def at_prices(
     """
     if problems := price_problems(token_prices):
         raise InputError(problems)
-    workload = workload_of(pools, selector or Selector(), ceilings=ceilings, workers=workers, told=progress)
+    workload = workload_of(
+        pools, selector or Selector(), ceilings=ceilings, counter=counter, workers=workers, told=progress
+    )
     return [_point(workload, workload.at(float(price))) for price in token_prices]
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, in_prompt_order
 from mio_rag.errors import InputError, SolverError
+from mio_rag.formulations.precedence import with_token_price
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.merging import block_tokens
 from mio_rag.selection.program import Formulation
@@ -94,21 +95,33 @@ class PricedQuestion:
         w > 0.
     floor, ceiling : int
         Fewest and most tokens.
+    counter : TokenCounter, optional
+        The reader's tokenizer: with it, text that passages share is paid once (`Formulation`).
 
     Raises
     ------
     InputError
-        If the pool is empty, or lacks what the settings need.
+        If the pool is empty, lacks what the settings need, or shares text where there is a floor.
     """
 
     def __init__(
-        self, selector: Selector, candidates: Candidates, weight: float, floor: int, ceiling: int
+        self,
+        selector: Selector,
+        candidates: Candidates,
+        weight: float,
+        floor: int,
+        ceiling: int,
+        counter: TokenCounter | None = None,
     ) -> None:
         if len(candidates) == 0:
             raise InputError("there are no candidates to select from: retrieve a pool first")
         self.selector, self.weight, self.floor, self.ceiling = selector, weight, floor, ceiling
-        self.candidates = selector.valued(candidates)
-        self._base = self._with_floor(Formulation(selector, self.candidates).program(ceiling))
+        self.candidates, self._counter = selector.valued(candidates), counter
+        base = Formulation(selector, self.candidates, counter).program(ceiling)
+        if base.segments is not None:  # parts may count more than the passages that they are of
+            self.ceiling = min(ceiling, max(1, math.ceil(base.all_costs.sum())))
+            base = replace(base, budget=self.ceiling)
+        self._base = self._with_floor(base)
         self._built: tuple[tuple[float, int], SelectionProgram] | None = None
         self._prices: list[float] = []
         self._probes: list[Probe] = []
@@ -116,6 +129,11 @@ class PricedQuestion:
     def _with_floor(self, program: SelectionProgram) -> SelectionProgram:
         if self.floor == 0:
             return program
+        if program.segments is not None:
+            raise InputError(
+                f"floor={self.floor} is for passages that are each read by themselves, and some here share "
+                "text that is paid once: read them apart (merge=False), or leave the floor out"
+            )
         row = LinearConstraint(program.costs, lower=self.floor, name=f"at least {self.floor} tokens")
         return replace(program, rows=(*program.rows, row))
 
@@ -128,16 +146,20 @@ class PricedQuestion:
         """The program at a price of a token, in units of V."""
         base, asked = self._base, (price, self.ceiling if budget is None else budget)
         if self._built is None or self._built[0] != asked:
-            linear = base.linear if price == 0 else base.linear - (price / self.weight) * base.costs
-            self._built = asked, replace(base, linear=linear, budget=asked[1])
+            priced = base if price == 0 else with_token_price(base, price / self.weight)
+            same = asked[1] == base.budget
+            self._built = asked, priced if same else replace(priced, budget=asked[1])
         return self._built[1]
 
     def steep_price(self) -> float:
         """A price above which no passage is worth its tokens, unless a row asks for it."""
-        base = self._base
+        base, shared = self._base, self._base.segments
         gains = np.maximum(-base.pairwise, 0.0).sum(axis=1) + base.linear
-        paid = base.costs > 0
-        steepest = float(np.max(gains[paid] / base.costs[paid], initial=0.0))
+        costs = base.costs
+        if shared is not None:  # split among all that share it, so that no selection costs less than its parts
+            costs = costs + shared.needs @ (shared.costs / np.maximum(shared.needs.sum(axis=0), 1))
+        paid = costs > 0
+        steepest = float(np.max(gains[paid] / costs[paid], initial=0.0))
         return self.weight * max(steepest, 0.0)
 
     def forcing_price(self) -> float:
@@ -207,13 +229,23 @@ class PricedQuestion:
         return probe
 
     def smallest_missing(self, decided: Decided) -> float:
-        """Tokens of the shortest passage that a decision leaves out; infinite where it leaves none out."""
+        """Fewest tokens that one passage more would take; infinite where a decision leaves none out."""
         assert self._base.fixed is not None
         n = len(self.candidates)
-        left = self._base.fixed[:n] < 0
+        left, costs = self._base.fixed[:n] < 0, self._base.costs
         if decided.x is not None:
             left &= decided.x[:n] == 0
-        return float(np.min(self._base.costs[:n][left], initial=np.inf))
+            costs = self._steps(decided.x)
+        return float(np.min(costs[:n][left], initial=np.inf))
+
+    def _steps(self, x: NDArray[np.int8]) -> NDArray[np.float64]:
+        """Tokens that each item saves by going alone, or takes by coming; shape (items,)."""
+        shared = self._base.segments
+        if shared is None:
+            return self._base.costs
+        readers = shared.needs[x > 0].sum(axis=0)
+        alone = shared.needs & np.where(x[:, None] > 0, readers == 1, readers == 0)
+        return np.asarray(self._base.costs + alone @ shared.costs)
 
     def neighbours(self, probe: Probe) -> tuple[Decided | None, Decided | None]:
         """The decision of one passage less that loses least a token, and that of one more that gains most.
@@ -233,7 +265,7 @@ class PricedQuestion:
         base, n = self._base, len(self.candidates)
         assert base.fixed is not None
         marginal = (base.linear - base.pairwise @ found.x)[:n]
-        costs, chosen = base.costs[:n], found.x[:n] > 0
+        costs, chosen = self._steps(found.x)[:n], found.x[:n] > 0
         free = (base.fixed[:n] < 0) & (costs > 0)
         fewer = np.flatnonzero(free & chosen)
         more = np.flatnonzero(free & ~chosen & (marginal > 0) & (costs <= self.ceiling - found.tokens))
@@ -257,33 +289,30 @@ class PricedQuestion:
                 return self.decided(probe.price, self.ceiling, result)
         return None
 
-    def choice(self, decided: Decided, counter: TokenCounter | None) -> Choice:
+    def choice(self, decided: Decided) -> Choice:
         """The choice that a decision is, of at most so many tokens as it sums up to.
 
-        Parameters
-        ----------
-        counter : TokenCounter, optional
-            Counts the assembled block. Where that is more than its passages sum up to, the program is solved
-            again within less, until the block keeps the tokens that the question was given.
+        Where a counter counts more for the assembled block than that, the program is solved again within
+        less, until the block keeps the tokens that the question was given.
         """
-        price = decided.price / self.weight
+        price, counter = decided.price / self.weight, self._counter
         selector = replace(self.selector, token_price=price)
-        formulation = Formulation(selector, self.candidates)
+        formulation = Formulation(selector, self.candidates, counter)
         program = self._with_floor(formulation.program(decided.budget))
         result = _recomputed(program, selector.options, decided.result)
         allowed = decided.budget
         allotted = decided.tokens
-        merge = selector.merge and counter is not None and self.candidates.spans is not None
+        merge = formulation.is_merged
         while True:
             picked = [i for i in result.selected if i < len(self.candidates)]
             chosen = in_prompt_order(self.candidates, picked, selector.prompt_order)
-            used = summed = int(self.candidates.tokens[list(chosen)].sum()) if chosen else 0
+            used = summed = round(program.cost(result.x)) if result.x is not None else 0
             if counter is not None:
                 used = block_tokens(self.candidates, chosen, counter, merge)
             if used <= allotted:
                 break
             # In proportion, but by no more than one passage, as `Selector.choose` does it.
-            optional = [int(self.candidates.tokens[i]) for i in chosen if i in program.free]
+            optional = [round(program.alone[i]) for i in chosen if i in program.free]
             allowed = max(summed * allotted // used, summed - max(optional, default=summed))
             program = replace(program, budget=allowed)
             result = solve(program, selector.solver, selector.options)

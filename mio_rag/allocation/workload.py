@@ -14,6 +14,7 @@ import numpy as np
 
 from mio_rag.allocation.question import Decided, PricedQuestion, Probe, selector_problems
 from mio_rag.candidates import Candidates
+from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting, plural
@@ -26,6 +27,8 @@ __all__ = ["Bracket", "Told", "Totals", "Workload", "price_problems", "workload_
 Told = Callable[[str], None]
 
 _ROUNDS = 100
+_NAMED = 5
+_LONG = 10**12  # tokens, beyond any pool
 _SAME_PRICE = 1e-12
 
 
@@ -197,6 +200,7 @@ def workload_of(
     weights: Sequence[float] | None = None,
     floors: int | Sequence[int] | None = None,
     ceilings: int | Sequence[int] | None = None,
+    counter: TokenCounter | None = None,
     most: int | None = None,
     workers: int = 1,
     told: Told | None = None,
@@ -205,6 +209,8 @@ def workload_of(
 
     Parameters
     ----------
+    counter : TokenCounter, optional
+        The reader's tokenizer: with it, text that passages share is paid once.
     most : int, optional
         Of any question, whatever its ceiling.
 
@@ -231,15 +237,17 @@ def workload_of(
     questions = []
     for k, pool in enumerate(pools):
         whole = int(pool.tokens.sum()) if len(pool) else 0
+        if counter is not None and pool.spans is not None:
+            whole = _LONG
         limits = [limit for limit in (highest[k], most, whole) if limit is not None]
         try:
             questions.append(
-                PricedQuestion(selector, pool, heavy[k], int(least[k] or 0), max(1, min(limits)))
+                PricedQuestion(selector, pool, heavy[k], int(least[k] or 0), max(1, min(limits)), counter)
             )
         except InputError as error:
             problems += [f"question {k}: {problem}" for problem in error.problems]
     if problems:
-        raise InputError(problems)
+        raise InputError(problems if len(problems) <= _NAMED else [*problems[:_NAMED], _more(problems)])
     return Workload(questions, selector, workers=workers, told=told)
 
 
@@ -250,6 +258,10 @@ def price_problems(prices: Sequence[float]) -> list[str]:
         for price in prices
         if not is_setting(price)
     ]
+
+
+def _more(problems: Sequence[str]) -> str:
+    return f"and {plural(len(problems) - _NAMED, 'problem')} more, of other questions"
 
 
 def _weights(given: Sequence[float] | None, count: int, problems: list[str]) -> list[float]:

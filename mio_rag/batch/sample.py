@@ -17,6 +17,9 @@ from mio_rag.errors import InputError, MioRagError
 
 __all__ = ["sampled_prices"]
 
+#: Share of the price that an estimate may be off: far less than what other rows than the sample's make of it.
+_CLOSE = 1e-3
+
 
 def sampled_prices(
     job: Job,
@@ -51,16 +54,16 @@ def sampled_prices(
     workload = Workload(questions, job.selector, workers=workers, told=told)
     whole = size == rows
     wanted = total_tokens * size / rows
-    middle = _bracket(workload, wanted)
+    middle = _bracket(workload, wanted, 0.0 if whole else _CLOSE)
     if whole:
         prices = {middle.high.price, middle.low.price if middle.low else 0.0}
         return tuple(sorted(prices, reverse=True))
     return (middle.high.price,)
 
 
-def _bracket(workload: Workload, tokens: float) -> Bracket:
+def _bracket(workload: Workload, tokens: float, closeness: float) -> Bracket:
     try:
-        return workload.bracket(max(0, math.floor(tokens)))
+        return workload.bracket(max(0, math.floor(tokens)), closeness)
     except (
         InputError
     ):  # what must be chosen takes more in this sample: the highest price, and the whole tells

@@ -74,7 +74,8 @@ def matched_tokens(
     list of dict
         method, target (quality), tokens {mean, low, high} and share {mean, low, high} of the baseline's
         tokens, or None where the target is not reached (`reached` is the share of resamples that do);
-        `at_most` where it is reached at the smallest budget already.
+        `at_most` where it is reached at the smallest budget already. Where the baseline reads nothing, as
+        many tokens are a share of 1, and more are no share: None, or None as an end of its interval.
 
     Raises
     ------
@@ -103,7 +104,7 @@ def matched_tokens(
                 "baseline": baseline,
                 "target": float(target[0]),
                 "tokens": _interval(needed),
-                "share": _interval(needed / reference),
+                "share": _interval(_shares(needed, reference)),
                 "reached": float(np.mean(~np.isnan(needed[1:]))),
                 "at_most": bool(method != baseline and mean_quality[0, 0] >= target[0] - 1e-12),
             }
@@ -111,14 +112,25 @@ def matched_tokens(
     return entries
 
 
+def _shares(needed: FloatArray, reference: FloatArray) -> FloatArray:
+    """Tokens as a share of the reference, NaN where they are not known; of none, none are 1 and some infinite."""
+    shares = np.where(needed > 0, np.inf, 1.0)
+    shares[np.isnan(needed)] = np.nan
+    return np.divide(needed, reference, out=shares, where=reference > 0)
+
+
 def _interval(values: FloatArray) -> dict[str, float | None] | None:
     """Of the data (the first value) and its resamples; an end is None where it is beyond the curve."""
-    if np.isnan(values[0]):
+    if not np.isfinite(values[0]):
         return None
     low, high = np.quantile(
         np.where(np.isnan(values[1:]), np.inf, values[1:]), [0.025, 0.975], method="inverted_cdf"
     )
-    return {"mean": float(values[0]), "low": float(low), "high": float(high) if np.isfinite(high) else None}
+    return {
+        "mean": float(values[0]),
+        "low": float(low) if np.isfinite(low) else None,
+        "high": float(high) if np.isfinite(high) else None,
+    }
 
 
 def matched_rows(

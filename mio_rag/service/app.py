@@ -29,6 +29,7 @@ from mio_rag.service.answering import Answering, Asked
 from mio_rag.service.body import StrictRoute, UnusableBody
 from mio_rag.service.connections import CONNECTION_GUARD, ConnectionGuard, SeldomLogged
 from mio_rag.service.curve import EXAMPLE_PRICE, HOW, Curve, example_of
+from mio_rag.service.pacing import standing
 from mio_rag.service.examples import example_questions
 from mio_rag.service.guard import BodyLimit, Full, Gate, HeadAsGet, key_matches, refusal
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits
@@ -346,7 +347,7 @@ def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, limits: Ser
     )
     async def show_metrics() -> Response:
         """Requests, latencies, certificates and gaps in Prometheus' text format."""
-        account = None if answering.pacer is None else answering.pacer.account()
+        account = standing(answering.pacer)
         learned = None if answering.searching is None else answering.searching.stats()
         return Response(metrics.text(account, learned), media_type=CONTENT_TYPE_LATEST)
 
@@ -362,8 +363,8 @@ def _add_price(app: FastAPI, answering: Answering, curve: Curve | None) -> None:
     @app.get("/price", response_model=Price, responses={401: _REFUSALS[401]})
     def price() -> Price:
         """What a price of a token means, by example, and the operator's own curve."""
-        if answering.pacer is not None:
-            now, whose = answering.pacer.account().price, "At the present price"
+        if (account := standing(answering.pacer)) is not None:
+            now, whose = account.price, "At the present price"
         elif answering.rate is not None and answering.rate.token_price > 0:
             now, whose = answering.rate.token_price, "At the price"
         else:

@@ -10,17 +10,19 @@ from mio_rag.errors import DataError, InputError
 from mio_rag.formulations.numbers import is_setting
 from mio_rag.reading import read_json, read_toml
 
-__all__ = ["EXAMPLE_PRICE", "HOW", "Curve", "CurvePoint", "example_of", "read_curve"]
+__all__ = ["EXAMPLE_PRICE", "HOW", "Curve", "CurvePoint", "curve_beside", "example_of", "read_curve"]
 
 #: Where nobody has set a price.
 EXAMPLE_PRICE = 5e-4
 #: How an operator gets a curve.
 HOW = (
-    "No curve was given to this service. Measure one on questions of yours: `mio-rag frontier data DATA "
-    "--index INDEX --out RUN --token-prices 0.005,0.002,0.001,0.0005,0.0002`, and give RUN/frontier.json to "
-    "`mio-rag serve INDEX --curve`."
+    "No curve of this index was found beside it. Measure one on questions of yours, into a folder beside the "
+    "index: `mio-rag frontier data DATA --index INDEX --out INDEX-curve --token-prices "
+    "0.005,0.002,0.001,0.0005,0.0002`. The service finds it when it starts; one that lies elsewhere is given "
+    "with `mio-rag serve INDEX --curve INDEX-curve/frontier.json`."
 )
 _PASSAGE = 100
+_LOOKED_AT = 100  # files beside an index
 
 
 def example_of(token_price: float) -> str:
@@ -69,7 +71,7 @@ def read_curve(path: Path) -> Curve:
     InputError
         If it holds no curve.
     """
-    data = read_toml(path) if path.suffix == ".toml" else read_json(path)
+    data = _data(path)
     try:
         points, questions = (_tuned if path.suffix == ".toml" else _measured)(data)
     except (LookupError, TypeError, ValueError) as error:
@@ -87,6 +89,35 @@ def read_curve(path: Path) -> Curve:
     if wrong or not points or questions < 1:
         raise DataError(f"'{path}' holds a curve that cannot be: {wrong[0] if wrong else 'no points'}")
     return Curve(tuple(sorted(points, key=lambda one: -one.token_price)), questions)
+
+
+def curve_beside(index: Path) -> Path | None:
+    """The newest file with a curve of this index that lies beside it, or in a folder beside it; or None.
+
+    Files say how many passages their index has and who embedded them; those of other indexes are passed over.
+    """
+    around = index.resolve().parent
+    try:
+        manifest = read_json(index / "manifest.json")
+        here = manifest["passages"], manifest["fingerprint"]
+        found = [*around.glob("*.toml"), *around.glob("frontier.json"), *around.glob("*/frontier.json")]
+        newest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)[:_LOOKED_AT]
+    except (InputError, LookupError, TypeError, OSError):
+        return None
+    for path in newest:
+        try:
+            data = _data(path)
+            said = data["measured" if path.suffix == ".toml" else "run"]
+            if (said["passages"], said["embedder_fingerprint"]) == here:
+                read_curve(path)
+                return path
+        except (InputError, LookupError, TypeError, OSError):
+            continue
+    return None
+
+
+def _data(path: Path) -> Any:
+    return read_toml(path) if path.suffix == ".toml" else read_json(path)
 
 
 def _measured(data: Any) -> tuple[list[CurvePoint], int]:

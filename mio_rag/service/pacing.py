@@ -9,16 +9,16 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mio_rag.allocation.pacer import Pacer, Window
-from mio_rag.allocation.pacer_account import Reservation
-from mio_rag.errors import InputError
+from mio_rag.allocation.pacer_account import Account, Reservation
+from mio_rag.errors import InputError, StateError
 
-__all__ = ["Held", "Pacing", "held_tokens", "make_pacing"]
+__all__ = ["Held", "Pacing", "held_tokens", "make_pacing", "standing"]
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,15 @@ class Pacing:
     window : {"hour", "day"}
     path : str or None
         File of the state, shared by worker processes; None: in memory.
+    price, mean_tokens : float or None
+        As in `Pacer`: where it begins, and what requests take in the mean there.
     """
 
     tokens: int
     window: Window
     path: str | None = None
+    price: float | None = None
+    mean_tokens: float | None = None
 
     def opened(self) -> Pacer:
         """The pacer.
@@ -45,16 +49,27 @@ class Pacing:
         InputError
             As `Pacer`.
         """
-        return Pacer(self.tokens, window=self.window, path=self.path)
+        return Pacer(
+            self.tokens, None, self.window, self.price, self.path, mean_tokens=self.mean_tokens
+        )
 
     def explain(self) -> str:
         """One line for the operator."""
         where = "in memory: a restart begins anew" if self.path is None else f"in '{self.path}'"
-        return f"at most {self.tokens} tokens each {self.window} (UTC), their count {where}"
+        said = f"at most {self.tokens} tokens each {self.window} (UTC), their count {where}"
+        if self.mean_tokens is None:
+            return said
+        return f"{said}; expected are {self.mean_tokens:g} tokens a request at a price of {self.price:g}"
 
 
 def make_pacing(
-    per_day: int | None, per_hour: int | None, folder: Path | None, index: Path, workers: int = 1
+    per_day: int | None,
+    per_hour: int | None,
+    folder: Path | None,
+    index: Path,
+    workers: int = 1,
+    price: float | None = None,
+    mean_tokens: float | None = None,
 ) -> Pacing | None:
     """The pacing that an operator asks for; None where no total is given.
 
@@ -63,18 +78,24 @@ def make_pacing(
     folder : Path or None
         For the state; by default the folder that the index lies in, or memory where nothing can be written
         there.
+    price, mean_tokens : float, optional
+        As in `Pacer`.
 
     Raises
     ------
     InputError
-        For two totals, a folder without a total, a state that cannot be used, or several workers without a
+        For two totals, anything else without a total, a state that cannot be used, or several workers without a
         file to share.
     """
     if per_day is not None and per_hour is not None:
         raise InputError("--tokens-per-day and --tokens-per-hour exclude each other: give one of them")
     if per_day is None and per_hour is None:
-        if folder is not None:
-            raise InputError("--pacer-state needs --tokens-per-day or --tokens-per-hour: give one of them")
+        given = {"--pacer-state": folder, "--start-price": price, "--mean-tokens": mean_tokens}
+        if named := [name for name, value in given.items() if value is not None]:
+            needs = "needs" if len(named) == 1 else "need"
+            raise InputError(
+                f"{' and '.join(named)} {needs} --tokens-per-day or --tokens-per-hour: give one of them"
+            )
         return None
     window: Window = "day" if per_day is not None else "hour"
     tokens = per_day if per_day is not None else per_hour
@@ -88,14 +109,32 @@ def make_pacing(
                 "folder with --pacer-state"
             )
         path = None
-    made = Pacing(tokens, window, path)
+    made = Pacing(tokens, window, path, price, mean_tokens)
     try:
         made.opened().close()
     except InputError as error:
-        raise InputError(
-            [p.replace("total_tokens", f"--tokens-per-{window}") for p in error.problems]
-        ) from error
+        raise InputError([_by_options(problem, window) for problem in error.problems]) from error
     return made
+
+
+def _by_options(problem: str, window: Window) -> str:
+    """What is wrong with a pacer, in the words of the command line."""
+    for name, option in (
+        ("total_tokens", f"--tokens-per-{window}"),
+        ("mean_tokens", "--mean-tokens"),
+        ("price=", "--start-price="),
+        ("give price", "give --start-price"),
+        ("another path", "another --pacer-state"),
+    ):
+        problem = problem.replace(name, option)
+    return problem
+
+
+def standing(pacer: Pacer | None) -> Account | None:
+    """Where the window of a pacer stands; None without one, or where its count cannot be read just now."""
+    with suppress(StateError):
+        return None if pacer is None else pacer.account()
+    return None
 
 
 @dataclass
@@ -121,10 +160,15 @@ class Held:
 def held_tokens(pacer: Pacer | None, tokens: int, least: int) -> Iterator[Held]:
     """Hold tokens while a request is worked on, and tell the pacer what it used, also where it fails.
 
+    Where what was used cannot be written any more (a full disk), the request is answered nevertheless: all
+    that it held counts as spent.
+
     Raises
     ------
     SpentError
         If fewer than `least` are left.
+    StateError
+        If nothing can be reserved.
     """
     if pacer is None:
         yield Held()
@@ -134,11 +178,13 @@ def held_tokens(pacer: Pacer | None, tokens: int, least: int) -> Iterator[Held]:
     try:
         yield held
     finally:
-        if held.used is None:
-            pacer.release(held.reservation)
-        else:
-            pacer.spent(held.reservation, held.used)
-    account = pacer.account()
+        with suppress(StateError):
+            if held.used is None:
+                pacer.release(held.reservation)
+            else:
+                pacer.spent(held.reservation, held.used)
+    if (account := standing(pacer)) is None:
+        return
     held.said["pacing"] = {
         "token_price": held.reservation.price,
         "total": account.total,

@@ -158,7 +158,7 @@ def test_a_new_window_has_the_whole_total_and_yesterdays_mean_price() -> None:
     assert pacer.account().spent == 0
     clock.now = 10.0  # a clock that is put back gives nothing twice
     pacer.ask(500)
-    assert pacer.account().left == 9500
+    assert pacer.account().left == 10_000 - 4030 - 500
 
 
 def test_what_expires_counts_as_spent_until_it_tells() -> None:
@@ -218,7 +218,7 @@ def test_files_of_something_else_are_refused_with_the_reason(tmp_path: Path) -> 
         Pacer(10_000, horizon=10, window="day", path=path)
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 7")
-    with pytest.raises(InputError, match="of version 7, and this is version 2"):
+    with pytest.raises(InputError, match="of version 7, and this is version 3"):
         Pacer(10_000, horizon=10, path=path)
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as connection:
@@ -310,6 +310,109 @@ def test_a_file_that_can_no_longer_be_written_is_no_fault_of_the_question(tmp_pa
         connection.execute("DROP TABLE reservations")
     with pytest.raises(StateError, match="no such table"):
         pacer.ask()
+
+
+@pytest.mark.parametrize("now", [math.nan, math.inf, -math.inf, -1.0, 1e13, None, "noon", True])
+def test_a_clock_that_gives_no_time_is_refused_and_nothing_is_lost(now: Any) -> None:
+    clock = Clock()
+    pacer = Pacer(1000, horizon=8, window="day", clock=clock)
+    held = pacer.ask(300)
+    clock.now = now
+    message = "clock\\(\\) gave .* seconds since 1970, a number from 0 to 1e\\+12"
+    for asked in (pacer.ask, pacer.account, lambda: pacer.spent(held, 5)):
+        with pytest.raises(InputError, match=message):
+            asked()
+    with pytest.raises(InputError, match=message):
+        Pacer(1000, horizon=8, clock=clock)
+    clock.now = 1e6
+    assert pacer.account().reserved == 300
+    pacer.spent(held, 5)
+    assert pacer.account().spent == 5
+
+
+@pytest.mark.parametrize("expires", [60, 1e9])
+def test_a_clock_that_jumps_ahead_and_back_gives_no_window_its_total_twice(expires: float) -> None:
+    day = 86400.0
+    clock = Clock(10 * day)
+    pacer = Pacer(1000, window="day", clock=clock, most=400, expires_seconds=expires)
+    pacer.spent(pacer.ask(), 250)
+    here = pacer.ask(100)
+    clock.now = 4000 * day  # years ahead
+    there = pacer.ask()
+    assert pacer.account().left == 600
+    clock.now = 10 * day + 30  # and back: what is left of today is there at once
+    account = pacer.account()
+    assert (account.spent - account.lost, account.reserved + account.lost, account.left) == (250, 100, 650)
+    assert (account.lost > 0) == (expires == 60)  # ahead its time was over
+    assert account.asked - account.finished == 1
+    assert account.ends_in == pytest.approx(day - 30)
+    pacer.spent(here, 60)
+    pacer.spent(there, 350)
+    assert pacer.account().spent == 310
+    clock.now = 4000 * day + 30  # what was spent there is spent
+    account = pacer.account()
+    assert (account.spent, account.reserved, account.lost, account.finished) == (350, 0, 0, 1)
+
+
+def test_whatever_the_clock_does_each_window_keeps_to_its_total(tmp_path: Path) -> None:
+    rng, clock = np.random.default_rng(5), Clock(0.0)
+    pacer = Pacer(2000, 20, 100.0, path=tmp_path / "p.sqlite", most=300, expires_seconds=30, clock=clock)
+    spent: dict[int, int] = {}
+    open_ones = []
+    for _ in range(900):
+        clock.now = max(0.0, clock.now + float(rng.choice([1, 5, 40, 150, 1e9, -1, -60, -150, -1e9])))
+        number = int(clock.now // 100)
+        if open_ones and rng.random() < 0.5:
+            reservation, of = open_ones.pop(int(rng.integers(len(open_ones))))
+            used = int(rng.integers(0, reservation.allowed + 1))
+            pacer.spent(reservation, used)
+            spent[of] = spent.get(of, 0) + used
+        elif rng.random() < 0.8:
+            open_ones.append((pacer.ask(), number))
+        account = pacer.account()
+        assert account.left + account.spent + account.reserved == 2000
+        assert min(account.left, account.reserved, account.lost) >= 0
+    for reservation, of in open_ones:
+        pacer.spent(reservation, reservation.allowed)
+        spent[of] = spent.get(of, 0) + reservation.allowed
+    told = {row["window"]: row["spent"] for row in pacer.windows()}
+    told[int(clock.now // 100)] = pacer.account().spent
+    assert {k: v for k, v in told.items() if v} == {k: v for k, v in spent.items() if v}
+    assert 1000 < max(spent.values()) <= 2000
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no limits on files")
+def test_a_full_disk_loses_nothing_and_overspends_nothing(tmp_path: Path) -> None:
+    import resource
+
+    path = tmp_path / "pacer.sqlite"
+    pacer = Pacer(100_000, horizon=200, path=path)
+    first = pacer.ask(500)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    held, told = [], 0
+    size = (tmp_path / "pacer.sqlite-wal").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 40_000, hard))  # a few decisions more
+    try:
+        with pytest.raises(StateError, match="the count of tokens cannot be read or written"):
+            for _ in range(100):
+                held.append(pacer.ask(500))
+        for _ in range(3):
+            with pytest.raises(StateError):
+                pacer.spent(first, 70)
+            with pytest.raises(StateError):
+                pacer.ask(1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert 0 < len(held) < 100
+    account = pacer.account()
+    assert (account.reserved, account.spent) == (500 + 500 * len(held), 0)
+    pacer.spent(first, 70)  # nobody has counted it meanwhile
+    for reservation in held:
+        pacer.spent(reservation, 10)
+        told += 10
+    pacer.close()
+    account = Pacer(100_000, horizon=200, path=path).account()
+    assert (account.spent, account.reserved, account.finished) == (70 + told, 0, 1 + len(held))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

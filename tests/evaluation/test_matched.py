@@ -54,6 +54,32 @@ def test_intervals_cover_noise() -> None:
     assert entry["tokens"]["low"] < entry["tokens"]["mean"] < (entry["tokens"]["high"] or np.inf)
 
 
+@pytest.mark.filterwarnings("error")
+def test_shares_of_a_baseline_that_reads_nothing() -> None:
+    """At its smallest budget no passage fits, as where budgets are small and passages long."""
+    recall = [0.0, 0.5]
+    curves = {
+        "base": curve(recall, [0, 200]),
+        "nothing either": curve(recall, [0, 100]),
+        "something": curve(recall, [30, 200]),
+    }
+    base, same, more = matched_tokens(curves, "base", 0)
+    for entry in (base, same):
+        assert entry["tokens"] == {"mean": 0, "low": 0, "high": 0}
+        assert entry["share"] == {"mean": 1, "low": 1, "high": 1}
+    assert more["tokens"]["mean"] == pytest.approx(30)
+    assert more["share"] is None
+    # One question in 40 reads: a third of the resamples are without it, and there is no upper end.
+    tokens, quality = np.zeros((40, 2)), np.zeros((40, 2))
+    tokens[0], tokens[:, 1], quality[:, 1] = 200, 200, 1
+    rarely = {"base": (tokens, quality), "other": (np.maximum(tokens, 10), quality)}
+    entry = matched_tokens(rarely, "base", 0)[1]
+    assert entry["tokens"]["high"] is not None
+    assert entry["share"]["mean"] == pytest.approx((200 + 390) / 200)
+    assert entry["share"]["low"] > 1
+    assert entry["share"]["high"] is None
+
+
 def row(method: str, budget: int, question: str, recall: float | None) -> dict[str, object]:
     return {"method": method, "budget_tokens": budget, "question_id": question, "gold_recall": recall,
             "tokens_used": budget - 10}  # fmt: skip

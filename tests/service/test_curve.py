@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from mio_rag.allocation.pacer import Pacer
 from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.curve import Curve, CurvePoint, read_curve
+from mio_rag.service.curve import Curve, CurvePoint, curve_beside, read_curve
 from tests.browsing import layout_problems, served
 from tests.cli.running import here
 
@@ -86,6 +87,30 @@ def test_the_curve_is_read_from_what_frontier_and_tune_write(
     assert len(prices) >= 3
     assert prices == sorted(prices, reverse=True)
     assert tokens == sorted(tokens)
+
+
+def test_the_newest_curve_of_the_index_is_found_beside_it(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    index = demo_index.save(tmp_path / "index")
+    assert curve_beside(index) is None
+    run = {"questions": 20, "passages": len(demo_index), "embedder_fingerprint": "another's"}
+    for folder, changed, seconds in (
+        ("others", {}, 300),
+        ("ours", {"embedder_fingerprint": demo_index.embedder.fingerprint}, 200),
+        ("older", {"embedder_fingerprint": demo_index.embedder.fingerprint}, 100),
+        ("without", {"embedder_fingerprint": demo_index.embedder.fingerprint}, 400),
+    ):
+        (tmp_path / folder).mkdir()
+        content = {**MEASURED, "run": {**run, **changed}}
+        if folder == "without":
+            del content["price"]
+        os.utime(curve_of(tmp_path / folder, content), (seconds, seconds))
+    (tmp_path / "damaged.toml").write_text("= [", encoding="utf-8")
+    assert curve_beside(index) == tmp_path / "ours" / "frontier.json"
+    tuned = tmp_path / "price.toml"
+    done = here("tune", "demo", "--index", index, "--out", tuned, "--mean-tokens", 150, "--limit", 3)
+    assert done.returncode == 0, done.stderr
+    assert curve_beside(index) == tuned
+    assert "--start-price" in tuned.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -19,16 +19,18 @@ from fastapi.testclient import TestClient
 from mio_rag import InputError
 from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
+from mio_rag.errors import StateError
 from mio_rag.generation import make_generator
 from mio_rag.generation.extractive import ExtractiveGenerator
 from mio_rag.generation.prompts import Prompt
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.pacing import Pacing, make_pacing
+from mio_rag.service.pacing import Pacing, held_tokens, make_pacing, standing
 from mio_rag.service.run import ServiceSettings, check
 from mio_rag.types import Answer, GenerationError
 from tests.browsing import layout_problems
 from tests.browsing import served as served_to_browsers
+from tests.cli.running import here
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 BODY = {"question": QUESTION, "budget_tokens": 256, "deadline_seconds": 20}
@@ -127,6 +129,56 @@ def test_a_request_that_fails_pays_for_what_was_sent_to_the_reader(demo_index: C
         assert account.reserved == 0
 
 
+def test_a_count_that_cannot_be_written_costs_no_answer(tmp_path: Path) -> None:
+    path = tmp_path / "p.sqlite"
+    pacer = Pacer(1000, window="day", path=path)
+    with held_tokens(pacer, 100, 1) as held:
+        held.used = 60
+    assert held.said["pacing"]["spent"] == 60
+    with held_tokens(pacer, 100, 1) as held:
+        held.used = 60
+        with sqlite3.connect(path) as connection:
+            connection.execute("ALTER TABLE reservations RENAME TO away")
+    assert held.said == {}
+    assert standing(pacer) is None
+    with pytest.raises(StateError), held_tokens(pacer, 100, 1):
+        pytest.fail("nothing is held")
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE away RENAME TO reservations")
+    account = pacer.account()
+    assert (account.spent, account.reserved) == (60, 100)
+
+
+def test_settings_of_a_service_in_a_file(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    index = demo_index.save(tmp_path / "index")
+    file = tmp_path / "there" / "service.toml"
+    file.parent.mkdir()
+    file.write_text(
+        'tokens_per_day = 5000\npacer_state = "state"\nstart_price = 0.002\nmean_tokens = 300\nport = 0\n',
+        encoding="utf-8",
+    )
+    refused = here("serve", index, "--config", file)
+    assert refused.returncode == 2
+    assert "port=0 must be between" in refused.stderr
+    [state] = (file.parent / "state").iterdir()
+    with sqlite3.connect(state) as connection:
+        told = dict(connection.execute("SELECT name, value FROM settings").fetchall())
+    assert told == {
+        "total tokens": "5000", "horizon": "None", "window": "86400 s", "mean tokens": "300 at 0.002"
+    }  # fmt: skip
+    refused = here("serve", index, "--config", file, "--tokens-per-day", 0)
+    assert "--tokens-per-day=0 must be" in refused.stderr
+    for text, wrong in (
+        ("budget_tokens = 512\ntoken_price = 0.001", "budget_tokens, token_price is for select, ask and"),
+        ("tokens_a_day = 5", "option 'tokens_a_day' is unknown: did you mean 'tokens_per_day'?"),
+        ('config = "x"', "option 'config' is unknown"),
+    ):
+        file.write_text(text, encoding="utf-8")
+        refused = here("serve", index, "--config", file)
+        assert refused.returncode == 2
+        assert wrong in " ".join(refused.stderr.split())
+
+
 def test_where_the_count_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = tmp_path / "index"
     index.mkdir()
@@ -143,6 +195,16 @@ def test_where_the_count_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         make_pacing(1, 1, None, index)
     with pytest.raises(InputError, match="--pacer-state needs"):
         make_pacing(None, None, tmp_path, index)
+    with pytest.raises(InputError, match="--start-price and --mean-tokens need --tokens-per-day or"):
+        make_pacing(None, None, None, index, price=0.001, mean_tokens=300)
+    with pytest.raises(InputError, match="--mean-tokens goes with .*: give --start-price > 0 as well"):
+        make_pacing(1000, None, tmp_path / "other", index, mean_tokens=300)
+    with pytest.raises(InputError, match="--start-price=2.0 must be a number from 0 to 1"):
+        make_pacing(1000, None, tmp_path / "other", index, price=2.0)
+    told = make_pacing(1000, None, tmp_path / "told", index, price=0.002, mean_tokens=300)
+    assert told is not None
+    assert "expected are 300 tokens a request at a price of 0.002" in told.explain()
+    assert (told.price, told.mean_tokens) == (0.002, 300)
     with pytest.raises(InputError, match="--tokens-per-day=0 must be a whole number from 1"):
         make_pacing(0, None, tmp_path / "other", index)
     monkeypatch.setattr("mio_rag.service.pacing.os.access", lambda *_: False)
@@ -181,6 +243,15 @@ def test_the_page_says_what_is_left_in_a_line_and_when_it_is_spent(
     next(pages, None)
 
 
+def _until_ready(lines: IO[str]) -> str:
+    said = ""
+    while "mio-rag on http" not in said:
+        line = lines.readline()
+        assert line
+        said += line
+    return said
+
+
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="a service is one process here")
 def test_workers_share_the_tokens_and_a_restart_remembers(demo_index: CorpusIndex, tmp_path: Path) -> None:
     httpx = pytest.importorskip("httpx")
@@ -196,7 +267,7 @@ def test_workers_share_the_tokens_and_a_restart_remembers(demo_index: CorpusInde
         command += ["--tokens-per-day", str(total), "--pacer-state", str(state), "--workers", str(workers)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
-        said = " ".join(process.stdout.readline() for _ in range(3))
+        said = _until_ready(process.stdout)
         assert f"at most {total} tokens each day (UTC)" in said
         return process, f"http://127.0.0.1:{port}"
 

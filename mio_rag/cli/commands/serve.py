@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mio_rag.cli.options.cache import CacheOptions
+from mio_rag.cli.options.config import OwnConfigFile
 from mio_rag.cli.options.money import MoneyOptions
 from mio_rag.cli.options.policy import PolicyOption
 from mio_rag.cli.options.router import RouterOptions
@@ -103,6 +104,22 @@ class PacingOptions:
             show_default="beside the index",
         ),
     ] = None
+    start_price: Annotated[
+        float | None,
+        typer.Option(
+            "--start-price",
+            help="Price of a token to begin with, as a probability that what is needed is there.",
+            show_default="0.001; later yesterday's",
+        ),
+    ] = None
+    mean_tokens: Annotated[
+        float | None,
+        typer.Option(
+            "--mean-tokens",
+            help="Forecast: tokens that requests take in the mean at --start-price, as "
+            "`tune --mean-tokens` finds it.",
+        ),
+    ] = None
 
 
 def _policy_file(policy: str | None) -> str | None:
@@ -141,8 +158,10 @@ def serve(
             metavar="FILE",
             help="Curve over prices for the page: frontier.json of frontier data --token-prices, or the file "
             "of tune --mean-tokens.",
+            show_default="the newest of this index beside it",
         ),
     ] = None,
+    config: OwnConfigFile = None,
     *,
     limits: LimitOptions,
     clients: ConnectionOptions,
@@ -156,7 +175,7 @@ def serve(
     """Serve selections and answers over HTTP, with a web page at /."""
     from mio_rag.generation import check_generator
     from mio_rag.retrieval.index import check_index
-    from mio_rag.service.curve import read_curve
+    from mio_rag.service.curve import HOW, curve_beside, read_curve
     from mio_rag.service.limits import ConnectionLimits, ServiceLimits
     from mio_rag.service.pacing import make_pacing
     from mio_rag.service.run import Kept, ServiceSettings, check, read_key
@@ -191,7 +210,13 @@ def serve(
         lambda: ConnectionLimits(**{k: v for k, v in vars(clients).items() if v is not None}),
         checked,
         lambda: make_pacing(
-            tokens.tokens_per_day, tokens.tokens_per_hour, tokens.pacer_state, index, workers
+            tokens.tokens_per_day,
+            tokens.tokens_per_hour,
+            tokens.pacer_state,
+            index,
+            workers,
+            tokens.start_price,
+            tokens.mean_tokens,
         ),
         lambda: money.money(),
         caching.checked,
@@ -201,6 +226,7 @@ def serve(
         lambda: None if curve is None else read_curve(curve),
         search.check,
     )
+    shown_curve = curve or curve_beside(index)
     kept = None if keeping is None else Kept(str(caching.cache), **vars(keeping))
     settings = ServiceSettings(
         str(index),
@@ -213,7 +239,7 @@ def serve(
         examples,
         pacing,
         prices,
-        None if curve is None else str(curve.resolve()),
+        None if shown_curve is None else str(shown_curve.resolve()),
         kept,
         chooser,
         strategies,
@@ -231,6 +257,10 @@ def serve(
     def loading() -> None:
         if pacing is not None:
             output.console.print(pacing.explain(), soft_wrap=True)
+        if shown_curve is not None:
+            output.console.print(f"curve over prices for the page: '{shown_curve}'", soft_wrap=True)
+        elif pacing is not None or prices is not None:
+            output.console.print(HOW, soft_wrap=True)
         output.console.print("loading index and models ...")
 
     try:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mio_rag.allocation import PricePoint, WorkloadPrice
+    from mio_rag.retrieval.index import CorpusIndex
     from mio_rag.selection.selector import Selector
 
 __all__ = ["CEILING", "tune_price"]
@@ -67,10 +68,13 @@ def tune_price(
         raise DataError(f"'{dataset.name}' has no questions: give some of the kind that is to be asked")
     with claimed(out):
         with progress_bar("retrieving", len(asked)) as advance:
-            pools = Retriever.of(corpus, pooling).retrieve_many([q.text for q in asked], advance)
-        found = price_for(pools, mean_tokens, selector=selector, ceilings=ceiling)
+            retriever = Retriever.of(corpus, pooling)
+            pools = retriever.retrieve_many([q.text for q in asked], advance)
+        found = price_for(
+            pools, mean_tokens, selector=selector, ceilings=ceiling, counter=retriever.counter
+        )
         options = _options(found, selector, ceiling, program, evidence, pool, retrieval)
-        write_atomically(out, _text(found, options, dataset.name))
+        write_atomically(out, _text(found, options, dataset.name, corpus))
     if output.as_json:
         output.json({"out": str(out), "options": options, **found.to_dict()})
         return
@@ -115,7 +119,7 @@ def _options(
     }
 
 
-def _text(found: WorkloadPrice, options: dict[str, Any], name: str) -> str:
+def _text(found: WorkloadPrice, options: dict[str, Any], name: str, corpus: CorpusIndex) -> str:
     """The file: options, what is spent under them, and the curve that the search has seen."""
     curve = _spread(found.curve)
     measured = {
@@ -125,11 +129,15 @@ def _text(found: WorkloadPrice, options: dict[str, Any], name: str) -> str:
         "mean_value": round(found.at.mean_value, 6),
         "curve_token_prices": [float(f"{point.token_price:.4g}") for point in curve],
         "curve_mean_tokens": [round(point.mean_tokens, 1) for point in curve],
+        "passages": len(corpus),
+        "embedder_fingerprint": corpus.embedder.fingerprint,
     }
     comment = (
         f"The price of a token at which {found.questions} questions of '{name}' spend at most "
         f"{found.wanted:g} tokens\nin the mean; read it with --config. No labels were used. budget_tokens "
-        "is the most that one\nquestion may take."
+        "is the most that one\nquestion may take. For a service of so many tokens a day, as a forecast of it:\n"
+        f"mio-rag serve INDEX --tokens-per-day N --start-price {found.token_price:g} "
+        f"--mean-tokens {found.at.mean_tokens:.0f}"
     )
     return config_text(options, measured, comment)
 

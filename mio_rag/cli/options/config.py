@@ -19,9 +19,12 @@ from mio_rag.cli.options.shared import ProgramOptions, SolverOptions
 from mio_rag.cli.options.side import SideOptions
 from mio_rag.errors import InputError, choose
 
-__all__ = ["ConfigFile", "config_text", "kept_options", "read_config"]
+__all__ = ["ConfigFile", "OwnConfigFile", "config_text", "kept_options", "read_config"]
 
 _NAMED_RELEVANCE = ("auto", "given", "cosine", "default", "minilm", "tfidf", "ranks", "scores")
+
+#: Of the options that are settings of a service, those that name files and folders.
+_PATHS = ("prices", "pacer_state", "curve", "api_key_file", "cache", "router", "tiers", "strategy_state")
 
 
 def kept_options(
@@ -75,13 +78,13 @@ def config_text(options: Mapping[str, Any], measured: Mapping[str, Any], comment
     return "".join(f"# {line}\n" for line in lines) + body
 
 
-def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:
-    """The options of a file; paths of a relevance model and of prices are taken from where the file lies.
+def read_config(path: Path, known: Collection[str], paths: Collection[str] = ("prices",)) -> dict[str, Any]:
+    """The options of a file; paths, also that of a relevance model, are taken from where the file lies.
 
     Parameters
     ----------
-    known : collection of str
-        Names that options may have.
+    known, paths : collection of str
+        Names that options may have, and those of them that are paths.
 
     Raises
     ------
@@ -107,9 +110,8 @@ def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:
     relevance = data.get("relevance")
     if isinstance(relevance, str) and relevance not in _NAMED_RELEVANCE:
         data["relevance"] = str(path.parent / relevance)
-    if isinstance(data.get("prices"), str):
-        data["prices"] = str(path.parent / data["prices"])
-    return data
+    held = {name: str(path.parent / data[name]) for name in paths if isinstance(data.get(name), str)}
+    return {**data, **held}
 
 
 def _known() -> set[str]:
@@ -128,6 +130,32 @@ def _read(context: typer.Context, path: Path | None) -> Path | None:
         context.default_map = {**(context.default_map or {}), **read_config(path, _known())}
     return path
 
+
+def _read_own(context: typer.Context, path: Path | None) -> Path | None:
+    """Likewise for a command that takes any of its own options from a file; paths lie where that file lies."""
+    if path is None:
+        return None
+    own = {str(p.name) for p in context.command.params if p.param_type_name == "option"} - {"config"}
+    data = read_config(path, own | _known(), _PATHS)
+    if strangers := [name for name in data if name not in own]:
+        raise InputError(
+            f"'{path}': {', '.join(strangers)} is for select, ask and evaluate, and each request to a "
+            "service brings its own: leave it out"
+        )
+    context.default_map = {**(context.default_map or {}), **data}
+    return path
+
+
+#: For a command whose options are settings of its own, such as those of a service.
+OwnConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        callback=_read_own,
+        is_eager=True,
+        help="Take options from this TOML file (tokens_per_day = 2000000); those given here win.",
+    ),
+]
 
 ConfigFile = Annotated[
     Path | None,
