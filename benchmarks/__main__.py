@@ -23,6 +23,7 @@ from benchmarks.relevance import command as relevance
 from benchmarks.relevance import more_commands as more
 from benchmarks.repetition import command as repetition
 from benchmarks.router import command as router
+from benchmarks.sentences import command as sentences
 from benchmarks.speed import command as speed
 from benchmarks.stability import command as stability
 from benchmarks.strategies import command as strategies
@@ -68,6 +69,11 @@ def main(arguments: list[str] | None = None) -> int:
             "corpora of overlapping windows: shared text read once, against rankings",
             repetition.add_options,
             repetition.command,
+        ),
+        "sentences": (
+            "sentences as units: their relevance, and what choosing them brings",
+            sentences.add_options,
+            sentences.command,
         ),
         "relevance": (
             "calibrated relevance and evidence links, against rank baselines",

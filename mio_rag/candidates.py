@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.entries import listed, no_names, no_strings, not_numbers
 from mio_rag.errors import InputError
+from mio_rag.sentences import Sentences
 from mio_rag.types import Passage, check_date
 
 __all__ = ["Candidates", "merge_pools"]
@@ -115,6 +116,10 @@ class Candidates:
         Days or moments (ISO 8601); blank where unknown.
     duplicates : array_like, shape (n, n), optional
         Jaccard similarity of near-duplicates, in (0, 1]; 0 for all other pairs. Symmetric, zero diagonal.
+    sentences : Sentences, optional
+        Where the passages' sentences lie, and their embeddings; for units smaller than a passage.
+    cut_from : sequence of str, length n, optional
+        Where the candidates are sentences: ids of the passages that they are of.
 
     Raises
     ------
@@ -141,17 +146,20 @@ class Candidates:
     spans: NDArray[np.int64] | None = None
     dates: Sequence[str] | None = None
     duplicates: NDArray[np.float32] | None = None
+    sentences: Sentences | None = None
+    cut_from: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         problems: list[str] = []
         put = object.__setattr__
-        for name in ("ids", "texts", "titles", "sources", "clusters", "dates"):
+        labels = ("titles", "sources", "clusters", "dates", "cut_from")
+        for name in ("ids", "texts", *labels):
             if (value := getattr(self, name)) is not None or name in ("ids", "texts"):
                 put(self, name, listed(name, value))
         n = len(self.ids)
         for name in ("texts", "titles", "dates"):
             problems += no_strings(name, getattr(self, name) or ())
-        for name in ("ids", "sources", "clusters"):
+        for name in ("ids", "sources", "clusters", "cut_from"):
             problems += no_names(name, getattr(self, name) or ())
         if problems:
             raise InputError(problems)
@@ -160,7 +168,7 @@ class Candidates:
             problems.append(
                 f"ids repeat ({', '.join(map(str, repeated[:5]))}): each passage needs its own id"
             )
-        for name in ("texts", "titles", "sources", "clusters", "dates"):
+        for name in ("texts", *labels):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -199,6 +207,9 @@ class Candidates:
             put(self, "spans", self._checked_spans(self.spans, n, problems))
         if self.similarity is not None:
             self._check_similarity(self.similarity, n, problems)
+        if self.sentences is not None:
+            query = self.query_embedding
+            problems += self.sentences.problems(self.texts, None if query is None else query.size)
         if problems:
             raise InputError(problems)
 
@@ -296,6 +307,11 @@ class Candidates:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def passage_ids(self) -> Sequence[str]:
+        """Ids of the passages: the candidates' own, or where they are sentences, those they are of."""
+        return self.ids if self.cut_from is None else self.cut_from
 
     def passage(self, i: int) -> Passage:
         """The i-th candidate as a `Passage`."""

@@ -61,13 +61,17 @@ def _check_selection(program: SelectionProgram, claim: SolveResult) -> None:
     chosen = [int(i) for i in np.flatnonzero(claim.x)]
     if np.any((program.fixed >= 0) & (claim.x != program.fixed)):
         raise Wrong("a fixed item is not where it was fixed", claim.x)
-    limits = [("the budget", program.costs, program.budget)]
+    shared = program.segments
+    read = np.zeros(0, dtype=np.int64) if shared is None else np.flatnonzero(shared.needs[chosen].any(axis=0))
+    once = [*chosen, *(program.n + int(s) for s in read)]
+    limits = [("the budget", program.all_costs, program.budget, once)]
     for row in program.rows:
-        limits += [("a row", row.coefficients, row.upper), ("a row", -row.coefficients, -row.lower)]
-    for name, coefficients, upper in limits:
+        limits.append(("a row", row.coefficients, row.upper, chosen))
+        limits.append(("a row", -row.coefficients, -row.lower, chosen))
+    for name, coefficients, upper, counted in limits:
         if not np.isfinite(upper):
             continue
-        terms = [Fraction(float(coefficients[i])) for i in chosen]
+        terms = [Fraction(float(coefficients[i])) for i in counted]
         slack = Fraction(float(feasibility_tolerance(coefficients, float(upper))))
         rounding = Fraction(_ROUNDING) * (sum(map(abs, terms), Fraction(0)) + abs(Fraction(upper)))
         if sum(terms, Fraction(0)) > Fraction(upper) + slack + rounding:
@@ -77,6 +81,8 @@ def _check_selection(program: SelectionProgram, claim: SolveResult) -> None:
     if claim.objective is None:
         raise Wrong("a selection without an objective")
     linear = [Fraction(float(program.linear[i])) for i in chosen]
+    if shared is not None:
+        linear += [-Fraction(float(shared.prices[s])) for s in read]
     pairs = [Fraction(float(program.pairwise[i, j])) for i in chosen for j in chosen if i < j]
     worth = sum(linear, Fraction(0)) - sum(pairs, Fraction(0))
     rounding = Fraction(_ROUNDING) * (sum(map(abs, linear + pairs), Fraction(0)))
@@ -111,6 +117,8 @@ def _check_truth(program: SelectionProgram, claim: SolveResult, options: SolveOp
     truth = enumerate_all(program)
     wide = np.abs(program.pairwise.astype(np.longdouble)).sum() / 2
     size = wide + np.abs(program.linear.astype(np.longdouble)).sum()
+    if program.segments is not None:
+        size = size + program.segments.prices.astype(np.longdouble).sum()
     rounding = _ROUNDING * size
     least, most = np.longdouble(truth.least), np.longdouble(truth.most)
     if claim.status is Status.INFEASIBLE:

@@ -28,6 +28,7 @@ from mio_rag.solvers import SolveOptions, Status, solve
 from mio_rag.solvers.infeasibility import find_conflict
 from mio_rag.solvers.registry import resolve, solvers
 from mio_rag.testing.programs import random_program
+from mio_rag.testing.shared_programs import random_shared_program
 
 __all__ = ["Programs"]
 
@@ -36,6 +37,7 @@ _SOLVERS = ("auto", "branch_and_bound", "exhaustive", "highs", "highs-glover", "
 _OFTEN = (0.3, 0.4, 0.03, 0.05, 0.03, 0.03, 0.01, 0.03, 0.03, 0.03, 0.03, 0.03)
 _ENCODINGS = ("utf-8", "ascii", "latin-1")
 _SECONDS = 1.0
+_SHARED = 0.3  # of the programs: items share segments
 
 
 class Programs:
@@ -50,7 +52,8 @@ class Programs:
     def draw(self, rng: np.random.Generator) -> Any:
         """A valid program, at odd scales, of wrong shapes, or as text that was bent."""
         n_max = int(pick(rng, [4, 9, 9, 9, 30])) if chance(rng, 0.2) else 7
-        program = random_program(rng, n_max).to_dict()
+        drawn = random_shared_program if chance(rng, _SHARED) else random_program
+        program = drawn(rng, n_max).to_dict()
         given: dict[str, Any] = {"solver": str(rng.choice(_SOLVERS, p=_OFTEN)), "gap": 0.0}
         given["gap"] = pick(rng, [0.0, 0.0, 0.0, 0.1])
         way = int(rng.choice(4, p=[0.15, 0.4, 0.2, 0.25]))
@@ -135,6 +138,12 @@ def _extreme(rng: np.random.Generator, program: dict[str, Any]) -> dict[str, Any
         if n and chance(rng, 0.15):
             changed[name] = list(changed[name])
             changed[name][int(rng.integers(n))] = number(rng) if chance(rng, 0.3) else _size(rng)
+    shared = program.get("segments")
+    if shared is not None and chance(rng, 0.5):
+        prices = shared.get("prices", [0.0] * len(shared["costs"]))
+        sizes = {"costs": scaled(rng, shared["costs"]), "prices": scaled(rng, prices)}
+        name = pick(rng, sorted(sizes))
+        changed["segments"] = {**shared, name: sizes[name]}
     rows = [_extreme_row(rng, row) if chance(rng, 0.3) else row for row in program["rows"]]
     if rows and chance(rng, 0.01):
         rows = rows * int(rng.integers(50, 500))
@@ -192,6 +201,14 @@ def _without_an_item(program: dict[str, Any]) -> Iterator[dict[str, Any]]:
                     {**row, "coefficients": row["coefficients"][:i] + row["coefficients"][i + 1 :]}
                     for row in program["rows"]
                 ],
+                **_segments_without(program, i),
             }
         except (TypeError, KeyError):  # of wrong shapes: parts are left out one by one
             return
+
+
+def _segments_without(program: dict[str, Any], i: int) -> dict[str, Any]:
+    if program.get("segments") is None:
+        return {}
+    needs = program["segments"]["needs"]
+    return {"segments": {**program["segments"], "needs": needs[:i] + needs[i + 1 :]}}

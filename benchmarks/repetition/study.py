@@ -9,6 +9,7 @@
     ..., redundancy        and similarity costs .3 of what is relevant
     ..., greedy            the same program by marginal gains
     ..., paid apart        the program charges every passage for all of its text; merged afterwards
+    price P, sentences     the same with the sentences of the windows as units
 
 A choice is of one budget. "apart" is read as everybody reads it; "merged" reads what passages share once and
 fills the budget with more. Finished rows lie in the work folder, so that an interrupted run goes on.
@@ -36,7 +37,7 @@ from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Question
 
-__all__ = ["BUDGETS", "PRICES", "Columns", "Corpus", "fitted_weight", "rows_of", "settings_of"]
+__all__ = ["BUDGETS", "PRICES", "Columns", "Corpus", "answered", "fitted_weight", "rows_of", "settings_of"]
 
 BUDGETS = (128, 256, 384, 512, 768, 1024)
 PRICES = (0.0002, 0.0005, 0.001)
@@ -65,7 +66,7 @@ def fitted_weight(corpus: Corpus, model: RelevanceModel) -> float:
     above = below = 0.0
     for question, pool in zip(corpus.questions, corpus.pools, strict=True):
         valued = model.valued(pool)
-        holds = np.array([_answered(question, [text]) for text in pool.texts])
+        holds = np.array([answered(question, [text]) for text in pool.texts])
         lengths = np.array([len(text) for text in pool.texts], dtype=np.float64)
         share = np.triu(shared_characters(pool) / np.minimum.outer(lengths, lengths), 1)
         x = share * np.minimum.outer(valued.relevance, valued.relevance)
@@ -91,6 +92,12 @@ def settings_of(model: RelevanceModel, time_limit: float) -> dict[str, tuple[Sel
     low, middle = (replace(own, token_price=price) for price in PRICES[:2])
     rows[f"price {PRICES[1]:g}, greedy"] = replace(middle, solver="greedy"), None
     rows[f"price {PRICES[1]:g}, shared text"] = replace(middle, shared_text_weight=1.0), None
+    for price in PRICES:
+        rows[f"price {price:g}, sentences"] = replace(own, token_price=price, units="sentences"), None
+    rows[f"price {PRICES[1]:g}, sentences, greedy"] = (
+        replace(middle, units="sentences", solver="greedy"),
+        None,
+    )
     similar = replace(low, redundancy_weight=0.3, redundancy_by_relevance=True)
     rows[f"price {PRICES[0]:g}, redundancy"] = similar, None
     return rows
@@ -106,6 +113,8 @@ def rows_of(
     found: dict[str, Columns] = {}
     for name, (selector, score) in settings.items():
         kinds = {"apart": (False, False), "merged": (True, True)}
+        if selector.units == "sentences":
+            del kinds["apart"]
         if name in _PAID_APART:
             kinds["merged, paid apart"] = (False, True)
         for kind, (chosen_merged, read_merged) in kinds.items():
@@ -130,18 +139,19 @@ def _columns(selector: Selector, score: str | None, merge: bool, corpus: Corpus)
         for question, pool in zip(corpus.questions, corpus.pools, strict=True):
             scored = pool if score is None else replace(pool, relevance=pool.scores[score])
             made = selector.choose(scored, budget, _COUNTER)
-            blocks = merged(pool, made.chosen) if merge else ()
-            read = [block.passage for block in blocks] or [pool.passage(i) for i in made.chosen]
+            units = made.formulation.candidates
+            blocks = merged(units, made.chosen) if merge else ()
+            read = [block.passage for block in blocks] or [units.passage(i) for i in made.chosen]
             said = [f"{passage.title} {passage.text}" for passage in read]
-            column["answer"].append(float(_answered(question, said)))
-            column["tokens"].append(float(block_tokens(pool, made.chosen, _COUNTER, merge)))
+            column["answer"].append(float(answered(question, said)))
+            column["tokens"].append(float(block_tokens(units, made.chosen, _COUNTER, merge)))
             column["proven"].append(float(made.result.is_optimal))
             column["milliseconds"].append(1000 * made.result.wall_seconds)
         columns[str(budget)] = column
     return columns
 
 
-def _answered(question: Question, texts: Sequence[str]) -> bool:
+def answered(question: Question, texts: Sequence[str]) -> bool:
     """As the measure answer_in_context has it."""
     said = f" {normalize_answer(' '.join(texts))} "
     return any(f" {a} " in said for a in map(normalize_answer, question.answers) if a)

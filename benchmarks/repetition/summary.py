@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.repetition.study import BUDGETS, Columns
 
-__all__ = ["REFERENCE", "summarize", "table"]
+__all__ = ["REFERENCE", "interval", "summarize", "table"]
 
 #: What everybody reads: fused top-k, windows apart.
 REFERENCE = "fused, apart"
@@ -24,7 +24,7 @@ def summarize(rows: Mapping[str, Columns], seed: int) -> dict[str, Any]:
     draws = rng.integers(0, asked, (_DRAWS, asked))
     figures = {
         name: {
-            budget: {key: _interval(np.array(column[key]), draws) for key in ("answer", "tokens")}
+            budget: {key: interval(np.array(column[key]), draws) for key in ("answer", "tokens")}
             | {
                 "proven": round(float(np.mean(column["proven"])), 4),
                 "median_milliseconds": round(float(np.median(column["milliseconds"])), 2),
@@ -36,7 +36,8 @@ def summarize(rows: Mapping[str, Columns], seed: int) -> dict[str, Any]:
     return {"rows": figures, "tokens_at_equal_answers": _ratios(rows, draws)}
 
 
-def _interval(values: np.ndarray[Any, Any], draws: np.ndarray[Any, Any]) -> dict[str, float]:
+def interval(values: np.ndarray[Any, Any], draws: np.ndarray[Any, Any]) -> dict[str, float]:
+    """The mean of values with the 95 % interval over resamples."""
     low, high = np.quantile(values[draws].mean(axis=1), (0.025, 0.975))
     return {
         "mean": round(float(values.mean()), 4),

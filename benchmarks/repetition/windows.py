@@ -1,14 +1,59 @@
-"""Corpora that repeat themselves: the documents of a question set, cut into windows that overlap."""
+"""Corpora that repeat themselves: the documents of a question set in windows that overlap, in versions, and
+under a notice that every window repeats."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
+
+from mio_rag.context import RegexCounter
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
+from mio_rag.sentences import sentence_spans
 from mio_rag.types import Passage
 
-__all__ = ["recut"]
+__all__ = ["in_versions", "recut", "under_a_notice", "words_of"]
+
+_OLD, _NEW = "2019-01-01", "2024-01-01"
+_NOTICE = (
+    "This text is part of a collection that is provided as it is, without warranty of any kind. Copying and "
+    "distribution are permitted for personal use only."
+)
+
+
+def words_of(dataset: Dataset, tokens: int) -> int:
+    """How many words of a set are so many tokens, by the approximate counter."""
+    texts = [passage.text for passage in dataset.passages]
+    words = sum(len(text.split()) for text in texts)
+    return max(1, round(tokens * words / sum(RegexCounter().count(texts))))
+
+
+def in_versions(dataset: Dataset, seed: int) -> Dataset:
+    """A set with an older version of every document.
+
+    In the older one every fortieth word is another one, and every twentieth sentence is missing, on average.
+    """
+    rng = np.random.default_rng(seed)
+    vocabulary = sorted({word for passage in dataset.passages for word in passage.text.split()})
+    older = []
+    for passage in dataset.passages:
+        spans = sentence_spans(passage.text)
+        kept = [passage.text[a:b] for a, b in spans if rng.random() >= 0.05] or [passage.text]
+        words = " ".join(kept).split()
+        for k in np.flatnonzero(rng.random(len(words)) < 0.025):
+            words[k] = vocabulary[rng.integers(len(vocabulary))]
+        name = passage.source or passage.title or passage.id
+        older.append(Passage(f"{passage.id}@old", " ".join(words), passage.title, f"{name}@old", date=_OLD))
+    newer = [replace(p, date=_NEW, start=None, end=None) for p in dataset.passages]
+    return Dataset(f"{dataset.name}-versions", (*newer, *older), dataset.questions)
+
+
+def under_a_notice(windows: Dataset) -> Dataset:
+    """Windows that all begin with the same notice, so that nobody knows where they lie in their document."""
+    noted = [replace(p, text=f"{_NOTICE} {p.text}", start=None, end=None) for p in windows.passages]
+    return Dataset(f"{windows.name}-notice", tuple(noted), windows.questions)
 
 
 def recut(dataset: Dataset, words: int, overlap: float, least_passages: int = 1) -> Dataset:
@@ -46,7 +91,8 @@ def recut(dataset: Dataset, words: int, overlap: float, least_passages: int = 1)
         for number, first in enumerate(firsts):
             text = " ".join(said[first : first + words])
             name = f"{source}#{number}"
-            windows.append(Passage(name, text, passages[0].title, source, starts[first]))
+            date = passages[0].date
+            windows.append(Passage(name, text, passages[0].title, source, starts[first], date=date))
         assert all(a < b for a, b in pairwise(firsts))
     if not windows:
         raise InputError(f"'{dataset.name}' has no document of {least_passages} passages")

@@ -17,7 +17,7 @@ from mio_rag.relevance.model import RelevanceModel
 from mio_rag.relevance.source import Relevance
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
-from mio_rag.selection.settings import Counterpart, NearDuplicates, Penalty
+from mio_rag.selection.settings import Counterpart, NearDuplicates, Penalty, Units
 from mio_rag.solvers.result import SolveOptions
 
 __all__ = ["SelectorSettings", "check_names", "from_plain", "make_selector", "to_plain"]
@@ -53,6 +53,7 @@ class SelectorSettings(TypedDict, total=False):
     merge: bool | None
     shared_text_weight: float | None
     near_duplicates: NearDuplicates | None
+    units: Units | None
 
 
 _NAMES = tuple(f.name for f in fields(Selector))

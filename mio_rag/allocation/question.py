@@ -353,6 +353,8 @@ def selector_problems(selector: Selector) -> list[str]:
         problems.append(f"token_price={selector.token_price:g} is what is looked for here: leave it at 0")
     if selector.counterpart == "joint":
         problems.append("counterpart='joint' has no bound over prices: use counterpart='termwise'")
+    if selector.units != "passages":
+        problems.append(f"units='{selector.units}' has no place in a workload yet: choose passages")
     if selector.solver in _RANKINGS:
         problems.append(f"solver '{selector.solver}' ranks without looking at a price: use auto")
     return problems

@@ -17,7 +17,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Which passages": (
         "budget_tokens", "min_passages", "max_passages", "max_per_source", "max_source_share", "must_include",
-        "must_exclude", "cover", "max_similarity", "near_duplicates", "conflict", "needs", "soft",
+        "must_exclude", "cover", "max_similarity", "near_duplicates", "units", "conflict", "needs", "soft",
     ),
     "Earlier selections": ("previous", "max_changes", "change_price"),
     "Embedding uncertainty": ("radius", "norm", "uncertainty_set", "radii", "deviations", "counterpart"),

@@ -235,7 +235,7 @@ def evaluate(
             settings.prices,
             instruments,
         )
-        warm_up(contenders)
+        warm_up(contenders, any(one is not None and one.index.has_places for one in retrievers))
         for one in contenders:
             left = [b for c, b in pairs if c is one and any((q.id, c.name, b) not in done for q in questions)]
             one.prepare(questions, road.desk, left)

@@ -90,6 +90,7 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
         link_benefit=0.0,
         shared_text_weight=0.0,
         near_duplicates="all",
+        units="passages",
     )
     methods = []
     for name in names:

@@ -7,7 +7,7 @@ are deterministic at temperature 0) and charged to each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from mio_rag.errors import InfeasibleError, MioRagError
 from mio_rag.evaluation.contender import Contender, Desk, Taken
 from mio_rag.evaluation.expenses import cost_columns
 from mio_rag.formulations.program import SelectionProgram
+from mio_rag.formulations.segments import Segments
 from mio_rag.generation import Generator, Prompt
 from mio_rag.measures import (
     Instruments,
@@ -48,11 +49,21 @@ class _Work:
     taken: Taken
 
 
-def warm_up(contenders: Sequence[Contender]) -> None:
-    """Import and compile the solvers before anything is timed."""
+def warm_up(contenders: Sequence[Contender], shared: bool = False) -> None:
+    """Import and compile the solvers before anything is timed.
+
+    Parameters
+    ----------
+    shared : bool
+        Whether candidates may share text, for which the exact kernel has parts of its own.
+    """
     trivial = SelectionProgram(np.ones(13), np.zeros((13, 13)), np.ones(13), 1.0)
+    programs = [trivial]
+    if shared:
+        programs.append(replace(trivial, segments=Segments(np.ones(1), np.ones((13, 1), dtype=bool))))
     for solver in {contender.solver for contender in contenders}:
-        solve(trivial, solver)
+        for program in programs:
+            solve(program, solver)
 
 
 class Road:
@@ -189,7 +200,7 @@ def _described(question: Question, selection: Selection) -> dict[str, Any]:
     result = selection.result
     return {
         "selected_ids": list(selection.ids),
-        "passages_selected": len(selection.chosen),
+        "passages_selected": len(selection.ids),
         "pool_size": len(selection.candidates),
         "tokens_used": selection.tokens_used,
         "status": result.status.value,
@@ -218,7 +229,7 @@ def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]
     """What the drill-down shows: the chosen passages, missed gold, the best of the rest."""
     chosen = set(selection.chosen)
     rest = [i for i in range(len(selection.candidates)) if i not in chosen]
-    gold = [i for i in rest if selection.candidates.ids[i] in question.gold_ids]
+    gold = [i for i in rest if selection.candidates.passage_ids[i] in question.gold_ids]
     best = sorted(rest, key=lambda i: -selection.decisions[i].value)[:_SHOWN_REST]
     rows = []
     for i in [*selection.chosen, *dict.fromkeys([*gold, *best])]:
@@ -233,7 +244,7 @@ def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]
                 "relevance": decision.relevance,
                 "value": decision.value,
                 "selected": decision.selected,
-                "gold": decision.id in question.gold_ids,
+                "gold": selection.candidates.passage_ids[i] in question.gold_ids,
                 "reason": decision.reason,
                 "redundant_with": decision.redundant_with,
                 "text": text,

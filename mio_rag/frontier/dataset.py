@@ -18,11 +18,11 @@ import numpy as np
 
 from mio_rag.allocation.question import selector_problems
 from mio_rag.candidates import Candidates
-from mio_rag.context import in_prompt_order
+from mio_rag.context import TokenCounter, in_prompt_order
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.program import SelectionProgram
-from mio_rag.frontier.grid import check_selector, check_values
+from mio_rag.frontier.grid import check_selector, check_values, tokens_read
 from mio_rag.measures import quick_measures
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
@@ -191,15 +191,20 @@ def question_rows(
         perturbed(nominal, settings.reference_radius, selector.norm, rng) for _ in range(settings.draws)
     ]
     pool = selector.valued(nominal)
-    solved = _along(pool, selector, grid)
-    elsewhere = [_along(selector.valued(other), selector, grid) for other in others]
-    reference = replace(selector, radius=settings.reference_radius).program(pool, max(settings.budgets))
+    counter = retriever.counter
+    solved = _along(pool, selector, grid, counter)
+    elsewhere = [_along(selector.valued(other), selector, grid, counter) for other in others]
+    worst = replace(selector, radius=settings.reference_radius)
+    reference = worst.program(pool, max(settings.budgets), counter)
+    is_merged = selector.merge and pool.spans is not None
     found = []
     for k, (setting, (program, result)) in enumerate(zip(grid, solved, strict=True)):
         chosen = in_prompt_order(pool, result.selected, selector.prompt_order)
-        used = int(pool.tokens[list(chosen)].sum())
-        why = decisions(pool, program, result, robust=setting.radius > 0)
-        selection = Selection(pool, chosen, used, setting.budget_tokens, result, program, why)
+        used = tokens_read(pool, chosen, selector, counter)
+        why = decisions(pool, program, result, robust=setting.radius > 0, is_merged=is_merged)
+        selection = Selection(
+            pool, chosen, used, setting.budget_tokens, result, program, why, is_merged=is_merged
+        )
         x = np.zeros(len(pool)) if result.x is None else result.x
         overlaps = [_jaccard(result.selected, other[k][1].selected) for other in elsewhere]
         row = {
@@ -223,10 +228,10 @@ def question_rows(
 
 
 def _along(
-    pool: Candidates, selector: Selector, grid: Sequence[Setting]
+    pool: Candidates, selector: Selector, grid: Sequence[Setting], counter: TokenCounter
 ) -> list[tuple[SelectionProgram, SolveResult]]:
     """Program and result at every setting, each solve started from the one before."""
-    programs = [s.applied(selector).program(pool, s.budget_tokens) for s in grid]
+    programs = [s.applied(selector).program(pool, s.budget_tokens, counter) for s in grid]
     results = list(solve_path(programs, selector.solver, selector.options))
     broken = next((r for r in results if r.status is Status.ERROR), None)
     if broken is not None:

@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mio_rag.candidates import Candidates
+from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
 from mio_rag.frontier.chain import Chain, dominated
+from mio_rag.merging import block_tokens
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import Status
 
-__all__ = ["GridPoint", "check_selector", "check_values", "redundancy", "weight_grid"]
+__all__ = ["GridPoint", "check_selector", "check_values", "redundancy", "tokens_read", "weight_grid"]
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ def check_selector(selector: Selector) -> list[str]:
         problems.append("a frontier sets the radius itself: leave uncertainty and passage_radii out")
     if selector.counterpart != "termwise":
         problems.append("a frontier supports only the termwise counterpart: leave counterpart out")
+    if selector.units != "passages":
+        problems.append(f"a frontier is one of passages: leave units={selector.units!r} out")
     if selector.side.prices or selector.side.change_price > 0:
         problems.append("a frontier supports only hard side constraints: leave prices and change_price out")
     return problems
@@ -101,6 +105,7 @@ def weight_grid(
     weights: Sequence[float],
     radii: Sequence[float],
     *,
+    counter: TokenCounter | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[GridPoint, ...]:
     """Solve at every pair of a weight and a radius.
@@ -113,6 +118,8 @@ def weight_grid(
         All other settings; the reference program has its redundancy weight.
     weights, radii : sequences of float
         lambda_1 and rho, each >= 0.
+    counter : TokenCounter, optional
+        The reader's tokenizer: what passages share is then paid once, and tokens are those of what is read.
     progress : callable, optional
         Called with 1 after each solve.
 
@@ -133,14 +140,14 @@ def weight_grid(
         problems.append("the candidates bring their own radii, which would override those of the grid")
     if problems:
         raise InputError(problems)
-    reference = replace(selector, radius=max(radii)).program(candidates, budget_tokens)
+    reference = replace(selector, radius=max(radii)).program(candidates, budget_tokens, counter)
     chain = Chain(selector.solver, selector.options)
     points: list[GridPoint] = []
     for weight in weights:
         # There and back, so that neighbours on the path are neighbours on the grid.
         for radius in radii if len(points) % (2 * len(radii)) == 0 else list(radii)[::-1]:
             at = replace(selector, redundancy_weight=weight, radius=radius)
-            program = at.program(candidates, budget_tokens)
+            program = at.program(candidates, budget_tokens, counter)
             result = chain.solve(program)
             chosen = list(result.selected)
             x = np.zeros(len(candidates)) if result.x is None else result.x
@@ -152,7 +159,7 @@ def weight_grid(
                     value=result.objective,
                     bound=result.bound,
                     selected=result.selected,
-                    tokens=int(candidates.tokens[chosen].sum()),
+                    tokens=tokens_read(candidates, chosen, selector, counter),
                     relevance=float(candidates.relevance[chosen].sum()),
                     redundancy=redundancy(candidates, chosen),
                     guaranteed=reference.objective(x),
@@ -161,6 +168,15 @@ def weight_grid(
             if progress is not None:
                 progress(1)
     return _marked(points)
+
+
+def tokens_read(
+    candidates: Candidates, chosen: Sequence[int], selector: Selector, counter: TokenCounter | None
+) -> int:
+    """Tokens of chosen passages: of what is read, where somebody counts it, otherwise their sum."""
+    if counter is None or candidates.spans is None or not selector.merge:
+        return int(candidates.tokens[list(chosen)].sum())
+    return block_tokens(candidates, chosen, counter, True)
 
 
 def _marked(points: list[GridPoint]) -> tuple[GridPoint, ...]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mio_rag.candidates import Candidates
+from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.frontier.budget import BudgetPath, budget_path
@@ -112,6 +113,7 @@ def query_frontier(
     up_to: int | None = None,
     weights: Sequence[float] = (0.0, 0.05, 0.1, 0.2, 0.4),
     radii: Sequence[float] = (0.0, 0.05, 0.1),
+    counter: TokenCounter | None = None,
     progress: Progress | None = None,
 ) -> QueryFrontier:
     """All three paths for one pool; each is warm-started along its way.
@@ -126,6 +128,8 @@ def query_frontier(
         Largest budget of the budget path; by default twice `budget_tokens`, and at least 200 above it.
     weights, radii : sequences of float
         Of the grid. See `mio_rag.frontier.grid.weight_grid`.
+    counter : TokenCounter, optional
+        The reader's tokenizer: what passages share is then paid once.
     progress : callable, optional
         Called with the budgets just settled; they add up to `up_to` + 1. The other two paths are short.
 
@@ -147,9 +151,9 @@ def query_frontier(
     if len(candidates) == 0:
         raise InputError("there are no candidates to select from: retrieve a pool first")
     pool = selector.valued(candidates)
-    program = selector.program(pool, largest)
+    program = selector.program(pool, largest, counter)
     budgets = budget_path(program, Chain(selector.solver, selector.options), progress=progress)
-    free = replace(selector, passage_penalty=0.0).program(pool, budget_tokens)
+    free = replace(selector, passage_penalty=0.0).program(pool, budget_tokens, counter)
     penalties = penalty_path(free, Chain(selector.solver, selector.options))
-    grid = weight_grid(pool, selector, budget_tokens, weights, radii)
+    grid = weight_grid(pool, selector, budget_tokens, weights, radii, counter=counter)
     return QueryFrontier(pool, selector, budget_tokens, budgets, penalties, grid)

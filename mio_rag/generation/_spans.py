@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
+from mio_rag.sentences import sentence_spans
+
 __all__ = ["Span", "dates", "names", "numbers", "sentences", "stem", "stems", "words", "year"]
 
 _MONTH = (
@@ -78,8 +80,6 @@ _CAPITAL = r"(?:(?:[A-Z]\.\s?)+(?=[A-Z])|(?:St|Mt|Dr)\.\s|[A-ZÀ-ÖØ-Þ][\w’'
 _LINK = r"(?:(?:of|de|van|von|der|da|la|le|di|del|du|al|bin|ibn)\s(?:(?:la|der)\s)?)"
 _NAME = re.compile(rf"{_CAPITAL}(?:\s*(?<=[.\s])(?:{_LINK})?{_CAPITAL})*")
 _HEAD = re.compile(r"[\w’'-]+(?:\s+|$)")
-_ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Mt|Prof|Jr|Sr|vs|ca|No|Inc|Ltd|Co|approx)|\b[A-Z])\.$")
-_BREAK = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+(?=[\"'“‘(\[]?[A-Z0-9À-ÖØ-Þ])|\n+")
 _STOP_WORDS = (
     "a an the this that these those it its he she they his her their we our you your i my in on at of to "
     "from by for with as and or but not no nor so if then than when where while which who whom whose what "
@@ -136,15 +136,7 @@ def stems(text: str) -> set[str]:
 
 def sentences(text: str) -> list[str]:
     """Sentences of a text, in order; initials and common abbreviations do not end one."""
-    parts: list[str] = []
-    start = 0
-    for match in _BREAK.finditer(text):
-        if "\n" not in match.group() and _ABBREVIATION.search(text[start : match.start()]):
-            continue
-        parts.append(text[start : match.end()].strip())
-        start = match.end()
-    parts.append(text[start:].strip())
-    return [part for part in parts if part]
+    return [text[start:end] for start, end in sentence_spans(text)]
 
 
 def year(text: str) -> float | None:

@@ -16,7 +16,7 @@ _BOOK = "Manning, Raghavan and Schütze, Introduction to Information Retrieval, 
 def _hits(question: Question, selection: Selection, depth: int | None) -> list[int]:
     """Places of gold passages among the first of the pool, from 1."""
     gold = set(question.gold_ids)
-    return [k for k, i in enumerate(selection.candidates.ids[:depth], start=1) if i in gold]
+    return [k for k, i in enumerate(selection.pool.ids[:depth], start=1) if i in gold]
 
 
 def _precision(depth: int) -> Callable[[Question, Selection], float]:

@@ -38,7 +38,7 @@ def evidence_found(question: Question, pool: Candidates, chosen: Sequence[int]) 
         Without gold labels, or with gold documents only and a pool that names no sources.
     """
     gold = set(question.gold_ids or question.gold_sources)
-    names = pool.ids if question.gold_ids else pool.sources
+    names = pool.passage_ids if question.gold_ids else pool.sources
     if not gold or names is None:
         missing = "only gold documents are known, and the pool names no sources"
         if not gold:
@@ -65,7 +65,7 @@ def _gold_precision(question: Question, selection: Selection) -> float:
 
 def _pool_recall(question: Question, selection: Selection) -> float:
     gold = set(question.gold_ids)
-    return len(gold & set(selection.candidates.ids)) / len(gold)
+    return len(gold & set(selection.pool.ids)) / len(gold)
 
 
 def _source_recall(question: Question, selection: Selection) -> float | None:

@@ -15,7 +15,18 @@ from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
 
-__all__ = ["GIVEN", "MADE", "given", "log_rank", "pool_facts", "question_cover", "question_names", "spread"]
+__all__ = [
+    "GIVEN",
+    "MADE",
+    "asked_names",
+    "asked_words",
+    "given",
+    "log_rank",
+    "pool_facts",
+    "question_cover",
+    "question_names",
+    "spread",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -68,13 +79,13 @@ def pool_facts(candidates: Candidates) -> dict[str, float]:
     dense, bm25 = (np.asarray(candidates.scores[name], dtype=np.float64) for name in ("dense", "bm25"))
     fused = np.asarray(candidates.scores.get("fused", dense), dtype=np.float64)
     head = np.argsort(-fused, kind="stable")[:_HEAD]
-    names = _asked_names(candidates.question)
+    names = asked_names(candidates.question)
     facts = {
         "pool_agreement": _agreement(dense, bm25),
         "pool_correlation": _correlation(dense[head], bm25[head]),
         "pool_dense_lead": 0.0,
         "pool_bm25_lead": 0.0,
-        "pool_question_words": min(len(_asked_words(candidates.question)), 20) / 10,
+        "pool_question_words": min(len(asked_words(candidates.question)), 20) / 10,
         "pool_question_names": float(min(len(names), 5)),
     }
     if dense.size > 1:
@@ -100,12 +111,13 @@ def _correlation(one: FloatArray, other: FloatArray) -> float:
     return max(0.0, float(np.corrcoef(one, other)[0, 1]))
 
 
-def _asked_words(question: str) -> list[str]:
+def asked_words(question: str) -> list[str]:
+    """The telling words of a question, in lower case, each once."""
     words = dict.fromkeys(_WORD.findall(question.lower()))
     return [word for word in words if word not in _COMMON]
 
 
-def _asked_names(question: str) -> list[str]:
+def asked_names(question: str) -> list[str]:
     """Capitalised words and numbers, in lower case."""
     return [word.lower() for word in _NAME.findall(question) if word.lower() not in _COMMON]
 
@@ -120,7 +132,7 @@ def _passage_words(candidates: Candidates) -> list[frozenset[str]]:
 def question_cover(candidates: Candidates) -> FloatArray:
     """Share of the question's words that each passage holds; words that few passages hold weigh more."""
     passages = _passage_words(candidates)
-    words = _asked_words(candidates.question)
+    words = asked_words(candidates.question)
     holding = {word: sum(word in held for held in passages) for word in words}
     weight = {word: math.log((len(passages) + 1) / (holding[word] + 0.5)) for word in words}
     total = sum(weight.values())
@@ -131,7 +143,7 @@ def question_cover(candidates: Candidates) -> FloatArray:
 
 def question_names(candidates: Candidates) -> FloatArray:
     """Share of the question's capitalised words and numbers that each passage holds."""
-    names = _asked_names(candidates.question)
+    names = asked_names(candidates.question)
     if not names:
         return np.zeros(len(candidates))
     return np.array([sum(name in held for name in names) / len(names) for held in _passage_words(candidates)])

@@ -6,6 +6,7 @@
     bm25/             the lexical index of bm25s
     links.npz         which passage mentions what another one is about (absent in older indexes)
     repetition.npz    where passages lie in their sources, and near-duplicates (absent in older indexes)
+    sentences.*       where sentences lie in their passages, and their vectors (where asked for)
     tfidf*            the fitted embedder, where the corpus taught it
 
 A folder is written whole or not at all. Reading checks format, version,
@@ -33,6 +34,7 @@ from mio_rag.retrieval.compact import MappedPassages, make_dense
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.links import LinkIndex
 from mio_rag.retrieval.repetition import Repetition
+from mio_rag.retrieval.sentences import SentenceIndex
 from mio_rag.types import Passage
 
 __all__ = ["FORMAT", "VERSION", "CorpusIndex", "embedded_text"]
@@ -66,6 +68,7 @@ class CorpusIndex:
     _bm25: Any
     links: LinkIndex | None = None
     repetition: Repetition | None = None
+    sentences: SentenceIndex | None = None
 
     @classmethod
     def build(
@@ -76,6 +79,7 @@ class CorpusIndex:
         progress: Progress | None = None,
         name_of: Callable[[Passage], str] | None = None,
         vectors: str = "exact",
+        sentences: bool = False,
     ) -> CorpusIndex:
         """Index passages.
 
@@ -86,12 +90,15 @@ class CorpusIndex:
         embedder : Embedder or str
             See `make_embedder`.
         progress : callable, optional
-            Called with the number of passages just embedded.
+            Called with the number of passages, and of sentences, just embedded.
         name_of : callable, optional
             What a passage is about, for its evidence links: see `mio_rag.retrieval.entities`. By default
             titles, or the names that texts open with.
         vectors : {"exact", "8bit", "pq"}
             How they are held; see `mio_rag.retrieval.compact`.
+        sentences : bool
+            Embed every sentence, too, so that sentences can be chosen (``units="sentences"``). That takes
+            about as long again as the passages.
 
         Raises
         ------
@@ -121,7 +128,8 @@ class CorpusIndex:
         tokens = [words or ["\u2205"] for words in _tokenize(texts)]
         bm25.index(tokens, show_progress=False)
         links, repetition = LinkIndex.build(checked, name_of), Repetition.build(checked)
-        return cls(checked, embedder, name, dense, bm25, links, repetition)
+        cut = SentenceIndex.build(checked, embedder, progress) if sentences else None
+        return cls(checked, embedder, name, dense, bm25, links, repetition, cut)
 
     def __len__(self) -> int:
         return len(self.passages)
@@ -137,6 +145,12 @@ class CorpusIndex:
     def dimensions(self) -> int:
         """Dimensions of the embeddings."""
         return int(self._dense.d)
+
+    @property
+    def has_places(self) -> bool:
+        """Whether it is known of passages, or of sentences, where they lie, so that they may share text."""
+        known = self.repetition is not None and self.repetition.overlapping > 0
+        return known or self.sentences is not None
 
     def embeddings(self, rows: Sequence[int]) -> NDArray[np.float32]:
         """The vectors of the given rows, shape (len(rows), d)."""
@@ -190,6 +204,8 @@ class CorpusIndex:
                 self.links.save(work)
             if self.repetition is not None:
                 self.repetition.save(work)
+            if self.sentences is not None:
+                self.sentences.save(work)
             self.embedder.save(work)
             files = sorted(p for p in work.rglob("*") if p.is_file())
             manifest = {
@@ -258,7 +274,8 @@ class CorpusIndex:
             )
         links = LinkIndex.load(path, len(passages))
         repetition = Repetition.load(path, len(passages))
-        return cls(passages, embedder, manifest["name"], dense, bm25, links, repetition)
+        cut = SentenceIndex.load(path, len(passages), dense.d, mapped=mapped)
+        return cls(passages, embedder, manifest["name"], dense, bm25, links, repetition, cut)
 
     def required_links(self) -> LinkIndex:
         """The evidence links.

@@ -221,6 +221,7 @@ class Retriever:
             spans=None if repeated is None else repeated.spans_of(rows),
             dates=dates if any(dates) else None,
             duplicates=None if repeated is None else repeated.among(rows, passages),
+            sentences=None if self.index.sentences is None else self.index.sentences.of(rows),
         )
 
     def _expanded(self, rows: list[int], query: NDArray[np.float32]) -> list[int]:

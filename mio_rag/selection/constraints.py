@@ -72,6 +72,13 @@ class SideConstraints:
     needs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     prices: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def is_given(self) -> bool:
+        """Whether there is any constraint, or price of changes."""
+        known = (self.max_source_share, self.cover, self.max_changes, self.max_similarity)
+        some = (self.change_price, self.conflicts, self.versions, self.needs, self.prices)
+        return any(value is not None for value in known) or any(map(bool, some))
+
     def __post_init__(self) -> None:
         problems: list[str] = []
         share = self.max_source_share

@@ -30,6 +30,7 @@ from mio_rag.selection.near_duplicates import outdated
 from mio_rag.selection.pool_constraints import Side, side_of
 from mio_rag.selection.segments import SharedCosts, shared_costs
 from mio_rag.selection.settings import Settings
+from mio_rag.selection.units import Cut, cut_into_sentences
 
 __all__ = ["Formulation", "joint_problem"]
 
@@ -52,6 +53,10 @@ class Formulation:
     ----------
     settings : Settings
         Those given, with a model and a number where they say "auto".
+    candidates : Candidates
+        Those given, or with ``units="sentences"`` their sentences.
+    passages : Candidates
+        Those given.
     source : RelevanceSource
         Where relevance comes from.
     """
@@ -60,10 +65,18 @@ class Formulation:
         self, settings: Settings, candidates: Candidates, counter: TokenCounter | None = None
     ) -> None:
         resolved = settings.resolved(candidates)
-        self.settings, self.source, self.candidates = resolved.settings, resolved.source, candidates
-        self._model, self._counter = resolved.model, counter
+        self.settings, self.source = resolved.settings, resolved.source
+        self._model, self._counter, self.passages = resolved.model, counter, candidates
+        self._cut = self._sentences() if settings.units == "sentences" else None
+        self.candidates = candidates if self._cut is None else self._cut.candidates
         self._program: SelectionProgram | None = None
         self._joint: tuple[int, JointProblem] | None = None
+
+    def _sentences(self) -> Cut:
+        settings, passages = self.settings, self.passages
+        fixed = fixed_values(passages.ids, settings.must_include, settings.must_exclude)
+        related = _benefit_weights(settings, passages)
+        return cut_into_sentences(passages, self._counter, fixed, related, settings.near_duplicates == "one")
 
     @cached_property
     def side(self) -> Side:
@@ -92,11 +105,14 @@ class Formulation:
         return shared_costs(self.candidates, self._counter)
 
     @cached_property
-    def _penalty(self) -> float:
-        return self.settings.penalty(self.candidates)
+    def penalty(self) -> float:
+        """The price of a passage in this pool."""
+        return self.settings.penalty(self.passages)
 
     @cached_property
     def _weights(self) -> FloatArray | None:
+        if self._cut is not None:
+            return self._cut.related if self._cut.related.any() else None
         return _benefit_weights(self.settings, self.candidates)
 
     @cached_property
@@ -116,6 +132,8 @@ class Formulation:
     @cached_property
     def _told(self) -> NDArray[np.int8]:
         """What the settings say must, or must not, be read."""
+        if self._cut is not None:
+            return self._cut.fixed
         settings = self.settings
         return fixed_values(self.candidates.ids, settings.must_include, settings.must_exclude)
 
@@ -151,13 +169,16 @@ class Formulation:
         value, similarity = _terms(self.settings, self._model, self.candidates, self.uncertainty)
         weights, shared = self._weights, self._shared
         worth = np.maximum(value, 0.0)
+        penalty = self.penalty
+        if self._cut is not None:  # each sentence pays its share of the price of a passage
+            value, penalty = value - penalty * self._cut.shares, 0.0
         program = nominal_program(
             value,
             similarity,
             self.candidates.tokens if shared is None else shared.own,
             budget_tokens,
             redundancy_weight=self.settings.redundancy_weight,
-            passage_penalty=self._penalty,
+            passage_penalty=penalty,
             token_price=self.settings.token_price,
             benefit=None if weights is None else weights * np.maximum.outer(worth, worth),
             fixed=self._fixed,
@@ -214,7 +235,7 @@ class Formulation:
             )
         return JointProblem(
             value=value,
-            rest=-self._penalty - settings.token_price * candidates.tokens.astype(np.float64),
+            rest=-self.penalty - settings.token_price * candidates.tokens.astype(np.float64),
             embeddings=vectors.astype(np.float64),
             query=query.astype(np.float64),
             uncertainty=given,

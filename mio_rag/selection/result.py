@@ -121,6 +121,8 @@ class Selection:
         Where the candidates' relevance comes from, and why from there.
     is_merged : bool
         Whether passages of one document are read as one text (`mio_rag.merging`).
+    retrieved : Candidates or None
+        The passages, where `candidates` are their sentences.
 
     Notes
     -----
@@ -141,6 +143,7 @@ class Selection:
     problem: Callable[[UncertaintySet | None], JointProblem] | None = None
     relevance_source: RelevanceSource | None = None
     is_merged: bool = False
+    retrieved: Candidates | None = None
 
     def attack(
         self,
@@ -178,9 +181,15 @@ class Selection:
         return attack(self.problem(uncertainty), self.result.x, restarts=restarts, random=random, seed=seed)
 
     @property
+    def pool(self) -> Candidates:
+        """The passages that were chosen from, or whose sentences were, best first."""
+        return self.candidates if self.retrieved is None else self.retrieved
+
+    @property
     def ids(self) -> tuple[str, ...]:
-        """Ids of the chosen passages, in prompt order."""
-        return tuple(self.candidates.ids[i] for i in self.chosen)
+        """Ids of the chosen passages, in prompt order; of chosen sentences, the passages that they are of."""
+        names = self.candidates.passage_ids
+        return tuple(dict.fromkeys(names[i] for i in self.chosen))
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -213,8 +222,9 @@ class Selection:
         """A plain-text account: the certificate first, then one line per candidate, chosen ones first."""
         result = self.result
         assert self.program.fixed is not None
+        units = "passages" if self.candidates.cut_from is None else "sentences"
         lines = [
-            f"{len(self.chosen)} of {len(self.candidates)} passages, "
+            f"{len(self.chosen)} of {len(self.candidates)} {units}, "
             f"{self.tokens_used} of {plural(self.budget_tokens, 'token')}",
             result.certificate(),
             *([] if self.relevance_source is None else [f"relevance: {self.relevance_source.why}"]),

@@ -72,17 +72,20 @@ class Selector(Settings):
         """The bare program, for relevance on a scale of one's own: ``preset("raw", **settings)``."""
         return cls.preset("raw", **settings)
 
-    def program(self, candidates: Candidates, budget_tokens: int) -> SelectionProgram:
+    def program(
+        self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
+    ) -> SelectionProgram:
         """The program for a pool: nominal, or the termwise counterpart where a radius is above 0.
 
-        The candidates are taken as they are: with a `relevance_model`, pass what `valued` made of them.
+        The candidates are taken as they are: with a `relevance_model`, pass what `valued` made of them. With
+        the reader's tokenizer, what passages share is paid once.
 
         Raises
         ------
         InputError
             If the candidates lack what the settings need.
         """
-        return Formulation(self, candidates).program(budget_tokens)
+        return Formulation(self, candidates, counter).program(budget_tokens)
 
     def select(
         self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None

@@ -23,13 +23,16 @@ from mio_rag.relevance.source import Relevance, RelevanceSource, relevance_of
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.solvers.result import SolveOptions
 
-__all__ = ["LINK_BENEFIT", "Counterpart", "NearDuplicates", "Penalty", "Resolved", "Settings"]
+__all__ = ["LINK_BENEFIT", "Counterpart", "NearDuplicates", "Penalty", "Resolved", "Settings", "Units"]
 
 #: termwise: each term at its own worst (closed, conservative). joint: one perturbation for all, by cuts.
 Counterpart = Literal["termwise", "joint"]
 
 #: How many of passages that are nearly copies of each other may be read.
 NearDuplicates = Literal["one", "all"]
+
+#: What is chosen: whole passages, or their sentences.
+Units = Literal["passages", "sentences"]
 
 #: lambda_2: a number, or what makes one of each pool.
 Penalty = float | Literal["auto", "adaptive"]
@@ -54,6 +57,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "redundancy_by_relevance": ((bool, np.bool_), "True or False"),
     "merge": ((bool, np.bool_), "True or False"),
     "near_duplicates": ((str,), "one or all"),
+    "units": ((str,), "passages or sentences"),
     "side": ((SideConstraints,), "SideConstraints"),
     "must_include": ((Collection,), "a list of ids"),
     "must_exclude": ((Collection,), "a list of ids"),
@@ -125,6 +129,10 @@ class Settings:
     near_duplicates : {"one", "all"}
         How many of passages that are nearly copies of each other may be read, where the candidates know them:
         at most one, the newest where they are dated; or all.
+    units : {"passages", "sentences"}
+        What is chosen. Sentences need candidates that know theirs (`mio-rag index --sentences`) and the
+        reader's tokenizer, and exclude what is about whole passages: their number, caps by source, side
+        constraints, embedding uncertainty, reading apart. See `mio_rag.selection.units`.
 
     Raises
     ------
@@ -155,6 +163,7 @@ class Settings:
     merge: bool = True
     shared_text_weight: float = 0.0
     near_duplicates: NearDuplicates = "one"
+    units: Units = "passages"
 
     def __post_init__(self) -> None:
         problems = [
@@ -185,6 +194,10 @@ class Settings:
             )
         if self.near_duplicates not in get_args(NearDuplicates):
             problems.append(f"near_duplicates={self.near_duplicates!r} is unknown: choose one or all")
+        if self.units not in get_args(Units):
+            problems.append(f"units={self.units!r} is unknown: choose passages or sentences")
+        elif self.units == "sentences":
+            problems += self._about_passages()
         if self.norm not in get_args(Norm):
             problems.append(f"norm={self.norm!r} is unknown: choose l2, l1 or linf")
         if self.counterpart not in get_args(Counterpart):
@@ -240,6 +253,24 @@ class Settings:
             problems.append(f"min_passages={low} is above max_passages={high}: no selection can satisfy both")
         if problems:
             raise InputError(problems)
+
+    def _about_passages(self) -> list[str]:
+        """What holds for whole passages alone, where sentences are chosen."""
+        given = {
+            "min_passages": self.min_passages is not None,
+            "max_passages": self.max_passages is not None,
+            "max_per_source": self.max_per_source is not None,
+            "side": self.side.is_given,
+            "radius": self.radius != 0,
+            "uncertainty": self.uncertainty is not None,
+            "passage_radii": bool(self.passage_radii),
+            "counterpart": self.counterpart != "termwise",
+            "merge=False": not self.merge,
+        }
+        named = ", ".join(name for name, is_given in given.items() if is_given)
+        if not named:
+            return []
+        return [f"units='sentences' excludes {named}: that is about whole passages, leave one of them out"]
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: the settings, without what was kept by the identity of objects of this process."""

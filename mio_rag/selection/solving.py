@@ -121,7 +121,7 @@ def _why_nothing(choice: Choice) -> list[str]:
     best = float(candidates.relevance.max())
     said = f"nothing is chosen: no passage is worth its price (the highest relevance is {best:.3g}"
     prices = {
-        "passage_penalty": settings.penalty(candidates),
+        "passage_penalty": formulation.penalty,
         "token_price": settings.token_price,
         "radius": settings.radius,
     }
@@ -168,4 +168,5 @@ def concluded(choice: Choice) -> Selection:
         problem=functools.partial(joint_problem, settings, candidates, choice.allowed),
         relevance_source=choice.formulation.source,
         is_merged=choice.is_merged,
+        retrieved=None if formulation.passages is candidates else formulation.passages,
     )

@@ -117,6 +117,7 @@ def query(
             up_to=up_to,
             weights=lambdas,
             radii=radius_list,
+            counter=retriever.counter,
             progress=advance,
         )
     data = found.to_dict()

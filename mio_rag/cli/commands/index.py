@@ -75,6 +75,9 @@ def index(
             "--vectors", help="How they are held: exact, 8bit (a quarter of the memory), or pq (a 16th)."
         ),
     ] = "exact",
+    sentences: Annotated[
+        bool, typer.Option("--sentences", help="Embed every sentence, too, for --units sentences.")
+    ] = False,
     documents: DocumentOptions,
     json_output: Json = False,
 ) -> None:
@@ -103,10 +106,11 @@ def index(
         lambda: load_embedder(embedder),
         lambda: None if entities is None else entity_names(entities),
     )
-    built = build_index(dataset.passages, model, dataset.name, name_of, vectors)
+    built = build_index(dataset.passages, model, dataset.name, name_of, vectors, sentences)
     built.save(out, overwrite=overwrite)
     seconds = time.perf_counter() - start
     repeated = built.repetition
+    cut = "" if built.sentences is None else f" in {plural(len(built.sentences), 'sentence')}"
     assert repeated is not None
     if json_output:
         output.json(
@@ -118,12 +122,13 @@ def index(
                 "seconds": seconds,
                 "overlapping": repeated.overlapping,
                 "near_duplicates": repeated.copies,
+                "sentences": 0 if built.sentences is None else len(built.sentences),
                 "left_out": [asdict(item) for item in dataset.left_out],
             }
         )
         return
     output.console.print(
-        f"{plural(len(built), 'passage')}, {built.dimensions} dimensions by {embedder}, "
+        f"{plural(len(built), 'passage')}{cut}, {built.dimensions} dimensions by {embedder}, "
         f"{seconds:.1f} s -> {out}",
     )
     said = [

@@ -47,6 +47,7 @@ def kept_options(
         "max_passages": program.max_passages,
         "merge": None if program.merge else False,
         "near_duplicates": None if program.near_duplicates == "one" else program.near_duplicates,
+        "units": None if program.units == "passages" else program.units,
         "shared_text": program.shared_text,
         "relevance": relevance,
         "link_hops": evidence.link_hops,

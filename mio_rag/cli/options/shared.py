@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.embedders import Embedder
     from mio_rag.selection.selector import Selector
-    from mio_rag.selection.settings import NearDuplicates, Penalty
+    from mio_rag.selection.settings import NearDuplicates, Penalty, Units
     from mio_rag.solvers.result import SolveOptions
     from mio_rag.types import Passage
 
@@ -120,6 +120,9 @@ class ProgramOptions:
     near_duplicates: Annotated[
         str, typer.Option("--near-duplicates", help="Of near-duplicates, read at most one, or all.")
     ] = "one"
+    units: Annotated[
+        str, typer.Option("--units", help="What is chosen: passages, or sentences (index --sentences).")
+    ] = "passages"
     shared_text: Annotated[
         float | None,
         typer.Option(
@@ -247,6 +250,7 @@ def make_selector(
             max_passages=program.max_passages,
             merge=program.merge,
             near_duplicates=cast("NearDuplicates", program.near_duplicates),
+            units=cast("Units", program.units),
             must_include=tuple(include),
             must_exclude=tuple(exclude),
             solver=solving.solver,
@@ -289,10 +293,15 @@ def build_index(
     name: str,
     name_of: Callable[[Passage], str] | None = None,
     vectors: str = "exact",
+    sentences: bool = False,
 ) -> CorpusIndex:
     """A new index, with a progress bar while it is built."""
     from mio_rag.cli.progress import progress_bar
     from mio_rag.retrieval import CorpusIndex
+    from mio_rag.sentences import sentence_spans
 
-    with progress_bar(f"embedding with {embedder.name}", len(passages)) as advance:
-        return CorpusIndex.build(passages, embedder, name, advance, name_of, vectors)
+    texts = len(passages)
+    if sentences:
+        texts += sum(len(sentence_spans(passage.text)) for passage in passages)
+    with progress_bar(f"embedding with {embedder.name}", texts) as advance:
+        return CorpusIndex.build(passages, embedder, name, advance, name_of, vectors, sentences)

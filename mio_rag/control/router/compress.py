@@ -3,23 +3,41 @@
 sentences   the published rule: sentences of all passages, nearest to the question first (cosine of the
             index's embedder), as long as they fit; those of a passage stay in their order. Where no sentence
             fits, the first passage is cut off at the size of the context
+program     the sentences that the exact program chooses (`mio_rag.selection.units`), within the same size
 none        whole passages in their order, as long as they fit; where none fits, the first is cut off
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.candidates import Candidates
 from mio_rag.context import SEPARATOR, render_passage
 from mio_rag.generation._spans import sentences
+from mio_rag.merging import APART, merged
+from mio_rag.selection.selector import Selector
 from mio_rag.types import Passage
 
-__all__ = ["COMPRESSORS", "Compressor", "Encode", "Size", "cut_off", "keep_sentences", "keep_whole"]
+__all__ = [
+    "CHOSEN",
+    "COMPRESSORS",
+    "Compressor",
+    "Encode",
+    "Size",
+    "cut_off",
+    "keep_chosen",
+    "keep_sentences",
+    "keep_whole",
+]
+
+#: The name of the compressor that is a program: it needs more than passages and a query.
+CHOSEN = "program"
 
 #: How much texts take, one number each: characters, or tokens of the reader.
 Size = Callable[[Sequence[str]], Sequence[int]]
@@ -96,6 +114,39 @@ def keep_whole(
             left -= takes
             kept[k] = passages[k].text
     return kept if any(kept) else cut_off(passages, room, size)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """A size as a counter of tokens."""
+
+    size: Size
+
+    @property
+    def name(self) -> str:
+        return "size"
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        return list(self.size(texts))
+
+
+def keep_chosen(head: Candidates, room: int, size: Size, selector: Selector) -> list[str]:
+    """The sentences of passages that a program chooses, as `Compressor` returns them.
+
+    Parameters
+    ----------
+    head : Candidates
+        With sentences.
+    selector : Selector
+        Of sentences.
+    """
+    apart = replace(head, sources=None, spans=None, positions=None)  # a text for each passage
+    made = selector.choose(apart, room, _Sizes(size))
+    read = merged(made.formulation.candidates, made.chosen)
+    kept = {block.passage.source: block.passage.text.replace(APART, " ") for block in read}
+    if not kept:
+        return cut_off([head.passage(i) for i in range(len(head))], room, size)
+    return [kept.get(name, "") for name in head.ids]
 
 
 def cut_off(passages: Sequence[Passage], room: int, size: Size) -> list[str]:

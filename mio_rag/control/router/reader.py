@@ -14,12 +14,13 @@ from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, passage_tokens
 from mio_rag.control.costs import Call
 from mio_rag.control.meter import Meter
-from mio_rag.control.router.compress import COMPRESSORS, Size
+from mio_rag.control.router.compress import CHOSEN, COMPRESSORS, Size, keep_chosen
 from mio_rag.control.router.tier import Tier
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.retrieval.rerank import make_reranker, rescored
 from mio_rag.retrieval.reranker import Reranker
 from mio_rag.retrieval.retriever import Retriever
+from mio_rag.retrieval.sentences import SentenceIndex
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 
@@ -59,7 +60,7 @@ class TierReader:
     Parameters
     ----------
     selector : Selector
-        The program of a tier with a price of tokens.
+        The program of a tier with a price of tokens, or that compresses by it.
     """
 
     tier: Tier
@@ -72,6 +73,8 @@ class TierReader:
                 f"tier '{self.tier.name}' reads {self.tier.depth} passages, and a search brings "
                 f"{self.retriever.pool}: raise --pool, or lower the depth"
             )
+        if self.tier.compress == CHOSEN:
+            _ = self._by_sentences  # raises for settings that are about whole passages
 
     def read(
         self, pool: Candidates, budget_tokens: int, counter: TokenCounter, meter: Meter, more: int = 0
@@ -134,18 +137,38 @@ class TierReader:
         passages = [head.passage(i) for i in range(len(head))]
         if head.query_embedding is None:
             raise InputError("the question is not embedded: search with a Retriever")
-        compress = COMPRESSORS[self.tier.compress]
-        texts = compress(
-            passages, head.query_embedding, room, self._size(counter), self.retriever.index.embedder.encode
-        )
-        shorter = [replace(p, text=t) if t.strip() else p for p, t in zip(passages, texts, strict=True)]
+        size, embedder = self._size(counter), self.retriever.index.embedder
+        if self.tier.compress == CHOSEN:
+            texts = keep_chosen(self._with_sentences(head), room, size, self._by_sentences)
+        else:
+            compress = COMPRESSORS[self.tier.compress]
+            texts = compress(passages, head.query_embedding, room, size, embedder.encode)
+        shorter = [
+            replace(p, text=t, start=None, end=None) if t.strip() else p
+            for p, t in zip(passages, texts, strict=True)
+        ]
         kept = replace(
             head,
             texts=[p.text for p in shorter],
             tokens=passage_tokens(shorter, counter),
             relevance=1.0 / np.arange(1, len(head) + 1),  # read in this order, whatever the cosines are
+            spans=None,  # of the whole texts, as all that follows
+            sentences=None,
+            duplicates=None,
         )
         return kept, tuple(p.id for p, t in zip(passages, texts, strict=True) if not t.strip())
+
+    @property
+    def _by_sentences(self) -> Selector:
+        return replace(self.selector, units="sentences", token_price=0.0)
+
+    def _with_sentences(self, head: Candidates) -> Candidates:
+        """The passages with their sentences, which are embedded now where the index has none."""
+        if head.sentences is not None:
+            return head
+        passages = [head.passage(i) for i in range(len(head))]
+        cut = SentenceIndex.build(passages, self.retriever.index.embedder)
+        return replace(head, sentences=cut.of(range(len(passages))))
 
     def _size(self, counter: TokenCounter) -> Size:
         return counter.count if self.tier.unit == "tokens" else lambda texts: list(map(len, texts))
@@ -182,6 +205,10 @@ def _rows(pool: Candidates, rows: Any) -> Candidates:
         links=None if pool.links is None else pool.links[np.ix_(at, at)],
         positions=rows_of(pool.positions),
         embedder=pool.embedder,
+        spans=rows_of(pool.spans),
+        dates=of(pool.dates),
+        duplicates=None if pool.duplicates is None else pool.duplicates[np.ix_(at, at)],
+        sentences=None if pool.sentences is None else pool.sentences.among(at),
     )
 
 

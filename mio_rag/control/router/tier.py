@@ -7,7 +7,7 @@
     unit = "characters"    # or "tokens"
     new_tokens = 64        # longest answer
     rerank = ""            # as `mio-rag ask --rerank`; "": not re-ranked
-    compress = "sentences" # or "none"; see `mio_rag.control.router.compress`
+    compress = "sentences" # "program" or "none"; see `mio_rag.control.router.compress`
 
 A tier with a `token_price` has the exact program choose among `depth` candidates, at that price of a token,
 instead of reading the best `depth` of them.
@@ -23,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from mio_rag.control.router.compress import COMPRESSORS
+from mio_rag.control.router.compress import CHOSEN, COMPRESSORS
 from mio_rag.errors import InputError, choose
 from mio_rag.reading import read_toml
 from mio_rag.retrieval.rerank import spec_problems
@@ -83,8 +83,9 @@ class Tier:
                 problems.append(f"{name}={value!r} must be a whole number >= 1")
         if self.unit not in _UNITS:
             problems.append(f"unit={self.unit!r} is unknown: {choose(self.unit, _UNITS)}")
-        if self.compress not in COMPRESSORS:
-            problems.append(f"compress={self.compress!r} is unknown: {choose(self.compress, COMPRESSORS)}")
+        known = (*COMPRESSORS, CHOSEN)
+        if self.compress not in known:
+            problems.append(f"compress={self.compress!r} is unknown: {choose(self.compress, known)}")
         if self.rerank:
             problems += spec_problems([self.rerank])
         price = self.token_price

@@ -21,6 +21,7 @@ from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.selection.selector import Selector
 from mio_rag.testing import check_controller
 from mio_rag.types import Passage, Question
 
@@ -167,6 +168,41 @@ def test_a_tier_reads_no_more_than_it_may(rivers: Dataset, river_index: CorpusIn
             for passage in found.selection.passages:
                 whole = next(p.text for p in shown if p.id == passage.id)
                 assert all(part in whole for part in passage.text.split(". "))
+
+
+def test_a_tier_may_read_the_sentences_that_a_program_chooses(
+    rivers: Dataset, river_index: CorpusIndex
+) -> None:
+    tiers = tuple(Tier(str(n), 4, n, 8, unit="tokens", compress="program") for n in (9, 20, 200))
+    for question in rivers.questions:
+        read = []
+        for tier in tiers:
+            found = make_controller(f"tier:{tier.name}", setup_of(river_index, tiers)).attempt(
+                question, ScriptedGenerator(lambda prompt: "x"), 10_000
+            )
+            assert found.selection is not None
+            block = RegexCounter().count([render_context(found.selection.passages)])[0]
+            assert 0 < block <= tier.context
+            wholes = [p.text for p in river_index.passages]
+            assert all(any(p.text in whole for whole in wholes) for p in found.selection.passages)
+            read.append(block)
+        assert read == sorted(read)
+    about_passages = dataclasses.replace(setup_of(river_index, tiers), selector=Selector(max_passages=2))
+    with pytest.raises(InputError, match="excludes max_passages"):
+        make_controller("tier:9", about_passages)
+
+
+def test_texts_that_a_tier_shortens_lie_nowhere() -> None:
+    text = "The Arno is long. It rises in the hills. Florence lies on it."
+    windows = [Passage(f"w{a}", text[a:b], "Arno", "arno.md", a) for a, b in ((0, 40), (18, len(text)))]
+    index = CorpusIndex.build(windows, "tfidf", "arno")
+    tier = Tier("all", 2, 30, 8)
+    setup = Setup(ControlSettings(kinds={KEY: RouterSettings((tier,)).to_dict()}), Retriever(index, pool=2))
+    found = make_controller("tier:all", setup).attempt(
+        Question("q", "Where does the Arno rise?"), ScriptedGenerator(lambda prompt: "x"), 100
+    )
+    assert found.selection is not None
+    assert len(render_context(found.selection.passages)) <= 32
 
 
 def test_tokens_bind_whatever_a_tier_allows(rivers: Dataset, river_index: CorpusIndex) -> None:

@@ -1,0 +1,1 @@
+"""Sentences as units: their relevance, and what choosing them brings."""

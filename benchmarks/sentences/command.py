@@ -1,0 +1,179 @@
+"""`python -m benchmarks sentences`: fits the relevance of sentences, and measures what choosing them brings.
+
+Fitted on the supporting sentences of HotpotQA questions; judged on other questions of HotpotQA, and on which
+sentence of its passage holds the answer in sets that nothing was fitted on. Then, set by set and at equal
+prices of tokens, passages against sentences: whether the answer is in what is read, and the tokens of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.sentences.fit import (
+    Labels,
+    answer_labels,
+    context_set,
+    fitted,
+    judged,
+    raw_questions,
+    supporting_labels,
+    valued_pools,
+)
+from benchmarks.sentences.study import rows_of, summary, table
+from mio_rag import __version__
+from mio_rag.candidates import Candidates
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.corpora.load import load_dataset
+from mio_rag.errors import InputError
+from mio_rag.files import write_atomically
+from mio_rag.relevance import sentences as shipped
+from mio_rag.relevance.sentences import SENTENCE_FEATURES, SentenceModel
+from mio_rag.retrieval import CorpusIndex
+
+__all__ = ["add_options", "command"]
+
+_FITTED = {"minilm": "sentence-transformers:72362722b466552f", "tfidf": "tfidf:"}
+_FIT_ON = "hotpotqa"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    add = parser.add_argument
+    add("--data", type=Path, required=True, help="folder that holds one folder for each set")
+    add("--work", type=Path, required=True, help="folder of indexes and finished rows")
+    add("--embedders", default="minilm,tfidf", help="(default: minilm,tfidf)")
+    add("--sets", default="squad2,nq_open,hotpotqa", help="sets that are reported")
+    add("--fit-questions", type=int, default=300, help="of HotpotQA (default: 300)")
+    add("--limit", type=int, default=150, help="questions reported of each set (default: 150)")
+    add("--seed", type=int, default=0, help="of the questions (default: 0)")
+    add("--ship", action="store_true", help="write the weights into the package")
+    add("--out", type=Path, default=Path("benchmarks/results/sentences.json"))
+
+
+def command(given: argparse.Namespace) -> int:
+    """Fit, judge and compare what is not finished yet, then write JSON and table."""
+    try:
+        report = _report(given)
+    except InputError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return 2
+    write_atomically(given.out, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    text = table(report["sets"])
+    write_atomically(given.out.with_suffix(".txt"), text + "\n")
+    print(text)
+    return 0
+
+
+def _report(given: argparse.Namespace) -> dict[str, Any]:
+    embedders = [name.strip() for name in given.embedders.split(",")]
+    labels: dict[str, Labels] = {}
+    for embedder in embedders:
+        pools, raw = _hotpot(given, embedder, slice(0, given.fit_questions))
+        labels[embedder] = supporting_labels(pools, raw)
+        _note(f"{embedder}: {len(labels[embedder].needed)} sentences to fit on")
+    told = (
+        f"Fitted on the supporting sentences of {given.fit_questions} questions of HotpotQA (CC BY-SA 4.0), "
+        "pools of 50 of their own paragraphs, expanded one link deep. Only numbers are kept."
+    )
+    models = [fitted([labels[e]], e, _FITTED[e], told) for e in embedders]
+    models.append(fitted(list(labels.values()), "any", "", told))
+    if given.ship:
+        path = Path(shipped.__file__).with_name("sentences.json")
+        data = {"models": [model.to_dict() for model in models]}
+        write_atomically(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+        shipped._shipped.cache_clear()
+    found: dict[str, Any] = {}
+    judgements: dict[str, Any] = {}
+    for embedder in embedders:
+        own = next(model for model in models if model.name == embedder)
+        for name in given.sets.split(","):
+            dataset, pools, held = _reported(given, embedder, name.strip())
+            key = f"{name}, {embedder}"
+            judgements[key] = _judged(own, models[-1], held)
+            _note(f"{key}: {judgements[key]}")
+            folder = given.work / "rows" / f"{name}-{embedder}"
+            found[key] = summary(rows_of(folder, dataset.questions, pools, _note), given.seed)
+    return {
+        "benchmark": "sentences",
+        "seed": given.seed,
+        "fitted_on": {
+            name: {"sentences": len(one.needed), "labels_beyond": one.beyond} for name, one in labels.items()
+        },
+        "weights": [model.to_dict() for model in models],
+        "judged": judgements,
+        "sets": found,
+        "counter": "regex",
+        "versions": {"mio-rag": __version__, **{p: metadata.version(p) for p in ("numpy", "scikit-learn")}},
+        "machine": {"system": platform.system(), "processor": platform.machine()},
+    }
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _judged(own: SentenceModel, of_any: SentenceModel, held: Labels) -> dict[str, Any]:
+    """The weights of this embedder, those for any, and no weights: the share that is needed, for all."""
+    lead = held.features[:, SENTENCE_FEATURES.index("lead")]
+    rivals = {
+        "own": own,
+        "any": of_any,
+    }
+    made: dict[str, Any] = {}
+    for name, model in rivals.items():
+        score = held.features @ np.array(list(model.weights.values())) + model.intercept
+        made[name] = judged(1 / (1 + np.exp(-score)), held)
+    made["all alike"] = judged(np.full(lead.size, held.needed.mean()), held)
+    made["best cosine"] = {"best_is_needed": judged(1 / (1 + np.exp(-lead)), held)["best_is_needed"]}
+    return made
+
+
+def _hotpot(
+    given: argparse.Namespace, embedder: str, part: slice
+) -> tuple[list[Candidates], list[dict[str, Any]]]:
+    """Pools and raw questions of a part of HotpotQA."""
+    folder = given.data / _FIT_ON
+    dataset, raw = load_dataset(folder), raw_questions(folder)
+    chosen = np.random.default_rng(given.seed).permutation(len(raw))[part].tolist()
+    own = context_set(dataset, raw, chosen)
+    index = _index(given, own, embedder, f"{_FIT_ON}-{part.start}-{part.stop}")
+    by_id = {entry["id"]: entry for entry in raw}
+    return valued_pools(index, own.questions), [by_id[question.id] for question in own.questions]
+
+
+def _reported(
+    given: argparse.Namespace, embedder: str, name: str
+) -> tuple[Dataset, list[Candidates], Labels]:
+    """Questions, pools and labels of a set, none of which anything was fitted on."""
+    if name == _FIT_ON:
+        part = slice(given.fit_questions, given.fit_questions + given.limit)
+        pools, raw = _hotpot(given, embedder, part)
+        whole = load_dataset(given.data / name)
+        by_id = {question.id: question for question in whole.questions}
+        dataset = Dataset(name, whole.passages, tuple(by_id[entry["id"]] for entry in raw))
+        return dataset, pools, supporting_labels(pools, raw)
+    whole = load_dataset(given.data / name)
+    asked = [q for q in whole.questions if q.answers and q.gold_ids]
+    order = np.random.default_rng(given.seed).permutation(len(asked))[: given.limit]
+    dataset = Dataset(name, whole.passages, tuple(asked[k] for k in order))
+    pools = valued_pools(_index(given, whole, embedder, name), dataset.questions)
+    return dataset, pools, answer_labels(pools, dataset.questions)
+
+
+def _index(given: argparse.Namespace, dataset: Dataset, embedder: str, name: str) -> CorpusIndex:
+    folder = given.work / f"{name}-{embedder}"
+    if folder.is_dir():
+        return CorpusIndex.load(folder)
+    _note(f"embedding {len(dataset.passages)} passages and their sentences by {embedder}")
+    index = CorpusIndex.build(dataset.passages, embedder, name, sentences=True)
+    index.save(folder)
+    return index

@@ -1,0 +1,231 @@
+"""Relevance of sentences: which of a passage's sentences hold what the passage is needed for.
+
+A sentence is needed with the probability of its passage times the probability that it is needed if the
+passage is. The second one is a logistic model on features without a scale, fitted on the supporting sentences
+that HotpotQA names (`sentences.json`; `python -m benchmarks sentences` fits and measures it).
+
+| feature | of a sentence |
+|---|---|
+| log_count | log of the number of sentences in its passage |
+| lead | its cosine with the question less the best of the other sentences of its passage, in spreads |
+| pool_gap | its cosine less the best of the pool, in spreads |
+| cover | share of the question's words in it; words in few sentences weigh more |
+| cover_lead | that less the best of the other sentences of its passage |
+| names | share of the question's capitalised words and numbers in it |
+| mentions | the largest relevance of another passage of the pool whose title it names |
+| number | 1 where the question asks for a number or a date, and it holds a digit |
+| log_words | log of its number of words |
+
+A spread is the standard deviation of the cosines of the best sentences of the pool.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from mio_rag.candidates import Candidates
+from mio_rag.errors import InputError
+from mio_rag.relevance.pool import asked_names, asked_words, spread
+
+__all__ = ["SENTENCE_FEATURES", "SentenceModel", "sentence_features", "shipped_sentences"]
+
+FloatArray = NDArray[np.float64]
+
+SENTENCE_FEATURES = (
+    "log_count",
+    "lead",
+    "pool_gap",
+    "cover",
+    "cover_lead",
+    "names",
+    "mentions",
+    "number",
+    "log_words",
+)
+_FURTHEST = 4.0  # spreads: what lies further apart is apart
+_WORD = re.compile(r"\w+")
+_ASKS_NUMBER = re.compile(
+    r"\b(?:when|how (?:many|much|long|old|far|tall|large|big|high|often)|(?:what|which|in what|in which) "
+    r"(?:year|date|day|century|decade|percentage|number|age)|percent)\b",
+    re.IGNORECASE,
+)
+_ASIDE = re.compile(r"\s*\([^)]*\)\s*$")  # "Mercury (planet)" is named "Mercury"
+
+
+@dataclass(frozen=True)
+class SentenceModel:
+    """Sentences -> probability that each is needed if its passage is.
+
+    Parameters
+    ----------
+    weights : mapping of str to float
+        Of `SENTENCE_FEATURES`, all of them.
+    intercept : float
+    name : str
+    provenance : str
+        What the numbers were fitted on, for people.
+    embedder : str
+        Beginning of the fingerprint of the embedder that they are for; blank for any.
+    measures : mapping
+        What was measured while fitting; plain data.
+
+    Raises
+    ------
+    InputError
+        For other features, or weights that are no finite numbers.
+    """
+
+    weights: Mapping[str, float]
+    intercept: float
+    name: str = "sentences"
+    provenance: str = ""
+    embedder: str = ""
+    measures: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if tuple(self.weights) != SENTENCE_FEATURES:
+            raise InputError(f"weights of sentences are for {', '.join(SENTENCE_FEATURES)}, in this order")
+        if not all(math.isfinite(value) for value in (*self.weights.values(), self.intercept)):
+            raise InputError("weights and intercept must be finite")
+
+    def shares(self, candidates: Candidates) -> FloatArray:
+        """That probability for each of ``candidates.sentences``, shape (m,).
+
+        Parameters
+        ----------
+        candidates : Candidates
+            With sentences, a question and its embedding, and probabilities as relevance.
+        """
+        score = sentence_features(candidates) @ np.array(list(self.weights.values())) + self.intercept
+        return np.asarray(expit(score))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "name": self.name,
+            "provenance": self.provenance,
+            "embedder": self.embedder,
+            "intercept": self.intercept,
+            "weights": dict(self.weights),
+            "measures": dict(self.measures),
+        }
+
+
+@functools.cache
+def _shipped() -> tuple[SentenceModel, ...]:
+    """The weights that ship: for one embedder each, and at last for any."""
+    text = Path(__file__).with_name("sentences.json").read_text(encoding="utf-8")
+    return tuple(SentenceModel(**data) for data in json.loads(text)["models"])
+
+
+def shipped_sentences(fingerprint: str) -> SentenceModel:
+    """The weights that ship for an embedder.
+
+    Parameters
+    ----------
+    fingerprint : str
+        Of the embedder; blank where it is not known.
+    """
+    return next(model for model in _shipped() if fingerprint.startswith(model.embedder))
+
+
+def sentence_features(candidates: Candidates) -> FloatArray:
+    """The features of the sentences of a pool, shape (m, len(SENTENCE_FEATURES)).
+
+    Raises
+    ------
+    InputError
+        If the pool has no sentences, or its question no embedding.
+    """
+    sentences, query = candidates.sentences, candidates.query_embedding
+    if sentences is None or query is None:
+        raise InputError(
+            "sentences cannot be chosen from passages whose sentences are not known: build the index with "
+            "`mio-rag index DATA --out INDEX --sentences`, or choose passages"
+        )
+    owners = sentences.owners
+    texts = [candidates.texts[i][a:b] for i, (a, b) in zip(owners, sentences.spans, strict=True)]
+    words = [frozenset(_WORD.findall(text.lower())) for text in texts]
+    cosine = (sentences.embeddings @ query).astype(np.float64)
+    width = spread(cosine)
+    cover = _cover(asked_words(candidates.question), words)
+    names = asked_names(candidates.question)
+    asks = _ASKS_NUMBER.search(candidates.question) is not None
+    count = np.bincount(owners, minlength=len(candidates))[owners]
+    columns = {
+        "log_count": np.log(count),
+        "lead": np.clip(_lead(cosine, owners) / width, -_FURTHEST, _FURTHEST) if width else 0 * cosine,
+        "pool_gap": np.maximum((cosine - cosine.max(initial=-1)) / width, -_FURTHEST)
+        if width
+        else 0 * cosine,
+        "cover": cover,
+        "cover_lead": _lead(cover, owners),
+        "names": np.array([sum(name in held for name in names) / max(1, len(names)) for held in words]),
+        "mentions": _mentions(candidates, owners, texts),
+        "number": np.array([float(asks and any(map(str.isdigit, text))) for text in texts]),
+        "log_words": np.log([1 + len(held) for held in words]),
+    }
+    return np.column_stack([columns[name] for name in SENTENCE_FEATURES]).reshape(len(texts), -1)
+
+
+def _lead(scores: FloatArray, owners: NDArray[np.int64]) -> FloatArray:
+    """Each score less the best of the others of its passage; 0 for a sentence that is alone."""
+    lead = np.zeros(scores.size)
+    for first, end in _runs(owners):
+        if end - first < 2:
+            continue
+        own = scores[first:end]
+        best = int(np.argmax(own))
+        others = np.full(own.size, own[best])
+        others[best] = np.delete(own, best).max()
+        lead[first:end] = own - others
+    return lead
+
+
+def _runs(owners: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Rows [first, end) of the sentences of each passage that has some."""
+    borders = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), owners.size]
+    return [(a, b) for a, b in pairwise(borders) if a < b]
+
+
+def _cover(asked: list[str], words: list[frozenset[str]]) -> FloatArray:
+    """Share of the question's words in each sentence, by how few sentences hold them."""
+    weight = {
+        word: math.log((len(words) + 1) / (sum(word in held for held in words) + 0.5)) for word in asked
+    }
+    total = sum(weight.values())
+    if total <= 0:
+        return np.zeros(len(words))
+    return np.array([sum(weight[word] for word in asked if word in held) / total for held in words])
+
+
+def _mentions(candidates: Candidates, owners: NDArray[np.int64], texts: list[str]) -> FloatArray:
+    """The largest relevance of another passage whose title a sentence names, as far as links tell."""
+    found = np.zeros(len(texts))
+    if candidates.links is None or candidates.titles is None:
+        return found
+    titles = [_ASIDE.sub("", title).casefold() for title in candidates.titles]
+    lower: dict[int, str] = {}
+    for first, end in _runs(owners):
+        passage = int(owners[first])
+        for other in np.flatnonzero(candidates.links[passage]).tolist():
+            title = titles[other]
+            if not title or title == titles[passage]:
+                continue
+            for row in range(first, end):
+                said = lower.setdefault(row, texts[row].casefold())
+                if title in said:
+                    found[row] = max(found[row], float(candidates.relevance[other]))
+    return np.clip(found, 0.0, 1.0)

@@ -1,0 +1,253 @@
+"""Units smaller than a passage: the sentences of a pool, as candidates of the same program.
+
+A sentence needs the title of its document, and where it starts with a pronoun, the sentence before it: a unit
+then holds both. What several units need is a segment, which is paid once (`mio_rag.selection.segments`), and
+chosen units of a document are read as one text. A unit is worth the probability of its passage times the
+probability that it is needed if the passage is (`mio_rag.relevance.sentences`); of the price of a passage
+it is charged its share of the passage's text. The benefit of two related passages is one of the best
+sentences of both.
+
+Sentences that two overlapping passages share are one unit; so are those of different documents that say the
+same word for word: the newest, where they are dated, otherwise the most probable. Of near-duplicate passages
+one is cut, by the same rule. The most probable sentences are the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.candidates import Candidates
+from mio_rag.context import TokenCounter, text_tokens
+from mio_rag.errors import InputError
+from mio_rag.relevance.sentences import shipped_sentences
+from mio_rag.selection.near_duplicates import duplicate_pairs, outdated
+from mio_rag.sentences import leans
+
+__all__ = ["MOST_UNITS", "Cut", "cut_into_sentences"]
+
+#: Sentences that are candidates; those of `must_include` come on top.
+MOST_UNITS = 120
+
+_FAR = 2**31  # characters between passages of a document whose distance nobody knows
+
+FloatArray = NDArray[np.float64]
+
+
+class Cut(NamedTuple):
+    """A pool of sentences.
+
+    Parameters
+    ----------
+    candidates : Candidates
+        The sentences, most probable first; ``cut_from`` says of which passages.
+    shares : ndarray of shape (m,)
+        Of the text of its passage, how much each is.
+    related : ndarray of shape (m, m)
+        Benefit of choosing two: that of their passages, for the best sentence of each.
+    fixed : ndarray of int8, shape (m,)
+        1 for sentences of passages that must be read, -1 for all others.
+    """
+
+    candidates: Candidates
+    shares: FloatArray
+    related: FloatArray
+    fixed: NDArray[np.int8]
+
+
+class _Unit(NamedTuple):
+    passage: int
+    number: int  # in its passage, from 1
+    start: int  # of what is read: the sentence, or the one before it, in the passage's text
+    core: int  # where the sentence itself starts
+    end: int
+    row: int  # of the pool's sentences
+    worth: float
+    required: bool
+
+
+def cut_into_sentences(
+    candidates: Candidates,
+    counter: TokenCounter | None,
+    fixed: NDArray[np.int8],
+    related: FloatArray | None,
+    one_of_copies: bool,
+) -> Cut:
+    """The sentences of a pool, as candidates.
+
+    Parameters
+    ----------
+    candidates : Candidates
+        Passages with sentences, and probabilities as relevance.
+    counter : TokenCounter or None
+        The reader's tokenizer, which the program cannot do without here.
+    fixed : ndarray of int8, shape (n,)
+        Passages that must (1) or must not (0) be read; -1: free.
+    related : ndarray of shape (n, n), or None
+        Benefit of choosing two passages.
+    one_of_copies : bool
+        Whether only one of near-duplicates may be read.
+
+    Raises
+    ------
+    InputError
+        Without sentences or counter, if every passage is excluded, or if the candidates are sentences
+        already.
+    """
+    if candidates.cut_from is not None:
+        raise InputError("the candidates are sentences already: give passages, or units='passages'")
+    if counter is None:
+        raise InputError(
+            "units='sentences' needs the reader's tokenizer, since titles and sentences are paid once: pass "
+            "counter (mio_rag.context.RegexCounter approximates one), or choose passages"
+        )
+    units = sorted(_units(candidates, fixed, one_of_copies), key=lambda unit: -unit.worth)
+    units = [*units[:MOST_UNITS], *(unit for unit in units[MOST_UNITS:] if unit.required)]
+    if not units:
+        raise InputError("no sentence is left to choose from: must_exclude names every passage of the pool")
+    passages = np.array([unit.passage for unit in units], dtype=np.int64)
+    texts = [candidates.texts[u.passage][u.start : u.end] for u in units]
+    titles = [_label(candidates.titles, u.passage) for u in units]
+    places = [_place(candidates, unit.passage) for unit in units]
+    spans = [(at + u.start, at + u.end) for (_, at), u in zip(places, units, strict=True)]
+    sentences = candidates.sentences
+    assert sentences is not None
+    made = Candidates(
+        ids=[f"{candidates.ids[u.passage]}#s{u.number}" for u in units],
+        texts=texts,
+        relevance=np.array([u.worth for u in units]),
+        tokens=text_tokens(texts, titles, counter),
+        embeddings=sentences.embeddings[[u.row for u in units]],
+        query_embedding=candidates.query_embedding,
+        titles=titles,
+        sources=[source for source, _ in places],
+        question=candidates.question,
+        positions=None if candidates.positions is None else candidates.positions[passages],
+        embedder=candidates.embedder,
+        spans=np.array(spans, dtype=np.int64).reshape(-1, 2),
+        dates=None if candidates.dates is None else [candidates.dates[i] for i in passages],
+        cut_from=[candidates.ids[i] for i in passages],
+    )
+    lengths = np.array([len(text.strip()) for text in candidates.texts], dtype=np.float64)
+    sizes = np.array([u.end - u.core for u in units], dtype=np.float64)
+    return Cut(
+        made,
+        np.minimum(1.0, sizes / lengths[passages]),
+        _between(passages, related),
+        np.array([1 if u.required else -1 for u in units], dtype=np.int8),
+    )
+
+
+def _label(labels: Sequence[str] | None, i: int) -> str:
+    return "" if labels is None else labels[i]
+
+
+def _left_out(candidates: Candidates, fixed: NDArray[np.int8], one_of_copies: bool) -> set[int]:
+    """Passages that are not cut since a near-duplicate is."""
+    if not one_of_copies:
+        return set()
+    gone = set(outdated(candidates, fixed))
+    must = [candidates.ids[i] for i in np.flatnonzero(fixed == 1)]
+    for i, j in duplicate_pairs(candidates, must):
+        if not {i, j} & gone and fixed[i] != 0 and fixed[j] != 0:
+            weaker = min((i, j), key=lambda k: (fixed[k] == 1, candidates.relevance[k], -k))
+            gone.add(weaker)
+    return gone
+
+
+def _units(candidates: Candidates, fixed: NDArray[np.int8], one_of_copies: bool) -> list[_Unit]:
+    """Every sentence that may be read, once."""
+    left_out = _left_out(candidates, fixed, one_of_copies) | set(np.flatnonzero(fixed == 0).tolist())
+    worth = shipped_sentences(candidates.embedder).shares(candidates)
+    sentences = candidates.sentences
+    assert sentences is not None
+    worth = candidates.relevance[sentences.owners] * worth
+    found: list[_Unit] = []
+    before: tuple[int, int] | None = None
+    number = 0
+    for row, (passage, (start, end)) in enumerate(
+        zip(sentences.owners.tolist(), sentences.spans.tolist(), strict=True)
+    ):
+        follows = before is not None and before[0] == passage
+        number = number + 1 if follows else 1
+        leaning = follows and leans(candidates.texts[passage][start:end])
+        first = before[1] if before is not None and leaning else start
+        before = passage, start
+        if passage not in left_out:
+            must = bool(fixed[passage] == 1)
+            found.append(_Unit(passage, number, first, start, end, row, float(worth[row]), must))
+    once = _placed_once(candidates, found)
+    return _said_once(candidates, once) if one_of_copies else once
+
+
+def _said_once(candidates: Candidates, units: list[_Unit]) -> list[_Unit]:
+    """One of those that say the same word for word; required ones stay."""
+    kept: dict[str, _Unit] = {}
+    required = []
+    for unit in units:
+        if unit.required:
+            required.append(unit)
+            continue
+        said = " ".join(candidates.texts[unit.passage][unit.start : unit.end].casefold().split())
+        other = kept.setdefault(said, unit)
+        if _standing(candidates, unit) > _standing(candidates, other):
+            kept[said] = unit
+    return [*kept.values(), *required]
+
+
+def _standing(candidates: Candidates, unit: _Unit) -> tuple[str, float]:
+    return _label(candidates.dates, unit.passage), unit.worth
+
+
+def _placed_once(candidates: Candidates, units: list[_Unit]) -> list[_Unit]:
+    """Without sentences that lie within one of another passage, which is then worth the larger of the two."""
+    if candidates.spans is None:
+        return units
+    documents: dict[str, list[tuple[int, int, _Unit]]] = {}
+    kept: list[_Unit] = []
+    for unit in units:
+        at = int(candidates.spans[unit.passage, 0])
+        if at < 0:
+            kept.append(unit)
+        else:
+            source = _label(candidates.sources, unit.passage)
+            documents.setdefault(source, []).append((at + unit.core, at + unit.end, unit))
+    for placed in documents.values():
+        placed.sort(key=lambda one: (one[0], -one[1], one[2].start - one[2].core))
+        inside: list[tuple[int, int, _Unit]] = []
+        for start, end, unit in placed:
+            k = next((k for k in range(len(inside) - 1, -1, -1) if end <= inside[k][1]), None)
+            if k is not None and _text(candidates, unit) in _text(candidates, inside[k][2]):
+                low, high, other = inside[k]
+                worth, must = max(other.worth, unit.worth), other.required or unit.required
+                inside[k] = low, high, other._replace(worth=worth, required=must)
+            else:
+                inside.append((start, end, unit))
+        kept += [unit for _, _, unit in inside]
+    return kept
+
+
+def _text(candidates: Candidates, unit: _Unit) -> str:
+    return candidates.texts[unit.passage][unit.core : unit.end]
+
+
+def _place(candidates: Candidates, i: int) -> tuple[str, int]:
+    """Document and place of a passage; far from the others of its document where nobody knows."""
+    source = _label(candidates.sources, i)
+    at = -1 if candidates.spans is None else int(candidates.spans[i, 0])
+    if at >= 0:
+        return source, at
+    rank = i if candidates.positions is None else int(candidates.positions[i])
+    return source or candidates.ids[i], (rank + 1) * _FAR
+
+
+def _between(passages: NDArray[np.int64], related: FloatArray | None) -> FloatArray:
+    """The weights between passages, for the best sentence of each, which comes first."""
+    weights = np.zeros((passages.size, passages.size))
+    if related is not None:
+        best = np.unique(passages, return_index=True)[1]
+        weights[np.ix_(best, best)] = related[np.ix_(passages[best], passages[best])]
+    return weights

@@ -1,0 +1,108 @@
+"""Sentences: where they begin and end in a text, which lean on the one before, and those of a pool."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import InputError
+
+__all__ = ["Sentences", "leans", "sentence_spans"]
+
+_ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Mt|Prof|Jr|Sr|vs|ca|No|Inc|Ltd|Co|approx)|\b[A-Z])\.$")
+_BREAK = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+(?=[\"'“‘(\[]?[A-Z0-9À-ÖØ-Þ])|\n+")
+_LONGEST_ABBREVIATION = 8  # characters, with the one before it
+_PRONOUN = re.compile(
+    r"[\"'“‘(\[]*(?:he|she|it|they|his|her|hers|its|their|theirs|him|them|this|these|those|such|both|"
+    r"the (?:former|latter|same))\b",
+    re.IGNORECASE,
+)
+
+
+def sentence_spans(text: str) -> list[tuple[int, int]]:
+    """Characters [start, end) of each sentence, in order, without the white space around them.
+
+    Initials and common abbreviations do not end a sentence; the end of a line does.
+    """
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for match in _BREAK.finditer(text):
+        before = text[max(start, match.start() - _LONGEST_ABBREVIATION) : match.start()]
+        if "\n" not in match.group() and _ABBREVIATION.search(before):
+            continue
+        spans.append((start, match.end()))
+        start = match.end()
+    spans.append((start, len(text)))
+    stripped = [(a + len(text[a:b]) - len(text[a:b].lstrip()), a + len(text[a:b].rstrip())) for a, b in spans]
+    return [(a, b) for a, b in stripped if a < b]
+
+
+def leans(sentence: str) -> bool:
+    """Whether a sentence starts with a pronoun, so that the one before says what it is about."""
+    return _PRONOUN.match(sentence) is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Sentences:
+    """The sentences of the passages of a pool.
+
+    Parameters
+    ----------
+    owners : ndarray of int64, shape (m,)
+        Candidate that each is of, ascending.
+    spans : ndarray of int64, shape (m, 2)
+        Characters [start, end) in the candidate's text; those of a candidate in order, none in two.
+    embeddings : ndarray of float32, shape (m, d)
+        Of the sentences alone, without titles, by the pool's embedder.
+
+    Raises
+    ------
+    InputError
+        With every problem found.
+    """
+
+    owners: NDArray[np.int64]
+    spans: NDArray[np.int64]
+    embeddings: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        m = len(self.owners)
+        problems = []
+        if self.owners.shape != (m,) or self.spans.shape != (m, 2):
+            problems.append(f"sentences: owners has shape {self.owners.shape}, spans {self.spans.shape}")
+        elif np.any(np.diff(self.owners) < 0) or np.any(self.spans[:, 0] >= self.spans[:, 1]):
+            problems.append("sentences: owners must ascend, and every span must hold a character")
+        elif np.any((np.diff(self.owners) == 0) & (self.spans[1:, 0] < self.spans[:-1, 1])):
+            problems.append("sentences: those of one passage must stand in order, without overlap")
+        if self.embeddings.ndim != 2 or len(self.embeddings) != m:
+            problems.append(f"sentences: embeddings has shape {self.embeddings.shape}, expected ({m}, d)")
+        elif not np.isfinite(self.embeddings).all():
+            problems.append("sentences: embeddings hold NaN or infinity: embed them again")
+        if problems:
+            raise InputError(problems)
+
+    def among(self, rows: NDArray[np.int64]) -> Sentences:
+        """Those of some candidates, by their places in `rows`."""
+        at = [np.flatnonzero(self.owners == row) for row in rows]
+        kept = np.concatenate(at) if at else np.zeros(0, dtype=np.int64)
+        owners = np.repeat(np.arange(len(at)), [len(found) for found in at])
+        return Sentences(owners, self.spans[kept], self.embeddings[kept])
+
+    def problems(self, texts: Sequence[str], dimensions: int | None) -> list[str]:
+        """What does not fit the texts of a pool, and the length of its question's embedding."""
+        found = []
+        lengths = np.array([len(text) for text in texts], dtype=np.int64)
+        if self.owners.size and not 0 <= self.owners[0] <= self.owners[-1] < len(texts):
+            found.append(f"sentences are of candidates up to {self.owners.max()}, of {len(texts)}")
+        elif np.any(self.spans[:, 0] < 0) or np.any(self.spans[:, 1] > lengths[self.owners]):
+            found.append("sentences lie beyond the text of their passage: cut them from the same text")
+        if dimensions is not None and self.embeddings.shape[1] != dimensions:
+            found.append(
+                f"sentences have {self.embeddings.shape[1]} dimensions, the question {dimensions}: embed "
+                "both with the same model"
+            )
+        return found

@@ -1,0 +1,62 @@
+"""Sentences on the command line: from the index to what is read."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli.running import here, only_object, refused
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("units")
+    rows = [
+        ("a", "Arno", "The Arno rises in Tuscany. It is 241 kilometres long. Bread is sold there."),
+        ("b", "Tiber", "The Tiber is 406 kilometres long. Rome lies on the Tiber."),
+        ("c", "Bread", "Flour and water make bread. Salt helps."),
+    ]
+    lines = [json.dumps({"id": i, "title": title, "text": text}) for i, title, text in rows]
+    (folder / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    question = {
+        "id": "q",
+        "question": "How long is the Tiber?",
+        "answers": ["406 kilometres"],
+        "gold_ids": ["b"],
+    }
+    (folder / "questions.jsonl").write_text(json.dumps(question), encoding="utf-8")
+    out = folder / "index"
+    told = only_object(here("index", folder, "--out", out, "--embedder", "tfidf", "--sentences", "--json"))
+    assert (told["passages"], told["sentences"]) == (3, 7)
+    return out
+
+
+def test_sentences_are_selected_and_asked(cut: Path) -> None:
+    asked = (cut, "How long is the Tiber?", "--units", "sentences", "--budget-tokens", 18, "--json")
+    told = only_object(here("select", *asked))
+    assert told["selected_ids"][0] == "b"
+    assert "The Tiber is 406 kilometres long." in told["read"][0]["text"]
+    assert {p["id"].partition("#s")[0] for p in told["passages"]} == {"a", "b", "c"}
+    assert told["tokens_used"] <= 18
+    answer = only_object(here("ask", *asked))
+    assert "406" in answer["answer"]
+
+
+def test_methods_are_compared_on_sentences(cut: Path, tmp_path: Path) -> None:
+    done = here(
+        "evaluate", cut.parent, "--index", cut, "--units", "sentences", "--methods", "fused,greedy,exact",
+        "--budget-tokens", 18, "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = pq.read_table(tmp_path / "run" / "ledger.parquet").to_pylist()
+    assert {row["method"]: row["gold_recall"] for row in rows} == {"fused": 1.0, "greedy": 1.0, "exact": 1.0}
+    assert all(row["tokens_used"] <= 18 and row["answer_in_context"] for row in rows)
+
+
+def test_an_index_without_sentences_says_what_to_do(index: Path) -> None:
+    asked = ("select", index, "When was the Forth Bridge opened?", "--units")
+    (problem,) = refused(here(*asked, "sentences"))
+    assert "mio-rag index DATA --out INDEX --sentences" in problem
+    (problem,) = refused(here(*asked, "words"))
+    assert "units='words' is unknown: choose passages or sentences" in problem

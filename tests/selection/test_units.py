@@ -1,0 +1,233 @@
+"""Sentences as units: what is cut, what it is worth and costs; what is read is the passages' text."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mio_rag.candidates import Candidates
+from mio_rag.context import RegexCounter, render_context
+from mio_rag.errors import InputError
+from mio_rag.merging import APART
+from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
+from mio_rag.selection.program import Formulation
+from mio_rag.selection.selector import Selector
+from mio_rag.selection.units import MOST_UNITS, cut_into_sentences
+from mio_rag.sentences import Sentences, sentence_spans
+from mio_rag.types import Passage
+
+COUNTER = RegexCounter()
+DOCUMENT = (
+    "The Arno rises on Mount Falterona. It flows through Florence and Pisa. "
+    "Bread is sold on its banks. The Arno is 241 kilometres long. They say it floods."
+)
+
+
+def pool(
+    texts, relevance, *, spans=None, titles=None, sources=None, question="How long is the Arno?", **more
+):
+    """Candidates with sentences, embedded by their words' hashes."""
+    cut = [sentence_spans(text) for text in texts]
+    said = [text[a:b] for text, found in zip(texts, cut, strict=True) for a, b in found]
+    sentences = Sentences(
+        np.repeat(np.arange(len(texts)), [len(found) for found in cut]),
+        np.array([span for found in cut for span in found]).reshape(-1, 2),
+        np.array([_vector(text) for text in said], dtype=np.float32),
+    )
+    return Candidates(
+        ids=[f"p{k}" for k in range(len(texts))],
+        texts=texts,
+        relevance=np.array(relevance, dtype=float),
+        tokens=COUNTER.count(texts),
+        query_embedding=_vector(question),
+        question=question,
+        spans=spans,
+        titles=titles,
+        sources=sources,
+        sentences=sentences,
+        **more,
+    )
+
+
+def _vector(text):
+    made = np.zeros(16)
+    for word in text.lower().split():
+        made[sum(map(ord, word)) % 16] += 1
+    return made / max(1e-9, float(np.linalg.norm(made)))
+
+
+def windows(step=70, size=140):
+    starts = range(0, len(DOCUMENT) - step, step)
+    texts = [DOCUMENT[a : a + size] for a in starts]
+    kept = [(a, text) for a, text in zip(starts, texts, strict=True) if text.strip()]
+    return pool(
+        [text for _, text in kept],
+        np.linspace(0.9, 0.5, len(kept)),
+        spans=[(a, a + len(text)) for a, text in kept],
+        titles=["Arno"] * len(kept),
+        sources=["arno.md"] * len(kept),
+    )
+
+
+def cut(candidates, fixed=None, related=None, one=True):
+    n = len(candidates)
+    return cut_into_sentences(
+        candidates, COUNTER, np.full(n, -1, dtype=np.int8) if fixed is None else np.array(fixed), related, one
+    )
+
+
+SENTENCES = Selector(relevance_model="given", units="sentences", passage_penalty=0.0)
+
+
+class TestCut:
+    def test_every_sentence_is_a_unit_and_a_pronoun_brings_the_one_before(self):
+        found = cut(pool([DOCUMENT], [0.8])).candidates
+        assert sorted(found.ids) == [f"p0#s{k}" for k in range(1, 6)]
+        texts = dict(zip(found.ids, found.texts, strict=True))
+        assert texts["p0#s4"] == "The Arno is 241 kilometres long."
+        assert texts["p0#s2"].startswith("The Arno rises on Mount Falterona. It flows")
+        assert texts["p0#s5"].startswith("The Arno is 241 kilometres long. They say")
+        assert set(found.cut_from) == {"p0"}
+        assert (np.diff(found.relevance) <= 0).all()
+
+    def test_a_sentence_is_worth_no_more_than_its_passage(self):
+        found = cut(pool([DOCUMENT, "The Arno is long. Bread."], [0.8, 0.1])).candidates
+        limit = {"p0": 0.8, "p1": 0.1}
+        assert all(r <= limit[p] for r, p in zip(found.relevance, found.cut_from, strict=True))
+
+    def test_shares_of_a_passage_are_those_of_its_text(self):
+        found = cut(pool([DOCUMENT], [0.8]))
+        assert found.shares.sum() == pytest.approx((len(DOCUMENT) - 4) / len(DOCUMENT))
+
+    def test_overlapping_windows_give_every_sentence_once(self):
+        found = cut(windows()).candidates
+        whole = [text for text in found.texts if text == "The Arno is 241 kilometres long."]
+        assert len(whole) == 1
+        assert all(DOCUMENT[a:b] == t for (a, b), t in zip(found.spans, found.texts, strict=True))
+        ends = found.spans[:, 1].tolist()
+        assert len(set(zip(found.spans[:, 0].tolist(), ends, strict=True))) == len(ends)
+
+    def test_places_of_windows_that_contradict_each_other_are_kept_apart(self):
+        texts = ["One fish swims here now.", "Two fish swim."]
+        given = pool(texts, [0.5, 0.4], spans=[(0, 24), (4, 18)], titles=["", ""], sources=["s", "s"])
+        assert sorted(cut(given).candidates.texts) == sorted(texts)
+
+    def test_the_newest_of_versions_is_cut_and_otherwise_the_most_relevant(self):
+        texts = ["The bridge closes at nine.", "The bridge closes at ten."]
+        alike = np.array([[0, 0.9], [0.9, 0]])
+        dated = pool(texts, [0.9, 0.4], duplicates=alike, dates=["2024-01-01", "2025-01-01"])
+        assert cut(dated).candidates.cut_from == ("p1",)
+        undated = replace(dated, dates=None)
+        assert cut(undated).candidates.cut_from == ("p0",)
+        assert cut(undated, fixed=[-1, 1]).candidates.cut_from == ("p1",)
+        assert sorted(cut(undated, one=False).candidates.cut_from) == ["p0", "p1"]
+
+    def test_a_relation_of_passages_is_one_of_their_best_sentences(self):
+        related = np.array([[0, 0.2], [0.2, 0]])
+        found = cut(pool([DOCUMENT, "The Arno is long. Bread is good."], [0.8, 0.6]), related=related)
+        assert np.count_nonzero(found.related) == 2
+        i, j = np.argwhere(found.related)[0]
+        firsts = [found.candidates.cut_from.index(name) for name in ("p0", "p1")]
+        assert {int(i), int(j)} == set(firsts)
+
+    def test_the_most_probable_sentences_are_the_pool_beside_required_ones(self):
+        many = " ".join(f"The Arno has bridge number {k}." for k in range(MOST_UNITS + 20))
+        given = pool([many, "Bread is sold."], [0.9, 0.0])
+        assert len(cut(given).candidates) == MOST_UNITS
+        found = cut(given, fixed=[-1, 1])
+        assert len(found.candidates) == MOST_UNITS + 1
+        assert found.fixed.tolist() == [-1] * MOST_UNITS + [1]
+
+    @pytest.mark.parametrize(
+        ("given", "counter", "fixed", "said"),
+        [
+            (pool([DOCUMENT], [0.5]), None, [-1], "tokenizer"),
+            (replace(pool([DOCUMENT], [0.5]), sentences=None), COUNTER, [-1], "--sentences"),
+            (pool([DOCUMENT], [0.5]), COUNTER, [0], "must_exclude"),
+            (cut(pool([DOCUMENT], [0.5])).candidates, COUNTER, [-1] * 5, "sentences already"),
+        ],
+    )
+    def test_what_cannot_be_cut_is_refused(self, given, counter, fixed, said):
+        with pytest.raises(InputError, match=said):
+            cut_into_sentences(given, counter, np.array(fixed), None, True)
+
+
+class TestSelect:
+    def test_what_is_read_fits_and_is_text_of_the_document_in_order(self):
+        given = windows()
+        for budget in (12, 20, 35, 60, 200):
+            found = SENTENCES.select(given, budget, COUNTER)
+            assert found.result.is_optimal
+            block = COUNTER.count([render_context(found.passages)])[0] if found.chosen else 0
+            assert found.tokens_used == block <= budget
+            for passage in found.passages:
+                assert passage.title == "Arno"
+                places = [DOCUMENT.find(piece) for piece in passage.text.split("\n\u2026\n")]
+                assert places == sorted(places)
+                assert -1 not in places
+            assert set(found.ids) <= set(given.ids)
+            assert found.pool is not found.candidates
+        assert found.texts == (DOCUMENT,)
+
+    def test_the_choice_is_the_best_of_all(self):
+        given = pool([DOCUMENT, "The Arno is long. Bread is good."], [0.8, 0.6], titles=["Arno", "More"])
+        selector = replace(SENTENCES, passage_penalty=0.05, token_price=0.002)
+        made = Formulation(selector, given, COUNTER)
+        program = made.program(40)
+        best = max(
+            (
+                program.objective(x)
+                for x in itertools.product((0, 1), repeat=program.n)
+                if not program.violations(x)
+            ),
+        )
+        assert selector.select(given, 40, COUNTER).result.objective == pytest.approx(best)
+        penalty = 0.05 * cut(given).shares
+        assert program.linear == pytest.approx(
+            made.candidates.relevance - penalty - 0.002 * program.costs, abs=1e-12
+        )
+
+    def test_titles_are_paid_once(self):
+        made = Formulation(SENTENCES, windows(), COUNTER)
+        everything = made.program(60).cost(np.ones(len(made.candidates)))
+        read = COUNTER.count([f"Arno\n{DOCUMENT}"])[0]
+        marks = COUNTER.count([APART])[0] * (len(made.candidates) - 1)
+        assert read <= everything <= read + marks < made.candidates.tokens.sum()
+
+    def test_passages_that_must_be_read_are_read_whole_and_excluded_ones_are_not_cut(self):
+        given = pool([DOCUMENT, "Bread needs flour. It needs salt."], [0.8, 0.1])
+        found = replace(SENTENCES, must_include=["p1"], passage_penalty=0.3).select(given, 80, COUNTER)
+        assert "Bread needs flour. It needs salt." in found.texts
+        without = replace(SENTENCES, must_exclude=["p0"]).select(given, 80, COUNTER)
+        assert without.ids == ("p1",)
+
+    def test_reasons_name_sentences(self):
+        found = SENTENCES.select(windows(), 24, COUNTER)
+        assert "sentences, " in found.explain().splitlines()[0]
+        assert any(decision.id.endswith("#s4") or "#s" in decision.id for decision in found.decisions)
+        assert found.to_dict()["selected_ids"] == list(found.ids)
+
+    @pytest.mark.parametrize(
+        ("setting", "value"), [("max_passages", 3), ("merge", False), ("radius", 0.1), ("max_per_source", 1)]
+    )
+    def test_what_is_about_whole_passages_is_refused(self, setting, value):
+        with pytest.raises(InputError, match=f"units='sentences' excludes {setting}"):
+            Selector(units="sentences", **{setting: value})
+        with pytest.raises(InputError, match="units='words' is unknown"):
+            Selector(units="words")
+
+
+def test_from_the_index_to_the_text():
+    passages = [
+        Passage("a", "The Arno rises in Tuscany. It is 241 kilometres long. Bread is sold there.", "Arno"),
+        Passage("b", "The Tiber is 406 kilometres long. Rome lies on the Tiber.", "Tiber"),
+        Passage("c", "Flour and water make bread. Salt helps.", "Bread"),
+    ]
+    index = CorpusIndex.build(passages, TfidfEmbedder(), "rivers", sentences=True)
+    found = Retriever(index, counter=COUNTER).retrieve("How long is the Tiber?")
+    chosen = Selector(units="sentences").select(found, 20, COUNTER)
+    assert "The Tiber is 406 kilometres long." in chosen.texts[0]
+    assert chosen.ids[0] == "b"
+    with pytest.raises(InputError, match="--sentences"):
+        Selector(units="sentences").select(replace(found, sentences=None), 20, COUNTER)

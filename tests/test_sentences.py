@@ -1,0 +1,93 @@
+"""Where sentences begin and end, and what the sentences of a pool must hold."""
+
+import numpy as np
+import pytest
+
+from mio_rag.candidates import Candidates
+from mio_rag.errors import InputError
+from mio_rag.generation._spans import sentences
+from mio_rag.sentences import Sentences, leans, sentence_spans
+
+TEXT = 'Dr. J. Smith left (at 9 a.m.). "It rained." He stayed!\n\n  A new line\nends one. '
+
+
+def test_spans_are_the_sentences_without_the_white_space_around_them():
+    found = [TEXT[a:b] for a, b in sentence_spans(TEXT)]
+    assert found == [
+        "Dr. J. Smith left (at 9 a.m.).",
+        '"It rained."',
+        "He stayed!",
+        "A new line",
+        "ends one.",
+    ]
+    assert sentences(TEXT) == found
+
+
+@pytest.mark.parametrize("text", ["", "  \n "])
+def test_blank_texts_have_none(text):
+    assert sentence_spans(text) == []
+
+
+def test_nothing_but_white_space_is_lost():
+    covered = "".join(TEXT[a:b] for a, b in sentence_spans(TEXT))
+    assert "".join(covered.split()) == "".join(TEXT.split())
+
+
+def test_a_long_text_without_an_end_is_one_sentence():
+    assert sentence_spans("A. " * 20_000) == [(0, 3 * 20_000 - 1)]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "does"),
+    [
+        ("He left.", True),
+        ('"These were lost."', True),
+        ("The latter won.", True),
+        ("Heather left.", False),
+        ("The city won.", False),
+        ("Italy won.", False),
+    ],
+)
+def test_sentences_that_start_with_a_pronoun_lean(sentence, does):
+    assert leans(sentence) is does
+
+
+def made(owners, spans, width=2):
+    return Sentences(
+        np.array(owners, dtype=np.int64),
+        np.array(spans, dtype=np.int64).reshape(-1, 2),
+        np.ones((len(owners), width), dtype=np.float32),
+    )
+
+
+@pytest.mark.parametrize(
+    ("owners", "spans", "said"),
+    [
+        ([1, 0], [(0, 1), (0, 1)], "must ascend"),
+        ([0], [(2, 2)], "hold a character"),
+        ([0, 0], [(0, 3), (2, 4)], "without overlap"),
+    ],
+)
+def test_sentences_that_cannot_be_are_refused(owners, spans, said):
+    with pytest.raises(InputError, match=said):
+        made(owners, spans)
+
+
+@pytest.mark.parametrize(
+    ("sentences_given", "said"),
+    [
+        (made([2], [(0, 1)]), "up to 2, of 2"),
+        (made([1], [(0, 9)]), "beyond the text"),
+        (made([0], [(0, 1)], width=3), "3 dimensions, the question 2"),
+    ],
+)
+def test_sentences_must_fit_their_pool(sentences_given, said):
+    with pytest.raises(InputError, match=said):
+        Candidates(
+            ids=["a", "b"],
+            texts=["one", "two"],
+            relevance=np.ones(2),
+            tokens=np.ones(2, dtype=int),
+            query_embedding=np.ones(2),
+            sentences=sentences_given,
+        )
