@@ -92,6 +92,8 @@ class ServiceSettings:
         `mio_rag.control.router.settings.RouterSettings` as plain data: a router chooses how much is read.
     strategies : Strategies or None
         By which is searched.
+    mapped : bool
+        Vectors, texts and the lexical index stay on disk.
     """
 
     index: str
@@ -108,6 +110,7 @@ class ServiceSettings:
     cache: Kept | None = None
     routing: dict[str, Any] | None = None
     strategies: Strategies | None = None
+    mapped: bool = False
 
 
 def is_loopback(host: str) -> bool:
@@ -184,7 +187,7 @@ def _loaded(settings: ServiceSettings) -> tuple[CorpusIndex, Generator]:
     from mio_rag.retrieval.index import CorpusIndex
     from mio_rag.solvers.branch_and_bound import warmup
 
-    index = CorpusIndex.load(settings.index)
+    index = CorpusIndex.load(settings.index, mapped=settings.mapped)
     if isinstance(index.embedder, CachedEmbedder):
         index.embedder.stop_caching()
     generator = make_generator(settings.generator)

@@ -20,6 +20,7 @@ from mio_rag.cli.options.shared import (
     GeneratorSpec,
     Include,
     Json,
+    Mapped,
     MaxTokens,
     ModeName,
     Pool,
@@ -93,6 +94,7 @@ def ask(
     ] = None,
     routing: RouterOptions,
     search: StrategyChoice,
+    mapped: Mapped = False,
     config: ConfigFile = None,
     explain: Explain = False,
     json_output: Json = False,
@@ -138,7 +140,7 @@ def ask(
         search.check,
         lambda: planning.kinds([]) if controller is None else None,
     )
-    corpus, reader = collect(lambda: load_index(index), lambda: make_generator(generator))
+    corpus, reader = collect(lambda: load_index(index, mapped), lambda: make_generator(generator))
     try:
         rate = None if prices is None else prices.rate(reader.name)
         selector = at_rate(selector, rate)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mio_rag.cli.options.shared import GeneratorSpec, Json, load_index
+from mio_rag.cli.options.shared import GeneratorSpec, Json, Mapped, load_index
 from mio_rag.cli.output import open_output
 from mio_rag.errors import collect
 
@@ -37,9 +37,7 @@ def profile(
             help="With --device: compare the nearest passages of these questions. [of passages of the index]",
         ),
     ] = None,
-    mapped: Annotated[
-        bool, typer.Option("--mapped", help="Leave texts and the lexical index on disk.")
-    ] = False,
+    mapped: Mapped = False,
     json_output: Json = False,
 ) -> None:
     """Measure peak memory and processor seconds, each component in a process of its own."""

@@ -11,7 +11,7 @@ import typer
 from mio_rag.cli.options.cache import CacheOptions
 from mio_rag.cli.options.money import MoneyOptions
 from mio_rag.cli.options.router import RouterOptions
-from mio_rag.cli.options.shared import GeneratorSpec, spread
+from mio_rag.cli.options.shared import GeneratorSpec, Mapped, spread
 from mio_rag.cli.options.strategies import StrategyChoice
 from mio_rag.cli.output import open_output
 from mio_rag.errors import InputError, collect
@@ -135,6 +135,7 @@ def serve(
             "of tune --mean-tokens.",
         ),
     ] = None,
+    mapped: Mapped = False,
     *,
     limits: LimitOptions,
     clients: ConnectionOptions,
@@ -206,6 +207,7 @@ def serve(
         kept,
         chooser,
         strategies,
+        mapped,
     )
     shown = f"[{host}]" if ":" in host else host
 
