@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +113,9 @@ class LexicalIndex:
         kept = ("k1", "b", "delta", "method", "idf_method", "dtype", "int_dtype", "backend")
         parameters = {name: getattr(bm25, name) for name in kept}
         return cls(
-            *(np.asarray(made[name]) for name in _ARRAYS),
+            np.asarray(made["data"], dtype=np.float32),
+            np.asarray(made["indices"]),
+            np.asarray(made["indptr"]),
             {str(word): int(column) for word, column in bm25.vocab_dict.items()},
             parameters | {"num_docs": int(made["num_docs"]), "version": _version()},
         )
@@ -159,7 +161,7 @@ class LexicalIndex:
         OSError, ValueError, KeyError, TypeError
             If it cannot be read, or does not fit together.
         """
-        mode = "r" if mapped else None
+        mode: Literal["r"] | None = "r" if mapped else None
         data, indices, indptr = (np.load(folder / file, mmap_mode=mode) for file in _ARRAYS.values())
         parameters = json.loads((folder / _PARAMETERS).read_text(encoding="utf-8"))
         if len(data) != len(indices) or indptr[-1] != len(data) or int(parameters["num_docs"]) < 1:

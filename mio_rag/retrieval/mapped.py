@@ -51,7 +51,10 @@ def open_vectors(path: Path) -> MappedVectors | None:
             quantizer, _, _, dimensions, code = _QUANTIZER.unpack(told[: _QUANTIZER.size])
             if (quantizer, dimensions, code) != (_BYTE, width, width) or _size(told) != 2 * width:
                 return None
-            low, span = np.frombuffer(file.read(8 * width), dtype="<f4").astype(np.float32).reshape(2, -1)
+            learned = file.read(8 * width)
+            if len(learned) < 8 * width:
+                return None
+            low, span = np.frombuffer(learned, dtype="<f4").astype(np.float32).reshape(2, -1)
         elif kind != b"IxFI":
             return None
         told, start = file.read(_SIZE.size), file.tell()

@@ -23,6 +23,7 @@ from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.generation.window import context_budget
+from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
@@ -31,7 +32,7 @@ from mio_rag.service.pacing import Held, held_tokens
 from mio_rag.service.searching import Found, Searching, Strategies
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.text import is_text
-from mio_rag.types import Passage, Question
+from mio_rag.types import Answer, Passage, Question
 
 __all__ = ["Answering", "Asked"]
 
@@ -93,11 +94,14 @@ class Answering:
         `RouterSettings` as plain data: /ask answers at the tier that the router chooses.
     strategies : Strategies, optional
         By which is searched; by default for the question itself.
+    refusing : Refusal, optional
+        When /ask says that the passages do not answer: the answer is then blank, and what was said beside it.
 
     Raises
     ------
     InputError
-        If the router is for another embedder than the index has.
+        If the router is for another embedder than the index has, the refusal model for another embedder or
+        reader, or both are given.
     """
 
     def __init__(
@@ -109,7 +113,13 @@ class Answering:
         cache: AnswerCache | None = None,
         routing: Mapping[str, Any] | None = None,
         strategies: Strategies | None = None,
+        refusing: Refusal | None = None,
     ) -> None:
+        if refusing is not None:
+            if routing is not None:
+                raise InputError("a refusal model and a router exclude each other: leave one of them out")
+            refusing.check_fits(index.embedder.fingerprint, generator.name)
+        self._refusing = refusing
         self.cache, self._model = cache, "" if cache is None else model_of(generator)
         self.index, self.generator, self.pacer, self.rate = index, generator, pacer, rate
         self._routing = None if routing is None else dict(routing)  # names the router's file by its hash
@@ -182,6 +192,7 @@ class Answering:
                 "price": None if self.rate is None else self.rate.token_price,
                 "model": self._model,
                 "routing": self._routing,
+                "refusal": None if self._refusing is None else self._refusing.digest,
             }
         )
         known = self.cache.get(asked.question, scope)
@@ -230,11 +241,19 @@ class Answering:
             **held.said,
             **self._dollars(answer.prompt_tokens, answer.completion_tokens),
             **_search(found),
-            "answer": answer.text,
+            **self._judged(asked.question, made, answer),
             "generator": answer.generator,
             "prompt_tokens": answer.prompt_tokens,
             "completion_tokens": answer.completion_tokens,
         }
+
+    def _judged(self, question: str, made: Selection, answer: Answer) -> dict[str, Any]:
+        """The answer; where a refusal model judges it, with the verdict, and blank if it is refused."""
+        if self._refusing is None:
+            return {"answer": answer.text}
+        verdict = self._refusing.judge(question, made, answer)
+        said = {"said": answer.text} if verdict.refused else {}
+        return {"answer": "" if verdict.refused else answer.text, "refusal": verdict.to_dict(), **said}
 
     def _at_a_tier(self, routed: Tiered, question: Question, asked: Asked) -> dict[str, Any]:
         """As `ask`, with tiers in the place of the budget and the longest answer that the request names."""

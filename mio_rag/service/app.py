@@ -23,6 +23,7 @@ from mio_rag.answer_cache import AnswerCache
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, SpentError
 from mio_rag.evaluation.report.text import plain
 from mio_rag.generation import Generator
+from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.service.answering import Answering, Asked
@@ -97,6 +98,7 @@ def create_app(
     cache: AnswerCache | None = None,
     routing: Mapping[str, Any] | None = None,
     strategies: Strategies | None = None,
+    refusing: Refusal | None = None,
 ) -> FastAPI:
     """The application over an index.
 
@@ -129,9 +131,11 @@ def create_app(
         router chooses, whatever budget and longest answer a request names.
     strategies : Strategies, optional
         By which is searched; with a bandit among them answers can be rated.
+    refusing : Refusal, optional
+        When /ask says that the passages do not answer.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
-    answering = Answering(index, generator, pacer, rate, cache, routing, strategies)
+    answering = Answering(index, generator, pacer, rate, cache, routing, strategies, refusing)
     metrics = Metrics()
 
     @asynccontextmanager

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mio_rag.allocation.money import Money
 from mio_rag.errors import InputError, require
+from mio_rag.refusal.model import Refusal
 from mio_rag.service.curve import read_curve
 from mio_rag.service.examples import check_examples
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits, fitted
@@ -94,6 +95,8 @@ class ServiceSettings:
         By which is searched.
     mapped : bool
         Vectors, texts and the lexical index stay on disk.
+    refusal : str or None
+        File of a refusal model.
     """
 
     index: str
@@ -111,6 +114,7 @@ class ServiceSettings:
     routing: dict[str, Any] | None = None
     strategies: Strategies | None = None
     mapped: bool = False
+    refusal: str | None = None
 
 
 def is_loopback(host: str) -> bool:
@@ -150,6 +154,8 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
         problems.append(
             "--strategies: neither a router nor kept answers search by them: leave out --router and --cache"
         )
+    if settings.refusal is not None and settings.routing is not None:
+        problems.append("--refusal and --router exclude each other: leave one of them out")
     problems += check_examples(settings.examples, settings.limits.max_question)
     if problems:
         raise InputError(problems)
@@ -178,6 +184,7 @@ def _application(
         cache=None if settings.cache is None else settings.cache.opened(loaded[0]),
         routing=settings.routing,
         strategies=settings.strategies,
+        refusing=None if settings.refusal is None else Refusal.load(settings.refusal),
     )
 
 
@@ -246,6 +253,8 @@ def serve(
         loaded = _loaded(settings)  # by several workers again: what cannot be loaded is reported here, once
         settings = replace(settings, connections=fitted(settings.connections))
         options = _options(settings)
+        if settings.refusal is not None:
+            Refusal.load(settings.refusal).check_fits(loaded[0].embedder.fingerprint, loaded[1].name)
         if settings.money is not None:
             settings.money.rate(loaded[1].name)  # what the workers would fail on is reported here, once
         if settings.workers == 1:

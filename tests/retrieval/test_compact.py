@@ -60,7 +60,7 @@ def test_an_index_on_disk_answers_as_the_one_in_memory(rivers: Dataset, tmp_path
     assert isinstance(mapped.passages, MappedPassages)
     assert (len(mapped), tuple(mapped.ids), tuple(mapped.passages)) == (len(built), built.ids, built.passages)
     question = rivers.questions[0].text
-    one, other = (Retriever(index, pool=5).retrieve(question) for index in (built, mapped))
+    one, other = (Retriever(index, pool=3).retrieve(question) for index in (built, mapped))
     assert one.ids == other.ids
     assert one.texts == other.texts
     assert np.allclose(one.relevance, other.relevance)

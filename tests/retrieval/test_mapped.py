@@ -67,9 +67,9 @@ def test_an_index_on_disk_loads_no_faiss(rivers: Dataset, tmp_path: Path, vector
     assert isinstance(found._dense, MappedVectors)
     for question in rivers.questions:
         one, other = (Retriever(index).retrieve(question.text) for index in (built, found))
-        assert one.ids == other.ids
-        np.testing.assert_allclose(one.relevance, other.relevance, atol=1e-6)
-        np.testing.assert_array_equal(one.scores["bm25"], other.scores["bm25"])
+        for name in ("dense", "bm25"):  # passages without a common word differ by rounding, and so may places
+            scores = (dict(zip(pool.ids, pool.scores[name], strict=True)) for pool in (one, other))
+            assert next(scores) == pytest.approx(next(scores), abs=1e-6)
     assert (found.save(tmp_path / "again") / "dense.faiss").read_bytes() == (
         folder / "dense.faiss"
     ).read_bytes()

@@ -10,6 +10,7 @@ import typer
 
 from mio_rag.cli.options.cache import CacheOptions
 from mio_rag.cli.options.money import MoneyOptions
+from mio_rag.cli.options.refusal import RefusalFile, read_refusal
 from mio_rag.cli.options.router import RouterOptions
 from mio_rag.cli.options.shared import GeneratorSpec, Mapped, spread
 from mio_rag.cli.options.strategies import StrategyChoice
@@ -135,6 +136,7 @@ def serve(
             "of tune --mean-tokens.",
         ),
     ] = None,
+    refusal: RefusalFile = None,
     mapped: Mapped = False,
     *,
     limits: LimitOptions,
@@ -190,6 +192,7 @@ def serve(
         lambda: check_generator(generator),
         lambda: None if curve is None else read_curve(curve),
         search.check,
+        lambda: None if refusal is None else read_refusal(refusal, ()),
     )
     kept = None if keeping is None else Kept(str(caching.cache), **vars(keeping))
     settings = ServiceSettings(
@@ -208,6 +211,7 @@ def serve(
         chooser,
         strategies,
         mapped,
+        None if refusal is None else str(refusal.resolve()),
     )
     shown = f"[{host}]" if ":" in host else host
 
