@@ -361,7 +361,7 @@ def _run_record(
             "instruments": None if instruments is None else instruments.record(),
             "prices": None if settings.prices is None else dict(settings.prices.dollars),
             **settings.selector.to_dict(),
-            **({} if settings.refusing is None else {"refusal": settings.refusing.digest}),
+            "refusal": None if settings.refusing is None else settings.refusing.digest,
             # Its price goes by how many are to come: rows of a shorter run are not its own.
             **({"questions_of_paced": questions} if PACED in settings.methods else {}),
             **({"control": settings.control.to_dict()} if settings.controllers else {}),

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mio_rag.control.router.tier import Tier
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
-from mio_rag.evaluation.footprint import footprints, recall_of
+from mio_rag.evaluation.footprint import footprints, recall_of, tier_footprints
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.compact import MappedPassages, check_vectors, make_dense
 
@@ -89,5 +90,11 @@ def test_a_footprint_grows_component_by_component(rivers: Dataset, tmp_path: Pat
     assert [f.component for f in found] == ["program", "embedder", "index", "search", "selection", "answer"]
     assert found[-1].peak_mb > found[0].peak_mb > 10
     assert all(f.seconds >= 0 for f in found)
+    tiers = (Tier("one", 1, 200, 8), Tier("all", 6, 900, 16))
+    at_tiers = tier_footprints(folder, rivers.questions[0].text, tiers, mapped=True)
+    assert [f.component for f in at_tiers] == ["tier:one", "tier:all"]
+    one, most = (f.prompt_tokens or 0 for f in at_tiers)
+    assert 0 < one < most
+    assert all(found[0].peak_mb < f.peak_mb < 1000 for f in at_tiers)
     with pytest.raises(InputError, match="'embedder' could not be measured"):
         footprints(tmp_path / "absent", "?")
