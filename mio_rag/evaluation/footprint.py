@@ -162,6 +162,8 @@ def fits(index: CorpusIndex, queries: NDArray[np.float32], question: str) -> lis
         raise InputError("the index has compressed vectors: give one that was built with --vectors exact")
     found = []
     with tempfile.TemporaryDirectory() as folder:
+        told: dict[str, Any] = {"question": question, "generator": "extractive"}
+        before: float | None = None
         for kind in VECTOR_KINDS:
             try:
                 dense = make_dense(vectors, kind)
@@ -169,12 +171,13 @@ def fits(index: CorpusIndex, queries: NDArray[np.float32], question: str) -> lis
                 continue
             path = replace(index, _dense=dense).save(Path(folder) / kind)
             recall = recall_of(exact, dense, queries)
+            told["index"] = str(path)
+            if before is None:
+                before = _measured("embedder", {**told, "mapped": False})["peak_mb"]
+            size = (path / "dense.faiss").stat().st_size / _MEGABYTE
             for mapped in (False, True):
-                by_name = {f.component: f for f in footprints(path, question, mapped=mapped)}
-                peak = by_name["answer"].peak_mb
-                size = (path / "dense.faiss").stat().st_size / _MEGABYTE
-                above = peak - by_name["embedder"].peak_mb
-                found.append(Fit(kind, mapped, recall, peak, above, size))
+                peak = _measured("answer", {**told, "mapped": mapped})["peak_mb"]
+                found.append(Fit(kind, mapped, recall, peak, peak - before, size))
     return found
 
 
