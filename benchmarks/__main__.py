@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import adapters, attacks, batch, conformance, judges, mdp, rows, service
+from benchmarks import adapters, attacks, batch, conformance, edge, judges, mdp, rows, service
 from benchmarks.control import command as control
 from benchmarks.default import command as default
 from benchmarks.files import write_json
@@ -134,6 +134,11 @@ def main(arguments: list[str] | None = None) -> int:
             "tiers and routers: quality against tokens, fixed tiers, rivals, prices and oracles",
             router.add_options,
             router.command,
+        ),
+        "edge": (
+            "indexes for small devices: recall and memory of every form, a hundred thousand passages",
+            edge.add_options,
+            edge.command,
         ),
         "strategies": (
             "search strategies alone and together, bandits against fixed sets and the oracle",

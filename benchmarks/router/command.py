@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import sys
 from collections.abc import Mapping
@@ -13,14 +14,25 @@ import numpy as np
 
 from benchmarks.default.models import by_ranks, pools_of
 from benchmarks.files import replaced, write_json
-from benchmarks.router.rows import Folds, Group, deciding_seconds, groups_of, rows_of
+from benchmarks.router.goals import goals_of
+from benchmarks.router.live import confirmed
+from benchmarks.router.rows import (
+    Folds,
+    Group,
+    at_actions_of,
+    deciding_seconds,
+    groups_of,
+    rows_of,
+    without,
+)
 from benchmarks.router.study import TRAINED, UNSEEN, Plan, begun, finished, ladders_of, run_round
 from benchmarks.router.summary import draw, summarized, table
 from mio_rag.control.router.table import Table
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError, choose
 from mio_rag.evaluation.record import environment
-from mio_rag.generation import make_generator
+from mio_rag.generation import Generator, ScriptedGenerator, make_generator
+from mio_rag.measures.judges import make_judge
 from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval.index import CorpusIndex
 
@@ -42,6 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--questions", type=int, default=80, help="of a set, in the whole study (default: 80)")
     add("--share", type=float, default=100.0, help="percent of them to ask; 0: report what is finished")
     add("--sets", help="comma-separated (default: all of the study)")
+    add("--live", action="store_true", help="also ask trained routers, against what the table foretells")
     add("--seed", type=int, default=0, help="of folds and networks (default: 0)")
     add("--out", type=Path, help="default: benchmarks/results/router-BY.json")
 
@@ -50,7 +63,7 @@ def command(given: argparse.Namespace) -> int:
     """Ask in rounds over all sets, train by folds, report."""
     if not 0 <= given.share <= 100 or given.questions < 1:
         raise InputError(f"--share={given.share:g} must be in [0, 100], --questions={given.questions} >= 1")
-    if given.by == "answers" and given.share and not given.generator:
+    if given.by == "answers" and (given.share or given.live) and not given.generator:
         raise InputError("answers need a model: give --generator")
     names = _names(given.sets)
     plan = Plan(given.by, given.data, given.indexes, given.work, given.weights)
@@ -62,6 +75,8 @@ def command(given: argparse.Namespace) -> int:
         raise InputError(f"nothing of {', '.join(TRAINED)} is finished in '{given.work}': raise --share")
     out = given.out or Path(f"benchmarks/results/router-{given.by}.json")
     results = _results(plan, tables, learned, given.seed)
+    if given.live:
+        results["live"] = _asked_live(plan, tables, learned, given)
     write_json(out, results)
     text = table(results)
     with replaced(out.with_suffix(".txt")) as partial:
@@ -81,6 +96,7 @@ def _names(text: str | None) -> list[str]:
 
 def _ask(plan: Plan, names: list[str], given: argparse.Namespace) -> None:
     generator = None if plan.by == "evidence" else make_generator(given.generator)
+    judge = None if plan.by == "evidence" else make_judge("embedding")
     try:
         sets = {name: (plan.load(name), plan.index(name)) for name in names}
         models = _left_out(sets) if plan.weights == "left-out" else {}
@@ -90,7 +106,7 @@ def _ask(plan: Plan, names: list[str], given: argparse.Namespace) -> None:
                 upto = min(math.ceil(wanted * k / rounds), len(dataset.questions))
                 if upto > begun(plan, name) or not finished(plan, name):
                     upto = max(upto, begun(plan, name))
-                    run_round(plan, name, dataset, index, generator, upto, _say, models.get(name))
+                    run_round(plan, name, dataset, index, generator, upto, _say, models.get(name), judge)
     finally:
         if generator is not None:
             generator.close()
@@ -119,7 +135,11 @@ def _results(
     if others:
         unseen = groups_of(tables, others, "sets that routers never met")
         groups[unseen.name] = _group(trained, unseen, seed, known)
+    if plan.by == "answers" and (elsewhere := _by_evidence(plan, trained, names=learned)) is not None:
+        named = "the same questions, by routers that learned from evidence on others"
+        groups[named] = _group(elsewhere, dataclasses.replace(trained, name=named), seed, {})
     quality = "exact match or token F1 of .6" if plan.by == "answers" else "all gold evidence in the context"
+    deciding = deciding_seconds(trained.ladders["published"], seed)
     first = next(iter(tables.values()))["published"].outcomes.provenance["tables"][0]
     return {
         "benchmark": "router",
@@ -133,9 +153,38 @@ def _results(
         "seed": seed,
         "tiers": {k: [tier.to_dict() for tier in tiers] for k, tiers in ladders_of(plan.by).items()},
         "groups": groups,
-        "deciding_seconds": deciding_seconds(trained.ladders["published"], seed),
+        "deciding_seconds": deciding,
+        "goals": goals_of(groups, deciding, plan.by),
         **environment(),
     }
+
+
+def _by_evidence(plan: Plan, asked: Group, names: list[str]) -> Group | None:
+    """What is known by evidence of other questions of these sets, at the same tiers; None where it is not."""
+    evidence = dataclasses.replace(plan, by="evidence")
+    tables = {name: found for name in names if (found := finished(evidence, name))}
+    if not tables:
+        return None
+    group = groups_of(tables, list(tables), "learned from evidence")
+    return at_actions_of(without(group, asked.outcomes.ids), asked)
+
+
+def _asked_live(
+    plan: Plan, tables: dict[str, dict[str, Table]], learned: list[str], given: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Routers that learned from half of the questions of each set, asked about the other half."""
+    group = groups_of(tables, learned, "")
+    half = set(group.outcomes.ids[1::2])
+    others = without(group, half).ladders["published"]
+    asked = without(group, set(group.outcomes.ids) - half)
+    reader: Generator = ScriptedGenerator(lambda prompt: "")
+    if plan.by == "answers":
+        reader = make_generator(given.generator)
+    try:
+        sets = {name: (plan.load(name), plan.index(name)) for name in learned}
+        return confirmed(others, asked, sets, reader, plan.by, plan.work / f"live-{plan.by}", given.seed)
+    finally:
+        reader.close()
 
 
 def _group(trained: Group, asked: Group, seed: int, known: Folds) -> dict[str, Any]:

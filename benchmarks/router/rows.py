@@ -6,8 +6,9 @@ and as a whole on sets that it never meets.
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,13 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.control.outcomes import Outcomes
-from mio_rag.control.router.features import Seen
-from mio_rag.control.router.fit import FitSettings, fit_once
+from mio_rag.control.router.features import SEARCH, Seen
+from mio_rag.control.router.fit import FitSettings, correction_at, fit_once
 from mio_rag.control.router.settings import Utility
-from mio_rag.control.router.table import WORKED, Table, joined
+from mio_rag.control.router.table import LABEL, WORKED, Table, joined
 from mio_rag.control.router.validate import PRICES, Validated, chosen_at, measured, out_of_fold
+from mio_rag.errors import InputError
 
-__all__ = ["Folds", "Group", "Row", "deciding_seconds", "groups_of", "mixture", "rows_of"]
+__all__ = [
+    "Folds",
+    "Group",
+    "Row",
+    "at_actions_of",
+    "deciding_seconds",
+    "groups_of",
+    "mixture",
+    "rows_of",
+    "without",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -36,6 +48,8 @@ _ROUTERS = {
     "mlp with search": ("mlp", "question+search"),
     "logistic with search": ("logistic", "question+search"),
 }
+#: Cosine below which the publication calls a search weak; and the share of searches that a learned one does.
+_PUBLISHED_BELOW, _WEAK = 0.52, 0.15
 #: Prices of a token at which rows of utility are shown.
 _SHOWN = (0.0001, 0.0003, 0.0005, 0.001, 0.002)
 
@@ -114,6 +128,44 @@ def groups_of(tables: Mapping[str, Mapping[str, Table]], names: Sequence[str], n
     return Group(name, merged, outcomes)
 
 
+def without(group: Group, ids: Collection[str]) -> Group:
+    """The other questions of a group.
+
+    Raises
+    ------
+    InputError
+        If none is left.
+    """
+    kept = [k for k, one in enumerate(group.outcomes.ids) if one not in ids]
+    if not kept:
+        raise InputError("there are no other questions")
+    ladders = {name: table.where(kept) for name, table in group.ladders.items()}
+    return Group(group.name, ladders, group.outcomes.where(kept))
+
+
+def at_actions_of(group: Group, other: Group) -> Group:
+    """A group with those actions of each ladder that another one has; the ladders of that one.
+
+    A question's label is again the cheapest tier that does, and the dearest where none does.
+    """
+    ladders = {}
+    for name, table in other.ladders.items():
+        mine = group.ladders[name]
+        ladders[name] = _with_tiers(mine, [tier.name for tier in table.tiers])
+    return Group(group.name, ladders, group.outcomes)
+
+
+def _with_tiers(table: Table, names: Sequence[str]) -> Table:
+    kept = [k for k, tier in enumerate(table.tiers) if tier.name in names]
+    worked = table.worked[:, kept]
+    label = np.where(worked.any(axis=1), worked.argmax(axis=1), len(kept) - 1)
+    values = {name: found[:, kept] for name, found in table.outcomes.values.items()}
+    values[LABEL] = table.outcomes.of(LABEL) if len(kept) == len(table.tiers) else np.eye(len(kept))[label]
+    actions = tuple(table.tiers[k].name for k in kept)
+    outcomes = dataclasses.replace(table.outcomes, actions=actions, values=values)
+    return Table(outcomes, tuple(table.tiers[k] for k in kept), table.seen, table.embedder)
+
+
 def mixture(outcomes: Outcomes, columns: Sequence[int], spent: float, quality: str = WORKED) -> FloatArray:
     """Chances of the best mixture of two fixed actions whose mean cost is at most `spent`, shape (m,).
 
@@ -165,7 +217,7 @@ def rows_of(trained: Group, asked: Group | None, seed: int = 0, known: Folds | N
             drawn = np.tile(shares, (len(published), 1))
             rows.append(Row("draw with its shares", "draw", here.on("published", drawn)))
             rows.append(Row(f"{name}, up", "router", here.on("published", found.up())))
-            rows += _without_compression(here, found)
+            rows += _ablation(here, trained, found)
     for ladder, label, style in (("published", "utility", "utility"), ("priced", "both", "both")):
         if len(here.ladders[ladder].tiers) < 2:
             continue
@@ -217,14 +269,36 @@ def _about(found: Validated, kind: str, features: str) -> dict[str, Any]:
     return {"learner": kind, "features": features, **{name: told[name] for name in kept}}
 
 
-def _without_compression(here: Group, found: Validated) -> list[Row]:
-    """The published ablation: its routing with whole passages, where these depths were run."""
+def _ablation(here: Group, trained: Group, found: Validated) -> list[Row]:
+    """The published ablation: routing alone, with whole passages; and with correction beside compression.
+
+    What was not run is left out.
+    """
     fixed = {tier.depth: k for k, tier in enumerate(here.ladders["fixed"].tiers)}
     depths = [tier.depth for tier in here.ladders["published"].tiers]
-    if not set(depths) <= set(fixed):
-        return []
-    places = np.array([fixed[depth] for depth in depths])[found.choice]
-    return [Row("published router, whole passages", "router", here.on("fixed", places))]
+    rows = []
+    if set(depths) <= set(fixed):
+        places = np.array([fixed[depth] for depth in depths])[found.choice]
+        rows.append(Row("published router, whole passages", "router", here.on("fixed", places)))
+    if "corrected" in here.ladders:
+        rate = FitSettings(correct_rate=_WEAK)
+        learned = correction_at(trained.ladders["published"], rate)
+        assert learned is not None
+        for said, below in ((f"{_PUBLISHED_BELOW:g}", _PUBLISHED_BELOW), ("learned", learned.below)):
+            row = _corrected(here, found, below)
+            row.about["below"] = below
+            rows.append(dataclasses.replace(row, name=f"published router, corrected ({said})"))
+    return rows
+
+
+def _corrected(here: Group, found: Validated, below: float) -> Row:
+    """Its routing with more passages where the best cosine is below a threshold, but at the dearest tier."""
+    published, more = here.ladders["published"], here.ladders["corrected"]
+    best = np.array([one.search[SEARCH.index("best_cosine")] for one in published.seen])
+    weak = (best < below) & (found.choice < len(more.tiers))
+    usual = here.on("published", found.choice)
+    deeper = here.on("corrected", np.minimum(found.choice, len(more.tiers) - 1))
+    return Row("", "router", np.where(weak[:, None], deeper, usual), {"weak": float(weak.mean())})
 
 
 def deciding_seconds(trained: Table, seed: int = 0) -> dict[str, float]:

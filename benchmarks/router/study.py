@@ -6,6 +6,7 @@ interrupted the sets are in balance. Rows and replies stay in the work folder; a
     published   the three published tiers
     fixed       the first 5 passages, whole: what the publication compares with
     priced      the exact program, at one price of a token for all questions
+    corrected   the published tiers with 5 passages more, as they are read after a weak search (by evidence)
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mio_rag.control.router.controller import Correction
 from mio_rag.control.router.features import Seen, look
 from mio_rag.control.router.table import Table, read_table, write_table
 from mio_rag.control.router.tier import PUBLISHED, Tier
@@ -26,17 +28,21 @@ from mio_rag.corpora.load import load_dataset
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.tiers import LabelSettings, label_questions
 from mio_rag.generation import Generator
+from mio_rag.measures import Instruments
+from mio_rag.measures.instruments import Judge
 from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import Retriever
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 
-__all__ = ["LADDERS", "TRAINED", "UNSEEN", "Plan", "begun", "finished", "ladders_of", "run_round"]
+__all__ = ["LADDERS", "MORE", "TRAINED", "UNSEEN", "Plan", "begun", "finished", "ladders_of", "run_round"]
 
 #: Routers learn on these, by folds, ...
 TRAINED = ("squad2", "nq_open", "hotpotqa", "2wikimultihopqa", "mini_wikipedia")
 #: ... and are used on these as well, which they never see.
-UNSEEN = ("musique", "pubmedqa")
+UNSEEN = ("musique", "pubmedqa", "sec10q")
+
+MORE = Correction(0.0).more
 
 _SEED = 0
 _CEILING = 2048
@@ -50,7 +56,7 @@ def _priced(name: str, price: float) -> Tier:
 LADDERS: Mapping[str, tuple[Tier, ...]] = {
     "published": PUBLISHED,
     "fixed": (Tier("k5", 5, 100_000, 96, compress="none"),),
-    "priced": (_priced("price-.001", 0.001),),
+    "priced": (_priced("price-.002", 0.002), _priced("price-.001", 0.001)),
 }
 
 _PRICES = (0.005, 0.002, 0.001, 0.0005, 0.0002)
@@ -66,7 +72,10 @@ def ladders_of(by: str) -> Mapping[str, tuple[Tier, ...]]:
     plain = tuple(dataclasses.replace(tier, rerank="") for tier in PUBLISHED)
     deep = tuple(Tier(f"k{k}", k, 100_000, 96, compress="none") for k in (1, 2, 3, 5, 8, 10))
     priced = tuple(_priced(f"price-{price:g}".replace("0.", "."), price) for price in _PRICES)
-    return {"published": plain, "fixed": deep, "priced": priced}
+    more = tuple(
+        dataclasses.replace(tier, name=f"{tier.name}-more", depth=tier.depth + MORE) for tier in plain[:-1]
+    )
+    return {"published": plain, "fixed": deep, "priced": priced, "corrected": more}
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ class Plan:
         other sets alone; "shipped": those that ship, fitted on questions of these sets among others.
     """
 
-    by: str
+    by: By
     data: Path
     indexes: Path
     work: Path
@@ -96,13 +105,13 @@ class Plan:
         return self.work / self.by / name / (f"{ladder}-left-out" if own else ladder)
 
     def load(self, name: str) -> Dataset:
-        """Questions with answers and evidence where the set has them, in an order drawn by seed."""
+        """Questions with evidence, in an order drawn by seed; by answers those that have one."""
         dataset = load_dataset(self.data / name)
         asked = [
             q
             for q in dataset.questions
-            if (q.answers or q.type == "unanswerable")
-            and (self.by == "answers" or q.gold_ids or q.gold_sources)
+            if (q.answers or (self.by == "evidence" and q.type == "unanswerable"))
+            and (q.gold_ids or q.gold_sources)
         ]
         order = np.random.default_rng(_SEED).permutation(len(asked))
         return dataclasses.replace(dataset, questions=tuple(asked[k] for k in order))
@@ -125,6 +134,7 @@ def run_round(
     upto: int,
     say: Callable[[str], None],
     model: RelevanceModel | None = None,
+    judge: Judge | None = None,
 ) -> dict[str, Table]:
     """The tables of a set's first `upto` questions, by ladder.
 
@@ -132,14 +142,16 @@ def run_round(
     ----------
     model : RelevanceModel, optional
         Left-out weights of this set; None: those that ship.
+    judge : Judge, optional
+        Of faithfulness and context recall; with it, cosines are taken by the index's embedder.
     """
+    instruments = None if judge is None else Instruments(embedder=index.embedder, judge=judge)
     selector = Selector() if model is None else Selector(relevance_model=model)
     seen: dict[str, Seen] = {}
     retriever, tables = Retriever(index), {}
     for ladder, tiers in ladders_of(plan.by).items():
         program = selector if ladder == "priced" else Selector()
-        by: By = "answers" if plan.by == "answers" else "evidence"
-        settings = LabelSettings(tiers, by, selector=program, limit=upto)
+        settings = LabelSettings(tiers, plan.by, selector=program, limit=upto)
         found = label_questions(
             dataset,
             index,
@@ -147,6 +159,7 @@ def run_round(
             settings,
             plan.folder(name, ladder),
             _teller(say, f"{name}, {ladder}"),
+            instruments,
         )
         for question in found.table.outcomes.questions:
             if model is not None and question not in seen:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.files import replaced
 from benchmarks.router.rows import COST, Group, Row, mixture
+from mio_rag.control.outcomes import Outcomes
 from mio_rag.control.router.table import LABEL, WORKED
 from mio_rag.errors import require
 from mio_rag.evaluation.statistics import mean_interval
@@ -19,10 +20,24 @@ __all__ = ["draw", "summarized", "table"]
 
 FloatArray = NDArray[np.float64]
 
-MEASURES = (
-    WORKED, "exact_match", "token_f1", "gold_recall", "gold_precision", "answer_in_context", COST,
-    "completion_tokens", "total_seconds",
-)  # fmt: skip
+#: Columns of the published tables: measure -> heading, digits.
+PUBLISHED = {
+    "exact_match": ("EM", 3),
+    "token_f1": ("F1", 3),
+    "retrieved_recall_5": ("R@5", 3),
+    "retrieved_recall_10": ("R@10", 3),
+    "retrieved_precision_5": ("P@5", 3),
+    "retrieved_precision_10": ("P@10", 3),
+    "retrieved_reciprocal_rank": ("MRR", 3),
+    "context_precision": ("context precision", 3),
+    "context_recall": ("context recall", 3),
+    "faithfulness": ("faithful", 3),
+    "question_cosine": ("relevance", 3),
+    COST: ("input tokens", 0),
+    "completion_tokens": ("output tokens", 1),
+    "total_seconds": ("seconds", 2),
+}
+MEASURES = (WORKED, "gold_recall", "gold_precision", "answer_in_context", "answer_cosine", *PUBLISHED)
 _BASELINE = "k5"
 _COLOURS = {
     "tier": "tab:red",
@@ -61,7 +76,7 @@ def summarized(rows: Sequence[Row], group: Group) -> dict[str, Any]:
             and not np.isnan(values := row.values(outcomes, measure)).all()
         }
         spent = float(row.values(outcomes, COST).mean())
-        did, before = row.values(outcomes, WORKED), base.values(outcomes, WORKED)
+        did = row.values(outcomes, WORKED)
         read, read_before = row.values(outcomes, COST), base.values(outcomes, COST)
         entry["against k5"] = _differences(row, base, group)
         for label, kind in (("against fixed tiers", "tier"), ("against prices", "price")):
@@ -76,9 +91,7 @@ def summarized(rows: Sequence[Row], group: Group) -> dict[str, Any]:
                     if share > 0
                 },
                 "saved": float(1 - read[here].mean() / read_before[here].mean()),
-                **(
-                    {} if row.about.get("shown") is False else {"against k5": _interval((did - before)[here])}
-                ),
+                **({} if row.about.get("shown") is False else _against(row, base, outcomes, here)),
                 **{
                     measure: float(np.nanmean(row.values(outcomes, measure)[here]))
                     for measure in (WORKED, COST, "exact_match")
@@ -91,9 +104,14 @@ def summarized(rows: Sequence[Row], group: Group) -> dict[str, Any]:
     return summary
 
 
-def _when(row: Row, told: dict[str, Any]) -> dict[str, Any]:
-    """What is told of rows that the table shows."""
-    return {} if row.about.get("shown") is False else told
+def _against(row: Row, base: Row, outcomes: Outcomes, here: NDArray[np.bool_]) -> dict[str, Any]:
+    """Paired differences to the baseline on some questions."""
+    named = {"against k5": WORKED, "exact match against k5": "exact_match"}
+    return {
+        name: _interval((row.values(outcomes, measure) - base.values(outcomes, measure))[here])
+        for name, measure in named.items()
+        if measure in outcomes.values
+    }
 
 
 def _differences(row: Row, base: Row, group: Group) -> dict[str, Any]:
@@ -143,13 +161,43 @@ def table(results: Mapping[str, Any]) -> str:
                 f"{_cell(entry['against prices'][WORKED], 3, '+'):>27} "
                 f"{entry['against k5']['token_reduction']:>6.0%} {accuracy}"
             )
+        lines += _published(found["rows"])
         lines += _by_set(found["rows"])
         lines.append("  labels by set (easy, medium, hard): " + _shares(found["labels"]))
         lines.append("  published router by set: " + _shares(found["routed"]))
         lines.append("")
     seconds = ", ".join(f"{k} {1e3 * s:.3f} ms" for k, s in results["deciding_seconds"].items())
     lines.append(f"one decision, processor time: {seconds}")
+    for live in results.get("live", []):
+        lines.append(
+            f"live, {live['router']}: {live['questions']} questions asked by the controller; as the table "
+            f"foretells are the tier of {live['same_tier']:.3f}, the prompt's tokens of "
+            f"{live['same_tokens']:.3f}, the outcome of {live['same_outcome']:.3f}; mean tokens "
+            f"{live['tokens']:.0f}, foretold {live['tokens_foretold']:.0f}"
+        )
+    lines += [
+        "",
+        "goals",
+        *(f"  {goal['met']:8} {goal['goal']}: {goal['found']}" for goal in results["goals"]),
+    ]
     return "\n".join(lines)
+
+
+def _published(rows: Mapping[str, Any]) -> list[str]:
+    """The columns of the published tables, with EM and F1 against k = 5, of rows that need no price."""
+    shown = {name: entry for name, entry in rows.items() if entry.get("shown") is not False}
+    columns = {m: told for m, told in PUBLISHED.items() if any(entry.get(m) for entry in shown.values())}
+    lines = ["  the measures of the published tables; differences and ratios are to k = 5"]
+    heads = "".join(f" {head:>{max(len(head), 6)}}" for head, _ in columns.values())
+    lines.append(f"  {'row':34}{heads}   saved speedup {'EM':>24} {'F1':>24}")
+    for name, entry in shown.items():
+        told = {m: "-" if entry.get(m) is None else f"{entry[m]['mean']:.{columns[m][1]}f}" for m in columns}
+        cells = "".join(f" {told[m]:>{max(len(head), 6)}}" for m, (head, _) in columns.items())
+        against = entry["against k5"]
+        speedup = "-" if against.get("speedup") is None else f"{against['speedup']:.2f}"
+        pairs = " ".join(f"{_cell(against.get(m), 3, '+'):>24}" for m in ("exact_match", "token_f1"))
+        lines.append(f"  {name:34}{cells} {against['token_reduction']:>7.0%} {speedup:>7} {pairs}")
+    return lines
 
 
 def _by_set(rows: Mapping[str, Any]) -> list[str]:

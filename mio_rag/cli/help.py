@@ -21,7 +21,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Earlier selections": ("previous", "max_changes", "change_price"),
     "Embedding uncertainty": ("radius", "norm", "uncertainty_set", "radii", "deviations", "counterpart"),
-    "Retrieval and prompt": ("index", "corpus", "embedder", "pool", "retrieval", "prompt_order", "merge"),
+    "Retrieval and prompt": (
+        "index", "corpus", "embedder", "pool", "retrieval", "prompt_order", "merge", "mapped",
+    ),
     "Solver": ("solver", "time_limit", "relative_gap", "threads", "seed"),
     "Answers": ("generator", "max_tokens", "closed_book", "keep_choices"),
     "Workflows": ("workflow", "planner", "alpha", "planner_model", "model", "model_price"),

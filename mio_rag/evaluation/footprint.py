@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.control.costs import peak_memory_mb
+from mio_rag.control.router.tier import Tier, tiers_of
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.retrieval.compact import VECTOR_KINDS, make_dense
 from mio_rag.retrieval.index import CorpusIndex
 
-__all__ = ["COMPONENTS", "Fit", "Footprint", "fits", "footprints", "recall_of"]
+__all__ = ["COMPONENTS", "Fit", "Footprint", "fits", "footprints", "recall_of", "tier_footprints"]
 
 #: In the order in which a question meets them; each is measured with all before it.
 COMPONENTS = ("program", "embedder", "index", "search", "selection", "answer")
 _DEPTH = 10
+_UNBOUNDED = 1_000_000  # tokens: what is read is for the tier to say
 _MEGABYTE = 1e6
 
 
@@ -40,12 +42,15 @@ class Footprint:
         More than that of the component before.
     seconds : float
         Processor time of this component.
+    prompt_tokens : int or None
+        Of the answer at a tier.
     """
 
     component: str
     peak_mb: float
     added_mb: float
     seconds: float
+    prompt_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Fit:
     vectors : str
         See `mio_rag.retrieval.compact`.
     mapped : bool
-        Whether texts and the lexical index stay on disk.
+        Whether vectors (but product codes), texts and the lexical index stay on disk.
     recall : float
         Share of the 10 nearest passages of the exact vectors that are among the 10 nearest of these.
     peak_mb, above_model_mb : float
@@ -88,28 +93,52 @@ def footprints(
     InputError
         If a process fails, with what it said.
     """
+    told = {"index": str(index), "question": question, "generator": generator, "mapped": mapped}
     found: list[Footprint] = []
     for component in COMPONENTS:
-        told = {
-            "upto": component,
-            "index": str(index),
-            "question": question,
-            "generator": generator,
-            "mapped": mapped,
-        }
-        done = subprocess.run(
-            [sys.executable, "-m", __name__, json.dumps(told)], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            said = done.stderr.strip().splitlines()
-            raise InputError(
-                f"'{component}' could not be measured: {said[-1] if said else 'no reason given'}"
-            )
-        measured = json.loads(done.stdout)
+        measured = _measured(component, told)
         before = found[-1].peak_mb if found else 0.0
         peak = measured["peak_mb"]
         found.append(Footprint(component, peak, max(0.0, peak - before), measured["seconds"]))
     return found
+
+
+def tier_footprints(
+    index: str | Path,
+    question: str,
+    tiers: Sequence[Tier],
+    generator: str = "extractive",
+    *,
+    mapped: bool = False,
+) -> list[Footprint]:
+    """Memory and seconds of an answer at each tier, from the question on; beyond a process with the embedder.
+
+    Raises
+    ------
+    InputError
+        As `footprints`.
+    """
+    told = {"index": str(index), "question": question, "generator": generator, "mapped": mapped}
+    before = _measured("embedder", told)["peak_mb"]
+    found = []
+    for tier in tiers:
+        measured = _measured("tier", {**told, "tier": tier.to_dict()})
+        peak, tokens = measured["peak_mb"], int(measured["prompt_tokens"])
+        found.append(
+            Footprint(f"tier:{tier.name}", peak, max(0.0, peak - before), measured["seconds"], tokens)
+        )
+    return found
+
+
+def _measured(component: str, told: Mapping[str, Any]) -> dict[str, float]:
+    """What a process says of itself that went as far as a component."""
+    command = [sys.executable, "-m", __name__, json.dumps({**told, "upto": component})]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        raise InputError(f"'{component}' could not be measured: {said[-1] if said else 'no reason given'}")
+    measured: dict[str, float] = json.loads(done.stdout)
+    return measured
 
 
 def fits(index: CorpusIndex, queries: NDArray[np.float32], question: str) -> list[Fit]:
@@ -133,6 +162,8 @@ def fits(index: CorpusIndex, queries: NDArray[np.float32], question: str) -> lis
         raise InputError("the index has compressed vectors: give one that was built with --vectors exact")
     found = []
     with tempfile.TemporaryDirectory() as folder:
+        told: dict[str, Any] = {"question": question, "generator": "extractive"}
+        before: float | None = None
         for kind in VECTOR_KINDS:
             try:
                 dense = make_dense(vectors, kind)
@@ -140,12 +171,13 @@ def fits(index: CorpusIndex, queries: NDArray[np.float32], question: str) -> lis
                 continue
             path = replace(index, _dense=dense).save(Path(folder) / kind)
             recall = recall_of(exact, dense, queries)
+            told["index"] = str(path)
+            if before is None:
+                before = _measured("embedder", {**told, "mapped": False})["peak_mb"]
+            size = (path / "dense.faiss").stat().st_size / _MEGABYTE
             for mapped in (False, True):
-                by_name = {f.component: f for f in footprints(path, question, mapped=mapped)}
-                peak = by_name["answer"].peak_mb
-                size = (path / "dense.faiss").stat().st_size / _MEGABYTE
-                above = peak - by_name["embedder"].peak_mb
-                found.append(Fit(kind, mapped, recall, peak, above, size))
+                peak = _measured("answer", {**told, "mapped": mapped})["peak_mb"]
+                found.append(Fit(kind, mapped, recall, peak, peak - before, size))
     return found
 
 
@@ -194,9 +226,32 @@ def _work(told: dict[str, Any]) -> dict[str, float]:
         state["generator"].generate(prompt, max_tokens=32)
         state["generator"].close()
 
-    steps: Sequence[Callable[[], None]] = (lambda: None, embedder, index, search, selection, answer)
+    def tier() -> None:
+        from mio_rag.control.controller import Setup, answered
+        from mio_rag.control.router.make import make
+        from mio_rag.control.router.settings import KEY, RouterSettings
+        from mio_rag.control.settings import ControlSettings
+        from mio_rag.generation import make_generator
+        from mio_rag.retrieval.retriever import Retriever
+        from mio_rag.types import Question
+
+        generator = make_generator(told["generator"])
+        settings = RouterSettings(tiers_of([told["tier"]], "the tier"))
+        setup = Setup(
+            ControlSettings(kinds={KEY: settings.to_dict()}), Retriever(state["index"], counter=generator)
+        )
+        made = make(f"tier:{told['tier']['name']}", setup)
+        found = answered(made.attempt(Question("question", told["question"]), generator, _UNBOUNDED))
+        state["prompt_tokens"] = found.costs.total().prompt_tokens
+        generator.close()
+
+    steps: dict[str, Callable[[], None]] = dict(
+        zip(COMPONENTS, (lambda: None, embedder, index, search, selection, answer), strict=True)
+    )
+    if told["upto"] == "tier":
+        steps = {"embedder": embedder, "index": index, "tier": tier}
     seconds = 0.0
-    for name, step in zip(COMPONENTS, steps, strict=True):
+    for name, step in steps.items():
         start = time.process_time()
         step()
         seconds = time.process_time() - start
@@ -205,7 +260,7 @@ def _work(told: dict[str, Any]) -> dict[str, float]:
     peak = peak_memory_mb()
     if peak is None:
         raise InputError("this system does not tell how much memory a process held")
-    return {"peak_mb": peak, "seconds": seconds}
+    return {"peak_mb": peak, "seconds": seconds, "prompt_tokens": state.get("prompt_tokens", 0)}
 
 
 if __name__ == "__main__":

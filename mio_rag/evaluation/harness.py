@@ -33,6 +33,7 @@ from mio_rag.evaluation.summary import compare_rows, summarize, summarize_sets
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
 from mio_rag.measures import Instruments
+from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
@@ -83,6 +84,8 @@ class EvaluationSettings:
         There is no corpus: controllers only.
     prices : Prices or None
         What tokens cost: rows then tell dollars.
+    refusing : Refusal or None
+        When methods say that the passages do not answer. Controllers stop by themselves.
     """
 
     methods: Sequence[str] = DEFAULT_METHODS
@@ -98,6 +101,7 @@ class EvaluationSettings:
     control: ControlSettings = field(default_factory=ControlSettings)
     closed_book: bool = False
     prices: Prices | None = None
+    refusing: Refusal | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -123,6 +127,11 @@ class EvaluationSettings:
             check_controllers(list(self.controllers), self.control, self.closed_book)
         except InputError as error:
             problems += error.problems
+        if self.refusing is not None and self.controllers:
+            problems.append(
+                "a refusal model and controllers exclude each other, since these stop by their own "
+                f"uncertainty: leave out {', '.join(self.controllers)}"
+            )
         if self.closed_book and self.methods:
             problems.append(
                 f"methods {', '.join(self.methods)} select from a corpus, which a closed-book run does not "
@@ -201,6 +210,8 @@ def evaluate(
     folder = Path(out)
     if (index is None) != settings.closed_book:
         raise InputError("a closed-book run takes no index; every other run needs one")
+    if settings.refusing is not None:
+        check_refusal(settings.refusing, index, generator)
     if settings.controllers and generator is None:
         raise InputError("controllers need a model that answers: give --generator")
     mixture = mixture_of(dataset, index, settings.limit)
@@ -234,6 +245,7 @@ def evaluate(
             settings.max_tokens,
             settings.prices,
             instruments,
+            settings.refusing,
         )
         warm_up(contenders, any(one is not None and one.index.has_places for one in retrievers))
         for one in contenders:
@@ -277,6 +289,19 @@ def evaluate(
         ):
             write_atomically(folder / f"{name}.json", json.dumps(content, indent=1, allow_nan=False))
         return EvaluationResult(folder, rows, summary, comparisons, run, matched, by_set)
+
+
+def check_refusal(
+    refusing: Refusal,
+    index: CorpusIndex | Sequence[CorpusIndex] | None,
+    generator: Generator | None,
+) -> None:
+    """Raise `InputError` where nobody answers, or embedder or reader are others than those of the fit."""
+    if generator is None:
+        raise InputError("a refusal model judges answers: give a reader (--generator), or leave it out")
+    given = [] if index is None else [index] if isinstance(index, CorpusIndex) else index
+    for one in given:
+        refusing.check_fits(one.embedder.fingerprint, generator.name)
 
 
 def _retrievers(
@@ -336,6 +361,7 @@ def _run_record(
             "instruments": None if instruments is None else instruments.record(),
             "prices": None if settings.prices is None else dict(settings.prices.dollars),
             **settings.selector.to_dict(),
+            "refusal": None if settings.refusing is None else settings.refusing.digest,
             # Its price goes by how many are to come: rows of a shorter run are not its own.
             **({"questions_of_paced": questions} if PACED in settings.methods else {}),
             **({"control": settings.control.to_dict()} if settings.controllers else {}),

@@ -28,6 +28,7 @@ from mio_rag.measures import (
     reading_measures,
     selection_measures,
 )
+from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.solvers.registry import solve
@@ -77,6 +78,8 @@ class Road:
         What tokens cost, for a column of dollars.
     instruments : Instruments, optional
         For the measures that need some.
+    refusing : Refusal, optional
+        Where it refuses, the answer is blank: what was said stands in the column "said".
     """
 
     def __init__(
@@ -86,7 +89,9 @@ class Road:
         max_tokens: int,
         prices: Prices | None = None,
         instruments: Instruments | None = None,
+        refusing: Refusal | None = None,
     ) -> None:
+        self.refusing = refusing
         self._retriever_of, self.generator, self.max_tokens = retriever_of, generator, max_tokens
         self.prices, self.instruments = prices, instruments or Instruments()
 
@@ -152,19 +157,33 @@ class Road:
             row |= _described(question, taken.selection)
         row |= taken.columns
         row |= cost_columns(taken.costs, self.prices, answered=self.generator is not None)
+        text = None
         if taken.reply is not None:
-            text = taken.reply.answer.text
-            row |= {"answer": text, **answer_measures(question, text, taken.reply.choice)}
+            text, judged = self._said(question, taken, taken.reply)
+            row |= {"answer": text, **judged, **answer_measures(question, text, taken.reply.choice)}
         if taken.selection is not None or taken.reply is not None:
-            row |= self._read(question, taken, known)
+            row |= self._read(question, taken, text, known)
         if taken.error is not None:
             row |= self._failed(taken, taken.error, question)
         return row
 
-    def _read(self, question: Question, taken: Taken, known: dict[object, object]) -> dict[str, float | None]:
+    def _said(self, question: Question, taken: Taken, reply: Reply) -> tuple[str, dict[str, Any]]:
+        """The answer, blank where it is refused, and what speaks for that; a choice is never refused."""
+        if self.refusing is None or taken.selection is None or question.choices:
+            return reply.answer.text, {}
+        verdict = self.refusing.judge(question.text, taken.selection, reply.answer)
+        told = {
+            "said": reply.answer.text,
+            "refused": verdict.refused,
+            "refusal_probability": verdict.probability,
+        }
+        return "" if verdict.refused else reply.answer.text, told
+
+    def _read(
+        self, question: Question, taken: Taken, answer: str | None, known: dict[object, object]
+    ) -> dict[str, float | None]:
         """What takes instruments."""
         passages = () if taken.selection is None else taken.selection.passages
-        answer = None if taken.reply is None else taken.reply.answer.text
         return reading_measures(question, Reading(self.instruments, tuple(passages), answer, known))
 
     def _failed(self, taken: Taken, error: MioRagError, question: Question) -> dict[str, Any]:

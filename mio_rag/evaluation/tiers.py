@@ -26,7 +26,7 @@ from mio_rag.errors import DataError, InputError, choose
 from mio_rag.evaluation.harness import EvaluationSettings, Progress, evaluate
 from mio_rag.evaluation.record import environment
 from mio_rag.generation import Generator, ScriptedGenerator
-from mio_rag.measures import measures
+from mio_rag.measures import Instruments, measures
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
@@ -110,6 +110,7 @@ def label_questions(
     settings: LabelSettings,
     work: Path,
     progress: Progress | None = None,
+    instruments: Instruments | None = None,
 ) -> Labelled:
     """Run every tier on every question, and label each with the cheapest tier that does.
 
@@ -121,6 +122,8 @@ def label_questions(
         Folder of the run's ledger and traces; an interrupted run is continued.
     progress : callable, optional
         Called with (number of questions just finished, text).
+    instruments : Instruments, optional
+        For the measures that need some; they are columns of the table as well.
 
     Raises
     ------
@@ -144,7 +147,14 @@ def label_questions(
         control=ControlSettings(kinds={KEY: RouterSettings(settings.tiers).to_dict()}),
     )
     found = evaluate(
-        dataset, index, reader, evaluation, work, resume=(work / "run.json").is_file(), progress=progress
+        dataset,
+        index,
+        reader,
+        evaluation,
+        work,
+        resume=(work / "run.json").is_file(),
+        progress=progress,
+        instruments=instruments,
     )
     rows, unlabelled, failed = _labelled(found.rows, settings.by)
     if not rows:

@@ -37,6 +37,7 @@ RESERVED = frozenset(
         *("question_id", "question", "question_type", "method", "budget_tokens", "answers", "gold_ids"),
         *("selected_ids", "answer", "status", "objective", "bound", "solver", "error", "error_kind", "ended"),
         *("pool_size", "decisions", "relevance", "over_budget", "note", "peak_memory_mb"),
+        *("said", "refused", "refusal_probability"),
         *("n", "failed", "optimal_share"),
     }
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,12 @@ class Refusal:
             )
         if problems:
             raise InputError(problems)
+
+    @property
+    def digest(self) -> str:
+        """A digest of what its verdicts go by."""
+        told = [self.weights, self.constant, self.threshold, self.embedder, self.reader]
+        return sha256(json.dumps(told).encode()).hexdigest()
 
     def save(self, path: Path) -> None:
         """Write the JSON file."""

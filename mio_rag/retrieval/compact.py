@@ -85,20 +85,19 @@ class MappedPassages(Sequence[Passage]):
 
     Notes
     -----
-    In memory are ids and places alone: about 100 bytes a passage.
+    In memory are places alone: 8 bytes a passage.
     """
 
     def __init__(self, path: Path) -> None:
         self._file, self._reading = path.open("rb"), threading.Lock()
-        starts, place = [0], 0
+        ends, place = [np.zeros(1, dtype=np.int64)], 0
         while block := self._file.read(_CHUNK):
             data = np.frombuffer(block, dtype=np.uint8)
-            starts += (np.flatnonzero(data == ord("\n")) + place + 1).tolist()
+            ends.append(np.flatnonzero(data == ord("\n")) + (place + 1))
             place += len(block)
-        if starts[-1] != place:  # a last line without its end
-            starts.append(place)
-        self._starts = np.array(starts, dtype=np.int64)
-        self.ids: tuple[str, ...] = tuple(self._row(k)["id"] for k in range(len(self)))
+        self._starts = np.concatenate(ends)
+        if self._starts[-1] != place:  # a last line without its end
+            self._starts = np.append(self._starts, place)
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -127,7 +126,32 @@ class MappedPassages(Sequence[Passage]):
     def __iter__(self) -> Iterator[Passage]:
         return (self[k] for k in range(len(self)))
 
+    @property
+    def ids(self) -> Sequence[str]:
+        """Ids of the passages, each read when it is asked for."""
+        return _Ids(self)
+
     def __del__(self) -> None:
         file = getattr(self, "_file", None)
         if file is not None:
             file.close()
+
+
+class _Ids(Sequence[str]):
+    """Ids of passages on disk."""
+
+    def __init__(self, passages: MappedPassages) -> None:
+        self._passages = passages
+
+    def __len__(self) -> int:
+        return len(self._passages)
+
+    @overload
+    def __getitem__(self, k: int) -> str: ...
+
+    @overload
+    def __getitem__(self, k: slice) -> tuple[str, ...]: ...
+
+    def __getitem__(self, k: int | slice) -> str | tuple[str, ...]:
+        found = self._passages[k]
+        return found.id if isinstance(found, Passage) else tuple(p.id for p in found)

@@ -3,7 +3,7 @@
     manifest.json     format, version, embedder, counts, the sha256 of every other file, and its own
     passages.jsonl    {"id", "title", "text", "source", "start"?, "end"?, "date"?}, in row order
     dense.faiss       inner-product index over unit vectors (exact, or compressed)
-    bm25/             the lexical index of bm25s
+    bm25/             the lexical index; see `mio_rag.retrieval.lexical`
     links.npz         which passage mentions what another one is about (absent in older indexes)
     repetition.npz    where passages lie in their sources, and near-duplicates (absent in older indexes)
     sentences.*       where sentences lie in their passages, and their vectors (where asked for)
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,9 @@ from mio_rag.reading import parse_json, read_text
 from mio_rag.retrieval.cached import Progress
 from mio_rag.retrieval.compact import MappedPassages, make_dense
 from mio_rag.retrieval.embedders import Embedder, make_embedder
+from mio_rag.retrieval.lexical import LexicalIndex
 from mio_rag.retrieval.links import LinkIndex
+from mio_rag.retrieval.mapped import MappedVectors, open_vectors
 from mio_rag.retrieval.repetition import Repetition
 from mio_rag.retrieval.sentences import SentenceIndex
 from mio_rag.types import Passage
@@ -48,11 +51,6 @@ def embedded_text(passage: Passage) -> str:
     return f"{passage.title}\n{passage.text}" if passage.title else passage.text
 
 
-def _tokenize(texts: Sequence[str]) -> Any:
-    bm25s = require("bm25s", "retrieval", "BM25 retrieval")
-    return bm25s.tokenize(list(texts), stopwords="en", return_ids=False, show_progress=False)
-
-
 @dataclass(frozen=True, eq=False)
 class CorpusIndex:
     """A searchable corpus.
@@ -65,7 +63,7 @@ class CorpusIndex:
     embedder: Embedder
     name: str
     _dense: Any
-    _bm25: Any
+    _bm25: LexicalIndex
     links: LinkIndex | None = None
     repetition: Repetition | None = None
     sentences: SentenceIndex | None = None
@@ -123,10 +121,7 @@ class CorpusIndex:
                 f"embedder '{embedder.name}' returned NaN or infinity for passage '{checked[row].id}'"
             )
         dense = make_dense(encoded, vectors)
-        bm25 = require("bm25s", "retrieval", "BM25 retrieval").BM25()
-        # bm25s cannot index a corpus in which every word is a stop word.
-        tokens = [words or ["\u2205"] for words in _tokenize(texts)]
-        bm25.index(tokens, show_progress=False)
+        bm25 = LexicalIndex.build(texts)
         links, repetition = LinkIndex.build(checked, name_of), Repetition.build(checked)
         cut = SentenceIndex.build(checked, embedder, progress) if sentences else None
         return cls(checked, embedder, name, dense, bm25, links, repetition, cut)
@@ -135,7 +130,7 @@ class CorpusIndex:
         return len(self.passages)
 
     @property
-    def ids(self) -> tuple[str, ...]:
+    def ids(self) -> Sequence[str]:
         """Ids of the passages, in order."""
         if isinstance(self.passages, MappedPassages):
             return self.passages.ids
@@ -169,10 +164,7 @@ class CorpusIndex:
 
     def search_bm25(self, question: str, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The k rows of best BM25 score, best first, and the scores; rows that share no word are left out."""
-        words = [w for w in _tokenize([question])[0] if w in self._bm25.vocab_dict]
-        if not words:
-            return np.zeros(0, dtype=np.int64), np.zeros(0)
-        scores = np.asarray(self._bm25.get_scores(words), dtype=np.float64)
+        scores = self._bm25.scores(question)
         order = np.argsort(-scores, kind="stable")[: min(k, len(self))]
         order = order[scores[order] > 0]
         return order.astype(np.int64), scores[order]
@@ -189,7 +181,6 @@ class CorpusIndex:
         """
         target = Path(folder)
         check_target(target, overwrite)
-        faiss = require("faiss", "retrieval", "dense retrieval")
         with replaced_folder(target) as work:
             with (work / "passages.jsonl").open("w", encoding="utf-8") as lines:
                 for p in self.passages:
@@ -197,9 +188,13 @@ class CorpusIndex:
                     known: dict[str, Any] = {"start": p.start, "end": p.end, "date": p.date or None}
                     row |= {name: value for name, value in known.items() if value is not None}
                     lines.write(json.dumps(row) + "\n")
-            # Through Python: faiss's own writer does not notice when the end of the file meets a full disk.
-            (work / "dense.faiss").write_bytes(faiss.serialize_index(self._dense).tobytes())
-            self._bm25.save(str(work / "bm25"), show_progress=False)
+            if isinstance(self._dense, MappedVectors):
+                shutil.copyfile(self._dense.path, work / "dense.faiss")
+            else:
+                # Through Python: faiss's own writer does not notice when the end meets a full disk.
+                faiss = require("faiss", "retrieval", "dense retrieval")
+                (work / "dense.faiss").write_bytes(faiss.serialize_index(self._dense).tobytes())
+            self._bm25.save(work / "bm25")
             if self.links is not None:
                 self.links.save(work)
             if self.repetition is not None:
@@ -233,8 +228,9 @@ class CorpusIndex:
         embedder : Embedder, optional
             A loaded embedder to reuse; it must be the one that built the index.
         mapped : bool
-            Leave texts and the lexical index on disk, and read of them what a question needs. The folder must
-            not be replaced meanwhile.
+            Leave vectors, texts and the lexical index on disk, and read of them what a question needs: all
+            vectors, piece by piece, and a few texts. Product codes, which are small, stay in memory. The
+            folder must not be replaced meanwhile.
 
         Raises
         ------
@@ -243,7 +239,6 @@ class CorpusIndex:
         """
         path = Path(folder)
         manifest = _checked_manifest(path)
-        faiss = require("faiss", "retrieval", "dense retrieval")
         try:
             passages: Sequence[Passage]
             if mapped:
@@ -251,13 +246,17 @@ class CorpusIndex:
             else:
                 with (path / "passages.jsonl").open(encoding="utf-8") as lines:
                     passages = tuple(Passage(**json.loads(line)) for line in lines)
-            dense = faiss.read_index(str(path / "dense.faiss"))
-            bm25 = require("bm25s", "retrieval", "BM25 retrieval").BM25.load(
-                str(path / "bm25"), show_progress=False, mmap=mapped
-            )
+            dense: Any = open_vectors(path / "dense.faiss") if mapped else None
+            if dense is None:
+                faiss = require("faiss", "retrieval", "dense retrieval")
+                dense = faiss.read_index(str(path / "dense.faiss"))
+            bm25 = LexicalIndex.load(path / "bm25", mapped=mapped)
         except (OSError, RuntimeError, ValueError, TypeError, KeyError, InputError) as error:
             raise IndexFormatError(f"the index '{path}' cannot be read ({error}): build it again") from error
-        if not len(passages) == dense.ntotal == manifest["passages"] or dense.d != manifest["dimensions"]:
+        if (
+            not len(passages) == dense.ntotal == len(bm25) == manifest["passages"]
+            or dense.d != manifest["dimensions"]
+        ):
             raise IndexFormatError(
                 f"the index '{path}' is inconsistent: {len(passages)} texts, {dense.ntotal} vectors of "
                 f"{dense.d} "

@@ -24,6 +24,7 @@ from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.generation.window import context_budget
+from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
@@ -33,7 +34,7 @@ from mio_rag.service.pacing import Held, held_tokens
 from mio_rag.service.searching import Found, Searching, Strategies
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.text import is_text
-from mio_rag.types import Passage, Question
+from mio_rag.types import Answer, Passage, Question
 
 __all__ = ["Answering", "Asked"]
 
@@ -97,11 +98,14 @@ class Answering:
         By which is searched; by default for the question itself.
     policy : str, optional
         Preset or file: /ask answers as the policy decides.
+    refusing : Refusal, optional
+        When /ask says that the passages do not answer: the answer is then blank, and what was said beside it.
 
     Raises
     ------
     InputError
-        If the router, or what the policy has learned, is for another embedder than the index has.
+        If the router, or what the policy has learned, is for another embedder than the index has, the refusal
+        model for another embedder or reader, or a refusal model is given beside a router or a policy.
     """
 
     def __init__(
@@ -114,7 +118,14 @@ class Answering:
         routing: Mapping[str, Any] | None = None,
         strategies: Strategies | None = None,
         policy: str | None = None,
+        refusing: Refusal | None = None,
     ) -> None:
+        if refusing is not None:
+            for name, given in (("router", routing), ("policy", policy)):
+                if given is not None:
+                    raise InputError(f"a refusal model and a {name} exclude each other: leave one of them out")
+            refusing.check_fits(index.embedder.fingerprint, generator.name)
+        self._refusing = refusing
         self.cache, self._model = cache, "" if cache is None else model_of(generator)
         self.index, self.generator, self.pacer, self.rate = index, generator, pacer, rate
         self._routing = None if routing is None else dict(routing)  # names the router's file by its hash
@@ -188,6 +199,7 @@ class Answering:
                 "price": None if self.rate is None else self.rate.token_price,
                 "model": self._model,
                 "routing": self._routing,
+                "refusal": None if self._refusing is None else self._refusing.digest,
             }
         )
         known = self.cache.get(asked.question, scope)
@@ -238,11 +250,19 @@ class Answering:
             **held.said,
             **self._dollars(answer.prompt_tokens, answer.completion_tokens),
             **_search(found),
-            "answer": answer.text,
+            **self._judged(asked.question, made, answer),
             "generator": answer.generator,
             "prompt_tokens": answer.prompt_tokens,
             "completion_tokens": answer.completion_tokens,
         }
+
+    def _judged(self, question: str, made: Selection, answer: Answer) -> dict[str, Any]:
+        """The answer; where a refusal model judges it, with the verdict, and blank if it is refused."""
+        if self._refusing is None:
+            return {"answer": answer.text}
+        verdict = self._refusing.judge(question, made, answer)
+        said = {"said": answer.text} if verdict.refused else {}
+        return {"answer": "" if verdict.refused else answer.text, "refusal": verdict.to_dict(), **said}
 
     def _at_a_tier(self, routed: Tiered, question: Question, asked: Asked) -> dict[str, Any]:
         """As `ask`, with tiers in the place of the budget and the longest answer that the request names."""

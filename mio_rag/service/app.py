@@ -23,6 +23,7 @@ from mio_rag.answer_cache import AnswerCache
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, SpentError
 from mio_rag.evaluation.report.text import plain
 from mio_rag.generation import Generator
+from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.service.answering import Answering, Asked
@@ -100,6 +101,7 @@ def create_app(
     routing: Mapping[str, Any] | None = None,
     strategies: Strategies | None = None,
     policy: str | None = None,
+    refusing: Refusal | None = None,
 ) -> FastAPI:
     """The application over an index.
 
@@ -135,9 +137,11 @@ def create_app(
     policy : str, optional
         Preset or file: /ask answers as the policy decides, whatever a request sets; a file that changes is
         taken over while the service runs.
+    refusing : Refusal, optional
+        When /ask says that the passages do not answer.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
-    answering = Answering(index, generator, pacer, rate, cache, routing, strategies, policy)
+    answering = Answering(index, generator, pacer, rate, cache, routing, strategies, policy, refusing)
     metrics = Metrics()
 
     @asynccontextmanager

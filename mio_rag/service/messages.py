@@ -307,10 +307,20 @@ class PolicyTold(_Response):
     steps: list[PolicyStepTold]
 
 
+class Refused(_Response):
+    """Whether the passages answer the question."""
+
+    probability: float = Field(description="that they do not")
+    threshold: float = Field(description="above which an answer is refused")
+    refused: bool
+
+
 class Answered(Selected):
     """An answer and what it was read from."""
 
-    answer: str
+    answer: str = Field(description="blank where it is refused")
+    refusal: Refused | None = Field(None, description="where a refusal model judges answers")
+    said: str | None = Field(None, description="what the reader said, where that is refused")
     generator: str
     prompt_tokens: int
     completion_tokens: int

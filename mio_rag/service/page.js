@@ -209,8 +209,8 @@ function lists(data, entered, left) {
 function answered(data, took) {
   state.answered = data.selected_ids.join("\n");
   show(data, took);
-  $("answer-text").textContent = data.answer || "(no answer)";
-  $("answer-detail").textContent = `${data.generator}: ${data.prompt_tokens} prompt and ${data.completion_tokens} answer tokens${"dollars" in data ? `, $${data.dollars.toPrecision(3)}` : ""}`;
+  $("answer-text").textContent = data.answer || (data.refusal && data.refusal.refused ? "Not in these passages." : "(no answer)");
+  $("answer-detail").textContent = `${data.generator}: ${data.prompt_tokens} prompt and ${data.completion_tokens} answer tokens${"dollars" in data ? `, $${data.dollars.toPrecision(3)}` : ""}${data.refusal ? `; probability ${data.refusal.probability.toFixed(2)} that the passages do not answer${data.refusal.refused ? `, so “${data.said}” is not given` : ""}` : ""}`;
   way(data.policy);
   $("answer").hidden = false;
 }

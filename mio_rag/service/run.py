@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mio_rag.allocation.money import Money
 from mio_rag.errors import InputError, require
+from mio_rag.refusal.model import Refusal
 from mio_rag.service.curve import read_curve
 from mio_rag.service.examples import check_examples
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits, fitted
@@ -94,6 +95,10 @@ class ServiceSettings:
         By which is searched.
     policy : str or None
         Preset or file of the policy that answers.
+    mapped : bool
+        Vectors, texts and the lexical index stay on disk.
+    refusal : str or None
+        File of a refusal model.
     """
 
     index: str
@@ -111,6 +116,8 @@ class ServiceSettings:
     routing: dict[str, Any] | None = None
     strategies: Strategies | None = None
     policy: str | None = None
+    mapped: bool = False
+    refusal: str | None = None
 
 
 def is_loopback(host: str) -> bool:
@@ -152,6 +159,9 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
         )
     if settings.policy is not None:
         problems += _policy_problems(settings, settings.policy)
+    for name, given in (("router", settings.routing), ("policy", settings.policy)):
+        if settings.refusal is not None and given is not None:
+            problems.append(f"--refusal and --{name} exclude each other: leave one of them out")
     problems += check_examples(settings.examples, settings.limits.max_question)
     if problems:
         raise InputError(problems)
@@ -202,6 +212,7 @@ def _application(
         routing=settings.routing,
         strategies=settings.strategies,
         policy=settings.policy,
+        refusing=None if settings.refusal is None else Refusal.load(settings.refusal),
     )
 
 
@@ -211,7 +222,7 @@ def _loaded(settings: ServiceSettings) -> tuple[CorpusIndex, Generator]:
     from mio_rag.retrieval.index import CorpusIndex
     from mio_rag.solvers.branch_and_bound import warmup
 
-    index = CorpusIndex.load(settings.index)
+    index = CorpusIndex.load(settings.index, mapped=settings.mapped)
     if isinstance(index.embedder, CachedEmbedder):
         index.embedder.stop_caching()
     generator = make_generator(settings.generator)
@@ -270,6 +281,8 @@ def serve(
         loaded = _loaded(settings)  # by several workers again: what cannot be loaded is reported here, once
         settings = replace(settings, connections=fitted(settings.connections))
         options = _options(settings)
+        if settings.refusal is not None:
+            Refusal.load(settings.refusal).check_fits(loaded[0].embedder.fingerprint, loaded[1].name)
         if settings.money is not None:
             settings.money.rate(loaded[1].name)  # what the workers would fail on is reported here, once
         if settings.workers == 1:

@@ -78,7 +78,7 @@ def test_rows_and_figures(tmp_path: Path) -> None:
         assert routed["against fixed tiers"]["worked"]["mean"] > 0.1  # labels that the questions tell
         assert sum(routed["sets"]["made"]["shares"].values()) == pytest.approx(1)
     results = {
-        "about": "made", "quality": "done", "deciding_seconds": {"mlp": 1e-5},
+        "about": "made", "quality": "done", "deciding_seconds": {"mlp": 1e-5}, "goals": [],
         "groups": {
             "made": {
                 "questions": 30, "sets": {"made": 30}, "labels": {"made": [1.0, 0, 0]},

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mio_rag.control.router.tier import Tier
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
-from mio_rag.evaluation.footprint import footprints, recall_of
+from mio_rag.evaluation.footprint import footprints, recall_of, tier_footprints
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.compact import MappedPassages, check_vectors, make_dense
 
@@ -58,9 +59,9 @@ def test_an_index_on_disk_answers_as_the_one_in_memory(rivers: Dataset, tmp_path
     folder = built.save(tmp_path / "index")
     mapped = CorpusIndex.load(folder, mapped=True)
     assert isinstance(mapped.passages, MappedPassages)
-    assert (len(mapped), mapped.ids, tuple(mapped.passages)) == (len(built), built.ids, built.passages)
+    assert (len(mapped), tuple(mapped.ids), tuple(mapped.passages)) == (len(built), built.ids, built.passages)
     question = rivers.questions[0].text
-    one, other = (Retriever(index, pool=5).retrieve(question) for index in (built, mapped))
+    one, other = (Retriever(index, pool=3).retrieve(question) for index in (built, mapped))
     assert one.ids == other.ids
     assert one.texts == other.texts
     assert np.allclose(one.relevance, other.relevance)
@@ -73,7 +74,8 @@ def test_rows_are_found_whatever_stands_in_them(tmp_path: Path) -> None:
     rows = ['{"id": "a", "text": "x\\ny"}', '{"id": "b", "text": "\u00e9\u4e2d"}', '{"id": "c", "text": "z"}']
     path.write_text("\n".join(rows), encoding="utf-8")  # no end of line at the end of the file
     found = MappedPassages(path)
-    assert found.ids == ("a", "b", "c")
+    assert tuple(found.ids) == ("a", "b", "c")
+    assert (found.ids[1], tuple(found.ids[1:]), "c" in found.ids) == ("b", ("b", "c"), True)
     assert [p.text for p in found] == ["x\ny", "\u00e9\u4e2d", "z"]
     assert (found[-1].id, [p.id for p in found[1:]]) == ("c", ["b", "c"])
     with pytest.raises(IndexError):
@@ -88,5 +90,12 @@ def test_a_footprint_grows_component_by_component(rivers: Dataset, tmp_path: Pat
     assert [f.component for f in found] == ["program", "embedder", "index", "search", "selection", "answer"]
     assert found[-1].peak_mb > found[0].peak_mb > 10
     assert all(f.seconds >= 0 for f in found)
+    [tier] = tier_footprints(folder, rivers.questions[0].text, [Tier("one", 1, 200, 8)], mapped=True)
+    assert (tier.component, tier.peak_mb - tier.added_mb) == (
+        "tier:one",
+        pytest.approx(found[1].peak_mb, rel=0.1),
+    )
+    assert found[0].peak_mb < tier.peak_mb < found[-1].peak_mb  # no program is solved
+    assert 0 < (tier.prompt_tokens or 0) < 200
     with pytest.raises(InputError, match="'embedder' could not be measured"):
         footprints(tmp_path / "absent", "?")

@@ -21,7 +21,7 @@ FILES = {
     "passages.jsonl", "dense.faiss", "tfidf.npz", "tfidf_vocabulary.json", "manifest.json", "links.npz",
     "repetition.npz",
     "bm25/data.csc.index.npy", "bm25/indices.csc.index.npy", "bm25/indptr.csc.index.npy",
-    "bm25/params.index.json", "bm25/vocab.index.json",
+    "bm25/params.index.json", "bm25/vocab.index.json", "bm25/words.index.npy",
 }  # fmt: skip
 
 

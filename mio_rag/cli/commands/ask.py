@@ -12,6 +12,7 @@ from mio_rag.cli.options.config import ConfigFile
 from mio_rag.cli.options.control import AgentOptions
 from mio_rag.cli.options.money import MoneyOptions, at_rate
 from mio_rag.cli.options.policy import PolicyOption, only_policy
+from mio_rag.cli.options.refusal import RefusalFile, read_refusal
 from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
 from mio_rag.cli.options.router import RouterOptions
 from mio_rag.cli.options.shared import (
@@ -21,6 +22,7 @@ from mio_rag.cli.options.shared import (
     GeneratorSpec,
     Include,
     Json,
+    Mapped,
     MaxTokens,
     ModeName,
     Pool,
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from mio_rag.control.controller import Outcome
     from mio_rag.control.settings import ControlSettings
     from mio_rag.generation import Generator
-    from mio_rag.refusal.model import Refusal
     from mio_rag.retrieval import Retriever
     from mio_rag.selection.selector import Selector
 
@@ -85,16 +86,10 @@ def ask(
     policy: PolicyOption = None,
     agent: AgentOptions,
     caching: CacheOptions,
-    refusal: Annotated[
-        Path | None,
-        typer.Option(
-            "--refusal",
-            metavar="FILE",
-            help="Say 'not in these passages' where that is likely, by a model from `mio-rag unanswerable`.",
-        ),
-    ] = None,
+    refusal: RefusalFile = None,
     routing: RouterOptions,
     search: StrategyChoice,
+    mapped: Mapped = False,
     config: ConfigFile = None,
     explain: Explain = False,
     json_output: Json = False,
@@ -142,11 +137,11 @@ def ask(
         lambda: evidence.retrieval(pool, retrieval),
         lambda: money.money(program),
         lambda: caching.checked(controller),
-        lambda: _refusal(refusal, controller),
+        lambda: None if refusal is None else read_refusal(refusal, [controller] if controller else []),
         search.check,
         lambda: planning.kinds([]) if controller is None else None,
     )
-    corpus, reader = collect(lambda: load_index(index), lambda: make_generator(generator))
+    corpus, reader = collect(lambda: load_index(index, mapped), lambda: make_generator(generator))
     try:
         rate = None if prices is None else prices.rate(reader.name)
         selector = at_rate(selector, rate)
@@ -227,19 +222,6 @@ def ask(
     output.console.print("read:", style="dim")
     print_selection(output.console, selection, explain=explain)
     _print_dollars(output, rate, answer.prompt_tokens, answer.completion_tokens)
-
-
-def _refusal(path: Path | None, controller: str | None) -> Refusal | None:
-    """What --refusal names."""
-    if path is None:
-        return None
-    if controller is not None:
-        raise InputError(
-            "--refusal and --controller exclude each other: agents stop by their own uncertainty"
-        )
-    from mio_rag.refusal.model import Refusal
-
-    return Refusal.load(path)
 
 
 def _show_known(output: Output, question: str, known: Hit, rate: Rate | None) -> None:

@@ -15,6 +15,7 @@ from mio_rag.cli.options.control import ControlOptions
 from mio_rag.cli.options.measuring import MeasuringOptions
 from mio_rag.cli.options.money import MoneyOptions, at_rate
 from mio_rag.cli.options.policy import PoliciesOption
+from mio_rag.cli.options.refusal import RefusalFile, read_refusal
 from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
 from mio_rag.cli.options.router import RouterOptions
 from mio_rag.cli.options.shared import (
@@ -150,6 +151,7 @@ def evaluate(
     search: StrategyChoice,
     planning: PlannerOptions,
     compared: PoliciesOption,
+    refusal: RefusalFile = None,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
     max_tokens: MaxTokens = 32,
@@ -169,8 +171,10 @@ def evaluate(
         print_sets,
         print_summary,
     )
+    from mio_rag.cli.show.refusal import print_scores
     from mio_rag.cli.show.selection import print_left_out
     from mio_rag.evaluation.record import check_folder
+    from mio_rag.evaluation.refusals import refusal_scores
     from mio_rag.evaluation.run import evaluate_and_report
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.retrieval.embedders import check_embedder
@@ -209,12 +213,15 @@ def evaluate(
         lambda: money.money(program),
         *(partial(control.check, source, comparison.generator) for source in sources),
         search.check,
+        lambda: None if refusal is None else read_refusal(refusal, control.names),
         lambda: None if comparison.generator == "none" else check_generator(comparison.generator),
         lambda: check_embedder(embedder) if comparison.index is None else None,
         comparison.check_index,
         lambda: check_folder(out, resume),
         lambda: measuring.check(control.closed_book, comparison.generator != "none"),
     )
+    if refusal is not None:
+        settings = dataclasses.replace(settings, refusing=read_refusal(refusal, ()))
     datasets, reader, corpora, model, instruments = collect(
         lambda: collect(*(partial(control.load, source, solving.seed) for source in sources)),
         lambda: None if comparison.generator == "none" else make_generator(comparison.generator),
@@ -255,12 +262,19 @@ def evaluate(
     finally:
         if reader is not None:
             reader.close()
+    refused = {} if settings.refusing is None else refusal_scores(result.rows, settings.refusing.threshold)
     if json_output:
-        output.json(evaluation_json(result))
+        told = [{"method": m, "budget_tokens": b, **s.to_dict()} for (m, b), s in refused.items()]
+        output.json({**evaluation_json(result), **({"refusal": told} if told else {})})
         return
     print_run(output.console, result.run)
     print_summary(output.console, result.summary, result.comparisons, result.run["baseline"], details=details)
     print_sets(output.console, result.by_set)
+    if refused:
+        output.console.print("\nunanswerable questions: HasAns and NoAns as by SQuAD 2.0\n")
+        several = len({budget for _, budget in refused}) > 1
+        names = [f"{m} @{b}" if several else m for m, b in refused]
+        print_scores(output.console, "method", names, list(refused.values()))
     if not details:
         said = "every measure, with intervals: --details, summary.json and the report"
         output.console.print(said, style="dim")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mio_rag.cli.options.shared import GeneratorSpec, Json, load_index
+from mio_rag.cli.options.shared import GeneratorSpec, Json, Mapped, load_index
 from mio_rag.cli.output import open_output
 from mio_rag.errors import collect
+
+if TYPE_CHECKING:
+    from mio_rag.control.router.tier import Tier
 
 __all__ = ["profile"]
 
@@ -26,8 +29,7 @@ def profile(
         bool,
         typer.Option(
             "--device",
-            help="Every form of the index: vectors exact, 8bit or pq; texts in memory or on disk; with what "
-            "recall.",
+            help="Every form of the index: vectors exact, 8bit or pq; in memory or on disk; and its recall.",
         ),
     ] = False,
     questions: Annotated[
@@ -37,9 +39,15 @@ def profile(
             help="With --device: compare the nearest passages of these questions. [of passages of the index]",
         ),
     ] = None,
-    mapped: Annotated[
-        bool, typer.Option("--mapped", help="Leave texts and the lexical index on disk.")
-    ] = False,
+    tiers: Annotated[
+        str | None,
+        typer.Option(
+            "--tiers",
+            metavar="FILE",
+            help="An answer at each tier: a TOML file of tiers, or 'published'.",
+        ),
+    ] = None,
+    mapped: Mapped = False,
     json_output: Json = False,
 ) -> None:
     """Measure peak memory and processor seconds, each component in a process of its own."""
@@ -47,17 +55,19 @@ def profile(
 
     from mio_rag.cli.show.tables import Field, print_fields
     from mio_rag.corpora.load import check_source, load_questions
-    from mio_rag.evaluation.footprint import fits, footprints
+    from mio_rag.evaluation.footprint import fits, footprints, tier_footprints
     from mio_rag.generation import check_generator
     from mio_rag.retrieval.index import check_index
 
     output = open_output(json_output)
-    collect(
+    *_, levels = collect(
         lambda: check_index(index),
         lambda: check_generator(generator),
         lambda: None if questions is None else check_source(questions),
+        lambda: () if tiers is None else _tiers(tiers),
     )
     parts = footprints(index, question, generator, mapped=mapped)
+    reached = tier_footprints(index, question, levels, generator, mapped=mapped) if levels else []
     forms = []
     if device:
         corpus = load_index(index)
@@ -68,7 +78,8 @@ def profile(
             queries = corpus.embedder.encode([q.text for q in load_questions(questions)])
         forms = fits(corpus, queries, question)
     if json_output:
-        output.json({"components": [vars(p) for p in parts], "forms": [f.to_dict() for f in forms]})
+        told = {"components": [vars(p) for p in parts], "tiers": [vars(p) for p in reached]}
+        output.json({**told, "forms": [f.to_dict() for f in forms]})
         return
     print_fields(
         output.console,
@@ -79,6 +90,18 @@ def profile(
             Field("CPU s", [f"{p.seconds:.2f}" for p in parts]),
         ],
     )
+    if reached:
+        output.console.print("\nan answer at each tier, from the question on\n")
+        print_fields(
+            output.console,
+            [Field("tier", [p.component.removeprefix("tier:") for p in reached], "left")],
+            [
+                Field("peak MB", [f"{p.peak_mb:.0f}" for p in reached]),
+                Field("above the embedder MB", [f"{p.added_mb:.0f}" for p in reached]),
+                Field("CPU s", [f"{p.seconds:.2f}" for p in reached]),
+                Field("prompt tokens", [str(p.prompt_tokens) for p in reached]),
+            ],
+        )
     if forms:
         said = "of these questions" if questions is not None else "of passages of the index"
         output.console.print(f"\nforms of the index; recall of the 10 nearest {said}\n")
@@ -86,7 +109,7 @@ def profile(
             output.console,
             [
                 Field("vectors", [f.vectors for f in forms], "left"),
-                Field("texts", ["on disk" if f.mapped else "in memory" for f in forms], "left"),
+                Field("kept", ["on disk" if f.mapped else "in memory" for f in forms], "left"),
             ],
             [
                 Field("recall", [f"{f.recall:.3f}" for f in forms]),
@@ -95,3 +118,9 @@ def profile(
                 Field("MB above the model", [f"{f.above_model_mb:.0f}" for f in forms]),
             ],
         )
+
+
+def _tiers(given: str) -> tuple[Tier, ...]:
+    from mio_rag.control.router.tier import PUBLISHED, read_tiers
+
+    return PUBLISHED if given == "published" else read_tiers(Path(given))

@@ -12,8 +12,9 @@ from mio_rag.cli.options.cache import CacheOptions
 from mio_rag.cli.options.config import OwnConfigFile
 from mio_rag.cli.options.money import MoneyOptions
 from mio_rag.cli.options.policy import PolicyOption
+from mio_rag.cli.options.refusal import RefusalFile, read_refusal
 from mio_rag.cli.options.router import RouterOptions
-from mio_rag.cli.options.shared import GeneratorSpec, spread
+from mio_rag.cli.options.shared import GeneratorSpec, Mapped, spread
 from mio_rag.cli.options.strategies import StrategyChoice
 from mio_rag.cli.output import open_output
 from mio_rag.errors import InputError, collect
@@ -162,6 +163,8 @@ def serve(
         ),
     ] = None,
     config: OwnConfigFile = None,
+    refusal: RefusalFile = None,
+    mapped: Mapped = False,
     *,
     limits: LimitOptions,
     clients: ConnectionOptions,
@@ -225,6 +228,7 @@ def serve(
         lambda: check_generator(generator),
         lambda: None if curve is None else read_curve(curve),
         search.check,
+        lambda: None if refusal is None else read_refusal(refusal, ()),
     )
     shown_curve = curve or curve_beside(index)
     kept = None if keeping is None else Kept(str(caching.cache), **vars(keeping))
@@ -244,6 +248,8 @@ def serve(
         chooser,
         strategies,
         _policy_file(policy),
+        mapped,
+        None if refusal is None else str(refusal.resolve()),
     )
     shown = f"[{host}]" if ":" in host else host
 

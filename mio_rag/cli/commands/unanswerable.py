@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,10 +17,6 @@ from mio_rag.cli.options.shared import (
 from mio_rag.cli.output import open_output
 from mio_rag.cli.progress import progress_bar
 from mio_rag.errors import InputError, collect
-
-if TYPE_CHECKING:
-    from mio_rag.cli.show.tables import Field
-    from mio_rag.refusal.scores import Scores
 
 __all__ = ["unanswerable"]
 
@@ -46,6 +41,7 @@ def unanswerable(
     """Fit on one half when to refuse, and measure on the other, by the measures of SQuAD 2.0."""
     import dataclasses
 
+    from mio_rag.cli.show.refusal import print_scores
     from mio_rag.corpora.load import check_source, load_dataset
     from mio_rag.evaluation.mixture import check_corpus
     from mio_rag.evaluation.record import environment
@@ -104,30 +100,9 @@ def unanswerable(
         f"{dataset.name}: fitted on {model.provenance['fitted_on']} questions, measured on {count} others; "
         f"reader {model.reader}\n"
     )
-    from mio_rag.cli.show.tables import Field, print_fields
-
-    print_fields(output.console, [Field("", list(scores), "left")], _fields(list(scores.values())))
+    print_scores(output.console, "", list(scores), list(scores.values()))
     output.console.print(
         f"\nrefused above a probability of {model.threshold:.3f}; Brier score {model.provenance['brier']:.3f}"
         f" -> {out}",
         soft_wrap=True,
     )
-
-
-def _fields(scores: list[Scores]) -> list[Field]:
-    """Columns of the table."""
-    from mio_rag.cli.show.tables import Field
-
-    def percent(value: float | None) -> str:
-        return "\u2013" if value is None else f"{100 * value:.1f}"
-
-    columns: dict[str, Sequence[float | None]] = {
-        "F1": [s.f1 for s in scores],
-        "exact": [s.exact for s in scores],
-        "HasAns F1": [s.has_answer_f1 for s in scores],
-        "HasAns exact": [s.has_answer_exact for s in scores],
-        "NoAns": [s.no_answer for s in scores],
-        "refused": [s.refused for s in scores],
-        "best F1": [s.best_f1 for s in scores],
-    }
-    return [Field(title, [percent(value) for value in values]) for title, values in columns.items()]

@@ -31,6 +31,7 @@ __all__ = [
     "GeneratorSpec",
     "Include",
     "Json",
+    "Mapped",
     "MaxTokens",
     "ModeName",
     "Pool",
@@ -68,6 +69,12 @@ GeneratorSpec = Annotated[
 ]
 EmbedderName = Annotated[
     str, typer.Option("--embedder", help="minilm, tfidf, or a sentence-transformers id or folder.")
+]
+Mapped = Annotated[
+    bool,
+    typer.Option(
+        "--mapped", help="Leave vectors, texts and the lexical index on disk: less memory, slower searches."
+    ),
 ]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Maximum length of the answer, in tokens.")]
 
@@ -269,13 +276,19 @@ def check_request(question: str, budget_tokens: int, max_tokens: int = 1) -> Non
         raise InputError(problems)
 
 
-def load_index(folder: Path) -> CorpusIndex:
-    """The index in a folder; says that it is loading where that takes longer than a moment."""
+def load_index(folder: Path, mapped: bool = False) -> CorpusIndex:
+    """The index in a folder; says that it is loading where that takes longer than a moment.
+
+    Parameters
+    ----------
+    mapped : bool
+        As in `CorpusIndex.load`.
+    """
     from mio_rag.cli.progress import said_if_slow
     from mio_rag.retrieval import CorpusIndex
 
     with said_if_slow("loading the index and its embedder"):
-        return CorpusIndex.load(folder)
+        return CorpusIndex.load(folder, mapped=mapped)
 
 
 def load_embedder(name: str) -> Embedder:

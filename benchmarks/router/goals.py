@@ -1,0 +1,109 @@
+"""What was aimed at, and whether it was reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mio_rag.control.router.table import WORKED
+
+__all__ = ["goals_of"]
+
+_ACCURACY = 0.72  # published
+_SAVED = 0.5  # share of tokens against k = 5
+_LOST = 0.005  # exact match, or share of questions with all evidence
+_SETS = ("hotpotqa", "squad2")
+_FEW = 100  # questions, below which no goal is said to be met
+_DECIDING = 0.001  # seconds
+_OURS = ("price", "utility", "both")
+
+
+def goals_of(groups: Mapping[str, Any], deciding: Mapping[str, float], by: str) -> list[dict[str, str]]:
+    """Each goal with what was found: "met", "not met", or "open" where the questions are too few to tell.
+
+    The first group is that of the sets that routers learn from.
+    """
+    group = next(iter(groups.values()))
+    rows = group["rows"]
+    published = rows["published router"]
+    found = [
+        _goal(
+            f"the published accuracy of {_ACCURACY:.2f} is reached",
+            published["accuracy"] >= _ACCURACY,
+            f"{published['accuracy']:.3f} (the most frequent label {published['most_frequent_label']:.3f})",
+            group["questions"],
+        ),
+        _goal(
+            "the published router saves tokens against k = 5",
+            published["against k5"]["token_reduction"] > 0,
+            f"{published['against k5']['token_reduction']:.0%}, "
+            f"{WORKED} {_told(published['against k5'][WORKED])}",
+            group["questions"],
+        ),
+    ]
+    found += [_half(name, rows, group["sets"].get(name, 0), by) for name in _SETS if name in group["sets"]]
+    found.append(_above_rivals(rows, group["questions"]))
+    slowest = max(deciding, key=lambda kind: deciding[kind])
+    found.append(
+        _goal(
+            "deciding takes less than 1 ms",
+            deciding[slowest] < _DECIDING,
+            f"the slowest kind, {slowest}, takes {1e3 * deciding[slowest]:.3f} ms",
+            _FEW,
+        )
+    )
+    return found
+
+
+def _goal(goal: str, met: bool, found: str, questions: int) -> dict[str, str]:
+    verdict = "open" if questions < _FEW else "met" if met else "not met"
+    few = f" ({questions} questions: too few to tell)" if questions < _FEW else ""
+    return {"goal": goal, "met": verdict, "found": found + few}
+
+
+def _told(interval: Mapping[str, float]) -> str:
+    return f"{interval['mean']:+.3f} ({interval['low']:+.3f} to {interval['high']:+.3f})"
+
+
+def _half(name: str, rows: Mapping[str, Any], questions: int, by: str) -> dict[str, str]:
+    """Half of the tokens on a set at no worse quality, by our row of the best mean on these questions."""
+    measure = "exact match against k5" if by == "answers" else "against k5"
+    ours = [
+        (row, entry["sets"][name])
+        for row, entry in rows.items()
+        if entry["kind"] in _OURS
+        and entry["sets"][name]["saved"] >= _SAVED
+        and entry["sets"][name].get(measure)
+    ]
+    goal = f"{name}: half of the tokens of k = 5 at no more than .5 points less"
+    if not ours:
+        return _goal(goal, False, "none of our rows saves so much there", max(questions, _FEW))
+    best, entry = max(ours, key=lambda pair: float(pair[1][measure]["mean"]))
+    told = f"{best} saves {entry['saved']:.0%}, {_told(entry[measure])}; the best of {len(ours)} rows"
+    few = "" if questions >= _FEW else f"; {questions} questions: the interval leaves it open"
+    proven = entry[measure]["low"] >= -_LOST
+    held = entry[measure]["mean"] >= -_LOST
+    verdict = "met" if proven else "in mean" if held else "not met"
+    return {"goal": goal, "met": verdict, "found": told + few}
+
+
+def _above_rivals(rows: Mapping[str, Any], questions: int) -> dict[str, str]:
+    """Ours against the best of tiers and label routers at equal tokens or fewer."""
+    goal = "above every rival at equal tokens"
+    rivals = {k: e for k, e in rows.items() if e["kind"] in ("tier", "fixed k", "router")}
+    ours = {k: e for k, e in rows.items() if e["kind"] in _OURS and e.get("shown") is not False}
+    beaten = {
+        rival: max(
+            (
+                (entry[WORKED]["mean"] - other[WORKED]["mean"], name)
+                for name, entry in ours.items()
+                if entry["prompt_tokens"]["mean"] <= other["prompt_tokens"]["mean"]
+            ),
+            default=(-1.0, "none"),
+        )
+        for rival, other in rivals.items()
+    }
+    above = [rival for rival, (gain, _) in beaten.items() if gain > 0]
+    rest = ", ".join(rival for rival in rivals if rival not in above)
+    told = f"at no more tokens one of ours does more than {len(above)} of {len(rivals)} rivals"
+    return _goal(goal, len(above) == len(rivals), told + (f"; not than {rest}" if rest else ""), questions)

@@ -1,0 +1,106 @@
+"""Routers that are really asked, question by question, against what the table foretells."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.router.rows import COST, Group
+from mio_rag.control.router.fit import FitSettings, fit_once
+from mio_rag.control.router.settings import KEY, RouterSettings, Utility
+from mio_rag.control.router.table import Table
+from mio_rag.control.router.worked import By, row_worked
+from mio_rag.control.settings import ControlSettings
+from mio_rag.control.weights import write_weights
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.evaluation.harness import EvaluationSettings, evaluate
+from mio_rag.generation import Generator
+from mio_rag.retrieval.index import CorpusIndex
+
+__all__ = ["confirmed"]
+
+_UNBOUNDED = 1_000_000
+
+
+def confirmed(
+    learned: Table,
+    asked: Group,
+    sets: Mapping[str, tuple[Dataset, CorpusIndex]],
+    generator: Generator,
+    by: By,
+    work: Path,
+    seed: int = 0,
+    kinds: Sequence[str] = ("mlp", "utility"),
+) -> list[dict[str, Any]]:
+    """Train on a table, ask through the controller `routed`, and compare with the table of these questions.
+
+    Parameters
+    ----------
+    learned : Table
+        Of other questions; the tiers that are asked are those of `asked`.
+    sets : mapping
+        Name -> questions and index.
+    work : Path
+        Folder for routers and runs; a run resumes there.
+    kinds : sequence of str
+        They go by the question alone: what the search shows depends on the weights of relevance.
+    """
+    table = asked.ladders["published"]
+    place = {question: k for k, question in enumerate(table.outcomes.ids)}
+    found = []
+    for kind in kinds:
+        router = fit_once(learned, FitSettings(kind, "question", seed)).router
+        router = dataclasses.replace(router, tiers=table.tiers)
+        path = work / f"{kind}.safetensors"
+        work.mkdir(parents=True, exist_ok=True)
+        write_weights(router.weights(), path)
+        settings = RouterSettings(table.tiers, str(path), Utility())
+        rows = []
+        for name, (dataset, index) in sets.items():
+            here = tuple(q for q in dataset.questions if q.id in place)
+            if here:
+                folder = work / f"{kind}-{name}-{len(here)}"
+                rows += evaluate(
+                    dataclasses.replace(dataset, questions=here),
+                    index,
+                    generator,
+                    EvaluationSettings(
+                        methods=(),
+                        budgets=(_UNBOUNDED,),
+                        controllers=("routed",),
+                        control=ControlSettings(kinds={KEY: settings.to_dict()}),
+                    ),
+                    folder,
+                    resume=(folder / "run.json").is_file(),
+                ).rows
+        failed = sum(1 for row in rows if row["error"])
+        rows = [row for row in rows if not row["error"]]
+        choices = [router.choose(seen, settings.utility).place for seen in table.seen]
+        told = {
+            row["question_id"]: (place[row["question_id"]], choices[place[row["question_id"]]])
+            for row in rows
+        }
+        foretold = [table.outcomes.values[COST][told[row["question_id"]]] for row in rows]
+        worked = [table.worked[told[row["question_id"]]] for row in rows]
+        tokens = [float(row[COST]) for row in rows]
+        found.append(
+            {
+                "router": kind,
+                "questions": len(rows),
+                "failed": failed,
+                "same_tier": float(
+                    np.mean([row["tier"] == table.tiers[told[row["question_id"]][1]].name for row in rows])
+                ),
+                "same_tokens": float(np.mean([a == b for a, b in zip(tokens, foretold, strict=True)])),
+                "same_outcome": float(
+                    np.mean([row_worked(row, by) == did for row, did in zip(rows, worked, strict=True)])
+                ),
+                "tokens": float(np.mean(tokens)),
+                "tokens_foretold": float(np.mean(foretold)),
+            }
+        )
+    return found

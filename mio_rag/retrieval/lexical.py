@@ -1,0 +1,207 @@
+"""The lexical index: what BM25 gives every passage for every word, summed over the words of a question.
+
+bm25s works these scores out when an index is built. They are read and summed with numpy alone, since loading
+bm25s brings a compiler along, which takes more memory than the index of a hundred thousand passages.
+
+    data, indices, indptr.csc.index.npy    scores and passages, one column for each word
+    vocab.index.json                       word -> column
+    words.index.npy                        a hash of each word and its column, by hash: a word is found on
+                                           disk without reading all (absent in older indexes)
+    params.index.json                      number of passages, and how bm25s was set
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import require
+
+__all__ = ["STOP_WORDS", "LexicalIndex", "words_of"]
+
+#: Words that say nothing, as Lucene has them and bm25s.
+STOP_WORDS = frozenset(
+    (
+        *(
+            "a",
+            "an",
+            "and",
+            "are",
+            "as",
+            "at",
+            "be",
+            "but",
+            "by",
+            "for",
+            "if",
+            "in",
+            "into",
+            "is",
+            "it",
+            "no",
+        ),
+        *("not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this"),
+        *("to", "was", "will", "with"),
+    )
+)
+_WORD = re.compile(r"(?u)\b\w\w+\b")
+_ARRAYS = {name: f"{name}.csc.index.npy" for name in ("data", "indices", "indptr")}
+_VOCABULARY, _HASHES, _PARAMETERS = "vocab.index.json", "words.index.npy", "params.index.json"
+_HASHED = np.dtype([("hash", "<u8"), ("column", "<i4")])
+_NO_WORD = "\u2205"  # bm25s cannot index a corpus in which every word is a stop word
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, of two characters or more, in lower case, without stop words."""
+    return [word for word in _WORD.findall(text.lower()) if word not in STOP_WORDS]
+
+
+class _Columns(Protocol):
+    def get(self, word: str) -> int | None:
+        """The column of a word, None where no passage has it."""
+        ...
+
+
+class LexicalIndex:
+    """BM25 over the passages of a corpus.
+
+    Parameters
+    ----------
+    data : array, shape (k,)
+        Score of a word in a passage, column after column.
+    indices : array of int, shape (k,)
+        The passages of these scores; no passage twice in a column.
+    indptr : array of int, shape (words + 1,)
+        Where the columns begin.
+    columns : mapping of str to int
+        Word -> its column.
+    parameters : mapping
+        As bm25s writes them; ``num_docs`` is the number of passages.
+    """
+
+    def __init__(
+        self,
+        data: NDArray[np.float32],
+        indices: NDArray[Any],
+        indptr: NDArray[Any],
+        columns: _Columns,
+        parameters: Mapping[str, Any],
+        folder: Path | None = None,
+    ) -> None:
+        self._data, self._indices, self._indptr = data, indices, indptr
+        self._columns, self._parameters, self._folder = columns, dict(parameters), folder
+
+    @classmethod
+    def build(cls, texts: Sequence[str]) -> LexicalIndex:
+        """Index texts; at least one.
+
+        Raises
+        ------
+        MissingExtraError
+            Without bm25s.
+        """
+        bm25 = require("bm25s", "retrieval", "BM25 retrieval").BM25()
+        bm25.index([words_of(text) or [_NO_WORD] for text in texts], show_progress=False)
+        made = bm25.scores
+        kept = ("k1", "b", "delta", "method", "idf_method", "dtype", "int_dtype", "backend")
+        parameters = {name: getattr(bm25, name) for name in kept}
+        return cls(
+            np.asarray(made["data"], dtype=np.float32),
+            np.asarray(made["indices"]),
+            np.asarray(made["indptr"]),
+            {str(word): int(column) for word, column in bm25.vocab_dict.items()},
+            parameters | {"num_docs": int(made["num_docs"]), "version": _version()},
+        )
+
+    def __len__(self) -> int:
+        return int(self._parameters["num_docs"])
+
+    def scores(self, question: str) -> NDArray[np.float64]:
+        """The score of every passage, shape (n,), >= 0; all 0 where no passage shares a word."""
+        found = np.zeros(len(self), dtype=np.float32)
+        for word in words_of(question):
+            column = self._columns.get(word)
+            if column is not None:
+                part = slice(int(self._indptr[column]), int(self._indptr[column + 1]))
+                found[self._indices[part]] += self._data[part]
+        return found.astype(np.float64)
+
+    def save(self, folder: Path) -> None:
+        """Write the files."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, file in _ARRAYS.items():
+            np.save(folder / file, getattr(self, f"_{name}"), allow_pickle=False)
+        columns = self._columns if isinstance(self._columns, dict) else _vocabulary(self._folder)
+        text = json.dumps(columns, ensure_ascii=False)
+        (folder / _VOCABULARY).write_bytes(text.encode("utf-8", "surrogatepass"))
+        hashes = np.array([(_hash(word), column) for word, column in columns.items()], dtype=_HASHED)
+        hashes = np.sort(hashes, order="hash")
+        if (np.diff(hashes["hash"]) > 0).all():  # two words of one hash: then all are read
+            np.save(folder / _HASHES, hashes, allow_pickle=False)
+        (folder / _PARAMETERS).write_text(json.dumps(self._parameters, indent=4), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path, *, mapped: bool = False) -> LexicalIndex:
+        """Read what `save` or bm25s wrote.
+
+        Parameters
+        ----------
+        mapped : bool
+            Leave scores on disk, and words too where the folder has their hashes.
+
+        Raises
+        ------
+        OSError, ValueError, KeyError, TypeError
+            If it cannot be read, or does not fit together.
+        """
+        mode: Literal["r"] | None = "r" if mapped else None
+        data, indices, indptr = (np.load(folder / file, mmap_mode=mode) for file in _ARRAYS.values())
+        parameters = json.loads((folder / _PARAMETERS).read_text(encoding="utf-8"))
+        if len(data) != len(indices) or indptr[-1] != len(data) or int(parameters["num_docs"]) < 1:
+            raise ValueError("the parts of the lexical index do not fit together")
+        columns: _Columns
+        if mapped and (folder / _HASHES).is_file():
+            columns = _Hashed(np.load(folder / _HASHES, mmap_mode="r"))
+        else:
+            columns = _vocabulary(folder)
+        return cls(data, indices, indptr, columns, parameters, folder)
+
+
+class _Hashed:
+    """Columns by the hashes of words; a word that is not there is mistaken for one in 2^64 / words cases."""
+
+    def __init__(self, table: NDArray[Any]) -> None:
+        if table.dtype != _HASHED:
+            raise ValueError("the words of the lexical index are not those of this format")
+        self._table = table
+
+    def get(self, word: str) -> int | None:
+        hashes, wanted = self._table["hash"], np.uint64(_hash(word))
+        place = int(np.searchsorted(hashes, wanted))
+        if place == len(hashes) or hashes[place] != wanted:
+            return None
+        return int(self._table["column"][place])
+
+
+def _hash(word: str) -> int:
+    return int.from_bytes(blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def _vocabulary(folder: Path | None) -> dict[str, int]:
+    assert folder is not None
+    text = (folder / _VOCABULARY).read_bytes().decode("utf-8", "surrogatepass")
+    found: dict[str, int] = json.loads(text)
+    return found
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("bm25s")

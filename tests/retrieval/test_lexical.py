@@ -1,0 +1,75 @@
+"""The lexical index gives what bm25s gives, from memory and from disk."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mio_rag.retrieval.lexical import STOP_WORDS, LexicalIndex, words_of
+
+TEXTS = [
+    "The Arno flows through Florence, and through Pisa.",
+    "A tower in Pisa leans; the tower of Florence does not.",
+    "Ödön's naïve café \u4e2d\u6587 x 42",
+    "the and of",
+    "Florence Florence Florence",
+]
+QUESTIONS = ["Which tower leans in Pisa?", "florence Florence", "ödön 42", "the of", "nothing here", ""]
+
+
+def by_bm25s(question: str) -> np.ndarray:
+    import bm25s
+
+    made = bm25s.BM25()
+    said = bm25s.tokenize([*TEXTS, question], stopwords="en", return_ids=False, show_progress=False)
+    made.index([words or ["\u2205"] for words in said[:-1]], show_progress=False)
+    words = [word for word in said[-1] if word in made.vocab_dict]
+    return made.get_scores(words) if words else np.zeros(len(TEXTS))
+
+
+def test_words_are_those_of_bm25s() -> None:
+    import bm25s
+    from bm25s.stopwords import STOPWORDS_EN
+
+    assert frozenset(STOPWORDS_EN) == STOP_WORDS
+    texts = [*TEXTS, *QUESTIONS[:-1], "it's E=mc2, A.B.C. (under_score) don't 3.14"]
+    expected = bm25s.tokenize(texts, stopwords="en", return_ids=False, show_progress=False)
+    assert [words_of(text) for text in texts] == [list(words) for words in expected]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_scores_are_those_of_bm25s(tmp_path: Path, mapped: bool) -> None:
+    built = LexicalIndex.build(TEXTS)
+    built.save(tmp_path / "one")
+    read = LexicalIndex.load(tmp_path / "one", mapped=mapped)
+    read.save(tmp_path / "two")
+    again = LexicalIndex.load(tmp_path / "two", mapped=not mapped)
+    for question in QUESTIONS:
+        for index in (built, read, again):
+            np.testing.assert_array_equal(index.scores(question), by_bm25s(question).astype(np.float64))
+    for file in ("words.index.npy", "vocab.index.json", "data.csc.index.npy"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_folders_that_bm25s_wrote_are_read(tmp_path: Path) -> None:
+    import bm25s
+
+    made = bm25s.BM25()
+    made.index([words_of(text) or ["\u2205"] for text in TEXTS], show_progress=False)
+    made.save(str(tmp_path), show_progress=False)
+    for mapped in (False, True):  # there are no hashes: all words are read
+        found = LexicalIndex.load(tmp_path, mapped=mapped)
+        np.testing.assert_array_equal(found.scores(QUESTIONS[0]), by_bm25s(QUESTIONS[0]))
+
+
+def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    LexicalIndex.build(TEXTS).save(tmp_path)
+    params = json.loads((tmp_path / "params.index.json").read_text())
+    (tmp_path / "params.index.json").write_text(json.dumps(params | {"num_docs": 0}))
+    with pytest.raises(ValueError, match="do not fit together"):
+        LexicalIndex.load(tmp_path)
+    (tmp_path / "params.index.json").write_text(json.dumps(params))
+    np.save(tmp_path / "indices.csc.index.npy", np.zeros(1, dtype=np.int32))
+    with pytest.raises(ValueError, match="do not fit together"):
+        LexicalIndex.load(tmp_path)
