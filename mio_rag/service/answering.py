@@ -28,6 +28,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.service.pacing import Held, held_tokens
+from mio_rag.service.planning import Planned, Planning, read_nothing
 from mio_rag.service.searching import Found, Searching, Strategies
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.text import is_text
@@ -93,11 +94,13 @@ class Answering:
         `RouterSettings` as plain data: /ask answers at the tier that the router chooses.
     strategies : Strategies, optional
         By which is searched; by default for the question itself.
+    planning : Planning, optional
+        /ask answers by the workflow that the planner chooses.
 
     Raises
     ------
     InputError
-        If the router is for another embedder than the index has.
+        If the router or the planner is for another embedder than the index has.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class Answering:
         cache: AnswerCache | None = None,
         routing: Mapping[str, Any] | None = None,
         strategies: Strategies | None = None,
+        planning: Planning | None = None,
     ) -> None:
         self.cache, self._model = cache, "" if cache is None else model_of(generator)
         self.index, self.generator, self.pacer, self.rate = index, generator, pacer, rate
@@ -116,6 +120,8 @@ class Answering:
         self._routed = None if routing is None else _routed(index, routing)
         self.counter = _OneAtATime(generator)
         self.searching = None if strategies is None else Searching(strategies, index, generator, self.counter)
+        self._planning = None if planning is None else planning.kinds  # names the planner's file by its hash
+        self.planned = None if planning is None else Planned(planning, index, generator)
         self._pools: OrderedDict[tuple[str, int], Found] = OrderedDict()
         self._lock = threading.Lock()
         self._embedding, self._reading = threading.Lock(), threading.Lock()
@@ -141,6 +147,13 @@ class Answering:
                 self._pools.popitem(last=False)
         return found
 
+    def _known(self, asked: Asked, found: Found) -> tuple[Asked, Candidates]:
+        """With what ratings say of passages, where a bandit gives that a weight."""
+        if self.searching is None:
+            return asked, found.pool
+        selector, pool = self.searching.valued(asked.selector, found.pool)
+        return replace(asked, selector=selector), pool
+
     def select(self, asked: Asked) -> dict[str, Any]:
         """What POST /select returns.
 
@@ -154,7 +167,7 @@ class Answering:
             If no tokens are left.
         """
         found = self.found(asked)
-        pool = found.pool
+        asked, pool = self._known(asked, found)
         with held_tokens(self.pacer, asked.budget_tokens, _least(pool, asked.budget_tokens)) as held:
             asked = self._held_to(asked, held, asked.budget_tokens)
             made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
@@ -182,6 +195,7 @@ class Answering:
                 "price": None if self.rate is None else self.rate.token_price,
                 "model": self._model,
                 "routing": self._routing,
+                "planning": self._planning,
             }
         )
         known = self.cache.get(asked.question, scope)
@@ -209,11 +223,13 @@ class Answering:
         question = Question("question", asked.question)
         if self._routed is not None:
             return self._at_a_tier(self._routed, question, asked)
+        if self.planned is not None:
+            return self._by_plan(self.planned, asked)
         allowed = context_budget(
             self.generator, question, asked.budget_tokens, max_tokens=asked.max_tokens, error=InputError
         )
         found, around = self.found(asked), self._around(question, asked.max_tokens)
-        pool = found.pool
+        asked, pool = self._known(asked, found)
         with held_tokens(self.pacer, around + allowed, around + _least(pool, allowed)) as held:
             asked = self._held_to(asked, held, allowed, around)
             made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
@@ -254,6 +270,32 @@ class Answering:
             "prompt_tokens": spent.prompt_tokens,
             "completion_tokens": spent.completion_tokens,
             "tier": trace.tier,
+        }
+
+    def _by_plan(self, planned: Planned, asked: Asked) -> dict[str, Any]:
+        """As `ask`, by the workflow that the planner chooses."""
+        with self._embedding, self._reading, self.counter.lock:
+            found = planned.answer(
+                asked.question,
+                asked.pool,
+                _timed(asked),
+                asked.budget_tokens,
+                asked.max_tokens,
+                asked.deadline,
+            )
+        said = (
+            {"question": asked.question, **read_nothing(asked.budget_tokens)}
+            if found.selection is None
+            else _described(asked, found.selection)
+        )
+        return {
+            **said,
+            **self._dollars(found.prompt_tokens, found.completion_tokens),
+            "answer": found.text,
+            "generator": self.generator.name,
+            "prompt_tokens": found.prompt_tokens,
+            "completion_tokens": found.completion_tokens,
+            "plan": found.plan,
         }
 
     def _held_to(self, asked: Asked, held: Held, budget: int, around: int = 0) -> Asked:

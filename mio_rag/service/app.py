@@ -48,6 +48,7 @@ from mio_rag.service.messages import (
 )
 from mio_rag.service.metrics import CONTENT_TYPE_LATEST, Metrics
 from mio_rag.service.reference import render_reference
+from mio_rag.service.planning import Planning
 from mio_rag.service.searching import Strategies
 from mio_rag.text import clean
 
@@ -97,6 +98,7 @@ def create_app(
     cache: AnswerCache | None = None,
     routing: Mapping[str, Any] | None = None,
     strategies: Strategies | None = None,
+    planning: Planning | None = None,
 ) -> FastAPI:
     """The application over an index.
 
@@ -129,9 +131,11 @@ def create_app(
         router chooses, whatever budget and longest answer a request names.
     strategies : Strategies, optional
         By which is searched; with a bandit among them answers can be rated.
+    planning : Planning, optional
+        /ask answers by the workflow that its planner chooses.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
-    answering = Answering(index, generator, pacer, rate, cache, routing, strategies)
+    answering = Answering(index, generator, pacer, rate, cache, routing, strategies, planning)
     metrics = Metrics()
 
     @asynccontextmanager
@@ -149,6 +153,8 @@ def create_app(
             pacer.close()
         if answering.searching is not None:
             answering.searching.close()
+        if answering.planned is not None:
+            answering.planned.close()
 
     from mio_rag import __version__
 

@@ -21,6 +21,7 @@ from mio_rag.service.curve import read_curve
 from mio_rag.service.examples import check_examples
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits, fitted
 from mio_rag.service.pacing import Pacing
+from mio_rag.service.planning import Planning
 from mio_rag.service.searching import Strategies
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class ServiceSettings:
         `mio_rag.control.router.settings.RouterSettings` as plain data: a router chooses how much is read.
     strategies : Strategies or None
         By which is searched.
+    planning : Planning or None
+        A planner chooses a workflow for each question.
     """
 
     index: str
@@ -108,6 +111,7 @@ class ServiceSettings:
     cache: Kept | None = None
     routing: dict[str, Any] | None = None
     strategies: Strategies | None = None
+    planning: Planning | None = None
 
 
 def is_loopback(host: str) -> bool:
@@ -147,6 +151,13 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
         problems.append(
             "--strategies: neither a router nor kept answers search by them: leave out --router and --cache"
         )
+    others = (settings.pacing, settings.money, settings.routing, settings.strategies)
+    if settings.planning is not None and any(other is not None for other in others):
+        problems.append(
+            "--planner: its workflows decide themselves how is searched and how much is read, and what they ask "
+            "models is not counted by totals and prices of the service: leave out --tokens-per-day, "
+            "--tokens-per-hour, --prices, --router and --strategies"
+        )
     problems += check_examples(settings.examples, settings.limits.max_question)
     if problems:
         raise InputError(problems)
@@ -175,6 +186,7 @@ def _application(
         cache=None if settings.cache is None else settings.cache.opened(loaded[0]),
         routing=settings.routing,
         strategies=settings.strategies,
+        planning=settings.planning,
     )
 
 
@@ -203,6 +215,7 @@ def app_from_environment() -> FastAPI:
         "pacing": None if given["pacing"] is None else Pacing(**given["pacing"]),
         "cache": None if given["cache"] is None else Kept(**given["cache"]),
         "strategies": None if given["strategies"] is None else Strategies(**given["strategies"]),
+        "planning": None if given["planning"] is None else Planning(**given["planning"]),
     }
     settings = ServiceSettings(**{**given, **parts})
     return _application(settings, _loaded(settings), os.environ.get(KEY) or None)

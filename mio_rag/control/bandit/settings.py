@@ -77,6 +77,9 @@ class BanditSettings:
     weighted : bool
         Weigh strategies in the merged ranking by their expected contribution, from a tenth for the least to 1
         for the largest and for those that always run; otherwise all alike. [weighted by the estimated reward]
+    passage_memory : float
+        Weight of ratings in the relevance of passages that were read for rated answers, >= 0; 0: ratings do
+        not touch it. [0]
     neighbours : int
         Past questions whose outcomes are part of the context. [5]
     seed : int
@@ -113,6 +116,7 @@ class BanditSettings:
     window_days: float = 30.0
     holdout: float = 0.2
     weighted: bool = False
+    passage_memory: float = 0.0
     neighbours: int = 5
     seed: int = 0
 
@@ -190,6 +194,7 @@ _REAL = {
     "forget": _SHARE,
     "window_days": _POSITIVE,
     "holdout": (0.01, 0.9, "in [.01, .9]"),
+    "passage_memory": (0.0, 100.0, "in [0, 100]"),
 }
 
 
