@@ -58,8 +58,8 @@ def command(given: argparse.Namespace) -> int:
         f"{given.events} questions: choosing {last['choosing_ms']:.3f} ms, writing and learning "
         f"{last['writing_ms']:.3f} ms each in the last block; {last['megabytes']:.0f} MB held "
         f"({report['blocks'][0]['megabytes']:.0f} after the first block); "
-        f"{report['bytes_a_question']:.0f} bytes a question; opening {report['opening_seconds']:.2f} s, folding "
-        f"afresh {report['folding_ms']:.3f} ms a question; same state: {report['same_state']}"
+        f"{report['bytes_a_question']:.0f} bytes a question; opening {report['opening_seconds']:.2f} s, "
+        f"folding afresh {report['folding_ms']:.3f} ms a question; same state: {report['same_state']}"
     )
     return 0 if report["same_state"] else 1
 

@@ -50,7 +50,8 @@ def command(given: argparse.Namespace) -> int:
             report[name] = remembered(given.data, given.indexes, name, given.limit)
             for row in report[name]["rows"]:
                 print(
-                    f"{name:15} weight {row['weight']:3} wrong {row['wrong']:.0%}: recall {row['recall']:.3f}, "
+                    f"{name:15} weight {row['weight']:3} wrong {row['wrong']:.0%}: "
+                    f"recall {row['recall']:.3f}, "
                     f"{row['gain']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f})"
                 )
     except MioRagError as error:

@@ -47,8 +47,8 @@ from mio_rag.service.messages import (
     request_models,
 )
 from mio_rag.service.metrics import CONTENT_TYPE_LATEST, Metrics
-from mio_rag.service.reference import render_reference
 from mio_rag.service.planning import Planning
+from mio_rag.service.reference import render_reference
 from mio_rag.service.searching import Strategies
 from mio_rag.text import clean
 

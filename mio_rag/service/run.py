@@ -154,7 +154,7 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
     others = (settings.pacing, settings.money, settings.routing, settings.strategies)
     if settings.planning is not None and any(other is not None for other in others):
         problems.append(
-            "--planner: its workflows decide themselves how is searched and how much is read, and what they ask "
+            "--planner: its workflows decide themselves how is searched and what is read, and what they ask "
             "models is not counted by totals and prices of the service: leave out --tokens-per-day, "
             "--tokens-per-hour, --prices, --router and --strategies"
         )

@@ -72,6 +72,6 @@ def test_what_does_not_fit_is_refused_before_it_serves(demo_index: CorpusIndex, 
     check(settings, None, without_key=True)
     with pytest.raises(InputError, match="--planner: its workflows decide themselves"):
         check(replace(settings, strategies=Strategies("strategies:raw")), None, without_key=True)
-    with pytest.raises(InputError, match="alpha"):
-        file = planner(tmp_path / "p.safetensors")
-        create_app(demo_index, ScriptedGenerator(said), planning=Planning({"planner": {"file": str(file)}}))
+    planning = Planning({"planner": {"file": str(planner(tmp_path / "p.safetensors"))}})
+    with pytest.raises(InputError, match="say --alpha"):
+        create_app(demo_index, ScriptedGenerator(said), planning=planning)

@@ -147,11 +147,11 @@ def serve(
     planner: PlannerOptions,
 ) -> None:
     """Serve selections and answers over HTTP, with a web page at /."""
+    from mio_rag.control.make import check_controllers
+    from mio_rag.control.settings import ControlSettings
     from mio_rag.generation import check_generator
     from mio_rag.retrieval.index import check_index
     from mio_rag.service.curve import read_curve
-    from mio_rag.control.make import check_controllers
-    from mio_rag.control.settings import ControlSettings
     from mio_rag.service.limits import ConnectionLimits, ServiceLimits
     from mio_rag.service.pacing import make_pacing
     from mio_rag.service.planning import Planning
@@ -170,7 +170,7 @@ def serve(
             tokens.tokens_per_day or tokens.tokens_per_hour or money.prices or routing.router or strategies
         ):
             raise InputError(
-                "--planner: its workflows decide themselves how is searched and how much is read, and what they "
+                "--planner: its workflows decide themselves how is searched and what is read, and what they "
                 "ask models is not counted by totals and prices of the service: leave out --tokens-per-day, "
                 "--tokens-per-hour, --prices, --router and --strategies"
             )

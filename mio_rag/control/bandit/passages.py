@@ -2,8 +2,8 @@
 
     odds of p  ->  odds of p, times (odds that an answer with it is helpful / odds of any answer) ** weight
 
-An answer's rating counts for every passage read, in equal shares. The prior is the share of helpful answers so
-far, so that a passage that was never read, or is rated like all others, stays as it is.
+An answer's rating counts for every passage read, in equal shares. The prior is the share of helpful answers
+so far, so that a passage that was never read, or is rated like all others, stays as it is.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def remembering(
     resolved = selector.resolved(pool)
     if resolved.model is None:
         raise InputError(
-            "ratings of passages move probabilities, and these settings take relevance as it is: leave out the "
-            "memory of passages, or use a relevance model"
+            "ratings of passages move probabilities, and these settings take relevance as it is: leave out "
+            "the memory of passages, or use a relevance model"
         )
     if selector.radius or selector.uncertainty is not None or pool.radius is not None:
         raise InputError("ratings of passages and uncertain embeddings exclude each other: leave one out")

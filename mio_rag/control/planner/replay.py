@@ -1,7 +1,7 @@
 """Make the decisions of a planner's trace again, and check its books.
 
-What a planner decided follows from its file, the question, and what executors gave and cost on the way, all of
-which a trace holds. Nothing is searched for and no model is asked, but for the embedding of the question.
+What a planner decided follows from its file, the question, and what executors gave and cost on the way, all
+of which a trace holds. Nothing is searched for and no model is asked, but for the embedding of the question.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def replay(trace: PlanTrace, planner: Planner | None = None, encoder: Encoder | 
     said = (planner.method, planner.tree.mode)
     if (told["method"], told["mode"]) != said:
         raise InputError(
-            f"the trace is of a planner by {told['method']}, {told['mode']}; this one is by {said[0]}, {said[1]}"
+            f"the trace is of a planner by {told['method']}, {told['mode']}; this one is by {said[0]}, "
+            f"{said[1]}"
         )
     if planner.embedder and (encoder is None or encoder.fingerprint != planner.embedder):
         raise InputError(
