@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.control.bandit.change import PageHinkley
-from mio_rag.control.bandit.context import SLOTS, Context
+from mio_rag.control.bandit.context import SLOTS, Context, ridges
 from mio_rag.control.bandit.passages import PassageMemory
 from mio_rag.control.bandit.ridge import Ridge
 from mio_rag.control.bandit.settings import BanditSettings
@@ -74,7 +74,8 @@ class Learned:
         self.passages = PassageMemory()
 
     def _model(self) -> Ridge:
-        return Ridge(self.settings.dimensions, self.settings.ridge, self.settings.refresh)
+        how = self.settings
+        return Ridge(how.dimensions, ridges(how.dimensions, how.ridge, how.ridge_embedding), how.refresh)
 
     def add_strategy(self, name: str) -> None:
         """Begin to choose among one more, of which nothing is known."""
@@ -300,7 +301,10 @@ class Learned:
             self.places, self.past = arrays["places"], arrays["past"]
             self.models = {
                 name: Ridge.of(
-                    {k: arrays[f"model/{name}/{k}"] for k in ("matrix", "inverse", "vector", "numbers")}
+                    {
+                        part: arrays[f"model/{name}/{part}"]
+                        for part in ("matrix", "inverse", "vector", "penalty", "numbers")
+                    }
                 )
                 for name in self.strategies
             }
