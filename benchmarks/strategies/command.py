@@ -5,16 +5,22 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.files import replaced, write_json
-from benchmarks.strategies.found import find, read_found
-from benchmarks.strategies.study import report
+from benchmarks.options import numbers
+from benchmarks.strategies.found import POOL, find, read_found
+from benchmarks.strategies.live import lived_live
+from benchmarks.strategies.picture import draw
+from benchmarks.strategies.simulate import reported
+from benchmarks.strategies.study import at_pool, report
 from benchmarks.strategies.table import outcomes_of, tabulate
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.evaluation.record import environment
-from mio_rag.generation import make_generator
+from mio_rag.generation import Generator, make_generator
 
 __all__ = ["add_options", "command"]
 
@@ -33,29 +39,41 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--each", type=int, default=50, help="questions of each set (default: 50)")
     parser.add_argument("--orders", type=int, default=20, help="orders of the questions (default: 20)")
     parser.add_argument("--questions", type=int, default=2000, help="of an order (default: 2000)")
+    parser.add_argument(
+        "--pools", default=str(POOL), help="comma-separated sizes; the first is studied in full (default: 50)"
+    )
+    parser.add_argument("--live", type=int, default=0, help="new questions of each set, live (default: none)")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/strategies.json"))
 
 
 def command(given: argparse.Namespace) -> int:
     """Search, tabulate, simulate, report."""
-    found, cells = given.work / "found.jsonl", given.work / "cells.jsonl"
+    found = given.work / "found.jsonl"
     try:
         if min(given.each, given.orders, given.questions) < 1 or given.questions < 20:
             raise InputError("--each and --orders must be >= 1, --questions >= 20")
         model = given.work / "generator.txt"
         if given.generator is not None:
-            generator = make_generator(given.generator)
-            try:
+            with _generator(given.generator) as generator:
                 with replaced(model) as temporary:
                     temporary.write_text(f"{generator.name}\n", encoding="utf-8")
                 find(given.data, given.indexes, generator, found, given.each, _say)
-            finally:
-                generator.close()
         if not found.exists():
             raise InputError(f"'{found}' does not exist: give --generator to search first")
         # The budget is counted without a model, so that a table can be made again without one.
-        lines = tabulate(given.data, given.indexes, None, found, cells, _say)
+        pools = numbers("--pools", given.pools, int)
+        lines = _cells(given, found, pools[0])
         told = report(lines, given.orders, given.questions, _say)
+        told["pool"] = pools[0]
+        told["other_pools"] = {
+            str(pool): at_pool(
+                _cells(given, found, pool), max(1, given.orders // 4), max(20, given.questions // 2), _say
+            )
+            for pool in pools[1:]
+        }
+        if given.live and given.generator is not None:
+            with _generator(given.generator) as generator:
+                told["live"] = lived_live(lines, given.data, given.indexes, generator, given.live, _say)
     except MioRagError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -65,11 +83,27 @@ def command(given: argparse.Namespace) -> int:
     asked = model.read_text(encoding="utf-8").strip() if model.exists() else None
     data = {"benchmark": "strategies", "generator": asked, "found_sha256": digest, "searching": notes}
     write_json(given.out, {**data, **told, **environment()})
+    draw(told, given.out.with_suffix(".png"))
     text = _text(told)
     with replaced(given.out.with_suffix(".txt")) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
     print(text)
     return 0
+
+
+@contextmanager
+def _generator(spec: str) -> Iterator[Generator]:
+    made = make_generator(spec)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _cells(given: argparse.Namespace, found: Path, pool: int) -> list[Mapping[str, Any]]:
+    """The table at a size of the pools, without questions that settings were chosen by."""
+    name = "cells.jsonl" if pool == POOL else f"cells-{pool}.jsonl"
+    return reported(tabulate(given.data, given.indexes, None, found, given.work / name, _say, pool))
 
 
 def _searching(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -112,6 +146,15 @@ def _text(told: dict[str, Any]) -> str:
             f"{each['late_tokens']:7.1f} {each['late_utility']['mean']:7.4f}"
         )
     orders = told["orders"]
+    lines += [f"goal, {name}: {each}" for name, each in told["goals"].items()]
+    lines.append(f"worth more than ... on so many questions: {told['beaten']}")
+    lines += [
+        f"pools of {pool}: {name}: {each}"
+        for pool, other in told.get("other_pools", {}).items()
+        for name, each in {**other["goals"], "beaten": other["beaten"]}.items()
+    ]
+    if "live" in told:
+        lines.append(f"live: { {k: v for k, v in told['live'].items() if k != 'rows'} }")
     lines.append(f"regret after {last} questions, mean of {orders} orders; the rest is of the second half")
     lines += ["", f"off-policy: truth {told['off_policy']['truth']:.4f}"]
     for name, each in told["off_policy"]["estimators"].items():

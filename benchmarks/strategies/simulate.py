@@ -8,6 +8,7 @@ whoever learns from contexts.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,16 +24,29 @@ from mio_rag.control.bandit.settings import BanditSettings
 from mio_rag.control.bandit.store import Event
 from mio_rag.control.steps.strategies import STRATEGIES
 
-__all__ = ["OTHERS", "POLICIES", "PRICE", "Lived", "action_of", "live", "order_of", "utility"]
+__all__ = [
+    "OTHERS", "POLICIES", "PRICE", "Lived", "action_of", "live", "order_of", "reported", "told_of", "utility",
+]  # fmt: skip
 
 FloatArray = NDArray[np.float64]
 
 #: What a token of the model must add to the recall of the gold.
 PRICE = 1e-4
+_TUNED = 15
 OTHERS = tuple(name for name in STRATEGIES if name != BASE)
 _SETTINGS = BanditSettings(token_price=PRICE)
 POLICIES: dict[str, BanditSettings] = {
     "linucb": _SETTINGS,
+    "linucb, published constants": replace(
+        _SETTINGS,
+        alpha=1.0,
+        ridge_embedding=1.0,
+        cold_start=100,
+        cold_share=1.0,
+        explore=0.3,
+        explore_least=0.05,
+        all_every=100,
+    ),
     "thompson": replace(_SETTINGS, policy="thompson"),
     "epsilon-greedy": replace(_SETTINGS, policy="epsilon-greedy"),
     "margin rule": replace(_SETTINGS, rule="margin"),
@@ -74,6 +88,19 @@ class Lived:
     def tokens(self) -> FloatArray:
         """By question."""
         return np.array(self.rows)[:, 2]
+
+
+def reported(lines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Questions that no default of the bandit was chosen by.
+
+    Those were half of the first fifteen of every set, by a digest of their ids.
+    """
+
+    def tuned_on(line: Mapping[str, Any]) -> bool:
+        digest = hashlib.sha256(f"{line['set']}/{line['id']}".encode()).hexdigest()
+        return line.get("place", 0) < _TUNED and int(digest, 16) % 2 == 0
+
+    return [line for line in lines if not tuned_on(line)]
 
 
 def utility(cell: Mapping[str, Any]) -> float:
@@ -135,6 +162,12 @@ def _context(line: Mapping[str, Any], state: Learned) -> Context:
     vector = np.array(line["embedding"], dtype=np.float32)
     bare = context_of(line["question"], vector, 0, state.settings.dimensions)
     return bare.with_past(state.similar(bare.place))
+
+
+def told_of(line: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """What a bandit hears of strategies that ran on a question of the table."""
+    cells = line["cells"]
+    return _told(cells, cells[action_of(names)], names, gold=False) | {"last": {}}
 
 
 def _told(

@@ -61,16 +61,90 @@ def report(cells: Cells, orders: int, questions: int, say: Callable[[str], None]
         },
     }
     found["policies"] = _policies(cells, orders, questions, best, say)
+    found["beaten"] = _beaten(cells, best)
     say("off-policy estimates")
     found["off_policy"] = _estimates(cells, orders, questions)
     say("change, prior, time")
     found["change"] = _change(cells, orders, questions)
     found["prior"] = _prior(cells, orders)
     found["choosing_ms"] = _choosing(cells, questions)
+    found["goals"] = goals(found, table)
     state = Learned(POLICIES["linucb"], OTHERS)
     live(cells, order_of(range(len(cells)), questions, 0), POLICIES["linucb"], learned=state)
     found["insights"] = stats(state)["insights"]
     return found
+
+
+def at_pool(cells: Cells, orders: int, questions: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """What another size of the pools gives: sets of strategies, and the policies on fewer orders."""
+    table = outcomes_of(cells)
+    best = table.actions[table.best_fixed("gold_recall", _PRICES)]
+    told = {
+        "questions": len(cells),
+        "orders": orders,
+        "questions_of_an_order": questions,
+        "actions": {k: v for k, v in _actions(table).items() if k in (*_SHOWN, best)},
+        "best_fixed": best,
+        "oracle": _chosen(table, table.oracle("gold_recall", _PRICES)),
+        "beaten": _beaten(cells, best),
+        "policies": _policies(cells, orders, questions, best, say),
+    }
+    told["goals"] = goals(told, table)
+    return told
+
+
+def _beaten(cells: Cells, best: str) -> dict[str, Any]:
+    """How rarely anything is worth more than the question alone, or than the best set for all."""
+    told = {}
+    for name in dict.fromkeys((BASE, best)):
+        gains = np.array(
+            [max(map(utility, line["cells"].values())) - utility(line["cells"][name]) for line in cells]
+        )
+        told[name] = {
+            "questions": int((gains > 1e-9).sum()),
+            "by_more_than_a_tenth": int((gains > 0.1).sum()),
+            "mean": float(gains.mean()),
+        }
+    return told
+
+
+def goals(found: Mapping[str, Any], table: Any) -> dict[str, Any]:
+    """The goals, each with the numbers that it was judged by."""
+    policies, last = found["policies"], str(found["questions_of_an_order"])
+    ours, uniform, everyone = (policies[n] for n in ("linucb", "uniform", f"fixed: {action_of(STRATEGIES)}"))
+    hindsight = f"fixed: best fixed in hindsight ({found['best_fixed']})"
+    told: dict[str, Any] = {}
+    for name in ("regret", "regret_to_best_fixed"):
+        share = ours[name][last]["mean"] / uniform[name][last]["mean"]
+        told[name] = {
+            "share_of_uniform": share,
+            "least_of_any_fixed": policies[hindsight][name][last]["mean"] / uniform[name][last]["mean"],
+            "not_above": [
+                rival
+                for rival, each in policies.items()
+                if rival != "linucb" and each[name][last]["mean"] <= ours[name][last]["mean"]
+            ],
+            "reached": bool(share <= 1 / 3),
+        }
+    spent = ours["late_tokens"]
+    at_cost = table.fixed_at("gold_recall", "tokens", spent)
+    told["evidence_at_equal_cost"] = {
+        "recall": ours["late_recall"],
+        "tokens": spent,
+        "fixed_mixture": at_cost,
+        "oracle_margin": found["oracle"]["gold_recall"] - at_cost,
+        "reached": bool(ours["late_recall"] > at_cost),
+    }
+    told["share_of_all"] = {
+        "cost": spent / everyone["late_tokens"],
+        "recall": ours["late_recall"] / everyone["late_recall"],
+    }
+    told["share_of_all"]["reached"] = bool(
+        told["share_of_all"]["cost"] <= 0.4 and told["share_of_all"]["recall"] >= 0.99
+    )
+    if "choosing_ms" in found:
+        told["choosing_ms"] = {**found["choosing_ms"], "reached": bool(found["choosing_ms"]["median"] < 1)}
+    return told
 
 
 _SHOWN = (*STRATEGIES, *(action_of([BASE, n]) for n in OTHERS), action_of(STRATEGIES))
@@ -122,14 +196,17 @@ def _policies(
         f"best fixed in hindsight ({best})": best,
     }
     oracle = [max(utility(c) for c in line["cells"].values()) for line in cells]
+    rival = [utility(line["cells"][best]) for line in cells]
     told: dict[str, Any] = {}
     for name, settings in POLICIES.items():
         say(f"policy {name}")
-        told[name] = _summed([live(cells, o, settings, seed=s) for s, o in enumerate(drawn)], drawn, oracle)
+        lived = [live(cells, o, settings, seed=s) for s, o in enumerate(drawn)]
+        told[name] = _summed(lived, drawn, oracle, rival)
     say("policy linucb, told the gold")
     told["linucb, told the gold"] = _summed(
-        [live(cells, o, POLICIES["linucb"], seed=s, gold=True) for s, o in enumerate(drawn)], drawn, oracle
-    )
+        [live(cells, o, POLICIES["linucb"], seed=s, gold=True) for s, o in enumerate(drawn)],
+        drawn, oracle, rival,
+    )  # fmt: skip
     for name, action in fixed.items():
         lived = []
         for order in drawn:
@@ -139,20 +216,26 @@ def _policies(
                 one.rows.append((utility(cell), cell["gold_recall"], cell["tokens"]))
                 one.actions.append(action)
             lived.append(one)
-        told[f"fixed: {name}"] = _summed(lived, drawn, oracle)
+        told[f"fixed: {name}"] = _summed(lived, drawn, oracle, rival)
     return told
 
 
 def _summed(
-    lived: Sequence[Lived], orders: Sequence[Sequence[int]], oracle: Sequence[float]
+    lived: Sequence[Lived], orders: Sequence[Sequence[int]], oracle: Sequence[float], rival: Sequence[float]
 ) -> dict[str, Any]:
-    regret = np.array(
-        [
-            np.cumsum(np.array([oracle[i] for i in o]) - one.earned)
-            for one, o in zip(lived, orders, strict=True)
-        ]
+    regret, behind = (
+        np.array(
+            [
+                np.cumsum(np.array([worth[i] for i in o]) - one.earned)
+                for one, o in zip(lived, orders, strict=True)
+            ]
+        )
+        for worth in (oracle, rival)
     )
     n = regret.shape[1]
+    every = max(1, n // 40)
+    hyde = np.mean([["hyde" in a.split("+") for a in one.actions] for one in lived], axis=0)
+    block = max(1, min(50, n // 4))
     points = sorted({min(n, p) for p in (50, 100, 200, 300, 500, 1000, 1500, 2000)})
     late = slice(n // 2, n)
     shares = {
@@ -161,14 +244,22 @@ def _summed(
     }
     return {
         "regret": {str(p): _interval(regret[:, p - 1]) for p in points},
+        "regret_to_best_fixed": {str(p): _interval(behind[:, p - 1]) for p in points},
+        "curve": {
+            "questions": list(range(every, n + 1, every)),
+            "regret": regret.mean(axis=0)[every - 1 :: every].round(4).tolist(),
+            "regret_to_best_fixed": behind.mean(axis=0)[every - 1 :: every].round(4).tolist(),
+        },
+        "hyde_share": {
+            "questions_a_block": block,
+            "share": [float(hyde[k : k + block].mean()) for k in range(0, n - block + 1, block)],
+        },
         "late_utility": _interval(np.array([one.earned[late].mean() for one in lived])),
         "late_recall": float(np.mean([one.recall[late].mean() for one in lived])),
         "late_tokens": float(np.mean([one.tokens[late].mean() for one in lived])),
         "late_share": shares,
         "changes_found": int(sum(len(one.changes) for one in lived)),
-        "hyde_share_after_200": float(
-            np.mean([["hyde" in a.split("+") for a in one.actions[min(200, n - 1) :]] for one in lived])
-        ),
+        "hyde_share_after_200": float(hyde[min(200, n - 1) :].mean()),
     }
 
 

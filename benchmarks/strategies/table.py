@@ -57,7 +57,13 @@ def every_action() -> list[str]:
 
 
 def tabulate(
-    data: Path, indexes: Path, counter: Generator | None, found: Path, out: Path, say: Callable[[str], None]
+    data: Path,
+    indexes: Path,
+    counter: Generator | None,
+    found: Path,
+    out: Path,
+    say: Callable[[str], None],
+    pool: int = POOL,
 ) -> list[dict[str, Any]]:
     """Cells of all questions that have been searched for; those in the file stay.
 
@@ -65,19 +71,24 @@ def tabulate(
     ----------
     counter : Generator or None
         Whose tokens the budget counts.
+    pool : int
+        Passages of a pool.
     """
     done = {(row["set"], row["id"]) for row in read_found(out)} if out.exists() else set()
     rows = [row for row in read_found(found) if (row["set"], row["id"]) not in done]
     for name in dict.fromkeys(row["set"] for row in rows):
         index = CorpusIndex.load(indexes / f"{name}-minilm")
-        retriever = Retriever(index, pool=POOL, counter=counter)
-        questions = {q.id: q for q in asked(data, name)}
+        retriever = Retriever(index, pool=pool, counter=counter)
+        order = asked(data, name)
+        questions = {q.id: q for q in order}
+        places = {q.id: place for place, q in enumerate(order)}
         for row in (r for r in rows if r["set"] == name):
             question = questions[row["id"]]
             embedding = index.embedder.encode([question.text])[0]
             line = {
                 "set": name,
                 "id": question.id,
+                "place": places[question.id],
                 "question": question.text,
                 "embedding": [round(float(v), 6) for v in embedding],
                 "cells": {a: _cell(question, retriever, row["strategies"], a) for a in every_action()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mio_rag.control.costs import Call, Costs
 from mio_rag.errors import InputError, MioRagError
@@ -117,6 +117,14 @@ class Meter:
         calls = self.costs.calls[self._told :]
         self._told += len(calls)
         return calls
+
+    def beside(self) -> Meter:
+        """A meter with books of its own, for what runs side by side with others under the same limits."""
+        left = max(0, self.limits.tokens - self.tokens - self._reserve)
+        return Meter(self.generator, replace(self.limits, tokens=max(1, left)), 0, self._replies)
+
+    def joined(self) -> None:
+        """Say that what those beside spent is in these books now."""
 
     def check(self) -> None:
         """Raise `LimitReached` if no further action may begin."""

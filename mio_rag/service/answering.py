@@ -31,6 +31,7 @@ from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.service.governed import Governed, told
 from mio_rag.service.pacing import Held, held_tokens
+from mio_rag.service.planning import Planned, Planning, read_nothing
 from mio_rag.service.searching import Found, Searching, Strategies
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.text import is_text
@@ -100,12 +101,14 @@ class Answering:
         Preset or file: /ask answers as the policy decides.
     refusing : Refusal, optional
         When /ask says that the passages do not answer: the answer is then blank, and what was said beside it.
+    planning : Planning, optional
+        /ask answers by the workflow that the planner chooses.
 
     Raises
     ------
     InputError
-        If the router, or what the policy has learned, is for another embedder than the index has, the refusal
-        model for another embedder or reader, or a refusal model is given beside a router or a policy.
+        If the router, the planner, or what the policy has learned is for another embedder than the index has,
+        the refusal model for another embedder or reader, or two of them exclude each other.
     """
 
     def __init__(
@@ -119,9 +122,10 @@ class Answering:
         strategies: Strategies | None = None,
         policy: str | None = None,
         refusing: Refusal | None = None,
+        planning: Planning | None = None,
     ) -> None:
         if refusing is not None:
-            for name, given in (("router", routing), ("policy", policy)):
+            for name, given in (("router", routing), ("policy", policy), ("planner", planning)):
                 if given is not None:
                     raise InputError(f"a refusal model and a {name} exclude each other: leave one of them out")
             refusing.check_fits(index.embedder.fingerprint, generator.name)
@@ -133,6 +137,8 @@ class Answering:
         self.governed = None if policy is None else Governed(policy, index, generator)
         self.counter = _OneAtATime(generator)
         self.searching = None if strategies is None else Searching(strategies, index, generator, self.counter)
+        self._planning = None if planning is None else planning.kinds  # names the planner's file by its hash
+        self.planned = None if planning is None else Planned(planning, index, generator)
         self._pools: OrderedDict[tuple[str, int], Found] = OrderedDict()
         self._lock = threading.Lock()
         self._embedding, self._reading = threading.Lock(), threading.Lock()
@@ -158,6 +164,13 @@ class Answering:
                 self._pools.popitem(last=False)
         return found
 
+    def _known(self, asked: Asked, found: Found) -> tuple[Asked, Candidates]:
+        """With what ratings say of passages, where a bandit gives that a weight."""
+        if self.searching is None:
+            return asked, found.pool
+        selector, pool = self.searching.valued(asked.selector, found.pool)
+        return replace(asked, selector=selector), pool
+
     def select(self, asked: Asked) -> dict[str, Any]:
         """What POST /select returns.
 
@@ -171,7 +184,7 @@ class Answering:
             If no tokens are left.
         """
         found = self.found(asked)
-        pool = found.pool
+        asked, pool = self._known(asked, found)
         with held_tokens(self.pacer, asked.budget_tokens, _least(pool, asked.budget_tokens)) as held:
             asked = self._held_to(asked, held, asked.budget_tokens)
             made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
@@ -200,6 +213,7 @@ class Answering:
                 "model": self._model,
                 "routing": self._routing,
                 "refusal": None if self._refusing is None else self._refusing.digest,
+                "planning": self._planning,
             }
         )
         known = self.cache.get(asked.question, scope)
@@ -229,11 +243,13 @@ class Answering:
             return self._at_a_tier(self._routed, question, asked)
         if self.governed is not None:
             return self._by_policy(self.governed, question, asked)
+        if self.planned is not None:
+            return self._by_plan(self.planned, asked)
         allowed = context_budget(
             self.generator, question, asked.budget_tokens, max_tokens=asked.max_tokens, error=InputError
         )
         found, around = self.found(asked), self._around(question, asked.max_tokens)
-        pool = found.pool
+        asked, pool = self._known(asked, found)
         with held_tokens(self.pacer, around + allowed, around + _least(pool, allowed)) as held:
             asked = self._held_to(asked, held, allowed, around)
             made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
@@ -301,6 +317,32 @@ class Answering:
             "prompt_tokens": spent.prompt_tokens,
             "completion_tokens": spent.completion_tokens,
             "policy": told(trace, str(trace.settings["sha256"])),
+        }
+
+    def _by_plan(self, planned: Planned, asked: Asked) -> dict[str, Any]:
+        """As `ask`, by the workflow that the planner chooses."""
+        with self._embedding, self._reading, self.counter.lock:
+            found = planned.answer(
+                asked.question,
+                asked.pool,
+                _timed(asked),
+                asked.budget_tokens,
+                asked.max_tokens,
+                asked.deadline,
+            )
+        said = (
+            {"question": asked.question, **read_nothing(asked.budget_tokens)}
+            if found.selection is None
+            else _described(asked, found.selection)
+        )
+        return {
+            **said,
+            **self._dollars(found.prompt_tokens, found.completion_tokens),
+            "answer": found.text,
+            "generator": self.generator.name,
+            "prompt_tokens": found.prompt_tokens,
+            "completion_tokens": found.completion_tokens,
+            "plan": found.plan,
         }
 
     def _held_to(self, asked: Asked, held: Held, budget: int, around: int = 0) -> Asked:

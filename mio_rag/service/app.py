@@ -50,6 +50,7 @@ from mio_rag.service.messages import (
     request_models,
 )
 from mio_rag.service.metrics import CONTENT_TYPE_LATEST, Metrics
+from mio_rag.service.planning import Planning
 from mio_rag.service.reference import render_reference
 from mio_rag.service.searching import Strategies
 from mio_rag.text import clean
@@ -102,6 +103,7 @@ def create_app(
     strategies: Strategies | None = None,
     policy: str | None = None,
     refusing: Refusal | None = None,
+    planning: Planning | None = None,
 ) -> FastAPI:
     """The application over an index.
 
@@ -139,9 +141,13 @@ def create_app(
         taken over while the service runs.
     refusing : Refusal, optional
         When /ask says that the passages do not answer.
+    planning : Planning, optional
+        /ask answers by the workflow that its planner chooses.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
-    answering = Answering(index, generator, pacer, rate, cache, routing, strategies, policy, refusing)
+    answering = Answering(
+        index, generator, pacer, rate, cache, routing, strategies, policy, refusing, planning
+    )
     metrics = Metrics()
 
     @asynccontextmanager
@@ -161,6 +167,8 @@ def create_app(
             answering.searching.close()
         if answering.governed is not None:
             answering.governed.close()
+        if answering.planned is not None:
+            answering.planned.close()
 
     from mio_rag import __version__
 

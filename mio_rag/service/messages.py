@@ -315,6 +315,26 @@ class Refused(_Response):
     refused: bool
 
 
+class PlanStep(_Response):
+    """One executor of a workflow."""
+
+    node: str = Field(description="its path in the workflow")
+    executor: str
+    gave: str
+    note: str
+    tokens: int = Field(description="with everything inside it")
+    dropped: str | None = Field(description="why nothing of it was used")
+
+
+class Plan(_Response):
+    """The workflow that a planner chose, and what came of it."""
+
+    workflow: str
+    worth: dict[str, float] = Field(description="what the planner saw in the workflows to choose from")
+    fallback: str | None = Field(description="why the workflow itself gave no answer, where it gave none")
+    steps: list[PlanStep]
+
+
 class Answered(Selected):
     """An answer and what it was read from."""
 
@@ -329,6 +349,7 @@ class Answered(Selected):
     )
     tier: str | None = Field(None, description="at which it was answered, where a router chooses")
     policy: PolicyTold | None = Field(None, description="where a policy decides")
+    plan: Plan | None = Field(None, description="how it was answered, where a planner chooses")
 
 
 class Examples(_Response):

@@ -22,6 +22,7 @@ from mio_rag.service.curve import read_curve
 from mio_rag.service.examples import check_examples
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits, fitted
 from mio_rag.service.pacing import Pacing
+from mio_rag.service.planning import Planning
 from mio_rag.service.searching import Strategies
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ class ServiceSettings:
         Vectors, texts and the lexical index stay on disk.
     refusal : str or None
         File of a refusal model.
+    planning : Planning or None
+        A planner chooses a workflow for each question.
     """
 
     index: str
@@ -118,6 +121,7 @@ class ServiceSettings:
     policy: str | None = None
     mapped: bool = False
     refusal: str | None = None
+    planning: Planning | None = None
 
 
 def is_loopback(host: str) -> bool:
@@ -159,9 +163,17 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
         )
     if settings.policy is not None:
         problems += _policy_problems(settings, settings.policy)
-    for name, given in (("router", settings.routing), ("policy", settings.policy)):
+    deciding = {"router": settings.routing, "policy": settings.policy, "planner": settings.planning}
+    for name, given in deciding.items():
         if settings.refusal is not None and given is not None:
             problems.append(f"--refusal and --{name} exclude each other: leave one of them out")
+    others = (settings.pacing, settings.money, settings.routing, settings.strategies)
+    if settings.planning is not None and any(other is not None for other in others):
+        problems.append(
+            "--planner: its workflows decide themselves how is searched and what is read, and what they ask "
+            "models is not counted by totals and prices of the service: leave out --tokens-per-day, "
+            "--tokens-per-hour, --prices, --router and --strategies"
+        )
     problems += check_examples(settings.examples, settings.limits.max_question)
     if problems:
         raise InputError(problems)
@@ -172,6 +184,7 @@ def _policy_problems(settings: ServiceSettings, policy: str) -> list[str]:
 
     options = {
         "--router": settings.routing,
+        "--planner": settings.planning,
         "--strategies": settings.strategies,
         "--tokens-per-day or --tokens-per-hour": settings.pacing,
         "--prices": settings.money,
@@ -213,6 +226,7 @@ def _application(
         strategies=settings.strategies,
         policy=settings.policy,
         refusing=None if settings.refusal is None else Refusal.load(settings.refusal),
+        planning=settings.planning,
     )
 
 
@@ -241,6 +255,7 @@ def app_from_environment() -> FastAPI:
         "pacing": None if given["pacing"] is None else Pacing(**given["pacing"]),
         "cache": None if given["cache"] is None else Kept(**given["cache"]),
         "strategies": None if given["strategies"] is None else Strategies(**given["strategies"]),
+        "planning": None if given["planning"] is None else Planning(**given["planning"]),
     }
     settings = ServiceSettings(**{**given, **parts})
     return _application(settings, _loaded(settings), os.environ.get(KEY) or None)

@@ -101,6 +101,10 @@ class Searching:
                 return Found(retriever.retrieve(question))
         return Found(travelled.searched.pool, _said(travelled))
 
+    def valued(self, selector: Selector, pool: Candidates) -> tuple[Selector, Candidates]:
+        """Selector and pool with what ratings say of passages, where a bandit gives that a weight."""
+        return self._road.chooser.valued(selector, pool)
+
     def rate(self, identity: str, helpful: bool) -> bool:
         """Take in a rating; False where the question was rated before.
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks.strategies.command import _text
-from benchmarks.strategies.simulate import OTHERS, POLICIES, PRICE, live, order_of
+from benchmarks.strategies.picture import draw
+from benchmarks.strategies.simulate import OTHERS, POLICIES, PRICE, live, order_of, reported, told_of
 from benchmarks.strategies.study import report
 from benchmarks.strategies.table import BASE, every_action, outcomes_of
 from mio_rag.control.outcomes import read_outcomes
@@ -68,9 +69,32 @@ def test_the_report_holds_what_is_known(cells: list[dict[str, Any]], tmp_path: P
     assert regret["fixed: hyde"] == pytest.approx(0, abs=1e-9)
     assert regret["fixed: raw"] == pytest.approx(120 * (0.5 - PRICE * 100))
     assert regret["linucb"] < regret["uniform"] < regret["fixed: raw"]
+    behind = {name: each["regret_to_best_fixed"]["120"]["mean"] for name, each in told["policies"].items()}
+    assert behind["fixed: best fixed in hindsight (hyde)"] == pytest.approx(0, abs=1e-9)
+    assert behind["linucb"] == pytest.approx(regret["linucb"])  # here one set is the best of every question
+    assert told["beaten"]["raw"]["questions"] == 12
+    assert told["beaten"]["hyde"]["questions"] == 0
+    goal = told["goals"]["regret"]
+    assert goal["share_of_uniform"] == pytest.approx(regret["linucb"] / regret["uniform"])
+    assert "fixed: hyde" in goal["not_above"]
+    draw(told, tmp_path / "p.png")
+    assert (tmp_path / "p.png").stat().st_size > 10_000
     assert "off-policy: truth" in _text(told)
     table = outcomes_of(cells)
     table.write(tmp_path / "o.parquet")
     assert read_outcomes(tmp_path / "o.parquet").actions == tuple(every_action())
     assert len(every_action()) == 31
     assert BASE not in OTHERS
+
+
+def test_nothing_is_reported_on_what_settings_were_chosen_by(cells: list[dict[str, Any]]) -> None:
+    early = [{**line, "place": 3} for line in cells]
+    late = [{**line, "place": 20} for line in cells]
+    assert 0 < len(reported(early)) < len(early)
+    assert reported(late) == late
+
+
+def test_what_a_bandit_hears_of_the_table(cells: list[dict[str, Any]]) -> None:
+    told = told_of(cells[0], ("raw", "hyde", "grounded"))
+    assert told["own"] == {"hyde": 0.5, "grounded": 0.0}
+    assert told["tokens"] == {"raw": 0, "hyde": 100, "grounded": 100}

@@ -17,7 +17,7 @@ Truth = Callable[[str, np.ndarray], dict[str, float]]
 
 
 def strategist(path: Path, possible: tuple[str, ...] = STRATEGIES, **settings: Any) -> Strategist:
-    given = {"dimensions": 40, "cold_start": 5, "token_price": 0.001} | settings
+    given = {"dimensions": 40, "cold_start": 5, "cold_share": 1.0, "token_price": 0.001} | settings
     return Strategist(path, possible, BanditSettings(**given), EMBEDDER)
 
 

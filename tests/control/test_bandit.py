@@ -129,6 +129,26 @@ def test_all_run_on_every_hundredth_question_and_not_at_once(tmp_path: Path) -> 
     assert set(modes[3:12]) == {"exploit"}
 
 
+def test_a_start_may_run_each_with_a_probability_that_is_logged(tmp_path: Path) -> None:
+    bandit = strategist(tmp_path / "s.sqlite", cold_start=60, cold_share=0.25)
+    choices = lived(bandit, 60, GOOD_BAD)
+    assert {choice.about["mode"] for choice in choices} == {"cold"}
+    ran = np.mean([[name in choice.strategies for name in GOOD_BAD] for choice in choices])
+    assert 0.15 < ran < 0.35
+    for choice in choices:
+        inside = len(choice.strategies) - 1
+        assert choice.about["propensity"] == pytest.approx(0.25**inside * 0.75 ** (3 - inside))
+
+
+def test_drawing_at_random_prunes_nobody(tmp_path: Path) -> None:
+    bandit = strategist(tmp_path / "s.sqlite", policy="uniform", prune_after=5)
+    lived(bandit, 60, dict.fromkeys(GOOD_BAD, 0.0))
+    assert bandit.learned.pruned("who").all()
+    found, _, about = mixtures(bandit)
+    assert found.each.tolist() == [0.5, 0.5, 0.5]
+    assert about["propensity"] == pytest.approx(1 / 8)
+
+
 def test_what_is_learned_does_not_depend_on_the_machine(tmp_path: Path) -> None:
     states = []
     for name, slow in (("quick", 0.1), ("slow", 60.0)):
@@ -150,7 +170,7 @@ def test_what_is_learned_does_not_depend_on_the_machine(tmp_path: Path) -> None:
 
 
 def test_exploration_falls_to_its_least_and_doubles_where_little_is_known() -> None:
-    how = BanditSettings()
+    how = BanditSettings(explore=0.3, explore_least=0.05)
     assert how.share_exploring(0, 1.0) == 0.3
     assert how.share_exploring(10, 1.0) == pytest.approx(0.3 * 0.99**10)
     assert how.share_exploring(10_000, 1.0) == 0.05

@@ -290,3 +290,39 @@ def evaluate_command(
         return
     output.console.print(f"{len(places)} questions; a cost of 1 is {found.unit:.4g} {found.cost}")
     print_points(output.console, points)
+
+
+@plan_app.command("replay")
+def replay_command(
+    traces: Annotated[Path, typer.Argument(help="Traces that ask --trace or evaluate wrote.")],
+    planner: Annotated[
+        Path | None, typer.Option("--planner", help="Who decided; without it only the books are checked.")
+    ] = None,
+    embedder: Annotated[
+        str,
+        typer.Option("--embedder", help="As for index; or hidden:FILE.gguf: its last hidden state."),
+    ] = "minilm",
+    index: Annotated[
+        Path | None, typer.Option("--index", help="Instead of --embedder: an index, whose embedder is taken.")
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Make the decisions of traces again, without a model; status 1 where something comes out differently."""
+    from mio_rag.control.planner.policy import read_planner
+    from mio_rag.control.planner.replay import replay
+    from mio_rag.control.planner.trace import PlanTrace
+    from mio_rag.control.trace import read_traces
+
+    output = open_output(json_output)
+    found = None if planner is None else read_planner(planner)
+    given = read_traces(traces, PlanTrace)
+    encoder = _embedder(embedder, index) if found is not None and found.embedder else None
+    wrong = {trace.question_id: problems for trace in given if (problems := replay(trace, found, encoder))}
+    if json_output:
+        output.json({"traces": len(given), "wrong": wrong})
+    else:
+        for name, problems in wrong.items():
+            output.console.print(f"{name}: {'; '.join(problems)}", soft_wrap=True, markup=False)
+        output.console.print(f"{len(given)} traces, {len(wrong)} of which come out differently")
+    if wrong:
+        raise typer.Exit(1)

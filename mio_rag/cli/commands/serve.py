@@ -16,6 +16,7 @@ from mio_rag.cli.options.refusal import RefusalFile, read_refusal
 from mio_rag.cli.options.router import RouterOptions
 from mio_rag.cli.options.shared import GeneratorSpec, Mapped, spread
 from mio_rag.cli.options.strategies import StrategyChoice
+from mio_rag.cli.options.workflow import PlannerOptions
 from mio_rag.cli.output import open_output
 from mio_rag.errors import InputError, collect
 
@@ -173,14 +174,18 @@ def serve(
     caching: CacheOptions,
     routing: RouterOptions,
     search: StrategyChoice,
+    planner: PlannerOptions,
     policy: PolicyOption = None,
 ) -> None:
     """Serve selections and answers over HTTP, with a web page at /."""
+    from mio_rag.control.make import check_controllers
+    from mio_rag.control.settings import ControlSettings
     from mio_rag.generation import check_generator
     from mio_rag.retrieval.index import check_index
     from mio_rag.service.curve import HOW, curve_beside, read_curve
     from mio_rag.service.limits import ConnectionLimits, ServiceLimits
     from mio_rag.service.pacing import make_pacing
+    from mio_rag.service.planning import Planning
     from mio_rag.service.run import Kept, ServiceSettings, check, read_key
     from mio_rag.service.run import serve as run
     from mio_rag.service.searching import Strategies
@@ -194,6 +199,14 @@ def serve(
         where = ServiceSettings(
             str(index), generator, host, port, workers, examples=examples, policy=_policy_file(policy)
         )
+        if planner.planner is not None and (
+            tokens.tokens_per_day or tokens.tokens_per_hour or money.prices or routing.router or strategies
+        ):
+            raise InputError(
+                "--planner: its workflows decide themselves how is searched and what is read, and what they "
+                "ask models is not counted by totals and prices of the service: leave out --tokens-per-day, "
+                "--tokens-per-hour, --prices, --router and --strategies"
+            )
         if strategies is not None and (tokens.tokens_per_day or tokens.tokens_per_hour or money.prices):
             raise InputError(
                 "--strategies: what they ask the model is not counted by --tokens-per-day, "
@@ -208,7 +221,15 @@ def serve(
             return None
         return routing.settings().to_dict()
 
-    bounds, connections, key, pacing, prices, keeping, chooser, *_ = collect(
+    def planned() -> Planning | None:
+        """The planner; its options say what is wrong with them also where there is none."""
+        kinds = planner.kinds(["planner"] if planner.planner is not None else [])
+        if planner.planner is None:
+            return None
+        check_controllers(["planner"], ControlSettings(kinds=kinds), closed_book=False)
+        return Planning(kinds)
+
+    bounds, connections, key, pacing, prices, keeping, chooser, planning, *_ = collect(
         lambda: ServiceLimits(**vars(limits)),
         lambda: ConnectionLimits(**{k: v for k, v in vars(clients).items() if v is not None}),
         checked,
@@ -224,6 +245,7 @@ def serve(
         lambda: money.money(),
         caching.checked,
         routed,
+        planned,
         lambda: check_index(index),
         lambda: check_generator(generator),
         lambda: None if curve is None else read_curve(curve),
@@ -250,6 +272,7 @@ def serve(
         _policy_file(policy),
         mapped,
         None if refusal is None else str(refusal.resolve()),
+        planning,
     )
     shown = f"[{host}]" if ":" in host else host
 

@@ -42,6 +42,13 @@ class StrategyChoice:
             "[0.0001]",
         ),
     ] = None
+    strategy_memory: Annotated[
+        float | None,
+        typer.Option(
+            "--strategy-memory",
+            help="With bandit: how much ratings of answers move the relevance of passages read for them. [0]",
+        ),
+    ] = None
     strategy_deadline: Annotated[
         float | None,
         typer.Option("--strategy-deadline", help="Seconds after which a strategy is left out. [30]"),
@@ -63,6 +70,7 @@ class StrategyChoice:
         """Settings for `ControlSettings.kinds`; nothing where nothing is said."""
         search = {} if self.strategy_deadline is None else {"deadline_seconds": self.strategy_deadline}
         bandit = {} if self.strategy_price is None else {"token_price": self.strategy_price}
+        bandit |= {} if self.strategy_memory is None else {"passage_memory": self.strategy_memory}
         state = {} if self.strategy_state is None else {"state": str(self.strategy_state)}
         given = {**state, **({"search": search} if search else {}), **({"bandit": bandit} if bandit else {})}
         return {"strategies": given} if given else {}

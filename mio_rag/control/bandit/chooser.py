@@ -13,6 +13,7 @@ from mio_rag.control.steps.search import Searched
 from mio_rag.control.steps.strategies import check_strategies
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
+from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
 
 __all__ = ["Choice", "Chooser", "Fixed", "Seen"]
@@ -97,6 +98,10 @@ class Chooser(Protocol):
         """Take in what came of it; to be called once for a choice."""
         ...
 
+    def valued(self, selector: Selector, pool: Candidates) -> tuple[Selector, Candidates]:
+        """Selector and pool with what it knows of passages; as they are where it knows nothing."""
+        ...
+
 
 @dataclass(frozen=True)
 class Fixed:
@@ -128,3 +133,7 @@ class Fixed:
 
     def learn(self, choice: Choice, seen: Seen) -> None:
         """Nothing."""
+
+    def valued(self, selector: Selector, pool: Candidates) -> tuple[Selector, Candidates]:
+        """As they are."""
+        return selector, pool

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SLOTS", "TYPES", "Context", "context_of", "question_type"]
+__all__ = ["SLOTS", "TYPES", "Context", "context_of", "question_type", "ridges"]
 
 FloatArray = NDArray[np.float64]
 
@@ -152,6 +152,12 @@ def context_of(text: str, embedding: NDArray[np.float32], known_names: int, dime
     reduced = _projection(embedding.size, rest) @ embedding.astype(np.float64)
     x = np.concatenate([shown, types, np.zeros(SLOTS), reduced])
     return Context(x.astype(np.float32).astype(np.float64), kind)
+
+
+def ridges(dimensions: int, shown: float, rest: float) -> FloatArray:
+    """Penalties of a context's dimensions: those that words show, type included, and the others."""
+    first = _SHOWN + len(TYPES)
+    return np.concatenate([np.full(first, float(shown)), np.full(dimensions - first, float(rest))])
 
 
 @lru_cache(maxsize=8)

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.control.bandit.change import PageHinkley
-from mio_rag.control.bandit.context import SLOTS, Context
+from mio_rag.control.bandit.context import SLOTS, Context, ridges
+from mio_rag.control.bandit.passages import PassageMemory
 from mio_rag.control.bandit.ridge import Ridge
 from mio_rag.control.bandit.settings import BanditSettings
 from mio_rag.control.bandit.store import Event
@@ -70,9 +71,11 @@ class Learned:
         self.places: FloatArray = np.zeros((_REMEMBERED, 0))
         self.past: FloatArray = np.full((_REMEMBERED, SLOTS), np.nan)
         self.remembered = 0
+        self.passages = PassageMemory()
 
     def _model(self) -> Ridge:
-        return Ridge(self.settings.dimensions, self.settings.ridge, self.settings.refresh)
+        how = self.settings
+        return Ridge(how.dimensions, ridges(how.dimensions, how.ridge, how.ridge_embedding), how.refresh)
 
     def add_strategy(self, name: str) -> None:
         """Begin to choose among one more, of which nothing is known."""
@@ -177,6 +180,7 @@ class Learned:
     def _feedback(self, event: Event, about: Event) -> None:
         """Credit goes to who found what was read, in shares; not to all alike."""
         x = context_in(about)
+        self.passages.learn(about.data.get("read", ()), event.data["value"] > 0)
         for name, share in about.data["credit"].items():
             kept = self.tallies.setdefault(name, tally())
             kept["rated"] += event.data["value"] * share
@@ -265,7 +269,7 @@ class Learned:
         for name, model in self.models.items():
             arrays |= {f"model/{name}/{key}": value for key, value in model.arrays().items()}
         plain = {name: getattr(self, name) for name in _PLAIN} | {"watch": self.watch.to_list()}
-        plain["settings"] = asdict(self.settings)
+        plain |= {"settings": asdict(self.settings), "passages": self.passages.to_dict()}
         arrays["plain"] = np.frombuffer(json.dumps(plain, sort_keys=True).encode(), dtype=np.uint8)
         file = io.BytesIO()
         for name in sorted(arrays):
@@ -293,10 +297,14 @@ class Learned:
             for name in _PLAIN:
                 setattr(self, name, plain[name])
             self.watch.set_list(plain["watch"])
+            self.passages = PassageMemory(**plain["passages"])
             self.places, self.past = arrays["places"], arrays["past"]
             self.models = {
                 name: Ridge.of(
-                    {k: arrays[f"model/{name}/{k}"] for k in ("matrix", "inverse", "vector", "numbers")}
+                    {
+                        part: arrays[f"model/{name}/{part}"]
+                        for part in ("matrix", "inverse", "vector", "penalty", "numbers")
+                    }
                 )
                 for name in self.strategies
             }

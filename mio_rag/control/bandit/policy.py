@@ -107,22 +107,23 @@ def mixture(learned: Learned, x: FloatArray, kind: str, identity: str) -> Mixtur
     everyone = tuple([1] * k)
     after = learned.questions - settings.cold_start
     if k and after < 0:
-        why = f"question {learned.questions + 1} of {settings.cold_start}, for which all run"
-        return _all("cold", everyone, Program(means, overlap, cost), why)
+        why = f"question {learned.questions + 1} of {settings.cold_start} at the start"
+        return _all("cold", everyone, Program(means, overlap, cost), why, settings.cold_share)
     if k and settings.all_every and (after + 1) % settings.all_every == 0:
         return _all("all", everyone, Program(means, overlap, cost), f"every {settings.all_every}th: all run")
     pruned = learned.pruned(kind)
     optimism = settings.alpha if settings.policy == "linucb" else 0.0
     program = Program(means + optimism * noise * widths, overlap, cost)
     # Largest width: that of a context of which nothing is known.
-    confidence = float(1 - np.mean(widths) * np.sqrt(settings.ridge / max(_SURE, float(x @ x)))) if k else 1.0
+    widest = np.array([learned.models[name].widest(x) for name in names])
+    confidence = float(1 - np.mean(widths / np.maximum(widest, _SURE))) if k else 1.0
     share = settings.share_exploring(
         max(0, learned.questions - max(learned.since, settings.cold_start)), confidence
     )
     greedy, why = _greedy(learned, program, ~pruned, x, identity)
-    if settings.policy == "uniform":
-        share, why = 1.0, "drawn at random"
     explored = np.where(pruned, settings.retrial, 0.5)
+    if settings.policy == "uniform":
+        share, why, explored = 1.0, "drawn at random", np.full(k, 0.5)
     return Mixture("mixed", share, explored, greedy, program, why)
 
 
@@ -172,8 +173,10 @@ def _greedy(
     return {tuple(int(v) for v in members): 1.0}, why
 
 
-def _all(mode: str, everyone: Members, program: Program, why: str) -> Mixture:
-    return Mixture(mode, 0.0, np.full(len(everyone), 0.5), {everyone: 1.0}, program, why)
+def _all(mode: str, everyone: Members, program: Program, why: str, share: float = 1.0) -> Mixture:
+    """All of them, or each with the same probability."""
+    drawn = 0.0 if share == 1.0 else 1.0
+    return Mixture(mode, drawn, np.full(len(everyone), share), {everyone: 1.0}, program, why)
 
 
 def _rng(seed: int, *parts: str) -> np.random.Generator:

@@ -1,6 +1,8 @@
 """Linear rewards: ridge regression that takes one observation at a time, with its uncertainty.
 
-    A = ridge * I + sum x x',   b = ridge * prior + sum r x,   theta = A^-1 b,   width(x) = sqrt(x' A^-1 x)
+    A = R + sum x x',   b = R prior + sum r x,   theta = A^-1 b,   width(x) = sqrt(x' A^-1 x)
+
+with R = diag(ridge): the larger its entry, the more must be seen before a dimension of the context counts.
 
 The inverse is updated by the formula of Sherman and Morrison and computed anew every so many updates, since
 rounding adds up. Upper confidence: Li, Chu, Langford and Schapire, "A contextual-bandit approach to
@@ -14,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["Ridge"]
 
@@ -30,16 +32,17 @@ class Ridge:
     Parameters
     ----------
     dimensions : int
-    ridge : float
+    ridge : float or array of shape (dimensions,)
         > 0.
     refresh : int
         Updates after which the inverse is computed anew.
     """
 
-    def __init__(self, dimensions: int, ridge: float = 1.0, refresh: int = 1000) -> None:
-        self.ridge, self.refresh = ridge, refresh
-        self.matrix: FloatArray = ridge * np.eye(dimensions)
-        self.inverse: FloatArray = np.eye(dimensions) / ridge
+    def __init__(self, dimensions: int, ridge: ArrayLike = 1.0, refresh: int = 1000) -> None:
+        self.refresh = refresh
+        self.penalty: FloatArray = np.broadcast_to(np.asarray(ridge, dtype=np.float64), (dimensions,)).copy()
+        self.matrix: FloatArray = np.diag(self.penalty)
+        self.inverse: FloatArray = np.diag(1.0 / self.penalty)
         self.vector: FloatArray = np.zeros(dimensions)
         self.theta: FloatArray = np.zeros(dimensions)
         self.count, self.squares = 0, 0.0
@@ -70,8 +73,7 @@ class Ridge:
 
     def forget(self, kept: float) -> None:
         """Keep a share of what was learned, as if so many of the observations had been made."""
-        start = self.ridge * np.eye(self.theta.size)
-        self.matrix = kept * self.matrix + (1 - kept) * start
+        self.matrix = kept * self.matrix + (1 - kept) * np.diag(self.penalty)
         self.vector *= kept
         self.squares *= kept
         self.count = int(self.count * kept)
@@ -86,8 +88,8 @@ class Ridge:
         weight : float
             > 0: how hard the prior is to move.
         """
-        self.matrix += weight * self.ridge * np.eye(theta.size)
-        self.vector += weight * self.ridge * theta
+        self.matrix += weight * np.diag(self.penalty)
+        self.vector += weight * self.penalty * theta
         self.invert()
         self.theta = self.inverse @ self.vector
 
@@ -105,6 +107,10 @@ class Ridge:
         """sqrt(x' A^-1 x): the uncertainty of the mean, in standard deviations of the noise."""
         return float(np.sqrt(max(0.0, float(x @ self.inverse @ x))))
 
+    def widest(self, x: FloatArray) -> float:
+        """The width before anything was seen."""
+        return float(np.sqrt(float((x * x / self.penalty).sum())))
+
     def samples(self, x: FloatArray, draws: FloatArray, scale: float) -> FloatArray:
         """Expected rewards under draws of the posterior, given standard normal numbers."""
         return self.mean(x) + scale * self.width(x) * draws
@@ -115,14 +121,15 @@ class Ridge:
             "matrix": self.matrix,
             "inverse": self.inverse,
             "vector": self.vector,
-            "numbers": np.array([self.count, self.squares, self.ridge, self.refresh], dtype=np.float64),
+            "penalty": self.penalty,
+            "numbers": np.array([self.count, self.squares, self.refresh], dtype=np.float64),
         }
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> Self:
         """What `arrays` wrote, to the last bit."""
-        count, squares, ridge, refresh = arrays["numbers"].tolist()
-        made = cls(arrays["vector"].size, ridge, int(refresh))
+        count, squares, refresh = arrays["numbers"].tolist()
+        made = cls(arrays["vector"].size, arrays["penalty"], int(refresh))
         made.matrix, made.inverse = arrays["matrix"].copy(), arrays["inverse"].copy()
         made.vector = arrays["vector"].copy()
         made.count, made.squares = int(count), squares

@@ -89,22 +89,20 @@ class Road:
             costs=account,
         )
         with account.part("select"):
-            selection = self.selector.select(searched.pool, budget_tokens, counter)
+            selector, pool = self.chooser.valued(self.selector, searched.pool)
+            selection = selector.select(pool, budget_tokens, counter)
         if self.chooser.learns:
             with account.part("learn"):
-                self.chooser.learn(choice, self._seen(choice, searched, selection, budget_tokens))
+                added = None
+                if selection.result.x is not None:
+                    values = Values(selector, pool, searched.found, budget_tokens)
+                    added = contributions(values, choice.strategies, choice.base)
+                read = None if selection.result.x is None else selection
+                spent = {one.strategy: one.amount for one in searched.tried}
+                self.chooser.learn(choice, Seen(searched, read, added, spent))
         if selection.result.x is None:
             raise InfeasibleError(selection.explain())
         return Travelled(choice, searched, selection)
-
-    def _seen(self, choice: Choice, searched: Searched, selection: Selection, budget_tokens: int) -> Seen:
-        added = None
-        if selection.result.x is not None:
-            values = Values(self.selector, searched.pool, searched.found, budget_tokens)
-            added = contributions(values, choice.strategies, choice.base)
-        spent = {one.strategy: one.amount for one in searched.tried}
-        read = selection if selection.result.x is not None else None
-        return Seen(searched, read, added, spent)
 
 
 def searched_json(travelled: Travelled) -> dict[str, Any]:

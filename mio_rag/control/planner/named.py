@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.control.planner.workflow import NESTED, Workflow, chain, read_workflow
+from mio_rag.control.steps.side_by_side import needs_links
 from mio_rag.errors import InputError, choose
+from mio_rag.retrieval.index import CorpusIndex
 
-__all__ = ["NAMED", "find_workflow", "nested", "workflow_problems"]
+__all__ = ["NAMED", "find_workflow", "lacking_links", "nested", "workflow_problems"]
 
 _PLAIN = ("retrieve", "select", "answer")
 _SERIAL = ({"do": "decompose", "order": "serial"}, {"do": "each", "workflow": "plain"})
@@ -130,6 +132,26 @@ def workflow_problems(
                 f"--model-price {name}=IN,OUT, dollars per million tokens"
             )
     return list(dict.fromkeys(problems))
+
+
+def lacking_links(workflows: Sequence[Workflow], index: CorpusIndex) -> list[str]:
+    """What workflows search by that an index cannot do, in words; those that they run included."""
+    if index.links is not None:
+        return []
+    problems, known = [], set[str]()
+    open_ = list(workflows)
+    while open_:
+        workflow = open_.pop()
+        known.add(workflow.name)
+        for node in workflow.nodes:
+            if names := needs_links(node.settings):
+                problems.append(
+                    f"workflow '{workflow.name}', node '{node.id}': {', '.join(names)} needs an index with "
+                    "evidence links: build it again with `mio-rag index DATA --out INDEX --overwrite`"
+                )
+        inner = [found for _, found in nested(workflow)]
+        open_ += [found for found in inner if isinstance(found, Workflow) and found.name not in known]
+    return problems
 
 
 def _walk(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from mio_rag.control.costs import Call, Costs
+from mio_rag.control.costs import Call, Costs, Spent
 from mio_rag.control.meter import LimitReached, Limits, Meter, Replies, Reply
 from mio_rag.generation import Generator, Prompt
 from mio_rag.generation.protocol import CHOICE_TOKENS
@@ -89,6 +89,17 @@ class BranchMeter(Meter):
         super().__init__(generator, purse.limits, 0, replies, Costs())
         self._purse = purse
         self.asking: tuple[str, int, int, float] | None = None  # part, prompt, longest reply, since when
+        self._beside: list[BranchMeter] = []
+
+    def beside(self) -> BranchMeter:
+        """As `Meter.beside`, from the common purse; until `joined` what it spends is told with this one's."""
+        other = BranchMeter(self.generator, self._purse, self._replies)
+        self._beside.append(other)
+        return other
+
+    def joined(self) -> None:
+        """What those beside spent is in the books of this one now."""
+        self._beside.clear()
 
     def generate(self, part: str, prompt: Prompt, max_tokens: int, *, final: bool = False) -> Answer:
         """As `Meter.generate`, from the common purse; the final answer may use what is set aside for it."""
@@ -112,9 +123,11 @@ class BranchMeter(Meter):
             self.asking = None
             self._purse.settle(into + max_tokens, self.tokens - before, self._remembered - told)
 
-    def given_up(self) -> tuple[tuple[Call, str | None], ...]:
-        """The call that is on its way, charged in full: what nobody reports is spent."""
-        if (asking := self.asking) is None:
-            return ()
-        part, into, out, since = asking
-        return ((Call(part, time.perf_counter() - since, 1, 0, into, out), self.generator.name),)
+    def given_up(self) -> tuple[Spent, ...]:
+        """What those beside spent, and calls that are on their way, in full: what nobody reports is spent."""
+        found = [spent for other in self._beside for spent in (*other.costs.spent, *other.given_up())]
+        if (asking := self.asking) is not None:
+            part, into, out, since = asking
+            call = Call(part, time.perf_counter() - since, 1, 0, into, out)
+            found.append(Spent(call, (), self.generator.name))
+        return tuple(found)

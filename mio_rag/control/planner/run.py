@@ -23,7 +23,7 @@ from mio_rag.control.planner.settings import Models, WorkflowSettings
 from mio_rag.control.planner.trace import PlanStep
 from mio_rag.control.planner.work import Work
 from mio_rag.control.planner.workflow import Node, Workflow
-from mio_rag.control.steps.executors import EXECUTORS, TYPES, Job, Nothing, Taken, Value
+from mio_rag.control.steps.executors import EXECUTORS, TYPES, Job, Nothing, Taken, Value, asks
 from mio_rag.control.steps.wording import Fact
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.generation.protocol import CHOICE_TOKENS
@@ -216,7 +216,7 @@ class Run:
                 raise Nothing(f"what it needs was dropped: {', '.join(missing)}")
             generator = self.reader if node.model is None else self.kit.models.get(node.model)
             work.meter = BranchMeter(generator, self.purse, self.replies)
-            if executor.asks and not final:
+            if asks(node.do, node.settings) and not final:
                 self.purse.check()
                 self.purse.step()
             job = Job(
@@ -230,6 +230,7 @@ class Run:
                 known,
                 final,
                 partial(self._solve, work, question, known),
+                work.notes,
             )
             work.end(executor.run(job, taken))
         except LimitReached as limit:

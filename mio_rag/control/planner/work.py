@@ -33,6 +33,8 @@ class Work:
         Of the node, from the outermost workflow.
     inner : list of Work
         Nodes of workflows that it runs.
+    notes : list of str
+        What the executor says of its work.
     release : callable or None
         Gives back the place that it takes among those that run side by side.
     """
@@ -46,6 +48,7 @@ class Work:
     begun: float | None = None
     finished: float | None = None
     inner: list[Work] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     release: Callable[[], None] | None = None
     _frozen: tuple[list[PlanStep], list[Spent]] | None = None
     _own: list[Spent] | None = None
@@ -85,7 +88,7 @@ class Work:
             step=0,
             action=self.node.do,
             query=" | ".join(queries),
-            note="",
+            note="; ".join(self.notes),
             new_ids=ids,
             selected_ids=ids,
             calls=tuple(spent.call for spent in self._own_spent()),
@@ -108,8 +111,8 @@ class Work:
             return self._own
         if self.meter is None:
             return []
-        pending = [] if self.ended else self.meter.given_up()
-        all_ = [*self.meter.costs.spent, *(Spent(call, (), model) for call, model in pending)]
+        pending = () if self.ended else self.meter.given_up()
+        all_ = [*self.meter.costs.spent, *pending]
         if not all_ and self.begun is not None and self.finished is not None and self.dropped is not None:
             all_ = [Spent(Call(self.node.do, self.finished - self.begun))]
         path = tuple(self.path.split("/"))

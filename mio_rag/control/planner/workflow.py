@@ -23,7 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from mio_rag.control.steps.executors import EXECUTORS
+from mio_rag.control.steps.executors import EXECUTORS, asks
 from mio_rag.errors import InputError, choose
 from mio_rag.reading import parse_json, read_text
 
@@ -271,7 +271,7 @@ def _node_problems(node: Node, known: Mapping[str, Node]) -> list[str]:
     if node.do not in EXECUTORS:
         return [*problems, f"is to do '{node.do}', which is unknown: {choose(node.do, EXECUTORS)}"]
     executor = EXECUTORS[node.do]
-    if node.model is not None and not executor.asks:
+    if node.model is not None and not asks(node.do, node.settings):
         problems.append(f"has a model, but {node.do} asks none: remove it")
     counts = dict.fromkeys(executor.takes, 0)
     for name in node.takes:

@@ -14,6 +14,7 @@ from typing import Any
 
 from mio_rag.candidates import Candidates, merge_pools
 from mio_rag.control.meter import Meter, Reply
+from mio_rag.control.steps.side_by_side import asks_a_model, listed, strategies_problem, strategy_pools
 from mio_rag.control.steps.wording import Fact, fact_passage, short_prompt
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Prompt, build_prompt
@@ -32,6 +33,7 @@ __all__ = [
     "Queries",
     "Taken",
     "Value",
+    "asks",
 ]
 
 _QUERY_TOKENS = 32
@@ -107,6 +109,8 @@ class Job:
         Whether this makes the answer to what was asked: its tokens are set aside.
     solve : callable
         (workflow, questions, serial) -> what was asked and answered, one a question: runs another workflow.
+    notes : list of str
+        Takes what there is to say of the work, for traces.
     """
 
     question: Question
@@ -119,6 +123,7 @@ class Job:
     known: tuple[Fact, ...] = ()
     final: bool = False
     solve: Callable[[Any, Sequence[str], bool], list[tuple[str, Reply | None]]] | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,11 @@ class Executor:
     settings: Mapping[str, Callable[[Any], str | None]] = field(default_factory=dict)
     needs: tuple[str, ...] = ()  # settings that must be given
     runs_others: bool = False  # whether it runs a workflow, and waits for it
+
+
+def asks(do: str, settings: Mapping[str, Any]) -> bool:
+    """Whether an executor with these settings asks a language model."""
+    return EXECUTORS[do].asks or asks_a_model(settings)
 
 
 def _line(said: str) -> str:
@@ -210,9 +220,16 @@ def _retrieve(job: Job, taken: Taken) -> Value:
             link_hops=retriever.link_hops,
             rerankers=retriever.rerankers,
         )
-    queries = [text for value in taken.every(Queries) for text in value.texts] + taken.every(str)
+    given = [text for value in taken.every(Queries) for text in value.texts] + taken.every(str)
+    queries = dict.fromkeys(_REFERENCE.sub("", query) for query in given or [job.question.text])
+    if "strategies" in job.settings:
+        asked = [Question(job.question.id, query) for query in queries]
+        names, deadline = listed(job.settings["strategies"]), job.settings.get("deadline")
+        pools, notes = strategy_pools(retriever, job.meter, asked, names, deadline)
+        job.notes.extend(notes)
+        return _merged(pools)
     pools = []
-    for query in dict.fromkeys(_REFERENCE.sub("", q) for q in queries or [job.question.text]):
+    for query in queries:
         with job.meter.timed("retrieve", retrieval_calls=1):
             pools.append(retriever.retrieve(query))
     return _merged(pools)
@@ -341,7 +358,12 @@ EXECUTORS: Mapping[str, Executor] = {
             "pool",
             _retrieve,
             asks=False,
-            settings={"mode": _one_of("fused", "dense", "bm25"), "pool": _number(1, 10_000, whole=True)},
+            settings={
+                "mode": _one_of("fused", "dense", "bm25"),
+                "pool": _number(1, 10_000, whole=True),
+                "strategies": strategies_problem,
+                "deadline": _number(1e-3, 1e6),
+            },
         ),
         Executor(
             "select",

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from mio_rag.candidates import Candidates
 from mio_rag.control.costs import Amount, Costs
-from mio_rag.control.meter import LimitReached, Replies
+from mio_rag.control.meter import LimitReached, Meter, Replies
 from mio_rag.control.steps.strategies import StrategySettings, make_strategies
 from mio_rag.control.steps.strategy import Desk, Found, Strategy
 from mio_rag.errors import InputError, MioRagError
@@ -154,6 +154,7 @@ def search(
     weights: Mapping[str, float] | None = None,
     replies: Replies | None = None,
     costs: Costs | None = None,
+    meters: Callable[[], Meter] | None = None,
 ) -> Searched:
     """Search by every strategy, side by side, and merge what they find.
 
@@ -169,6 +170,9 @@ def search(
         What the generator said to others on this question; taken from there, and added to.
     costs : Costs, optional
         Where what was spent is added, each strategy as a part of its own name within "search".
+    meters : callable, optional
+        Gives every strategy a meter with books of its own, for who shares one limit among them; without it
+        each has `SearchSettings.tokens`, and `replies`.
 
     Returns
     -------
@@ -187,7 +191,16 @@ def search(
     account = Costs() if costs is None else costs
     with account.part("search"):
         tried = _side_by_side(
-            made, how, lambda: Desk(question, retriever, generator, tokens=how.tokens, replies=replies)
+            made,
+            how,
+            lambda: Desk(
+                question,
+                retriever,
+                generator,
+                tokens=how.tokens,
+                replies=replies,
+                meter=None if meters is None else meters(),
+            ),
         )
         for one in tried:
             with account.part(one.strategy):

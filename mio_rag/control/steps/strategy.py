@@ -58,6 +58,8 @@ class Desk:
         Most tokens into and out of the model.
     replies : dict, optional
         What the model said to others; taken from there, and added to.
+    meter : Meter, optional
+        Asks and counts in the place of one that is made here from `tokens` and `replies`.
     """
 
     def __init__(
@@ -68,11 +70,13 @@ class Desk:
         *,
         tokens: int = 20_000,
         replies: Replies | None = None,
+        meter: Meter | None = None,
     ) -> None:
-        self.question, self.retriever, self.costs = question, retriever, Costs()
-        self._meter = (
-            None if generator is None else Meter(generator, Limits(tokens=tokens), 0, replies, self.costs)
-        )
+        self.question, self.retriever = question, retriever
+        self.costs = Costs() if meter is None else meter.costs
+        if meter is None and generator is not None:
+            meter = Meter(generator, Limits(tokens=tokens), 0, replies, self.costs)
+        self._meter = meter
         self._asked: tuple[Call, str] | None = None
 
     def write(self, template: str, max_tokens: int, fields: Mapping[str, str] | None = None) -> str:

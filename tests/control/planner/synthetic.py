@@ -2,8 +2,11 @@
 
 import numpy as np
 
-from mio_rag.control.planner.experience import Experience
+from mio_rag.control.planner.experience import SEEN, Experience
+from mio_rag.control.planner.features import QuestionFeatures
 from mio_rag.control.planner.named import NAMED
+from mio_rag.control.planner.policy import Planner, RegressionScorer
+from mio_rag.control.planner.regression import Regression
 from mio_rag.control.planner.tree import Tree
 
 
@@ -36,3 +39,25 @@ def best(experience: Experience, alpha: float) -> float:
     hard = experience.quality[:, 2] - experience.quality[:, 0] > 0.3
     chosen = np.where(hard, 2, 0)
     return float(experience.reward(chosen, alpha).mean())
+
+
+def sure_planner(
+    quality: dict[str, float], cost: dict[str, float], mode: str = "once", tells: bool = False
+) -> Planner:
+    """A planner of no embedder that believes in a quality and a cost of each named workflow.
+
+    Parameters
+    ----------
+    tells : bool
+        Whether what is seen on the way moves its mind: the better the best passage looks, the more the first
+        workflow is worth.
+    """
+    tree = Tree([NAMED[name] for name in quality], mode)
+    features = QuestionFeatures.fit(["Who?", "What is it?"], np.eye(2), axes=0)
+    d, p, m = len(features) + len(SEEN) + 2, len(tree.branches), len(quality)
+    weights, bias = np.zeros((2, p, d, m)), np.zeros((2, p, m))
+    bias[0], bias[1] = list(quality.values()), list(cost.values())
+    if tells:
+        weights[0, :, len(features) + list(SEEN).index("retrieve.top"), 0] = 2.0
+    fitted = Regression(np.zeros((p, d)), np.ones((p, d)), weights, bias, tree.mask())
+    return Planner(tree, features, RegressionScorer(fitted), "regression", 100.0)

@@ -1,0 +1,107 @@
+"""The bandit at work on new questions: its own log, real searches, a real model."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.strategies.found import POOL, SETS, asked
+from benchmarks.strategies.simulate import POLICIES, told_of
+from benchmarks.strategies.table import BUDGET
+from mio_rag.control.bandit.chooser import Fixed
+from mio_rag.control.bandit.road import Road
+from mio_rag.control.bandit.strategist import Strategist
+from mio_rag.control.steps.search import SearchSettings
+from mio_rag.control.steps.strategies import STRATEGIES
+from mio_rag.generation import Generator
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.selection.selector import Selector
+
+__all__ = ["lived_live"]
+
+_NORMAL = 1.959963984540054
+
+
+def lived_live(
+    lines: Sequence[Mapping[str, Any]],
+    data: Path,
+    indexes: Path,
+    generator: Generator,
+    each: int,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Teach a bandit by the questions of the table, then let it search for others, of every set alike.
+
+    Parameters
+    ----------
+    each : int
+        New questions of every set: those that follow the ones in the table.
+
+    Returns
+    -------
+    dict
+        Recall and tokens of the bandit and of the question alone, their paired difference, what ran, and what
+        choosing and writing took.
+    """
+    first = CorpusIndex.load(indexes / f"{SETS[0]}-minilm")
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "live.sqlite"
+        bandit = Strategist(path, STRATEGIES, POLICIES["linucb"], first.embedder.fingerprint)
+        try:
+            for number in np.random.default_rng(24).permutation(len(lines)).tolist():
+                line = lines[number]
+                vector = np.array(line["embedding"], dtype=np.float32)
+                choice = bandit.choose_by(line["question"], vector, 0, f"{line['set']}/{line['id']}")
+                bandit.record(choice, told_of(line, choice.strategies))
+            taught = bandit.learned.questions
+            for name in SETS:
+                known = {line["id"] for line in lines if line["set"] == name}
+                index = first if name == SETS[0] else CorpusIndex.load(indexes / f"{name}-minilm")
+                retriever = Retriever(index, pool=POOL)
+                how = SearchSettings(deadline_seconds=3600.0)
+                roads = {
+                    "bandit": Road(bandit, retriever, generator, Selector(), how),
+                    "raw": Road(Fixed(("raw",)), retriever, None, Selector(), how),
+                }
+                for question in [q for q in asked(data, name) if q.id not in known][-each:]:
+                    row: dict[str, Any] = {"set": name, "id": question.id}
+                    for who, road in roads.items():
+                        start = time.process_time()
+                        found = road.travel(question, BUDGET)
+                        gold = set(question.gold_ids)
+                        spent = [one.amount for one in found.searched.tried]
+                        row[who] = {
+                            "recall": len(gold & set(found.selection.ids)) / len(gold),
+                            "tokens": sum(a.prompt_tokens + a.completion_tokens for a in spent),
+                            "ran": list(found.choice.strategies),
+                            "cpu_seconds": time.process_time() - start,
+                        }
+                    rows.append(row)
+                    say(f"live {len(rows)}: {name} {question.id} {'+'.join(row['bandit']['ran'])}")
+            written = bandit.learned.questions
+        finally:
+            bandit.close()
+    gain = np.array([row["bandit"]["recall"] - row["raw"]["recall"] for row in rows])
+    half = _NORMAL * float(gain.std(ddof=1)) / len(gain) ** 0.5
+    return {
+        "taught_by": taught,
+        "questions": len(rows),
+        "written": written - taught,
+        "recall": float(np.mean([row["bandit"]["recall"] for row in rows])),
+        "recall_of_raw": float(np.mean([row["raw"]["recall"] for row in rows])),
+        "gain": {
+            "mean": float(gain.mean()),
+            "low": float(gain.mean()) - half,
+            "high": float(gain.mean()) + half,
+        },
+        "tokens": float(np.mean([row["bandit"]["tokens"] for row in rows])),
+        "ran": {name: float(np.mean([name in row["bandit"]["ran"] for row in rows])) for name in STRATEGIES},
+        "rows": rows,
+    }

@@ -1,0 +1,145 @@
+"""`python -m benchmarks strategies-log`: what the log of a bandit costs, up to a million questions.
+
+Every question is chosen for and written down by the package's own bandit, into one file: a context, what two
+of the strategies added, costs and propensities. Contributions are drawn, since nothing is searched for here.
+Choosing and writing are timed apart, in processor time, and the process tells how much memory it holds after
+every block. At the end the file is folded afresh, from its first event, by what opens it next; the state must
+be the live one to the last bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.files import write_json
+from mio_rag.control.bandit.learned import Learned
+from mio_rag.control.bandit.settings import BanditSettings
+from mio_rag.control.bandit.store import EventLog
+from mio_rag.control.bandit.strategist import Strategist, folded, known_settings
+from mio_rag.control.steps.strategies import STRATEGIES
+from mio_rag.evaluation.record import environment
+
+__all__ = ["add_options", "command", "run"]
+
+_BLOCKS = 20
+_EMBEDDING = 384
+_TYPES = ("Who wrote it?", "When was it built?", "Which of them is older?", "How far is it?", "Is it so?")
+_ADDS = {"hyde": 0.004, "query2doc": 0.006, "grounded": 0.012, "multi-query": 0.008}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("--events", type=int, default=1_000_000, help="questions (default: 1,000,000)")
+    parser.add_argument(
+        "--folder", type=Path, help="where the file lies meanwhile (default: a temporary one)"
+    )
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/strategies-log.json"))
+
+
+def command(given: argparse.Namespace) -> int:
+    """Run, report; status 1 where the rebuilt state is another than the live one."""
+    if given.events < _BLOCKS:
+        print(f"error: --events={given.events} must be >= {_BLOCKS}", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        report = run(Path(folder) / "log.sqlite", given.events)
+    write_json(given.out, {"benchmark": "strategies-log", **report, **environment()})
+    last = report["blocks"][-1]
+    print(
+        f"{given.events} questions: choosing {last['choosing_ms']:.3f} ms, writing and learning "
+        f"{last['writing_ms']:.3f} ms each in the last block; {last['megabytes']:.0f} MB held "
+        f"({report['blocks'][0]['megabytes']:.0f} after the first block); "
+        f"{report['bytes_a_question']:.0f} bytes a question; opening {report['opening_seconds']:.2f} s, "
+        f"folding afresh {report['folding_ms']:.3f} ms a question; same state: {report['same_state']}"
+    )
+    return 0 if report["same_state"] else 1
+
+
+def run(path: Path, events: int) -> dict[str, Any]:
+    """Write so many questions into a file, and measure; as plain data.
+
+    Parameters
+    ----------
+    path : Path
+        The file; it must not exist.
+    """
+    settings = BanditSettings(token_price=1e-4)
+    bandit = Strategist(path, STRATEGIES, settings, "benchmark:384")
+    rng = np.random.default_rng(24)
+    blocks, size = [], events // _BLOCKS
+    started = time.time()
+    for block in range(_BLOCKS):
+        choosing = writing = 0.0
+        for number in range(block * size, (block + 1) * size):
+            vector = rng.standard_normal(_EMBEDDING).astype(np.float32)
+            vector /= np.linalg.norm(vector)
+            start = time.process_time()
+            text = _TYPES[number % len(_TYPES)]
+            choice = bandit.choose_by(text, vector, number % 3, f"q{number}")
+            middle = time.process_time()
+            bandit.record(choice, _outcome(choice.strategies, rng))
+            choosing, writing = choosing + middle - start, writing + time.process_time() - middle
+        blocks.append(
+            {
+                "questions": (block + 1) * size,
+                "choosing_ms": 1e3 * choosing / size,
+                "writing_ms": 1e3 * writing / size,
+                "megabytes": _held(),
+            }
+        )
+        print(f"{blocks[-1]}, {time.time() - started:.0f} s", file=sys.stderr, flush=True)
+    live = hashlib.sha256(bandit.learned.dump()).hexdigest()
+    bandit.close()
+    start = time.process_time()
+    Strategist(path, STRATEGIES, settings, "benchmark:384").close()
+    opening = time.process_time() - start
+    log = EventLog(path)
+    again, names = known_settings(log, settings)
+    start = time.process_time()
+    with log.reading() as found:
+        rebuilt = folded(Learned(again, names), found, afresh=True)
+    folding = time.process_time() - start
+    log.close()
+    return {
+        "events": _BLOCKS * size,
+        "blocks": blocks,
+        "bytes_a_question": path.stat().st_size / (_BLOCKS * size),
+        "opening_seconds": opening,
+        "folding_ms": 1e3 * folding / (_BLOCKS * size),
+        "megabytes_after_folding": _held(),
+        "same_state": hashlib.sha256(rebuilt.dump()).hexdigest() == live,
+    }
+
+
+def _outcome(strategies: tuple[str, ...], rng: np.random.Generator) -> dict[str, Any]:
+    """What came of a question: mostly nothing is added, now and then a passage."""
+    ran = [name for name in strategies if name in _ADDS]
+    own = {name: float(rng.random() < 5 * _ADDS[name]) * 0.2 for name in ran}
+    return {
+        "own": own,
+        "overlap": [[a, b, 0.5 * min(own[a], own[b])] for i, a in enumerate(ran) for b in ran[i + 1 :]],
+        "last": own,
+        "base": 0.5,
+        "total": 0.5 + sum(own.values()),
+        "tokens": {name: 100 * (name in _ADDS) for name in strategies},
+        "seconds": dict.fromkeys(strategies, 0.5),
+        "credit": {name: 1 / len(strategies) for name in strategies},
+    }
+
+
+def _held() -> float:
+    """Megabytes of memory that this process holds now."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError):  # not on this system
+        return float("nan")
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -1,0 +1,62 @@
+"""The study as a picture, drawn from its JSON: regret, and how soon HyDE is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.files import replaced
+from mio_rag.errors import require
+
+__all__ = ["draw"]
+
+_DRAWN = {
+    "linucb": "#3b6fb6",
+    "linucb, published constants": "#8fb1de",
+    "thompson": "#4c9f70",
+    "epsilon-greedy": "#c9a227",
+    "margin rule": "#9467bd",
+    "uniform": "#c05050",
+    "fixed: raw": "#555555",
+    "fixed: raw+hyde+query2doc+grounded+multi-query": "#bbbbbb",
+}
+_CALLED = {
+    "fixed: raw": "the question alone",
+    "fixed: raw+hyde+query2doc+grounded+multi-query": "all strategies",
+    "linucb": "linucb (default)",
+}
+
+
+def draw(report: Mapping[str, Any], path: Path) -> None:
+    """Cumulative regret of policies, to the oracle and to the best fixed set; shares of HyDE."""
+    require("matplotlib", "evaluation", "drawing the study")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 4), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    for axes, name, title in (
+        (left, "regret", "to the best set of each question"),
+        (middle, "regret_to_best_fixed", f"to the best set for all ({report['best_fixed']})"),
+    ):
+        for policy, colour in _DRAWN.items():
+            curve = report["policies"][policy]["curve"]
+            axes.plot(curve["questions"], curve[name], color=colour, label=_CALLED.get(policy, policy))
+        axes.set_title(f"cumulative regret {title}", fontsize=9)
+        axes.set_xlabel("questions")
+    left.set_ylabel("recall of the gold, less the price of tokens")
+    left.legend(frameon=False, fontsize=7)
+    for policy, colour in _DRAWN.items():
+        if policy.startswith("fixed"):
+            continue
+        shares = report["policies"][policy]["hyde_share"]
+        block = shares["questions_a_block"]
+        right.plot(
+            [(k + 0.5) * block for k in range(len(shares["share"]))], shares["share"], color=colour,
+            label=policy,
+        )  # fmt: skip
+    right.set_title("share of questions that HyDE runs on", fontsize=9)
+    right.set_xlabel("questions")
+    right.set_ylim(0, 1)
+    with replaced(path) as partial:
+        figure.savefig(partial, format="png", dpi=120)

@@ -1,0 +1,141 @@
+"""Make the decisions of a planner's trace again, and check its books.
+
+What a planner decided follows from its file, the question, and what executors gave and cost on the way, all
+of which a trace holds. Nothing is searched for and no model is asked, but for the embedding of the question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mio_rag.control.planner.experience import FloatArray, observation, seen
+from mio_rag.control.planner.features import Encoder
+from mio_rag.control.planner.money import spent_on
+from mio_rag.control.planner.policy import Planner
+from mio_rag.control.planner.settings import WorkflowSettings
+from mio_rag.control.planner.trace import PlanStep, PlanTrace
+from mio_rag.control.planner.workflow import Workflow
+from mio_rag.control.trace import wrong_totals
+from mio_rag.errors import InputError
+
+__all__ = ["replay"]
+
+_SAME = 1e-6
+
+
+def replay(trace: PlanTrace, planner: Planner | None = None, encoder: Encoder | None = None) -> list[str]:
+    """What comes out differently; nothing, if all is well.
+
+    Parameters
+    ----------
+    planner : Planner, optional
+        Who decided; without it only workflow, nodes and books are checked.
+    encoder : Encoder, optional
+        What embeds questions for the planner.
+
+    Raises
+    ------
+    InputError
+        If the planner is not the one that decided: another method, mode or embedder.
+    """
+    wrong = [*_wrong_nodes(trace), *wrong_totals(trace)]
+    told = trace.settings.get("planner")
+    if planner is None:
+        return wrong
+    if told is None:
+        raise InputError(f"'{trace.controller}' followed a workflow that nobody chose: there is no planner")
+    said = (planner.method, planner.tree.mode)
+    if (told["method"], told["mode"]) != said:
+        raise InputError(
+            f"the trace is of a planner by {told['method']}, {told['mode']}; this one is by {said[0]}, "
+            f"{said[1]}"
+        )
+    if planner.embedder and (encoder is None or encoder.fingerprint != planner.embedder):
+        raise InputError(
+            f"the planner looks at embeddings of {planner.embedder}: give an index or embedder of it"
+        )
+    vectors = np.zeros((1, len(planner.features.center)))
+    if planner.embedder and encoder is not None:
+        vectors = np.asarray(encoder.encode([trace.question]), dtype=np.float64)
+    question = np.asarray(planner.features.of([trace.question], vectors)[0], dtype=np.float64)
+    if trace.error is not None and not trace.workflow:
+        return wrong  # it failed before it came to a workflow
+    return wrong + _wrong_decisions(trace, planner, question, float(told["alpha"]))
+
+
+def _wrong_nodes(trace: PlanTrace) -> list[str]:
+    """Nodes that ran and are none of the workflow's."""
+    told = trace.settings.get("planner") or {}
+    if not trace.workflow or told.get("mode") == "again":  # there a node goes by the name that it first had
+        return []
+    try:
+        workflow = Workflow.from_dict(trace.workflow)
+    except InputError as error:
+        return [f"the workflow: {problem}" for problem in error.problems]
+    known = {node.id: node for node in workflow.nodes}
+    wrong = []
+    for step in _outer(trace.steps):
+        node = known.get(step.node)
+        if node is None and not step.node.startswith("fallback"):
+            wrong.append(f"node '{step.node}' ran, and workflow '{workflow.name}' has none of that name")
+        elif node is not None and node.do != step.action:
+            wrong.append(f"node '{step.node}' is to do {node.do}, and did {step.action}")
+    return wrong
+
+
+def _outer(steps: Sequence[PlanStep]) -> list[PlanStep]:
+    return [step for step in steps if "/" not in step.node]
+
+
+def _wrong_decisions(trace: PlanTrace, planner: Planner, question: FloatArray, alpha: float) -> list[str]:
+    tree, name = planner.tree, str(trace.workflow.get("name", ""))
+    prices = WorkflowSettings.of(trace.settings.get("workflow"))
+    ran = [step for step in _outer(trace.steps) if not step.node.startswith("fallback")]
+    told: list[tuple[str, dict[str, float], bool]] = []
+    place, done = 0, 0
+    wrong: list[str] = []
+    while (ended := tree.branches[place].ends) is None:
+        spent = spent_on(_until(trace.steps, done), planner.cost, prices) / planner.unit
+        place, scores = planner.choose(observation(question, seen(told), spent), place, alpha)
+        if len(scores) > 1:
+            wrong += _wrong_worth(trace, planner, place, scores, done)
+        if (at := tree.branches[place].node) is None:
+            continue
+        node = tree.workflows[at[0]].nodes[at[1]]
+        if done >= len(ran) or ran[done].action != node.do:
+            did = ran[done].action if done < len(ran) else "nothing"
+            return [*wrong, f"decision {done + 1}: the planner says {node.do}, and {did} was done"]
+        told.append((node.do, dict(ran[done].signals), ran[done].dropped is not None))
+        done += 1
+    if tree.workflows[ended].name != name:
+        wrong.append(f"the planner comes to '{tree.workflows[ended].name}', and '{name}' was run")
+    return wrong
+
+
+def _until(steps: Sequence[PlanStep], done: int) -> list[PlanStep]:
+    """The steps of so many nodes, with all that ran inside them."""
+    kept, outer = [], 0
+    for step in steps:
+        outer += "/" not in step.node
+        if outer > done:
+            break
+        kept.append(step)
+    return kept
+
+
+def _wrong_worth(trace: PlanTrace, planner: Planner, place: int, scores: FloatArray, done: int) -> list[str]:
+    """What the trace says of the choice, where it says it otherwise."""
+    tree, said = planner.tree, trace.choice_of
+    if tree.mode == "once":
+        names = [tree.workflows[tree.branches[child].leaves[0]].name for child in tree.branches[0].children]
+        found = dict(zip(names, scores.tolist(), strict=True))
+    else:
+        names_ = sorted({tree.workflows[leaf].name for leaf in tree.branches[place].leaves})
+        found = {f"{done}: {', '.join(names_)}": float(np.max(scores))}
+    return [
+        f"'{key}' was worth {said.get(key)}, the planner says {value:.6g}"
+        for key, value in found.items()
+        if key not in said or abs(said[key] - value) > _SAME * max(1.0, abs(value))
+    ]

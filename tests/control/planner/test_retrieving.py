@@ -1,0 +1,143 @@
+"""The executor `retrieve` with search strategies: one purse, one book, and every reason told."""
+
+import threading
+
+import pytest
+
+from mio_rag.control.controller import Outcome, Setup
+from mio_rag.control.make import make_controller
+from mio_rag.control.meter import Limits
+from mio_rag.control.planner.trace import PlanTrace
+from mio_rag.control.planner.workflow import Workflow, chain
+from mio_rag.control.settings import ControlSettings
+from mio_rag.errors import InputError
+from mio_rag.generation import Prompt
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.types import GenerationError
+from tests.control.planner.test_run import Watched, check, controller, said
+from tests.control.scripted import COMPARISON, SELECTOR
+
+WIDE = chain("wide", {"do": "retrieve", "strategies": ["raw", "hyde", "multi-query"]}, "select", "answer")
+
+
+def writing(prompt: Prompt) -> str:
+    if prompt.system.startswith("You write passages"):
+        return "The Tiber is 406 km long."
+    return "the longer one of two streams" if "rewordings" in prompt.system else said(prompt)
+
+
+def test_strategies_search_within_a_workflow_and_are_charged_to_the_node(river_index: CorpusIndex) -> None:
+    model = Watched(writing)
+    found = controller(WIDE, river_index).attempt(COMPARISON, model, 60)
+    trace = check(found, model)
+    assert isinstance(found, Outcome)
+    assert len(model.asked) == 3  # HyDE, rewordings, the answer
+    node = trace.by_node()["retrieve"]
+    assert node.lm_calls == 2
+    assert node.prompt_tokens == sum(model.prompt_tokens(prompt) for prompt in model.asked[:2])
+    step = next(step for step in trace.steps if step.node == "retrieve")
+    assert "raw 4, hyde" in step.note
+    assert trace.dropped == ()
+
+
+def test_without_a_model_nobody_is_asked(river_index: CorpusIndex) -> None:
+    raw = chain("raw", {"do": "retrieve", "strategies": "raw"}, "select", "answer")
+    one = controller(raw, river_index, limits=Limits(steps=0)).attempt(COMPARISON, Watched(), 60)
+    other = controller("plain", river_index, limits=Limits(steps=0)).attempt(COMPARISON, Watched(), 60)
+    assert isinstance(one, Outcome)
+    assert one.selection is not None
+    assert other.selection is not None
+    assert one.selection.ids == other.selection.ids
+    assert one.trace.dropped == ()  # type: ignore[attr-defined]
+
+
+def test_strategies_never_exceed_the_limit_together(river_index: CorpusIndex) -> None:
+    whole = Watched(writing)
+    controller(WIDE, river_index).attempt(COMPARISON, whole, 60)
+    left_out = 0
+    for tokens in range(400, 700, 60):
+        model = Watched(writing)
+        found = controller(WIDE, river_index, limits=Limits(tokens=tokens)).attempt(COMPARISON, model, 60)
+        trace = check(found, model)
+        total = found.costs.total()
+        assert total.prompt_tokens + total.completion_tokens <= tokens
+        assert trace.answer
+        left_out += any("left out, the limit of" in step.note for step in trace.steps)
+    assert left_out
+
+
+def test_a_strategy_that_fails_is_said_and_the_others_search(river_index: CorpusIndex) -> None:
+    def failing(prompt: Prompt) -> str:
+        if prompt.system.startswith("You write passages"):
+            raise GenerationError("out of order")
+        return writing(prompt)
+
+    found = controller(WIDE, river_index).attempt(COMPARISON, Watched(failing), 60)
+    assert isinstance(found, Outcome)
+    step = next(step for step in found.trace.steps if step.action == "retrieve")
+    assert "hyde: left out, out of order" in step.note
+
+
+def test_a_node_that_is_given_up_is_charged_for_every_strategy_under_way(river_index: CorpusIndex) -> None:
+    release, begun = threading.Event(), threading.Barrier(2)
+
+    def slow(prompt: Prompt) -> str:
+        if prompt.system.startswith("You write passages") or "rewordings" in prompt.system:
+            begun.wait(5)  # both are under way
+            release.wait(20)
+        return writing(prompt)
+
+    slow_one = chain(
+        "slow",
+        {"do": "retrieve", "strategies": ["hyde", "multi-query"], "seconds": 0.3},
+        "select",
+        "answer",
+    )
+    model = Watched(slow)
+    try:
+        found = controller(slow_one, river_index).attempt(COMPARISON, model, 60)
+        trace = found.trace
+        assert isinstance(trace, PlanTrace)
+        assert trace.dropped[0].dropped == "took longer than 0.3 s"
+        spent = trace.by_node()["retrieve"]
+        assert spent.lm_calls == 2
+        assert spent.prompt_tokens == sum(
+            model.prompt_tokens(p) for p in model.asked if not p.system.startswith("You answer")
+        )
+        assert spent.completion_tokens == 48 + 64  # all that they might have said
+        assert trace.answer
+    finally:
+        release.set()
+
+
+def test_settings_are_checked_and_a_model_may_be_named(river_index: CorpusIndex) -> None:
+    with pytest.raises(InputError, match="strategy 'hide' is unknown") as caught:
+        chain("x", {"do": "retrieve", "strategies": ["hide"], "deadline": 0}, "select", "answer")
+    assert "deadline=0" in str(caught.value)
+    with pytest.raises(InputError, match="has a model, but retrieve asks none"):
+        chain("x", {"do": "retrieve", "strategies": "raw", "model": "cheap"}, "select", "answer")
+    cheap, reader = Watched(writing, "cheap"), Watched(writing)
+    workflow = chain("x", {"do": "retrieve", "strategies": "hyde", "model": "cheap"}, "select", "answer")
+    assert Workflow.from_dict(workflow.to_dict()) == workflow
+    found = controller(workflow, river_index, {"cheap": cheap}).attempt(COMPARISON, reader, 60)
+    check(found, cheap, reader)
+    assert len(cheap.asked) == 1
+
+
+def test_an_index_without_links_is_told_before_anything_runs(
+    river_index: CorpusIndex, tmp_path: object
+) -> None:
+    from dataclasses import replace
+    from pathlib import Path
+
+    assert isinstance(tmp_path, Path)
+    file = tmp_path / "linked.json"
+    file.write_text(
+        '{"nodes": {"parts": {"do": "decompose"}, "facts": {"do": "each", "from": ["parts"], "workflow": '
+        '{"nodes": {"f": {"do": "retrieve", "strategies": "all"}, "r": {"do": "select", "from": ["f"]}, '
+        '"answer": {"do": "answer", "from": ["r"]}}, "answer": "answer"}}, '
+        '"answer": {"do": "summarise", "from": ["facts"]}}, "answer": "answer"}'
+    )
+    bare = replace(river_index, links=None)
+    with pytest.raises(InputError, match="node 'f': grounded needs an index with evidence links"):
+        make_controller(f"workflow:{file}", Setup(ControlSettings(), Retriever(bare, pool=4), SELECTOR))
