@@ -95,9 +95,7 @@ PRAGMA user_version = {_SCHEMA};
 """
 _READ = f"SELECT {', '.join(_COLUMNS)} FROM state"
 _REOPEN = f"SELECT {', '.join(_COLUMNS)} FROM windows WHERE window = ?"
-_CLOSE = (
-    f"INSERT OR REPLACE INTO windows ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
-)
+_CLOSE = f"INSERT OR REPLACE INTO windows ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _WRITE = f"UPDATE state SET {', '.join(f'{c} = ?' for c in _COLUMNS)}"
 
 

@@ -156,7 +156,9 @@ class PricedQuestion:
         base, shared = self._base, self._base.segments
         gains = np.maximum(-base.pairwise, 0.0).sum(axis=1) + base.linear
         costs = base.costs
-        if shared is not None:  # split among all that share it, so that no selection costs less than its parts
+        if (
+            shared is not None
+        ):  # split among all that share it, so that no selection costs less than its parts
             costs = costs + shared.needs @ (shared.costs / np.maximum(shared.needs.sum(axis=0), 1))
         paid = costs > 0
         steepest = float(np.max(gains[paid] / costs[paid], initial=0.0))

@@ -127,7 +127,9 @@ class Answering:
         if refusing is not None:
             for name, given in (("router", routing), ("policy", policy), ("planner", planning)):
                 if given is not None:
-                    raise InputError(f"a refusal model and a {name} exclude each other: leave one of them out")
+                    raise InputError(
+                        f"a refusal model and a {name} exclude each other: leave one of them out"
+                    )
             refusing.check_fits(index.embedder.fingerprint, generator.name)
         self._refusing = refusing
         self.cache, self._model = cache, "" if cache is None else model_of(generator)

@@ -30,7 +30,6 @@ from mio_rag.service.answering import Answering, Asked
 from mio_rag.service.body import StrictRoute, UnusableBody
 from mio_rag.service.connections import CONNECTION_GUARD, ConnectionGuard, SeldomLogged
 from mio_rag.service.curve import EXAMPLE_PRICE, HOW, Curve, example_of
-from mio_rag.service.pacing import standing
 from mio_rag.service.examples import example_questions
 from mio_rag.service.guard import BodyLimit, Full, Gate, HeadAsGet, key_matches, refusal
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits
@@ -50,6 +49,7 @@ from mio_rag.service.messages import (
     request_models,
 )
 from mio_rag.service.metrics import CONTENT_TYPE_LATEST, Metrics
+from mio_rag.service.pacing import standing
 from mio_rag.service.planning import Planning
 from mio_rag.service.reference import render_reference
 from mio_rag.service.searching import Strategies

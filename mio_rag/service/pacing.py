@@ -49,9 +49,7 @@ class Pacing:
         InputError
             As `Pacer`.
         """
-        return Pacer(
-            self.tokens, None, self.window, self.price, self.path, mean_tokens=self.mean_tokens
-        )
+        return Pacer(self.tokens, None, self.window, self.price, self.path, mean_tokens=self.mean_tokens)
 
     def explain(self) -> str:
         """One line for the operator."""

@@ -151,6 +151,7 @@ def read_nothing(budget_tokens: int) -> dict[str, Any]:
         "message": "",
         "tokens_used": 0,
         "budget_tokens": budget_tokens,
+        "redundancy_weight": 0.0,
         "passage_penalty": 0.0,
         "selected_ids": [],
         "worst_case": None,

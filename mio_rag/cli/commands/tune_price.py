@@ -70,9 +70,7 @@ def tune_price(
         with progress_bar("retrieving", len(asked)) as advance:
             retriever = Retriever.of(corpus, pooling)
             pools = retriever.retrieve_many([q.text for q in asked], advance)
-        found = price_for(
-            pools, mean_tokens, selector=selector, ceilings=ceiling, counter=retriever.counter
-        )
+        found = price_for(pools, mean_tokens, selector=selector, ceilings=ceiling, counter=retriever.counter)
         options = _options(found, selector, ceiling, program, evidence, pool, retrieval)
         write_atomically(out, _text(found, options, dataset.name, corpus))
     if output.as_json:
