@@ -29,7 +29,8 @@ def said(prompt: Prompt) -> str:
 @pytest.fixture(scope="module")
 def client(demo_index: CorpusIndex, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     state = tmp_path_factory.mktemp("state") / "s.sqlite"
-    given = Strategies("strategies:bandit", {"strategies": {"state": str(state)}})
+    settings = {"state": str(state), "bandit": {"cold_share": 1.0}}  # at first all strategies run
+    given = Strategies("strategies:bandit", {"strategies": settings})
     app = create_app(demo_index, ScriptedGenerator(said), api_key=KEY, strategies=given)
     with TestClient(app, headers={"Authorization": f"Bearer {KEY}"}) as started:
         yield started
