@@ -48,6 +48,8 @@ def ask(
     Returns
     -------
     (Selection, Answer)
+        Where nothing is chosen, the answer is blank, and the generator is not called: without context it
+        would make something up, and cost tokens. The selection's notes say why.
 
     Raises
     ------
@@ -67,6 +69,8 @@ def ask(
     )
     candidates = retriever.retrieve(asked.text)
     selection = chooser.select(candidates, allowed, generator)
-    if selection.result.x is None:  # without context the model would make something up, and cost tokens
+    if selection.result.x is None:
         raise InfeasibleError(selection.explain())
+    if not selection.chosen:
+        return selection, Answer("", 0, 0, 0.0, generator.name)
     return selection, generator.generate(build_prompt(asked, selection.passages), max_tokens=max_tokens)

@@ -13,6 +13,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter, TokenCounter, text_tokens
 from mio_rag.entries import listed, no_names, no_strings
 from mio_rag.errors import InputError
+from mio_rag.formulations.numbers import plural
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.unit import unit_rows
@@ -75,7 +76,8 @@ def select(
     dates : sequence of str, length n, optional
         Days of the texts (ISO 8601); of near-duplicates the newest is read.
     duplicates : array_like, shape (n, n), optional
-        Jaccard similarity of near-duplicates, as in `Candidates`.
+        Jaccard similarity of near-duplicates, as in `Candidates`. By default texts that are equal are
+        duplicates, of which one is read; ``near_duplicates="all"`` reads them all.
     embedder : Embedder or str, optional
         Embeds query and texts where no embeddings are given: "minilm", or a sentence-transformers id or
         folder. None is chosen for you.
@@ -131,7 +133,13 @@ def select(
     else:
         vectors = None if embeddings is None else _unit_rows("embeddings", embeddings)
         query_vector = None if query_embedding is None else _unit_rows("query_embedding", query_embedding)
-    if scores is None:
+    if scores is not None:
+        given = np.asarray(scores) if not isinstance(scores, np.ndarray) else scores
+        if given.ndim == 1 and len(given) != n:
+            raise InputError(
+                f"scores has {plural(len(given), 'value')}, texts {n}: give one score for each text"
+            )
+    else:
         if vectors is None or query_vector is None:
             raise InputError(
                 "relevance is unknown: give scores=, or embeddings= with query_embedding=, or embedder= "
@@ -162,9 +170,20 @@ def select(
         positions=np.arange(n),
         spans=spans,  # type: ignore[arg-type]
         dates=dates,
-        duplicates=duplicates,  # type: ignore[arg-type]
+        duplicates=_equal(texts) if duplicates is None else duplicates,  # type: ignore[arg-type]
     )
     return make_selector(selector, settings).select(pool, budget_tokens, checked)
+
+
+def _equal(texts: Sequence[str]) -> NDArray[np.float32] | None:
+    """1 between texts that are the same; None where none are."""
+    first: dict[str, int] = {}
+    group = np.array([first.setdefault(text.strip(), k) for k, text in enumerate(texts)])
+    if len(first) == len(texts):
+        return None
+    alike = (group[:, None] == group[None, :]).astype(np.float32)
+    np.fill_diagonal(alike, 0)
+    return alike
 
 
 def _encoded(model: Embedder, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from mio_rag.control.costs import Call, totals
 from mio_rag.errors import DataError, InputError
+from mio_rag.formulations.numbers import plural
 from mio_rag.lines import append_lines
 from mio_rag.reading import parse_json, read_text
 from mio_rag.selection.result import Selection
@@ -105,6 +106,13 @@ class Trace:
     def calls(self) -> tuple[Call, ...]:
         """Every use of a part, in order."""
         return (*self.opening, *(call for step in self.steps for call in step.calls), *self.closing)
+
+    def spent(self) -> str:
+        """Which reader, how many tokens and calls, for people."""
+        parts = self.parts.values()
+        read, said = sum(call.prompt_tokens for call in parts), sum(call.completion_tokens for call in parts)
+        calls = plural(sum(call.lm_calls for call in parts), "call")
+        return f"{self.generator}: {read} prompt and {said} answer tokens in {calls}"
 
     def columns(self) -> dict[str, Any]:
         """What a ledger says of it, costs and answer apart."""

@@ -63,6 +63,9 @@ _REPLACED = RelevanceSource(
 _GIVEN = RelevanceSource("given", "as the candidates have it")
 _RANKS = "probabilities by ranks and gaps: no weights that ship were fitted on this embedder"
 _SCORES = RelevanceSource("scores", "probabilities by the order and the gaps of the scores given")
+_ONE = RelevanceSource(
+    "scores", "that of the best passage of a pool in the mean: one score alone has no order and no gaps"
+)
 _EQUAL = RelevanceSource(
     "scores", "one probability for all: the scores given are equal, and tell no passage from another"
 )
@@ -100,7 +103,7 @@ def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceMo
     if any(missing(candidates, name) for name in by_ranks.features if name not in LINK_FEATURES):
         scores = given(candidates)
         alike = len(candidates) > 1 and bool((scores == scores[0]).all())
-        return _shipped("scores", links), _EQUAL if alike else _SCORES
+        return _shipped("scores", links), _ONE if len(candidates) == 1 else _EQUAL if alike else _SCORES
     if not np.allclose(given(candidates), candidates.scores["dense"], rtol=0, atol=_SAME):
         return _shipped("scores", links), _REPLACED
     unused = sorted(set(candidates.scores) - {"dense", "bm25", "fused", GIVEN, MADE})

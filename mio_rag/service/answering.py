@@ -259,9 +259,12 @@ class Answering:
                 raise InfeasibleError(made.explain())
             prompt = build_prompt(question, made.passages)
             with self._reading:
-                if self.pacer is not None:  # counts also where no answer comes
-                    held.used = self.generator.prompt_tokens(prompt)
-                answer = self.generator.generate(prompt, max_tokens=asked.max_tokens)
+                if not made.chosen:  # without context the model would make something up, and cost tokens
+                    answer = Answer("", 0, 0, 0.0, self.generator.name)
+                else:
+                    if self.pacer is not None:  # counts also where no answer comes
+                        held.used = self.generator.prompt_tokens(prompt)
+                    answer = self.generator.generate(prompt, max_tokens=asked.max_tokens)
             held.used = answer.prompt_tokens + answer.completion_tokens
         return {
             **_described(asked, made),

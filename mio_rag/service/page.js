@@ -6,7 +6,7 @@ const DEBOUNCE = 90, SHOWN = 10, MORE = 100, DEADLINE = 3;
 const SLIDERS = ["budget", "redundancy", "penalty", "radius"];
 const BY_PRESET = ["redundancy", "penalty"];  // until somebody moves them
 const MEANS = {
-  default: "Reads what is worth its price in tokens.",
+  default: "Reads a passage if it is worth the penalty.",
   frugal: "A higher price: fewer tokens, some evidence is missed.",
   thorough: "No price: the budget is filled.",
   raw: "Scores as they are, not probabilities.",
@@ -32,7 +32,7 @@ function say(text, error = false) {
 function values() {
   $("budget-value").textContent = $("budget").value;
   $("redundancy-value").textContent = number(Number($("redundancy").value), 2);
-  $("penalty-value").textContent = number(Number($("penalty").value), 3);
+  $("penalty-value").textContent = state.data || state.moved.has("penalty") ? number(Number($("penalty").value), 3) : "by preset";
   $("radius-value").textContent = number(Number($("radius").value), 2);
 }
 function own(name) { return state.moved.has(name) ? Number($(name).value) : null; }

@@ -45,7 +45,7 @@ ALL = {
 
 def test_every_setting_is_a_keyword() -> None:
     assert set(SelectorSettings.__annotations__) == {"preset", *(f.name for f in fields(Selector))}
-    assert set(ALL) | {"preset", "radius", "uncertainty"} == set(SelectorSettings.__annotations__)
+    assert set(ALL) | {"preset", "radius", "uncertainty", "units"} == set(SelectorSettings.__annotations__)
 
 
 def test_settings_survive_json() -> None:
@@ -62,6 +62,7 @@ def test_settings_survive_json() -> None:
     assert to_plain(Selector()) == {}
     assert from_plain({}) == Selector()
     assert from_plain(to_plain(Selector.raw())) == Selector.raw()
+    assert from_plain(to_plain(Selector(units="sentences"))) == Selector(units="sentences")
 
 
 def test_uncertainty_and_numbers_of_numpy_survive_json() -> None:

@@ -173,3 +173,25 @@ def test_an_embedder_that_gives_no_rows_is_refused(given: object) -> None:
 def test_a_budget_beyond_floats_is_refused() -> None:
     with pytest.raises(InputError, match="budget_tokens must be at most"):
         select("q", ["a"], scores=[1.0], budget_tokens=10**400, redundancy_weight=0)
+
+
+def test_scores_of_another_length_are_called_scores() -> None:
+    with pytest.raises(InputError, match="scores has 2 values, texts 3: give one score for each text"):
+        select("q", ["a", "b", "c"], scores=[1, 2], budget_tokens=9)
+
+
+def test_equal_texts_are_read_once() -> None:
+    texts = ["The bridge is long.", "It opened in 1981.", "The bridge is long. "]
+    chosen = select("How long?", texts, scores=[3, 1, 3], tokens=[5, 5, 5], budget_tokens=60)
+    assert chosen.ids == ("0", "1")
+    assert "near-duplicate of '0'" in chosen.decisions[2].reason
+    every = select(
+        "How long?", texts, scores=[3, 1, 3], tokens=[5, 5, 5], budget_tokens=60, near_duplicates="all"
+    )
+    assert set(every.ids) == {"0", "1", "2"}
+
+
+def test_one_score_alone_claims_no_order() -> None:
+    chosen = select("q", ["a"], scores=[0.2], budget_tokens=9)
+    assert chosen.relevance_source is not None
+    assert "one score alone" in chosen.relevance_source.why

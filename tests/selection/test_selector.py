@@ -12,6 +12,7 @@ from mio_rag.adapters.plain import select
 from mio_rag.candidates import Candidates
 from mio_rag.context import render_context
 from mio_rag.errors import InputError
+from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.result import Decision
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import Status
@@ -126,7 +127,12 @@ def test_infeasible_wishes_are_a_result(selector: Selector, message: str) -> Non
             [50, 50],
             "worth its price (the highest relevance is 0.0164; charged are passage_penalty 0.02)",
         ),
-        ({"token_price": 0.1}, [0.5, 0.4], [50, 50], "charged are token_price 0.1): lower them"),
+        (
+            {"token_price": 0.1},
+            [0.5, 0.4],
+            [50, 50],
+            "charged are 5 for its 50 tokens (token_price 0.1)): lower them, or give relevance on the scale of",
+        ),
         ({}, [-1.0, -2.0], [50, 50], "(the highest relevance is -1): relevance must be above 0"),
     ],
 )
@@ -140,6 +146,21 @@ def test_an_empty_selection_says_why_and_what_would_change_it(settings, relevanc
     assert chosen.notes[0].startswith("nothing is chosen: ")
     assert note in chosen.notes[0]
     assert chosen.notes[0] in chosen.explain()
+
+
+def test_a_price_beyond_every_probability_says_nothing_of_its_scale() -> None:
+    chosen = Selector(token_price=0.1).select(simple([0.5, 0.4], [50, 50]), 300)
+    assert chosen.ids == ()
+    assert chosen.notes[0].endswith("(token_price 0.1)): lower them")
+
+
+def test_a_question_beside_the_collection_is_noted(demo_index: CorpusIndex) -> None:
+    retriever, asked = Retriever(demo_index), "What is the capital of Peru?"
+    chosen = Selector().select(retriever.retrieve(asked), 256)
+    assert "the collection may not hold the answer" in chosen.notes[-1]
+    assert len(Selector.preset("frugal").select(retriever.retrieve(asked), 256).ids) <= len(chosen.ids)
+    inside = retriever.retrieve("Which tower is taller, Bell Rock Lighthouse or Skerryvore?")
+    assert Selector().select(inside, 256).notes == ()
 
 
 def test_what_must_be_read_and_does_not_fit_is_infeasible_still() -> None:
@@ -396,7 +417,7 @@ def test_select_starts_from_a_selector_and_overrides_it() -> None:
     [
         ({}, "relevance is unknown: give scores="),
         ({"embeddings": np.eye(2)}, "relevance is unknown"),
-        ({"scores": [1.0]}, r"relevance has shape \(1,\), expected \(2,\)"),
+        ({"scores": [1.0]}, "scores has 1 value, texts 2: give one score for each text"),
         ({"scores": [1.0, 2.0], "tokens": [1]}, r"tokens has shape \(1,\)"),
         ({"scores": [1.0, 2.0], "ids": ["x"]}, "expected 1"),
         ({"scores": [1.0, 2.0], "titles": ["x"]}, "titles has 1 entries"),

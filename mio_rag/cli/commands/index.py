@@ -134,11 +134,11 @@ def index(
     said = [
         f"{count} {what}"
         for count, what in (
-            (repeated.overlapping, "lie at a known place of their document"),
-            (repeated.copies, "are nearly copies of an earlier one"),
+            (repeated.overlapping, "overlapping in their document"),
+            (repeated.copies, "near-duplicates of an earlier one"),
         )
         if count
     ]
     if said:
-        output.console.print(f"of them {', '.join(said)}")
+        output.console.print(f"of these {', '.join(said)}")
     print_left_out(output.console, dataset.left_out)

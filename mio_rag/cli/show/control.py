@@ -86,9 +86,7 @@ def print_outcome(console: Terminal, trace: Trace) -> None:
     process = trace if isinstance(trace, ProcessTrace) else None
     gauge = "" if process is None else f", U {process.gauge}"
     console.print(
-        f"{trace.generator}: {sum(p.prompt_tokens for p in parts)} prompt and "
-        f"{sum(p.completion_tokens for p in parts)} answer tokens in {sum(p.lm_calls for p in parts)} calls, "
-        f"{sum(p.seconds for p in parts):.2f} s; {trace.controller}{gauge}\n",
+        f"{trace.spent()}, {sum(p.seconds for p in parts):.2f} s; {trace.controller}{gauge}\n",
         style="dim",
     )
     levels = [] if process is None else _levels(process)

@@ -56,11 +56,8 @@ def _step(do: str, settings: Mapping[str, object]) -> str:
 def print_workflow_run(console: Terminal, trace: PlanTrace) -> None:
     """The answer, what was read, and every node: what it gave and cost, and why it was dropped."""
     console.print(trace.answer or "(no answer)", style="bold")
-    parts = trace.parts.values()
     console.print(
-        f"{trace.generator}: {sum(p.prompt_tokens for p in parts)} prompt and "
-        f"{sum(p.completion_tokens for p in parts)} answer tokens in {sum(p.lm_calls for p in parts)} calls, "
-        f"{trace.seconds:.2f} s; workflow {trace.workflow.get('name', '')}\n",
+        f"{trace.spent()}, {trace.seconds:.2f} s; workflow {trace.workflow.get('name', '')}\n",
         style="dim",
     )
     for place, passage in enumerate(trace.passages, 1):

@@ -62,11 +62,8 @@ def print_policy(console: Terminal, policy: Policy, states: States) -> None:
 def print_policy_run(console: Terminal, trace: PolicyTrace) -> None:
     """The answer, what was read, then the question's way, a sentence a step."""
     console.print(trace.answer or "(no answer)", style="bold")
-    parts = trace.parts.values()
     console.print(
-        f"{trace.generator}: {sum(p.prompt_tokens for p in parts)} prompt and "
-        f"{sum(p.completion_tokens for p in parts)} answer tokens in {sum(p.lm_calls for p in parts)} calls, "
-        f"{trace.seconds:.2f} s; {trace.controller}\n",
+        f"{trace.spent()}, {trace.seconds:.2f} s; {trace.controller}\n",
         style="dim",
     )
     for place, passage in enumerate(trace.passages, 1):

@@ -60,7 +60,7 @@ def print_selection(
                 f"{selection.tokens_used} of {plural(selection.budget_tokens, 'token')}",
                 "bold",
             ),
-            f" \u2014 {result.certificate() if explain else _proof(result)}",
+            f" \u2014 {result.certificate() if explain else _proof(result, selection.chosen)}",
         ),
         soft_wrap=not console.is_terminal,
     )
@@ -110,7 +110,7 @@ def _print_rest(console: Terminal, selection: Selection, shown: int) -> None:
     rest = [i for i in range(len(selection.candidates)) if i not in chosen]
     rest.sort(key=lambda i: -selection.decisions[i].value)
     if rest:
-        console.print("\nleft out, what would add most first:", style="dim")
+        console.print("\nleft out, most valuable first:", style="dim")
     for i in rest[:shown]:
         d, passage = selection.decisions[i], selection.candidates.passage(i)
         name = f"{passage.title}  {d.id}" if passage.title else d.id
@@ -121,8 +121,10 @@ def _print_rest(console: Terminal, selection: Selection, shown: int) -> None:
     console.print()
 
 
-def _proof(result: SolveResult) -> str:
+def _proof(result: SolveResult, chosen: Sequence[int]) -> str:
     """What is proven about the choice, in words."""
+    if result.is_optimal and not chosen:
+        return "proven: nothing that fits is worth its price"
     if result.is_optimal:
         within = f" to within {result.gap:.2%}" if result.gap and result.gap > 1e-4 else ""
         return f"proven optimal{within}: no other choice is worth more"

@@ -51,6 +51,16 @@ def test_ask_does_not_answer_from_an_infeasible_selection(index: Path) -> None:
     assert "at most 60 tokens; at least 4 passages" in problems[0]
 
 
+def test_no_reader_is_asked_without_anything_to_read(index: Path) -> None:
+    asked = ("ask", index, "When was the Forth Bridge opened?", "--budget-tokens", 5)
+    told = only_object(here(*asked, "--json"))
+    assert (told["answer"], told["selected_ids"]) == ("", [])
+    assert (told["prompt_tokens"], told["completion_tokens"]) == (0, 0)
+    shown = here(*asked).stdout
+    assert "proven: nothing that fits is worth its price" in shown
+    assert "the shortest passage has" in shown
+
+
 def test_readers_that_are_not_there(index: Path, tmp_path: Path) -> None:
     problems = refused(here("ask", index, "What?", "--generator", f"gguf:{tmp_path / 'no.gguf'}", "--json"))
     assert "no.gguf" in problems[0]
