@@ -1,8 +1,9 @@
-"""Whether the evidence is complete: the regression that ships, and how far off it is on unseen sets.
+"""Whether the evidence is complete: the regression that ships, and how far off its probabilities are.
 
-For every set, relevance is weighed by a model that was fitted on the other sets, and the regression is fitted
-on the other sets' rows. A row is a question with what the program reads at one price; six prices from dear to
-free, so that selections of all sizes are seen.
+For every set, relevance is weighed by a model that was fitted on the other sets. A row is a question with
+what the program reads at one price; six prices from dear to free, so that selections of all sizes are seen.
+Three questions are asked of the regression: how far off is it on other questions of sets that it knows, on a
+set that it does not know, and on other questions of a set that alone it was fitted on?
 """
 
 from __future__ import annotations
@@ -20,18 +21,17 @@ from benchmarks.default.models import EMBEDDERS, Pools, by_ranks
 from mio_rag.files import replaced
 from mio_rag.measures import evidence_found
 from mio_rag.relevance import RelevanceModel
-from mio_rag.relevance.complete import SIGNALS, Completeness, signals
+from mio_rag.relevance.complete import SIGNALS, Completeness, fit, signals
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 
-__all__ = ["PRICES", "Rows", "fitted", "held_out", "reliability", "rows_of"]
+__all__ = ["PRICES", "Rows", "fitted", "left_out", "reliability", "rows_of", "studied"]
 
 FloatArray = NDArray[np.float64]
 
 PRICES = (0.004, 0.002, 0.001, 0.0005, 0.0002, 0.0)
 _BUDGET = 2048
-_BINS = 10
-_STRENGTH = 1.0  # C of the regression: there are thousands of rows for four weights
+_BINS, _FOLDS = 10, 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +41,7 @@ class Rows:
     Parameters
     ----------
     signals : array, shape (n, len(PRICES), len(SIGNALS))
+        NaN where nothing was read.
     complete : array, shape (n, len(PRICES))
         1 where all gold passages were read.
     """
@@ -50,6 +51,15 @@ class Rows:
     signals: FloatArray
     complete: FloatArray
 
+    def flat(self, questions: NDArray[np.intp] | None = None) -> tuple[FloatArray, FloatArray]:
+        """Signals and outcomes of these questions, by default of all, row by row."""
+        seen, done = self.signals, self.complete
+        if questions is not None:
+            seen, done = seen[questions], done[questions]
+        x, y = seen.reshape(-1, len(SIGNALS)), done.reshape(-1)
+        known = np.isfinite(x).all(axis=1)
+        return x[known], y[known]
+
 
 def rows_of(
     given: Pools, embedder: str, model: RelevanceModel, path: Path, say: Callable[[str], None]
@@ -57,14 +67,16 @@ def rows_of(
     """The rows of a set, from a file where they are there already."""
     if path.is_file():
         with np.load(path) as kept:
-            return Rows(given.name, embedder, kept["signals"], kept["complete"])
+            if kept["signals"].shape[-1] == len(SIGNALS):
+                return Rows(given.name, embedder, kept["signals"], kept["complete"])
     base = Selector(relevance_model=model, options=SolveOptions(time_limit_seconds=1.0, relative_gap=1e-3))
     selectors = [dataclasses.replace(base, token_price=price) for price in PRICES]
     seen, done = [], []
     for question, pool in zip(given.questions, given.pools, strict=True):
         r = base.valued(pool).relevance
         chosen = [selector.choose(pool, _BUDGET).chosen for selector in selectors]
-        seen.append([signals(r, one) if one else np.full(len(SIGNALS), np.nan) for one in chosen])
+        nothing = np.full(len(SIGNALS), np.nan)
+        seen.append([signals(r, one, question.text) if one else nothing for one in chosen])
         done.append([float(evidence_found(question, pool, one) >= 1.0) for one in chosen])
     rows = Rows(given.name, embedder, np.array(seen), np.array(done))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,68 +86,88 @@ def rows_of(
     return rows
 
 
+def left_out(pools: Mapping[tuple[str, str], Pools], name: str) -> dict[str, RelevanceModel]:
+    """Relevance for a set, by models fitted on the others."""
+    return {
+        by: by_ranks([p for (other, e), p in pools.items() if other != name and e == by], "left out")
+        for by in EMBEDDERS
+    }
+
+
 def fitted(every: Sequence[Rows], about: Mapping[str, Any] | None = None) -> Completeness:
-    """The regression of these rows; sets weigh the same, and embedders within them."""
-    from sklearn.linear_model import LogisticRegression
-
-    x, y, weight = [], [], []
-    for rows in every:
-        flat, label = _flat(rows)
-        x.append(flat)
-        y.append(label)
-        weight.append(np.full(len(label), 1.0 / len(label)))
-    weights = np.concatenate(weight)
-    model = LogisticRegression(C=_STRENGTH, max_iter=1000)
-    model.fit(np.vstack(x), np.concatenate(y), sample_weight=weights / weights.mean())
-    numbers = tuple(float(f"{value:.4g}") for value in model.coef_[0])
-    return Completeness(numbers, float(f"{model.intercept_[0]:.4g}"), dict(about or {}))
+    """The regression of all these rows, rounded as it ships."""
+    parts = [rows.flat() for rows in every]
+    made = fit(np.vstack([x for x, _ in parts]), np.concatenate([y for _, y in parts]), dict(about or {}))
+    weights = tuple(float(f"{weight:.4g}") for weight in made.weights)
+    return Completeness(weights, float(f"{made.intercept:.4g}"), made.about)
 
 
-def _flat(rows: Rows) -> tuple[FloatArray, FloatArray]:
-    x, y = rows.signals.reshape(-1, len(SIGNALS)), rows.complete.reshape(-1)
-    known = np.isfinite(x).all(axis=1)  # of nothing read there is nothing to say
-    return x[known], y[known]
-
-
-def held_out(every: Sequence[Rows]) -> dict[str, Any]:
-    """Each set predicted by what was fitted on the others: probabilities, outcomes and errors."""
-    by_set: dict[str, Any] = {}
-    told, done = [], []
-    for name in dict.fromkeys(rows.name for rows in every):
+def studied(every: Sequence[Rows]) -> dict[str, Any]:
+    """Known sets, unknown sets, and each set alone: how far off, set by set."""
+    names = list(dict.fromkeys(rows.name for rows in every))
+    known, unknown, alone = ({name: _Told() for name in names} for _ in range(3))
+    for name in names:
+        here = [rows for rows in every if rows.name == name]
         model = fitted([rows for rows in every if rows.name != name])
-        here = [_predicted(model, rows) for rows in every if rows.name == name]
-        p, y = (np.concatenate([one[k] for one in here]) for k in (0, 1))
-        by_set[name] = {"rows": len(y), **reliability(p, y)}
-        told.append(p)
-        done.append(y)
-    return {"all": reliability(np.concatenate(told), np.concatenate(done)), "sets": by_set}
+        for rows in here:
+            unknown[name].add(model, *rows.flat())
+    for fold in range(_FOLDS):
+        training = [rows.flat(_fold(rows, fold, inside=False)) for rows in every]
+        model = _fit(training)
+        for rows, own in zip(every, training, strict=True):
+            test = rows.flat(_fold(rows, fold, inside=True))
+            known[rows.name].add(model, *test)
+            alone[rows.name].add(_fit([own]), *test)
+    told = {"known sets": known, "unknown set": unknown, "own set alone": alone}
+    return {
+        kind: {
+            "all": reliability(*_joined(list(found.values()))),
+            "sets": {name: reliability(*one.both()) for name, one in found.items()},
+        }
+        for kind, found in told.items()
+    }
 
 
-def _predicted(model: Completeness, rows: Rows) -> tuple[FloatArray, FloatArray]:
-    x, y = _flat(rows)
-    z = x @ np.array(model.weights) + model.intercept
-    return 1 / (1 + np.exp(-z)), y
+def _fit(parts: Sequence[tuple[FloatArray, FloatArray]]) -> Completeness:
+    return fit(np.vstack([x for x, _ in parts]), np.concatenate([y for _, y in parts]))
+
+
+def _fold(rows: Rows, fold: int, *, inside: bool) -> NDArray[np.intp]:
+    """Questions of a fold, the same for both embedders."""
+    place = np.arange(len(rows.complete))
+    return np.flatnonzero((place % _FOLDS == fold) == inside)
+
+
+class _Told:
+    """Probabilities and what came of them."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[FloatArray, FloatArray]] = []
+
+    def add(self, model: Completeness, x: FloatArray, y: FloatArray) -> None:
+        z = x @ np.array(model.weights) + model.intercept
+        self.parts.append((1 / (1 + np.exp(-z)), y))
+
+    def both(self) -> tuple[FloatArray, FloatArray]:
+        return _joined([self])
+
+
+def _joined(told: Sequence[_Told]) -> tuple[FloatArray, FloatArray]:
+    parts = [part for one in told for part in one.parts]
+    return np.concatenate([p for p, _ in parts]), np.concatenate([y for _, y in parts])
 
 
 def reliability(p: FloatArray, y: FloatArray) -> dict[str, Any]:
     """Expected calibration error over bins of equal count, Brier score, and the bins."""
     order = np.argsort(p, kind="stable")
     bins = [part for part in np.array_split(order, _BINS) if len(part)]
-    curve = [[float(p[part].mean()), float(y[part].mean()), len(part)] for part in bins]
-    error = sum(abs(said - was) * count for said, was, count in curve) / len(p)
+    curve = [[round(float(p[part].mean()), 4), round(float(y[part].mean()), 4), len(part)] for part in bins]
+    error = sum(abs(float(p[part].mean() - y[part].mean())) * len(part) for part in bins) / len(p)
     return {
-        "calibration_error": float(error),
-        "brier": float(np.mean((p - y) ** 2)),
-        "brier_of_the_rate": float(y.mean() * (1 - y.mean())),
-        "rate": float(y.mean()),
-        "mean": float(p.mean()),
+        "rows": len(p),
+        "calibration_error": round(error, 4),
+        "brier": round(float(np.mean((p - y) ** 2)), 4),
+        "brier_of_the_rate": round(float(y.mean() * (1 - y.mean())), 4),
+        "rate": round(float(y.mean()), 4),
         "curve": curve,
-    }
-
-
-def left_out(pools: Mapping[tuple[str, str], Pools], name: str) -> dict[str, RelevanceModel]:
-    """Relevance for a set, by models fitted on the others."""
-    return {
-        by: by_ranks([p for (other, e), p in pools.items() if other != name and e == by], "left out")
-        for by in EMBEDDERS
     }

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from mio_rag.cli.commands.allocate import allocate
+from mio_rag.cli.commands.answer_batch import answer_batch
 from mio_rag.cli.commands.ask import ask
 from mio_rag.cli.commands.batch import select_batch
 from mio_rag.cli.commands.calibrate import calibrate
@@ -89,6 +90,7 @@ app.command(
 app.command()(calibrate)
 app.command(name="select-batch")(select_batch)
 app.command()(allocate)
+app.command(name="answer-batch")(answer_batch)
 app.command()(serve)
 app.command()(tune)
 app.command()(radius)

@@ -1,16 +1,23 @@
 """The probability that the evidence is complete: that all passages which the answer needs are read.
 
-It is what the chosen passages' probabilities cover. From the probabilities r of a pool and the passages that
-were chosen, four numbers:
+It is what the chosen passages' probabilities cover, and how many passages a question of such words tends to
+need. From the probabilities r of a pool, the passages that were chosen, and the question:
 
-    missing   sum over the passages left out of log(1 - r): if passages were needed independently of each
-              other, the log-probability that none of them is
-    best      the largest r that was chosen, as a logit
-    covered   log of the share of the sum of r that was chosen
-    expected  log(1 + the sum of r over the pool): how many are expected to be needed
+    missing    sum over the passages left out of log(1 - r): if passages were needed independently of each
+               other, the log-probability that none of them is
+    best       the largest r that was chosen, as a logit
+    covered    log of the share of the sum of r that was chosen
+    expected   log(1 + the sum of r over the pool): how many are expected to be needed
+    left       the largest r that was left out, as a logit
+    second     the second largest r of the pool, as a logit
+    spread     entropy of r as shares of their sum
+    read       log of the number chosen
+    words, names, compared, nested, yes_no     of the question: its length, capitalised words, comparisons,
+               relative clauses and genitives, and whether it begins like one of yes or no
 
-and a logistic regression on them, of questions whose evidence is known (``complete.json`` says which, and how
-far its probabilities were off on sets that it was not fitted on; `python -m benchmarks composed` fits it).
+and a logistic regression on them, of questions whose evidence is known. ``complete.json`` holds its weights
+and says how far its probabilities were off: on questions of the sets that it knows, and on sets that it was
+not fitted on. `fit` makes one from questions of one's own; `python -m benchmarks composed` made this one.
 """
 
 from __future__ import annotations
@@ -18,6 +25,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,21 +34,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import DataError, InputError, require
 from mio_rag.reading import read_json
 
-__all__ = ["SIGNALS", "Completeness", "complete", "shipped", "signals"]
+__all__ = ["SIGNALS", "Completeness", "complete", "fit", "read", "shipped", "signals"]
 
 FloatArray = NDArray[np.float64]
 
 #: Names of the numbers, in order.
-SIGNALS = ("missing", "best", "covered", "expected")
+SIGNALS = (
+    "missing",
+    "best",
+    "covered",
+    "expected",
+    "left",
+    "second",
+    "spread",
+    "read",
+    "words",
+    "names",
+    "compared",
+    "nested",
+    "yes_no",
+)
 
 _FILE = Path(__file__).parent / "complete.json"
 _EDGE = 1e-3  # probabilities are held so far from 0 and 1, where logarithms are taken
+_LEAST = 50  # questions to fit on
+_YES_NO = re.compile(r"^(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should)\b", re.I)
+_COMPARED = re.compile(
+    r"\b(?:both|either|same|older|younger|earlier|later|longer|larger|more|less|first|than|between)\b", re.I
+)
+_NESTED = re.compile(r"\bof\b|'s\b|\bthat\b|\bwho\b|\bwhose\b|\bwhere\b|\bin which\b", re.I)
 
 
-def signals(relevance: ArrayLike, chosen: Sequence[int]) -> FloatArray:
+def _logit(p: float) -> float:
+    held = min(1.0 - _EDGE, max(_EDGE, p))
+    return math.log(held / (1.0 - held))
+
+
+def signals(relevance: ArrayLike, chosen: Sequence[int], question: str = "") -> FloatArray:
     """What the regression sees, shape (len(SIGNALS),).
 
     Parameters
@@ -49,19 +82,31 @@ def signals(relevance: ArrayLike, chosen: Sequence[int]) -> FloatArray:
         Probability that each passage of the pool is needed.
     chosen : sequence of int
         Places in the pool of those that are read, at least one.
+    question : str
+        Its text.
     """
     r = np.clip(np.asarray(relevance, dtype=np.float64), 0.0, 1.0 - _EDGE)
     inside = np.zeros(r.size, dtype=bool)
     inside[list(chosen)] = True
-    best = float(np.clip(r[inside].max(), _EDGE, 1.0 - _EDGE))
-    total = float(r.sum())
-    share = float(r[inside].sum()) / total if total > 0 else 1.0
+    left, total = r[~inside], max(float(r.sum()), 1e-12)
+    shares = r / total
+    second = float(np.partition(r, -2)[-2]) if r.size > 1 else 0.0
+    words = question.split()
     return np.array(
         [
-            float(np.log1p(-r[~inside]).sum()),
-            math.log(best / (1.0 - best)),
-            math.log(max(share, _EDGE)),
+            float(np.log1p(-left).sum()),
+            _logit(float(r[inside].max())),
+            math.log(max(float(r[inside].sum()) / total, _EDGE)),
             math.log1p(total),
+            _logit(float(left.max(initial=0.0))),
+            _logit(second),
+            float(-(shares * np.log(shares + 1e-12)).sum()),
+            math.log(int(inside.sum())),
+            len(words) / 10,
+            sum(word[:1].isupper() for word in words[1:]) / 3,
+            float(bool(_COMPARED.search(question))),
+            len(_NESTED.findall(question)) / 2,
+            float(bool(_YES_NO.match(question))),
         ]
     )
 
@@ -87,11 +132,11 @@ class Completeness:
         if len(self.weights) != len(SIGNALS) or not all(map(math.isfinite, numbers)):
             raise InputError(f"completeness: {len(SIGNALS)} finite weights are wanted, not {self.weights}")
 
-    def probability(self, relevance: ArrayLike, chosen: Sequence[int]) -> float:
+    def probability(self, relevance: ArrayLike, chosen: Sequence[int], question: str = "") -> float:
         """The probability that the evidence is complete, in [0, 1]; 0 where nothing is read."""
         if not len(chosen):
             return 0.0
-        z = float(signals(relevance, chosen) @ np.array(self.weights)) + self.intercept
+        z = float(signals(relevance, chosen, question) @ np.array(self.weights)) + self.intercept
         return 1.0 / (1.0 + math.exp(-max(-500.0, min(500.0, z))))
 
     def to_json(self) -> str:
@@ -100,24 +145,65 @@ class Completeness:
         return json.dumps({**said, "about": self.about}, indent=1) + "\n"
 
 
-@functools.cache
-def shipped() -> Completeness:
-    """The regression that ships.
+def read(path: str | Path) -> Completeness:
+    """The regression of a file.
 
     Raises
     ------
     DataError
-        If the file is damaged.
+        If there is none, it is damaged, or it goes by other signals.
     """
-    data = read_json(_FILE, DataError)
+    data = read_json(path, DataError)
     try:
         if list(data["signals"]) != list(SIGNALS):
-            raise DataError(f"'{_FILE}' goes by other signals: fit it anew")
+            raise DataError(f"'{path}' goes by other signals than this release has: fit it anew")
         return Completeness(tuple(map(float, data["weights"])), float(data["intercept"]), data["about"])
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"'{_FILE}' is damaged: {error}") from error
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"'{path}' is damaged: {error}") from error
 
 
-def complete(relevance: ArrayLike, chosen: Sequence[int]) -> float:
+@functools.cache
+def shipped() -> Completeness:
+    """The regression that ships."""
+    return read(_FILE)
+
+
+def complete(relevance: ArrayLike, chosen: Sequence[int], question: str = "") -> float:
     """`Completeness.probability` of the regression that ships."""
-    return shipped().probability(relevance, chosen)
+    return shipped().probability(relevance, chosen, question)
+
+
+def fit(seen: FloatArray, done: FloatArray, about: dict[str, Any] | None = None) -> Completeness:
+    """A regression of one's own.
+
+    Parameters
+    ----------
+    seen : array, shape (n, len(SIGNALS))
+        Rows of `signals`, of selections of several sizes.
+    done : array, shape (n,)
+        1 where all passages that were needed are among the chosen.
+    about : dict, optional
+        Where the rows come from.
+
+    Raises
+    ------
+    InputError
+        For too few rows, or where all came out alike.
+    MissingExtraError
+        Without scikit-learn.
+    """
+    require("sklearn", "evaluation", "fitting whether the evidence is complete")
+    from sklearn.linear_model import LogisticRegression
+
+    if len(done) < _LEAST or len(np.unique(done)) < 2:
+        raise InputError(
+            f"{len(done)} selections, of which {int(np.sum(done))} are complete, are too few to tell one "
+            f"from the other: at least {_LEAST} are needed, and some of each kind"
+        )
+    center, scale = seen.mean(axis=0), seen.std(axis=0) + 1e-9
+    model = LogisticRegression(max_iter=2000).fit((seen - center) / scale, done)
+    weights = model.coef_[0] / scale
+    intercept = float(model.intercept_[0] - (weights * center).sum())
+    return Completeness(tuple(map(float, weights)), intercept, dict(about or {}))

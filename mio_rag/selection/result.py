@@ -216,7 +216,7 @@ class Selection:
         """
         if self.relevance_source is None or self.relevance_source.kind == "given":
             return None
-        return complete(self.candidates.relevance, self.chosen)
+        return complete(self.candidates.relevance, self.chosen, self.candidates.question)
 
     def explain(self) -> str:
         """A plain-text account: the certificate first, then one line per candidate, chosen ones first."""

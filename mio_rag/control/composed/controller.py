@@ -102,6 +102,18 @@ class Composed:
 
         return self._told(attempted(run, act, self.name, self._settings(), walk.worth), walk)
 
+    def most_tokens(self, question: Question, generator: Generator) -> tuple[int, int]:
+        """Most tokens that a question can take, into models and out of them.
+
+        Where only the answer asks a model, these are its prompt, with as much evidence as is allowed, and the
+        longest answer; otherwise the limit of the question, all of it in the dearer direction.
+        """
+        if self._asks_more:
+            return self.limits.tokens, self.limits.tokens
+        longest = max(self._kit().max_tokens, CHOICE_TOKENS if question.choices else 0)
+        around = generator.prompt_tokens(build_prompt(question)) + _NOTES
+        return around + self.policy.limits.evidence_tokens, longest
+
     def _kit(self) -> Kit:
         policy, equipment = self.policy, self.equipment
         prices = policy.prices.dollars

@@ -308,7 +308,8 @@ class Walk:
         if not self.priced or len(valued) != len(pool):
             valued = self.program.valued(pool)
         place = {name: i for i, name in enumerate(valued.ids)}
-        return complete(valued.relevance, [place[name] for name in selection.ids])
+        chosen = [place[name] for name in selection.ids]
+        return complete(valued.relevance, chosen, self.run.question.text)
 
     def _learn(self, selection: Selection, meter: Meter) -> None:
         """Tell who chose the strategies what came of them, once."""

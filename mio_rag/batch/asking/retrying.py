@@ -1,0 +1,139 @@
+"""A generator that tries again, for threads that share it: a failing server costs no question."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from mio_rag.generation import Generator, Prompt
+from mio_rag.generation.protocol import CHOICE_TOKENS, Choice
+from mio_rag.types import Answer, GenerationError, Question
+
+__all__ = ["Retrying"]
+
+T = TypeVar("T")
+
+_FIRST_SECONDS, _LONGEST_SECONDS = 0.1, 10.0
+#: Causes after which a server may have done, and charged, what it did not tell.
+_UNTOLD = ("APITimeoutError", "APIConnectionError", "TimeoutError", "HttpFailure")
+
+
+class Retrying:
+    """Asks again after a failure, and waits longer each time.
+
+    Parameters
+    ----------
+    inner : Generator
+        Should not repeat requests itself: what it hides nobody can count.
+    retries : int
+        Repetitions of one call, >= 0.
+    untold : callable
+        Told (prompt tokens, most tokens of the reply) of a call that the server may have charged although no
+        reply came; says whether it may be repeated.
+    """
+
+    def __init__(
+        self,
+        inner: Generator,
+        retries: int,
+        untold: Callable[[int, int], bool],
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._inner, self._retries, self._untold, self._wait = inner, retries, untold, wait
+        self._counting = threading.Lock()  # fast tokenizers fail when two threads use them at once
+        self._luck = random.Random(0)
+
+    @property
+    def name(self) -> str:
+        """Of the generator that answers."""
+        return self._inner.name
+
+    @property
+    def identity(self) -> str | None:
+        """Likewise."""
+        return self._inner.identity
+
+    @property
+    def context_window(self) -> int | None:
+        """Likewise."""
+        return self._inner.context_window
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """As the generator counts, one thread at a time."""
+        with self._counting:
+            return self._inner.count(texts)
+
+    def prompt_tokens(self, prompt: Prompt) -> int:
+        """Likewise."""
+        with self._counting:
+            return self._inner.prompt_tokens(prompt)
+
+    def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
+        """Likewise."""
+        with self._counting:
+            return self._inner.context_allowance(question, max_tokens=max_tokens)
+
+    def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
+        """As the generator answers, trying again.
+
+        Raises
+        ------
+        GenerationError
+            If every attempt failed.
+        """
+        return self._tried(prompt, max_tokens, lambda: self._inner.generate(prompt, max_tokens=max_tokens))
+
+    def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
+        """Likewise."""
+        return self._tried(prompt, CHOICE_TOKENS, lambda: self._inner.choose_scored(prompt, choices))
+
+    def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
+        """Likewise."""
+        return self.choose_scored(prompt, choices).index
+
+    def generate_many(
+        self, prompts: Sequence[Prompt], *, max_tokens: int = 64
+    ) -> list[Answer | GenerationError]:
+        """Each prompt in turn."""
+        results: list[Answer | GenerationError] = []
+        for prompt in prompts:
+            try:
+                results.append(self.generate(prompt, max_tokens=max_tokens))
+            except GenerationError as error:
+                results.append(error)
+        return results
+
+    def stream(self, prompt: Prompt, *, max_tokens: int = 64) -> Iterator[str]:
+        """The whole answer as one piece."""
+        yield self.generate(prompt, max_tokens=max_tokens).text
+
+    def _tried(self, prompt: Prompt, max_tokens: int, ask: Callable[[], T]) -> T:
+        for attempt in range(self._retries + 1):
+            try:
+                return ask()
+            except GenerationError as error:
+                if error.spent is not None:
+                    raise  # it answered, and what it said is of no use: it would say it again
+                untold = type(error.__cause__).__name__ in _UNTOLD
+                allowed = not untold or self._untold(self.prompt_tokens(prompt), max_tokens)
+                if attempt == self._retries or not allowed:
+                    raise
+                wait = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0**attempt)
+                self._wait(wait * (0.5 + self._luck.random() / 2))
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """Close the generator."""
+        self._inner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,113 @@
+"""``mio-rag answer-batch``: a policy over many questions, each answered and charged once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mio_rag.cli.options.shared import GeneratorSpec, Json, load_index
+from mio_rag.cli.output import open_output
+from mio_rag.errors import InputError, collect
+
+if TYPE_CHECKING:
+    from mio_rag.generation import Generator
+
+__all__ = ["answer_batch"]
+
+
+def answer_batch(
+    questions: Annotated[
+        str, typer.Argument(help="JSONL or Parquet file with id and question, or a question set.")
+    ],
+    index: Annotated[Path, typer.Argument(help="Folder of an index.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of ledger and answers; an interrupted run resumes there.")
+    ],
+    policy: Annotated[
+        str, typer.Option("--policy", metavar="FILE|PRESET", help="Who decides what on a question's way.")
+    ] = "balanced",
+    generator: GeneratorSpec = "extractive",
+    total_tokens: Annotated[
+        int | None,
+        typer.Option("--total-tokens", help="Tokens that all questions may take; sets the price of a token."),
+    ] = None,
+    total_dollars: Annotated[
+        float | None,
+        typer.Option("--total-dollars", help="Dollars that all questions may cost, by the policy's prices."),
+    ] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", help="Questions under way at a time.")] = 4,
+    retries: Annotated[int, typer.Option("--retries", help="Repetitions of a call that failed.")] = 5,
+    limit: Annotated[int | None, typer.Option("--limit", help="Only the first N questions.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Answer many questions under a policy. Run it again to resume, and to try again what failed.
+
+    Replies are kept beside the ledger where the generator identifies its model (gguf:, openai:), so that what
+    was paid for is never asked for again.
+    """
+    from mio_rag.batch.asking.questions import read_questions
+    from mio_rag.batch.asking.run import ask_many
+    from mio_rag.cli.progress import progress_bar
+    from mio_rag.control.composed.read import read_policy
+    from mio_rag.control.composed.states import read_states
+    from mio_rag.generation import check_generator
+    from mio_rag.retrieval.index import check_index
+
+    output = open_output(json_output, lambda: f"what is answered is kept in '{out}': run the same to resume")
+    if limit is not None and limit < 1:
+        raise InputError(f"--limit={limit} must be >= 1")
+    found, *_ = collect(
+        lambda: read_policy(policy), lambda: check_index(index), lambda: check_generator(generator)
+    )
+    asked, _ = collect(lambda: read_questions(questions), lambda: read_states(found))
+    asked = asked[:limit]
+    corpus = load_index(index)
+    reader = _reader(generator, out)
+    try:
+        with progress_bar("answering", len(asked)) as advance:
+            done = ask_many(
+                asked,
+                corpus,
+                reader,
+                found,
+                out,
+                total_tokens=total_tokens,
+                total_dollars=total_dollars,
+                concurrency=concurrency,
+                retries=retries,
+                progress=lambda more, all_: advance(more),
+            )
+    finally:
+        reader.close()
+    if json_output:
+        output.json(done.to_dict())
+    else:
+        left = f", {done.left} not asked: the total is spent" if done.left else ""
+        again = f", {done.failed} failed (run the same to try again)" if done.failed else ""
+        before = f"; {done.done_before} were answered before" if done.done_before else ""
+        cost = f"${done.spent:.4f}" if done.unit == "dollars" else f"{done.spent:,.0f} tokens"
+        lost = (
+            ""
+            if not done.lost
+            else (f", and {'$' if done.unit == 'dollars' else ''}{done.lost:,.4g} for calls that never told")
+        )
+        output.console.print(
+            f"{done.answered} of {done.questions} answered{again}{left}{before}\n{cost}{lost} -> {out}",
+            soft_wrap=True,
+        )
+    if not done.answered:
+        raise typer.Exit(1)
+
+
+def _reader(spec: str, out: Path) -> Generator:
+    """The generator: without repetitions of its own, and with a file of replies where it can have one."""
+    from mio_rag.generation import make_generator
+    from mio_rag.generation.replies import RememberingGenerator
+
+    options = {"retries": 0} if spec.strip().startswith("openai:") else {}
+    made = make_generator(spec, **options)
+    if made.identity is None or isinstance(made, RememberingGenerator):
+        return made
+    return RememberingGenerator(made, out / "replies.sqlite")

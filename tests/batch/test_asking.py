@@ -1,0 +1,263 @@
+"""Many questions under a policy: each answered once and charged once, and no total ever exceeded."""
+
+import gzip
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mio_rag.batch.asking.ledger import Claim, Ledger
+from mio_rag.batch.asking.questions import read_questions
+from mio_rag.batch.asking.retrying import Retrying
+from mio_rag.batch.asking.run import AskedSummary, ask_many
+from mio_rag.control.composed.policy import Policy, policy_of
+from mio_rag.errors import DataError, InputError, StateError
+from mio_rag.generation import Generator, Prompt, ScriptedGenerator, build_prompt
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.types import GenerationError, Question
+from tests.cli.running import here
+
+QUESTIONS = tuple(Question(f"q{k}", f"How long is the river number {k}?") for k in range(24))
+LIMITS = {"evidence_tokens": 60, "answer_tokens": 8}
+POLICY = policy_of({"limits": LIMITS, "search": {"pool": 6}}, "small")
+
+
+class Shaky:
+    """Fails on a fixed share of its calls, some of them without a word whether they were done."""
+
+    def __init__(self, fails: int = 0, stalls: int = 0) -> None:
+        self.calls: list[str] = []
+        self._fails, self._stalls, self._lock = fails, stalls, threading.Lock()
+
+    def __call__(self, prompt: Prompt) -> str:
+        with self._lock:
+            self.calls.append(prompt.question.id)
+            count = len(self.calls)
+        if self._stalls and count % self._stalls == 0:
+            raise GenerationError("no answer within a second") from TimeoutError()
+        if self._fails and count % self._fails == 0:
+            raise GenerationError("HTTP 500")
+        return "241 kilometres"
+
+
+def run(
+    index: CorpusIndex, out: Path, says: Any = None, policy: Policy = POLICY, **more: Any
+) -> AskedSummary:
+    questions = more.pop("questions", QUESTIONS)
+    given = {"concurrency": 3, "retries": 4} | more
+    return ask_many(questions, index, ScriptedGenerator(says or Shaky()), policy, out, **given)
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mio_rag.batch.asking.retrying._FIRST_SECONDS", 0.0)
+
+
+def test_every_question_is_answered_in_its_place(river_index: CorpusIndex, tmp_path: Path) -> None:
+    done = run(river_index, tmp_path)
+    assert (done.answered, done.failed, done.left) == (24, 0, 0)
+    found = rows(tmp_path)
+    assert [row["query_id"] for row in found] == [q.id for q in QUESTIONS]
+    assert {row["answer"] for row in found} == {"241 kilometres"}
+    assert all(row["way"] and 0 <= row["complete"] <= 1 for row in found)
+    assert done.spent == sum(row["prompt_tokens"] + row["completion_tokens"] for row in found)
+    assert json.loads((tmp_path / "summary.json").read_text())["answered"] == 24
+
+
+def test_a_run_that_is_stopped_goes_on_and_asks_nothing_twice(
+    river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    stop, says = threading.Event(), Shaky()
+
+    def progress(more: int, count: int) -> None:
+        if len(says.calls) >= 7:
+            stop.set()
+
+    first = run(river_index, tmp_path, says, stop=stop, progress=progress)
+    assert 7 <= first.answered < 24
+    assert first.left == 24 - first.answered
+    second = run(river_index, tmp_path, says)
+    assert second.done_before == first.answered
+    assert second.answered == 24
+    assert sorted(says.calls) == sorted(q.id for q in QUESTIONS)  # each once
+    third = run(river_index, tmp_path, says)
+    assert (third.done_before, len(says.calls)) == (24, 24)
+    assert third.spent == second.spent
+
+
+def test_a_server_that_fails_and_stalls_costs_no_question(river_index: CorpusIndex, tmp_path: Path) -> None:
+    says = Shaky(fails=3, stalls=7)
+    done = run(river_index, tmp_path, says)
+    assert done.answered == 24
+    assert all(row["attempts"] == 1 for row in rows(tmp_path))
+    stalled = len(says.calls) // 7
+    assert done.lost > 0
+    assert done.lost <= stalled * 200  # what the longest prompt and answer may take
+
+
+def test_what_fails_for_good_is_told_and_tried_again(river_index: CorpusIndex, tmp_path: Path) -> None:
+    def broken(prompt: Prompt) -> str:
+        if prompt.question.id in ("q3", "q9"):
+            raise GenerationError("HTTP 500")
+        return "yes"
+
+    done = run(river_index, tmp_path, broken, retries=1)
+    assert (done.answered, done.failed) == (22, 2)
+    failed = [row for row in rows(tmp_path) if row["state"] == "failed"]
+    assert [row["query_id"] for row in failed] == ["q3", "q9"]
+    assert all("HTTP 500" in row["error"] for row in failed)
+    again = run(river_index, tmp_path, retries=1)
+    assert (again.answered, again.failed, again.done_before) == (24, 0, 22)
+
+
+def test_a_dead_server_ends_the_run(river_index: CorpusIndex, tmp_path: Path) -> None:
+    def dead(prompt: Prompt) -> str:
+        raise GenerationError("connection refused")
+
+    with pytest.raises(GenerationError, match="20 questions in a row failed"):
+        run(river_index, tmp_path, dead, retries=0)
+
+
+@pytest.mark.parametrize("total", [1, 150, 900, 2000])
+def test_a_total_of_tokens_is_never_exceeded(total: int, river_index: CorpusIndex, tmp_path: Path) -> None:
+    if total < 70:
+        with pytest.raises(InputError, match="below one question"):
+            run(river_index, tmp_path, total_tokens=total)
+        return
+    done = run(river_index, tmp_path, Shaky(fails=4, stalls=5), total_tokens=total)
+    assert done.spent + done.lost <= total
+    assert done.answered + done.failed + done.left == 24
+    assert done.left or done.failed or done.spent <= total
+    if total == 2000:
+        assert done.answered > 2
+
+
+def test_a_total_of_dollars_is_never_exceeded(river_index: CorpusIndex, tmp_path: Path) -> None:
+    priced = policy_of(
+        {"limits": LIMITS, "search": {"pool": 6}, "models": {"reader": {"input": 100.0, "output": 400.0}}},
+        "p",
+    )
+    done = run(river_index, tmp_path / "a", Shaky(stalls=5), policy=priced, total_dollars=0.2)
+    assert done.unit == "dollars"
+    assert 0 < done.spent <= done.spent + done.lost <= 0.2
+    assert 0 < done.answered < 24
+    more = run(river_index, tmp_path / "a", policy=priced, total_dollars=9.0)
+    assert more.answered == 24  # the total may be raised
+    with pytest.raises(InputError, match="needs the price of reader"):
+        run(river_index, tmp_path / "b", total_dollars=1.0)
+    with pytest.raises(InputError, match="exclude each other"):
+        run(river_index, tmp_path / "b", total_dollars=1.0, total_tokens=1000)
+
+
+def test_what_a_killed_run_held_is_lost_and_asked_again(river_index: CorpusIndex, tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    run(river_index, tmp_path, stop=stop)  # begins the ledger, and asks nothing
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    assert ledger.hold(0, 500, None)
+    ledger.close()  # as a kill leaves it
+    done = run(river_index, tmp_path)
+    assert (done.answered, done.lost) == (24, 500)
+    assert rows(tmp_path)[0]["attempts"] == 2
+
+
+def test_nobody_is_charged_twice(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "l.sqlite")
+    ledger.begin({"policy": "x"}, QUESTIONS)
+    claim = Claim(0, QUESTIONS[0])
+    assert ledger.hold(0, 100, 150)
+    assert not ledger.hold(1, 100, 150)
+    ledger.settle(claim, 60, {"answer": "a"})
+    with pytest.raises(StateError, match="settled already"):
+        ledger.settle(claim, 60, {"answer": "a"})
+    account = ledger.account()
+    assert (account.spent, account.held, account.lost) == (60, 0, 0)
+    assert account.states == {"answered": 1, "open": 23}
+    assert ledger.hold(1, 90, 150)
+    # 60 + 90 are taken: a lost call of 50 comes out of what is held, and no other may be made.
+    assert not ledger.lose(Claim(1, QUESTIONS[1]), 50, 150)
+    account = ledger.account()
+    assert (account.spent, account.held, account.lost) == (60, 40, 50)
+    ledger.close()
+    (tmp_path / "other.sqlite").write_bytes(b"something else, and long enough to be no database at all")
+    with pytest.raises(InputError, match="cannot be used as a ledger"):
+        Ledger(tmp_path / "other.sqlite")
+
+
+def test_other_questions_or_another_policy_do_not_mix(river_index: CorpusIndex, tmp_path: Path) -> None:
+    run(river_index, tmp_path)
+    with pytest.raises(InputError, match="another questions"):
+        run(river_index, tmp_path, questions=QUESTIONS[:3])
+    with pytest.raises(InputError, match="another policy"):
+        run(river_index, tmp_path, policy=policy_of({"price": {"token": 0.5}, "limits": LIMITS}, "other"))
+    with pytest.raises(InputError, match="there are no questions"):
+        run(river_index, tmp_path / "none", questions=())
+
+
+def test_retrying_waits_longer_each_time_and_passes_on_what_was_said() -> None:
+    waits: list[float] = []
+    told: list[tuple[int, int]] = []
+
+    def untold(into: int, out: int) -> bool:
+        told.append((into, out))
+        return len(told) < 2
+
+    def wrapped(says: Any, retries: int = 5) -> Generator:
+        return Retrying(ScriptedGenerator(says), retries, untold, waits.append)
+
+    prompt = build_prompt(QUESTIONS[0])
+    assert wrapped(Shaky(fails=2)).generate(prompt).text == "241 kilometres"
+
+    def never(asked: Prompt) -> str:
+        raise GenerationError("HTTP 500")
+
+    with pytest.raises(GenerationError, match="HTTP 500"):
+        wrapped(never, 3).generate(prompt)
+    assert len(waits) == 3
+    with pytest.raises(GenerationError, match="no answer within"):
+        wrapped(Shaky(stalls=1)).generate(prompt, max_tokens=9)
+    assert told == [(wrapped(never).prompt_tokens(prompt), 9)] * 2  # the second was the last one allowed
+
+
+def test_questions_from_files(tmp_path: Path) -> None:
+    lines = [{"id": "a", "question": "Who?"}, {"question": "What?", "choices": ["x", "y"]}]
+    text = "\n".join(json.dumps(line) for line in lines)
+    (tmp_path / "q.jsonl").write_text(text)
+    (tmp_path / "q.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    expected = (Question("a", "Who?"), Question("1", "What?", choices=("x", "y")))
+    assert read_questions(tmp_path / "q.jsonl") == expected
+    assert read_questions(tmp_path / "q.jsonl.gz") == expected
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"query_id": ["a"], "question": ["Who?"]}), tmp_path / "q.parquet")
+    assert read_questions(tmp_path / "q.parquet") == expected[:1]
+    (tmp_path / "bad.jsonl").write_text(
+        '{"question": 3}\nnothing\n{"question": "Who?", "choices": "x"}\n[]\n'
+    )
+    with pytest.raises(DataError) as error:
+        read_questions(tmp_path / "bad.jsonl")
+    assert len(error.value.problems) == 4
+    (tmp_path / "none.jsonl").write_text("\n")
+    with pytest.raises(DataError, match="has no questions"):
+        read_questions(tmp_path / "none.jsonl")
+
+
+def test_the_command_resumes(river_index: CorpusIndex, tmp_path: Path) -> None:
+    index, asked = tmp_path / "INDEX", tmp_path / "q.jsonl"
+    river_index.save(index)
+    asked.write_text('{"id": "a", "question": "How long is the Tiber?"}\n')
+    out = tmp_path / "out"
+    done = here("answer-batch", asked, index, "--out", out, "--policy", "frugal", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["answered"] == 1
+    again = here("answer-batch", asked, index, "--out", out, "--policy", "frugal")
+    assert "1 were answered before" in again.stdout
+    wrong = here("answer-batch", asked, index, "--out", out, "--policy", "nobody")
+    assert wrong.returncode == 2
+    assert "neither a file nor a preset" in wrong.stderr
