@@ -3,8 +3,8 @@
 Clipped, with generalised advantages, an entropy bonus, a value head and minibatches [1]. Executors take
 differing time: the discount over a step of cost t is gamma ** t, as in semi-Markov decision processes [2],
 with t in the unit of costs. Training ends early where the reward on questions set aside no longer rises. A
-network counts only where its reward there is above that of the best fixed workflow by more than its standard
-error; where none is, the outcome is that workflow, as a network: few questions teach a network their noise.
+network counts only where its reward there is above that of the best fixed workflow by two standard errors;
+where none is, the outcome is that workflow, as a network: few questions teach a network their noise.
 torch trains; `mio_rag.control.planner.policy.Network` decides with numpy.
 
 [1] Schulman et al., Proximal policy optimization algorithms, arXiv 1707.06347.
@@ -33,6 +33,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 _KIND, _VERSION = "planner training", 1
+_CLEARLY = 2.0  # standard errors; every round looks again
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ class _Trainer:
         rewards = self.held_rewards(self.layers())
         held, above = float(rewards.mean()), rewards - self.rival
         error = float(above.std(ddof=1)) / math.sqrt(len(above)) if len(above) > 1 else 0.0
-        if held > self.best + 1e-6 and above.mean() > error:
+        if held > self.best + 1e-6 and above.mean() > _CLEARLY * error:
             self.best, self.best_at, self.best_layers = held, self.update, self.layers()
         self.curve.append((self.update, reward, held, entropy))
         return held
