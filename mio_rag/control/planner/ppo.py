@@ -189,7 +189,7 @@ class _Trainer:
         for parameter in self.parameters:
             parameter.requires_grad_(True)
         self.optimizer = torch.optim.AdamW(self.parameters, lr=settings.rate, weight_decay=settings.decay)
-        self.best_layers = self._fixed()
+        self.best_layers = self._fixed(experience)
         self.rival = self.held_rewards(self.best_layers)
         self.update, self.best, self.best_at = 0, float(self.rival.mean()), 0
         self.curve: list[tuple[int, float, float, float]] = []
@@ -225,9 +225,9 @@ class _Trainer:
         self.curve.append((self.update, reward, held, entropy))
         return held
 
-    def _fixed(self) -> list[tuple[FloatArray, FloatArray]]:
-        """The workflow of highest mean reward in training, as a network that looks at nothing."""
-        rewards = self.train.quality - np.mean(self.settings.alphas) * self.train.cost
+    def _fixed(self, experience: Experience) -> list[tuple[FloatArray, FloatArray]]:
+        """The workflow of highest mean reward, as a network that looks at nothing."""
+        rewards = experience.quality - np.mean(self.settings.alphas) * experience.cost
         leaf = int(np.argmax(rewards.mean(axis=0)))
         layers = [(np.zeros_like(weights), np.zeros_like(bias)) for weights, bias in self.layers()]
         for branch in self.tree.branches:
