@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.files import replaced, write_json
 from benchmarks.options import numbers
+from benchmarks.planner.language import written
 from benchmarks.planner.live import confirmed
 from benchmarks.planner.picture import draw, table
 from benchmarks.planner.study import study
@@ -20,6 +21,13 @@ from mio_rag.evaluation.record import environment
 from mio_rag.retrieval.embedders import make_embedder
 
 __all__ = ["add_options", "command"]
+
+
+_MIXED = Path(__file__).parent / "mixed"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +42,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--indexes", type=Path, help="with --generator: folder that holds one index SET-minilm for each set")
     add("--generator", help="confirm a sample live, for instance 'gguf:MODEL.gguf?replies=FILE.sqlite'")
     add("--swap", help="another reader that the same decisions are tried with")
+    add("--language", type=int, default=0, help="questions that a language model plans (default: none)")
+    add("--mixed", type=Path, help="a table of workflows that ask two models, with their prices")
     add("--live", type=int, default=14, help="questions of the live sample (default: 14)")
     add("--out", type=Path, default=Path("benchmarks/results/planner.json"))
 
@@ -49,8 +59,17 @@ def command(given: argparse.Namespace) -> int:
             seed=given.seed,
             ppo_alphas=alphas,
             ppo=PPOSettings(updates=given.updates),
-            say=lambda text: print(text, file=sys.stderr, flush=True),
+            say=_say,
         )
+        if given.language:
+            report["language"] = written(found, given, _say)
+        if given.mixed is not None:
+            files = sorted(str(path) for path in _MIXED.glob("*.json"))
+            mixed = read_table(given.mixed, make_embedder("minilm"), files)
+            _say("two models")
+            report["mixed"] = study(
+                mixed, folds=given.folds, seed=given.seed, ppo_alphas=(), cost="dollars", say=_say
+            )
         if given.generator is not None:
             if given.data is None or given.indexes is None:
                 raise InputError("--generator needs --data and --indexes")

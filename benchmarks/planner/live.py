@@ -21,7 +21,7 @@ from mio_rag.measures import answer_measures
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Question
 
-__all__ = ["confirmed"]
+__all__ = ["confirmed", "loaded"]
 
 _ALPHA = 0.1
 _MAX_TOKENS = 24
@@ -61,7 +61,7 @@ def _compared(
         for k, i in enumerate(held):
             name = table.outcomes.sets[i]
             if name not in retrievers:
-                retrievers[name] = _set(given, name, with_reader)
+                retrievers[name] = loaded(given, name, with_reader)
             retriever, questions = retrievers[name]
             question = questions[table.outcomes.ids[i].partition(":")[2]]
             settings = ControlSettings(limits=Limits(40, 20_000, 1e6))
@@ -93,7 +93,10 @@ def _compared(
     }
 
 
-def _set(given: argparse.Namespace, name: str, reader: Generator) -> tuple[Retriever, Mapping[str, Question]]:
+def loaded(
+    given: argparse.Namespace, name: str, reader: Generator
+) -> tuple[Retriever, Mapping[str, Question]]:
+    """The retriever of a question set, and its questions by id."""
     index = CorpusIndex.load(given.indexes / f"{name}-minilm")
     questions = {question.id: question for question in load_questions(given.data / name)}
     return Retriever(index, counter=reader), questions

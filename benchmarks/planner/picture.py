@@ -17,7 +17,8 @@ _FEW = 100
 
 def table(report: Mapping[str, Any]) -> str:
     """Workflows, policies, goals and categories, in lines."""
-    lines = [f"{report['questions']} questions; a cost of 1 is {report['unit_tokens']:.0f} tokens (plain)"]
+    unit = f"{report.get('unit', report['unit_tokens']):.3g} {report.get('cost', 'tokens')}"
+    lines = [f"{report['questions']} questions; a cost of 1 is {unit} (plain)"]
     if report["questions"] < _FEW:
         lines.append(f"fewer than {_FEW} questions: intervals of so few say little, and none is a verdict")
     titles = "    EM  evid.  tokens   cost  calls"
@@ -52,6 +53,10 @@ def table(report: Mapping[str, Any]) -> str:
     for mode, found in report["categories"].items():
         lines.append(f"what the policy did at .1 ({mode}): {found['counts']}")
     lines.append(f"deciding, ms of CPU: {report['deciding_ms']}")
+    for name, found in report.get("language", {}).items():
+        lines.append(f"{name}: {found}")
+    if "mixed" in report:
+        lines += ["", "two models, costs in dollars:", table(report["mixed"])]
     for name, found in report.get("live", {}).items():
         lines.append(f"live, {name}: {found}")
     return "\n".join(lines)

@@ -57,9 +57,15 @@ def study(
     ppo_alphas: Sequence[float] = (0.1,),
     ppo: PPOSettings | None = None,
     seeds: int = 5,
+    cost: str = "tokens",
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Everything that the table alone can tell.
+
+    Parameters
+    ----------
+    cost : {"tokens", "dollars"}
+        What is counted; dollars where workflows ask several models.
 
     Raises
     ------
@@ -70,14 +76,16 @@ def study(
     if n < 13 or not 2 <= folds <= n:
         raise InputError(f"{n} questions in {folds} folds: at least 13 questions, and 2 folds, are needed")
     names = list(table.outcomes.actions)
-    unit = float(table.outcomes.of("tokens").mean(axis=0)[names.index("plain")])
+    unit = float(table.outcomes.of(cost).mean(axis=0)[names.index("plain")])
     fold = folds_of(table, folds, seed)
     everyone = np.arange(n, dtype=np.intp)
     features = QuestionFeatures.fit(table.outcomes.questions, table.vectors)
-    whole = table.experience(Tree(table.workflows, "once"), features, everyone, unit, "tokens")
+    whole = table.experience(Tree(table.workflows, "once"), features, everyone, unit, cost)
     result: dict[str, Any] = {
         "questions": n,
-        "unit_tokens": unit,
+        "unit_tokens": float(table.outcomes.of("tokens").mean(axis=0)[names.index("plain")]),
+        "cost": cost,
+        "unit": unit,
         "folds": folds,
         "workflows": _workflows(table, whole),
         "policies": {},
@@ -85,7 +93,7 @@ def study(
     }
     chosen: dict[tuple[str, float], IntArray] = {}
     for mode in MODES:
-        planners = _planners(table, mode, fold, unit)
+        planners = _planners(table, mode, fold, unit, cost)
         for alpha in _CURVE:
             chosen[f"regression, {mode}", alpha] = decisions(planners, alpha, n)
         say(f"regression, {mode}")
@@ -149,7 +157,7 @@ def _interval(values: FloatArray, draws: int = 2000) -> tuple[float, float]:
 Fold = tuple[Planner, Experience, IntArray, Experience]  # with what it learned from, then what it decides on
 
 
-def _planners(table: Table, mode: str, fold: IntArray, unit: float) -> list[Fold]:
+def _planners(table: Table, mode: str, fold: IntArray, unit: float, cost: str) -> list[Fold]:
     """For each fold a regression learned from all others."""
     found = []
     for k in np.unique(fold):
@@ -157,10 +165,11 @@ def _planners(table: Table, mode: str, fold: IntArray, unit: float) -> list[Fold
         texts = [table.outcomes.questions[i] for i in learned]
         features = QuestionFeatures.fit(texts, table.vectors[learned])
         tree = Tree(table.workflows, mode)
-        train = table.experience(tree, features, learned, unit, "tokens")
-        test = table.experience(tree, features, held, unit, "tokens")
+        train = table.experience(tree, features, learned, unit, cost)
+        test = table.experience(tree, features, held, unit, cost)
         scorer = RegressionScorer(fit_regression(train))
-        found.append((Planner(tree, features, scorer, "regression", unit), train, held, test))
+        planner = Planner(tree, features, scorer, "regression", unit, cost=cost)
+        found.append((planner, train, held, test))
     return found
 
 

@@ -96,4 +96,4 @@ def worths(values: FloatArray, overlap: FloatArray, cost: FloatArray) -> FloatAr
     """
     sets = every_set(cost.size).astype(np.float64)
     pairs = np.triu(overlap, 1)
-    return np.asarray((values - cost) @ sets.T - np.einsum("sa,ab,sb->s", sets, pairs, sets))
+    return np.asarray((values - cost) @ sets.T - ((sets @ pairs) * sets).sum(axis=1))

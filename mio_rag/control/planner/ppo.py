@@ -2,7 +2,9 @@
 
 Clipped, with generalised advantages, an entropy bonus, a value head and minibatches [1]. Executors take
 differing time: the discount over a step of cost t is gamma ** t, as in semi-Markov decision processes [2],
-with t in the unit of costs. Training ends early where the reward on questions set aside no longer rises.
+with t in the unit of costs. Training ends early where the reward on questions set aside no longer rises. A
+network counts only where its reward there is above that of the best fixed workflow by two standard errors;
+where none is, the outcome is that workflow, as a network: few questions teach a network their noise.
 torch trains; `mio_rag.control.planner.policy.Network` decides with numpy.
 
 [1] Schulman et al., Proximal policy optimization algorithms, arXiv 1707.06347.
@@ -31,6 +33,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 _KIND, _VERSION = "planner training", 1
+_CLEARLY = 2.0  # standard errors; every round looks again
 
 
 @dataclass(frozen=True)
@@ -186,9 +189,10 @@ class _Trainer:
         for parameter in self.parameters:
             parameter.requires_grad_(True)
         self.optimizer = torch.optim.AdamW(self.parameters, lr=settings.rate, weight_decay=settings.decay)
-        self.update, self.best, self.best_at = 0, -math.inf, 0
+        self.best_layers = self._fixed(experience)
+        self.rival = self.held_rewards(self.best_layers)
+        self.update, self.best, self.best_at = 0, float(self.rival.mean()), 0
         self.curve: list[tuple[int, float, float, float]] = []
-        self.best_layers = self.layers()
 
     def _tensor(self, array: FloatArray) -> Any:
         return self.torch.tensor(np.asarray(array), dtype=self.torch.float64)
@@ -213,24 +217,36 @@ class _Trainer:
         batch, reward = self.collect()
         entropy = self.learn(batch)
         self.update += 1
-        held = self.held_reward()
-        if held > self.best + 1e-6:
+        rewards = self.held_rewards(self.layers())
+        held, above = float(rewards.mean()), rewards - self.rival
+        error = float(above.std(ddof=1)) / math.sqrt(len(above)) if len(above) > 1 else 0.0
+        if held > self.best + 1e-6 and above.mean() > _CLEARLY * error:
             self.best, self.best_at, self.best_layers = held, self.update, self.layers()
         self.curve.append((self.update, reward, held, entropy))
         return held
 
-    def held_reward(self) -> float:
-        """Mean reward of the likeliest actions, over the prices."""
+    def _fixed(self, experience: Experience) -> list[tuple[FloatArray, FloatArray]]:
+        """The workflow of highest mean reward, as a network that looks at nothing."""
+        rewards = experience.quality - np.mean(self.settings.alphas) * experience.cost
+        leaf = int(np.argmax(rewards.mean(axis=0)))
+        layers = [(np.zeros_like(weights), np.zeros_like(bias)) for weights, bias in self.layers()]
+        for branch in self.tree.branches:
+            if leaf in branch.leaves:
+                layers[-1][1][branch.place] = 10.0
+        return layers
+
+    def held_rewards(self, layers: list[tuple[FloatArray, FloatArray]]) -> FloatArray:
+        """Rewards of the likeliest actions on the questions set aside, means over the prices."""
         from mio_rag.control.planner.features import QuestionFeatures
         from mio_rag.control.planner.policy import Planner
 
         none = np.zeros(0)
         features = QuestionFeatures(none, np.zeros((0, 0)), none, none)
-        planner = Planner(self.tree, features, Network(self.layers()), "ppo", 1.0)
+        planner = Planner(self.tree, features, Network(layers), "ppo", 1.0)
         rewards = [
-            self.held.reward(planner.replay(self.held, alpha), alpha).mean() for alpha in self.settings.alphas
+            self.held.reward(planner.replay(self.held, alpha), alpha) for alpha in self.settings.alphas
         ]
-        return float(np.mean(rewards))
+        return np.asarray(np.mean(rewards, axis=0), dtype=np.float64)
 
     def collect(self) -> tuple[_Batch, float]:
         """Episodes by the policy as it is, all at once, step by step."""

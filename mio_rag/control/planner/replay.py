@@ -62,7 +62,12 @@ def replay(trace: PlanTrace, planner: Planner | None = None, encoder: Encoder | 
     question = np.asarray(planner.features.of([trace.question], vectors)[0], dtype=np.float64)
     if trace.error is not None and not trace.workflow:
         return wrong  # it failed before it came to a workflow
-    return wrong + _wrong_decisions(trace, planner, question, float(told["alpha"]))
+    alpha = float(told["alpha"])
+    try:
+        planner.checked_alpha(alpha)
+    except InputError as error:
+        wrong += error.problems
+    return wrong + _wrong_decisions(trace, planner, question, alpha)
 
 
 def _wrong_nodes(trace: PlanTrace) -> list[str]:

@@ -120,8 +120,17 @@ def test_a_planner_is_trained_judged_and_asked(
     judged = here("plan", "evaluate", file, table, "--alpha", "0.1", "--index", index)
     assert judged.returncode == 0, judged.stderr
     assert "oracle" in judged.stdout
-    asked = here("ask", index, QUESTION, "--planner", file, "--alpha", 0.1, "--json")
+    traces = tmp_path / "traces.jsonl"
+    asked = here(
+        "ask", index, QUESTION, "--planner", file, "--alpha", 0.1, "--json", "--trace", traces
+    )  # fmt: skip
     assert asked.returncode == 0, asked.stderr
+    again = here("plan", "replay", traces, "--planner", file, "--index", index, "--json")
+    assert json.loads(again.stdout) == {"traces": 1, "wrong": {}}
+    line = traces.read_text(encoding="utf-8").replace('"alpha": 0.1', '"alpha": 9.0')
+    traces.write_text(line, encoding="utf-8")
+    forged = here("plan", "replay", traces, "--planner", file, "--index", index)
+    assert forged.returncode == 1
     trace = json.loads(asked.stdout)["trace"]
     assert trace["settings"]["planner"] == {"method": method, "mode": mode, "alpha": 0.1}
     assert trace["workflow"]["name"] in ("no-retrieval", "plain", "search-parts")
@@ -154,6 +163,11 @@ def test_planners_are_refused_where_they_do_not_fit(table: Path, index: Path, tm
     assert "must be finite and >= 0" in refused("ask", index, QUESTION, "--planner", file, "--alpha", -1)
     assert "no effect without --planner" in refused("ask", index, QUESTION, "--alpha", 1)
     assert "does not exist" in refused("ask", index, QUESTION, "--planner", tmp_path / "x", "--alpha", 1)
+    assert "say --alpha" in refused("serve", index, "--planner", file)
+    assert "no effect without --planner" in refused("serve", index, "--alpha", 1)
+    together = ("serve", index, "--planner", file, "--alpha", 1, "--strategies", "raw")
+    assert "leave out --tokens-per-day" in refused(*together)
+    assert "cannot be read" in refused("plan", "replay", file.parent / "nothing.jsonl", "--planner", file)
     assert "exclude each other" in refused("ask", index, QUESTION, "--planner", file, "--workflow", "plain")
     assert "holds no outcomes" in refused("plan", "train", tmp_path, "--out", file, "--index", index)
     assert "--test=1" in refused("plan", "train", table, "--out", file, "--test", 1)

@@ -141,6 +141,29 @@ def test_files(method: str, tmp_path: Path) -> None:
         given.replay(other, 0.1)
 
 
+def test_a_planner_for_workflows_that_have_changed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "planner.safetensors"
+    write_planner(regressed(table(40)), path)
+    read_planner(path)
+    # decompose-serial answers its parts by plain: what that is now is not what was learned.
+    monkeypatch.setitem(NAMED, "plain", dataclasses.replace(NAMED["brief"], name="plain"))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="trained for other workflows or signals \\(plain changed since\\)"):
+        read_planner(path)
+
+
+def test_few_questions_without_a_signal_leave_the_best_fixed_workflow() -> None:
+    train, test = table(60, told=0.0, seed=4), table(300, told=0.0, seed=5)
+    best_fixed = int(np.argmax((train.quality - 0.1 * train.cost).mean(axis=0)))
+    for seed in range(3):
+        settings = PPOSettings(updates=12, episodes=128, seed=seed)
+        found = planner(train, train_ppo(train, settings).network, "ppo", (0.1,)).replay(test, 0.1)
+        reward = test.reward(found, 0.1).mean()
+        fixed = test.reward(np.full(len(test), best_fixed, dtype=np.intp), 0.1).mean()
+        assert reward >= fixed - 0.03
+
+
 def test_bad_settings_and_too_few_questions_are_refused() -> None:
     with pytest.raises(InputError) as error:
         PPOSettings(alphas=(), hidden=0, rate=0, gamma=0, held_out=1)
