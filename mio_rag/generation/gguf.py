@@ -245,6 +245,12 @@ def _among(choice: Mapping[str, Any], said: str, letters: str) -> float | None:
     return math.exp(logs[said]) / sum(map(math.exp, logs.values()))
 
 
+def has_devices(xllamacpp: Any) -> bool:
+    """Whether there is anything beside the processor that layers of a model could be put on."""
+    kinds = xllamacpp.ggml_backend_dev_type
+    return any(one["type"] != kinds.GGML_BACKEND_DEVICE_TYPE_CPU for one in xllamacpp.get_device_info())
+
+
 def _start(file: Path, n_ctx: int, threads: int, slots: int) -> tuple[Any, LoopbackClient]:
     xllamacpp = require("xllamacpp", "gguf", "running a GGUF model")
     key = secrets.token_urlsafe(24)
@@ -262,6 +268,8 @@ def _start(file: Path, n_ctx: int, threads: int, slots: int) -> tuple[Any, Loopb
     params.ui = False
     params.cache_prompt = slots > 1
     params.cache_ram_mib = 0
+    # Finding out what fits on devices reads the model's file once more.
+    params.fit_params = has_devices(xllamacpp)
     try:
         server = xllamacpp.Server(params)
     except RuntimeError as error:

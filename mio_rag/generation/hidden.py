@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import require
-from mio_rag.generation.gguf import model_file
+from mio_rag.generation.gguf import has_devices, model_file
 from mio_rag.text import clean
 from mio_rag.types import GenerationError
 from mio_rag.unit import unit_rows
@@ -65,6 +65,7 @@ class HiddenStates:
         params.verbosity = _SILENT
         params.api_keys = [secrets.token_urlsafe(24)]
         params.ui = False
+        params.fit_params = has_devices(xllamacpp)
         try:
             self._server: Any = xllamacpp.Server(params)
         except RuntimeError as error:

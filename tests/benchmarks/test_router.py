@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.router import study
 from benchmarks.router.command import add_options, command
-from benchmarks.router.rows import Group, groups_of, mixture, rows_of
+from benchmarks.router.rows import Folds, Group, groups_of, mixture, rows_of
 from benchmarks.router.study import Plan, begun, finished, run_round
 from benchmarks.router.summary import draw, summarized, table
 from mio_rag.control.outcomes import Outcomes
@@ -58,8 +58,9 @@ def group(n: int = 60, seed: int = 0) -> Group:
 
 def test_rows_and_figures(tmp_path: Path) -> None:
     learned, asked = group(), group(30, seed=4)
+    known: Folds = {}
     for other in (None, asked):
-        rows, here = rows_of(learned, other), learned if other is None else asked
+        rows, here = rows_of(learned, other, known=known), learned if other is None else asked
         names = [row.name for row in rows]
         assert len(names) == len(set(names))
         for row in rows:

@@ -36,7 +36,7 @@ def onnx() -> PackagedMiniLM:
 
 @pytest.fixture(scope="module")
 def torch() -> SentenceTransformerEmbedder:
-    return SentenceTransformerEmbedder(str(FOLDER), cache=False)
+    return SentenceTransformerEmbedder(str(FOLDER), cache=False, batch_size=8)  # faster than 32 on one core
 
 
 @pytest.fixture(scope="module")

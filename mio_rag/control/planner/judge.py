@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.control.outcomes import Outcomes
 from mio_rag.control.planner.experience import Experience
 from mio_rag.control.planner.policy import Planner
 
@@ -17,6 +16,8 @@ __all__ = ["Point", "fixed_points", "frontier", "judged"]
 
 IntArray = NDArray[np.intp]
 FloatArray = NDArray[np.float64]
+
+_CELLS = 500_000  # of an array of draws by questions
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,15 @@ def judged(
     """
     rows = np.arange(len(experience))
     quality, cost = experience.quality[rows, chosen], experience.cost[rows, chosen]
-    fixed = _mixture(experience.quality.mean(axis=0), experience.cost.mean(axis=0), float(cost.mean()))
+    means = experience.quality.mean(axis=0), experience.cost.mean(axis=0)
+    fixed = float(_mixtures(means[0][None], means[1][None], cost.mean(keepdims=True))[0])
     rng = np.random.default_rng(seed)
-    gains = []
-    for _ in range(draws):
-        at = rng.integers(len(rows), size=len(rows))
-        means = experience.quality[at].mean(axis=0), experience.cost[at].mean(axis=0)
-        gains.append(quality[at].mean() - _mixture(*means, float(cost[at].mean())))
+    gains = np.concatenate(
+        [
+            _gains(experience, quality, cost, rng.integers(len(rows), size=(some, len(rows))))
+            for some in _portions(draws, len(rows))
+        ]
+    )
     low, high = np.quantile(gains, [0.025, 0.975])
     names = [workflow.name for workflow in experience.tree.workflows]
     shares = {n: float((chosen == k).mean()) for k, n in enumerate(names) if (chosen == k).any()}
@@ -76,12 +79,48 @@ def judged(
     )  # fmt: skip
 
 
-def _mixture(quality: FloatArray, cost: FloatArray, spent: float) -> float:
-    """As `Outcomes.fixed_at`; below the cheapest workflow the cheapest."""
-    table = Outcomes(
-        ("mean",), tuple(map(str, range(len(cost)))), {"quality": quality[None, :], "cost": cost[None, :]}
-    )
-    return table.fixed_at("quality", "cost", max(spent, float(cost.min())))
+def _portions(draws: int, questions: int) -> list[int]:
+    """How many draws at a time: as many as some megabytes hold."""
+    most = max(1, _CELLS // max(1, questions))
+    return [min(most, draws - start) for start in range(0, draws, most)]
+
+
+def _gains(experience: Experience, quality: FloatArray, cost: FloatArray, at: IntArray) -> FloatArray:
+    """Quality less that of the mixture, on every draw of questions; `at` has shape (draws, n)."""
+    draws, n = at.shape
+    cells = (at + n * np.arange(draws)[:, None]).ravel()
+    weights = np.bincount(cells, minlength=draws * n).reshape(draws, n) / n
+    mixed = _mixtures(weights @ experience.quality, weights @ experience.cost, weights @ cost)
+    return np.asarray(weights @ quality - mixed, dtype=np.float64)
+
+
+def _mixtures(quality: FloatArray, cost: FloatArray, spent: FloatArray) -> FloatArray:
+    """As `Outcomes.fixed_at`, for many tables at once; below the cheapest workflow the cheapest.
+
+    The best mixture is one of two workflows: all pairs are tried.
+
+    Parameters
+    ----------
+    quality, cost : array, shape (k, m)
+        Means of every workflow.
+    spent : array, shape (k,)
+
+    Returns
+    -------
+    array, shape (k,)
+    """
+    spent = np.maximum(spent, cost.min(axis=1))
+    best = np.full(len(spent), -np.inf)
+    for one in range(cost.shape[1]):
+        here = cost[:, one] <= spent
+        for other in range(cost.shape[1]):
+            more = cost[:, other] - cost[:, one]
+            share = np.zeros(len(spent))
+            np.divide(spent - cost[:, one], more, out=share, where=more > 0)
+            share = np.clip(share, 0, 1)
+            found = (1 - share) * quality[:, one] + share * quality[:, other]
+            best = np.where(here, np.maximum(best, found), best)
+    return best
 
 
 def frontier(
