@@ -131,7 +131,7 @@ def test_infeasible_wishes_are_a_result(selector: Selector, message: str) -> Non
             {"token_price": 0.1},
             [0.5, 0.4],
             [50, 50],
-            "charged are 5 for its 50 tokens (token_price 0.1)): lower them, or give relevance on the scale of",
+            "charged are 5 for its 50 tokens (token_price 0.1)): lower them, or give relevance on",
         ),
         ({}, [-1.0, -2.0], [50, 50], "(the highest relevance is -1): relevance must be above 0"),
     ],
