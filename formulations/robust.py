@@ -95,8 +95,8 @@ def nominal_program(
     if redundancy_weight > 0:
         if similarity is None:
             raise InputError(
-                f"redundancy_weight={redundancy_weight:g} needs embeddings to compare passages (presets may set it, raw does): "
-                "pass embeddings or set it to 0"
+                f"redundancy_weight={redundancy_weight:g} needs embeddings to compare passages: pass "
+                "embeddings or set it to 0"
             )
         pairwise = redundancy_weight * np.asarray(similarity, dtype=np.float64)
         if pairwise.shape == (n, n):

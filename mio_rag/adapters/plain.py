@@ -181,7 +181,7 @@ def _equal(texts: Sequence[str]) -> NDArray[np.float32] | None:
     group = np.array([first.setdefault(text.strip(), k) for k, text in enumerate(texts)])
     if len(first) == len(texts):
         return None
-    alike = (group[:, None] == group[None, :]).astype(np.float32)
+    alike: NDArray[np.float32] = (group[:, None] == group[None, :]).astype(np.float32)
     np.fill_diagonal(alike, 0)
     return alike
 
