@@ -58,8 +58,7 @@ def decisions(
     outdated : collection of int
         Candidates that must not be chosen because the pool holds a newer version.
     """
-    n = program.n
-    x = np.zeros(n, dtype=np.int8) if result.x is None else result.x
+    x = np.zeros(program.n, dtype=np.int8) if result.x is None else result.x
     chosen = np.flatnonzero(x)
     # Marginal value of i beside the selected others: what it adds, or what its removal would lose.
     more = _more_costs(program, x)
@@ -69,18 +68,25 @@ def decisions(
         value = value - priced.marginal
     charges = "penalties and the radius" if robust else "penalties"
     made, repeats = [], Repeats(candidates, chosen.tolist())
-    for i in range(n):
-        others = chosen[chosen != i]
-        rival = None
-        if others.size and float(program.pairwise[i, others].max()) > 0:
-            rival = int(others[int(np.argmax(program.pairwise[i, others]))])
-        worth = _worth(
-            candidates, program, i, float(alone[i]), float(value[i]), others, rival, priced, charges
+    company, spent = _companies(program, chosen), program.cost(x)
+    for i, beside in enumerate(company):
+        rival = beside.rival
+        worth = _Worth(
+            relevance=float(candidates.relevance[i]),
+            alone=float(alone[i]),
+            value=float(value[i]),
+            gain=beside.gain,
+            pays=0.0 if priced is None else float(priced.marginal[i]),
+            charges=charges,
+            rival="" if rival is None else f"'{candidates.ids[rival]}'{_similarity(candidates, i, rival)}",
+            partner="" if beside.partner is None else candidates.ids[beside.partner],
+            repeats_several=beside.repeats > 1,
+            in_company=beside.gains > 1,
         )
         reason = (
             _why_in(program, x, i, worth)
             if x[i]
-            else _why_out(candidates, program, result, i, value, chosen, worth, priced, more.costs)
+            else _why_out(candidates, program, result, i, value, chosen, worth, priced, more.costs, spent)
         )
         if i in outdated:
             reason = repeats.newer(i)
@@ -193,30 +199,38 @@ class _Worth:
         return said
 
 
-def _worth(
-    candidates: Candidates,
-    program: SelectionProgram,
-    i: int,
-    alone: float,
-    value: float,
-    others: NDArray[np.int64],
-    rival: int | None,
-    priced: Priced | None,
-    charges: str,
-) -> _Worth:
-    gains = np.maximum(-program.pairwise[i, others], 0.0)
-    return _Worth(
-        relevance=float(candidates.relevance[i]),
-        alone=alone,
-        value=value,
-        gain=float(gains.sum()),
-        pays=0.0 if priced is None else float(priced.marginal[i]),
-        charges=charges,
-        rival="" if rival is None else f"'{candidates.ids[rival]}'{_similarity(candidates, i, rival)}",
-        partner=candidates.ids[others[int(np.argmax(gains))]] if others.size else "",
-        repeats_several=int((program.pairwise[i, others] > 0).sum()) > 1,
-        in_company=int((gains > 0).sum()) > 1,
-    )
+class _Company(NamedTuple):
+    """What a passage has to do with the chosen ones.
+
+    Parameters
+    ----------
+    rival, partner : int or None
+        The candidate that most of what is lost, or gained, is with.
+    gain : float
+    repeats, gains : int
+        How many chosen ones it loses or gains by.
+    """
+
+    rival: int | None
+    partner: int | None
+    gain: float
+    repeats: int
+    gains: int
+
+
+def _companies(program: SelectionProgram, chosen: NDArray[np.int64]) -> list[_Company]:
+    """For each candidate; the program has nothing on a passage beside itself."""
+    if not chosen.size:
+        return [_Company(None, None, 0.0, 0, 0)] * program.n
+    losses = program.pairwise[:, chosen]
+    gains = np.maximum(-losses, 0.0)
+    repeats, gaining = (losses > 0).sum(axis=1), (gains > 0).sum(axis=1)
+    rivals, partners = chosen[losses.argmax(axis=1)], chosen[gains.argmax(axis=1)]
+    columns = (rivals, partners, gains.sum(axis=1), repeats, gaining)
+    return [
+        _Company(rival if loses else None, partner if wins else None, gain, loses, wins)
+        for rival, partner, gain, loses, wins in zip(*(each.tolist() for each in columns), strict=True)
+    ]
 
 
 def _why_in(program: SelectionProgram, x: NDArray[np.int8], i: int, worth: _Worth) -> str:
@@ -241,6 +255,7 @@ def _why_out(
     worth: _Worth,
     priced: Priced | None,
     costs: NDArray[np.float64],
+    spent: float,
 ) -> str:
     assert program.fixed is not None
     if program.fixed[i] == 0:
@@ -265,8 +280,8 @@ def _why_out(
     if blocked is not None:
         full = blocked.name.startswith("at most") and blocked.coefficients.min() >= 0
         return f"{adds}, but '{blocked.name}' is full" if full else f"{adds}, but: {blocked.name}"
-    left_over = program.budget - program.cost(result.x)
-    if cost > program.most_cost - program.cost(result.x):
+    left_over = program.budget - spent
+    if cost > program.most_cost - spent:
         swap = _best_swap(candidates, program, i, value, chosen, priced)
         left = f"{max(left_over, 0):.10g} {'is' if left_over == 1 else 'are'} left"
         return f"{adds}, but needs {plural(cost, 'token')} and {left}; {swap}"
@@ -314,7 +329,10 @@ def _best_swap(
     out = chosen[program.fixed[chosen] < 0]
     swapped = np.zeros((out.size, program.n), dtype=np.int8)
     swapped[:, chosen], swapped[:, i], swapped[np.arange(out.size), out] = 1, 1, 0
-    fits = np.array([program.cost(x) <= program.most_cost for x in swapped], dtype=bool)
+    if program.segments is None:
+        fits = swapped @ program.costs <= program.most_cost
+    else:
+        fits = np.array([program.cost(x) <= program.most_cost for x in swapped], dtype=bool)
     out, swapped = out[fits], swapped[fits]
     change = value[i] + program.pairwise[i, out] - value[out]
     if program.segments is not None:  # what two share is not lost with one of them
