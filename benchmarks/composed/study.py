@@ -124,14 +124,14 @@ class _Remembering(Retriever):
 
     def __init__(self, index: CorpusIndex) -> None:
         super().__init__(index)
-        self._found: dict[str, Candidates] = {}
+        self._retrieved: dict[str, Candidates] = {}
         self._rankings: dict[str, list[int]] = {}
-        self._pools: dict[str, Candidates] = {}
+        self._fused_pools: dict[str, Candidates] = {}
 
     def retrieve(self, question: str) -> Candidates:
-        if question not in self._found:
-            self._found[question] = super().retrieve(question)
-        return self._found[question]
+        if question not in self._retrieved:
+            self._retrieved[question] = super().retrieve(question)
+        return self._retrieved[question]
 
     def ranked(self, text: str, words: str | None = None) -> list[int]:
         if text not in self._rankings:
@@ -140,9 +140,9 @@ class _Remembering(Retriever):
 
     def pool_of(self, question: str, ranking: Sequence[int], fused: Mapping[int, float]) -> Candidates:
         key = f"{question} {list(ranking[:60])}"
-        if key not in self._pools:
-            self._pools[key] = super().pool_of(question, ranking, fused)
-        return self._pools[key]
+        if key not in self._fused_pools:
+            self._fused_pools[key] = super().pool_of(question, ranking, fused)
+        return self._fused_pools[key]
 
 
 def trained(sources: Sequence[Source], work: Path, seed: int, say: Callable[[str], None]) -> dict[str, Path]:
