@@ -80,20 +80,23 @@ def _report(given: argparse.Namespace, part: str, found: dict[str, Any]) -> None
 
 
 def _complete(given: argparse.Namespace, names: list[str]) -> int:
+    paths = {(name, by): given.work / "rows" / f"{name}-{by}.npz" for name in names for by in EMBEDDERS}
     pools: dict[tuple[str, str], Pools] = {}
-    for name in names:
-        for embedder in EMBEDDERS:
-            index = CorpusIndex.load(given.indexes / f"{name}-{embedder}")
-            pools[name, embedder] = pools_of(load_dataset(given.data / name), index, given.limit, given.seed)
-            _say(f"{name}, {embedder}: pools")
+    if not all(path.is_file() for path in paths.values()):
+        for name, by in paths:
+            index = CorpusIndex.load(given.indexes / f"{name}-{by}")
+            pools[name, by] = pools_of(load_dataset(given.data / name), index, given.limit, given.seed)
+            _say(f"{name}, {by}: pools")
     rows: list[Rows] = []
     for name in names:
-        models = left_out(pools, name)
-        for embedder in EMBEDDERS:
-            path = given.work / "rows" / f"{name}-{embedder}.npz"
-            rows.append(rows_of(pools[name, embedder], embedder, models[embedder], path, _say))
+        open_ = [by for by in EMBEDDERS if not paths[name, by].is_file()]
+        models = left_out(pools, name) if open_ else {}
+        rows += [
+            rows_of(name, by, paths[name, by], pools.get((name, by)), models.get(by), _say)
+            for by in EMBEDDERS
+        ]
     found = studied(rows)
-    counts = {name: len(pools[name, "minilm"].questions) for name in names}
+    counts = {one.name: len(one.complete) for one in rows}
     _report(given, "complete", {"questions": counts, "results": found})
     draw_reliability(found, given.out / "composed-complete.png")
     for kind, one in found.items():
@@ -125,16 +128,16 @@ def _evidence(given: argparse.Namespace, names: list[str]) -> int:
     ]
     routers = trained(sources, given.work, given.seed, _say)
     knobs = {name: knobs_of(name) for name in CONTENDERS}
-    every = [knob for own in knobs.values() for knob in own]
+    every = [knob for mine in knobs.values() for knob in mine]
     rows: dict[Any, list[dict[str, float]]] = {knob: [] for knob in every}
     for source in sources:
-        for knob, found in contender_rows(source, every, routers, given.work, _say).items():
-            rows[knob] += found
-    told = summarize({name: (rows, own) for name, own in knobs.items()})
+        for knob, own in contender_rows(source, every, routers, given.work, _say).items():
+            rows[knob] += own
+    told = summarize({name: (rows, mine) for name, mine in knobs.items()})
     counts = {one.name: len(one.questions) for one in sources}
     deciding = {
-        name: sum(row["deciding"] for knob in own for row in rows[knob]) / sum(len(rows[k]) for k in own)
-        for name, own in knobs.items()
+        name: sum(row["deciding"] for k in mine for row in rows[k]) / sum(len(rows[k]) for k in mine)
+        for name, mine in knobs.items()
     }
     found = {"questions": counts, "training": given.training, "results": told, "deciding_seconds": deciding}
     _report(given, "evidence", found)
