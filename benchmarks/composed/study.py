@@ -64,7 +64,7 @@ CONTENDERS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "fused": ("limit", {"reading": _RANKED}),
     "again": (
         "limit",
-        {"reading": _RANKED, "repetition": {"by": "fixed-2", "signal": "tracked", "query": "feedback"}},
+        {"reading": _RANKED, "repetition": {"by": "always-retrieve", "signal": "tracked", "most": 1}},
     ),
     "tiers": ("price", {"reading": {"by": "tier"}, "amount": {"by": "router", "file": "RANKING"}}),
     "program": ("limit", {}),
