@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import adapters, attacks, batch, conformance, edge, judges, mdp, rows, service
+from benchmarks.composed import command as composed
 from benchmarks.control import command as control
 from benchmarks.default import command as default
 from benchmarks.files import write_json
@@ -61,6 +62,11 @@ def main(arguments: list[str] | None = None) -> int:
             "what a newcomer gets, against the best ranking of sets that nothing was fitted on",
             default.add_options,
             default.command,
+        ),
+        "composed": (
+            "one policy over all controllers: completeness, parts at equal tokens, answers under kills",
+            composed.add_options,
+            composed.command,
         ),
         "price": (
             "one price for every token and one total for all questions, against budgets alike for all",

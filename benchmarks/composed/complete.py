@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.default.models import EMBEDDERS, Pools, by_ranks
+from mio_rag.evaluation.fit.completeness import PRICES, calibration_error
 from mio_rag.files import replaced
 from mio_rag.measures import evidence_found
 from mio_rag.relevance import RelevanceModel
@@ -25,11 +26,10 @@ from mio_rag.relevance.complete import SIGNALS, Completeness, fit, signals
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 
-__all__ = ["PRICES", "Rows", "fitted", "left_out", "reliability", "rows_of", "studied"]
+__all__ = ["Rows", "fitted", "left_out", "reliability", "rows_of", "studied"]
 
 FloatArray = NDArray[np.float64]
 
-PRICES = (0.004, 0.002, 0.001, 0.0005, 0.0002, 0.0)
 _BUDGET = 2048
 _BINS, _FOLDS = 10, 5
 
@@ -62,13 +62,19 @@ class Rows:
 
 
 def rows_of(
-    given: Pools, embedder: str, model: RelevanceModel, path: Path, say: Callable[[str], None]
+    name: str,
+    embedder: str,
+    path: Path,
+    given: Pools | None,
+    model: RelevanceModel | None,
+    say: Callable[[str], None],
 ) -> Rows:
-    """The rows of a set, from a file where they are there already."""
+    """The rows of a set, from a file where they are there already; else of these pools, by this relevance."""
     if path.is_file():
         with np.load(path) as kept:
-            if kept["signals"].shape[-1] == len(SIGNALS):
-                return Rows(given.name, embedder, kept["signals"], kept["complete"])
+            return Rows(name, embedder, kept["signals"], kept["complete"])
+    assert given is not None
+    assert model is not None
     base = Selector(relevance_model=model, options=SolveOptions(time_limit_seconds=1.0, relative_gap=1e-3))
     selectors = [dataclasses.replace(base, token_price=price) for price in PRICES]
     seen, done = [], []
@@ -78,11 +84,11 @@ def rows_of(
         nothing = np.full(len(SIGNALS), np.nan)
         seen.append([signals(r, one, question.text) if one else nothing for one in chosen])
         done.append([float(evidence_found(question, pool, one) >= 1.0) for one in chosen])
-    rows = Rows(given.name, embedder, np.array(seen), np.array(done))
+    rows = Rows(name, embedder, np.array(seen), np.array(done))
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as partial, partial.open("wb") as file:
         np.savez(file, signals=rows.signals, complete=rows.complete)
-    say(f"{given.name}, {embedder}: {len(rows.complete)} questions")
+    say(f"{name}, {embedder}: {len(rows.complete)} questions")
     return rows
 
 
@@ -162,10 +168,9 @@ def reliability(p: FloatArray, y: FloatArray) -> dict[str, Any]:
     order = np.argsort(p, kind="stable")
     bins = [part for part in np.array_split(order, _BINS) if len(part)]
     curve = [[round(float(p[part].mean()), 4), round(float(y[part].mean()), 4), len(part)] for part in bins]
-    error = sum(abs(float(p[part].mean() - y[part].mean())) * len(part) for part in bins) / len(p)
     return {
         "rows": len(p),
-        "calibration_error": round(error, 4),
+        "calibration_error": round(calibration_error(p, y), 4),
         "brier": round(float(np.mean((p - y) ** 2)), 4),
         "brier_of_the_rate": round(float(y.mean() * (1 - y.mean())), 4),
         "rate": round(float(y.mean()), 4),

@@ -139,6 +139,11 @@ class Completeness:
         z = float(signals(relevance, chosen, question) @ np.array(self.weights)) + self.intercept
         return 1.0 / (1.0 + math.exp(-max(-500.0, min(500.0, z))))
 
+    def of(self, seen: FloatArray) -> FloatArray:
+        """The probabilities of rows of `signals`, shape (n,)."""
+        z = np.clip(seen @ np.array(self.weights) + self.intercept, -500, 500)
+        return np.asarray(1.0 / (1.0 + np.exp(-z)), dtype=np.float64)
+
     def to_json(self) -> str:
         """As the file holds it."""
         said = {"signals": list(SIGNALS), "weights": list(self.weights), "intercept": self.intercept}

@@ -173,6 +173,8 @@ def _look(name: str, policy: Policy) -> _Seen:
     """How the files of a policy look; of logs and counts that go on changing nothing is looked at."""
     files = [] if name in PRESETS else [name]
     files += [file for file in (policy.order.file, policy.amount.file, policy.amount.tiers) if file]
+    if policy.repetition.calibration:
+        files.append(policy.repetition.calibration)
     if policy.order.workflow.endswith(".json"):
         files.append(policy.order.workflow)
 

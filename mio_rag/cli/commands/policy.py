@@ -44,6 +44,44 @@ def check_command(policy: _Named, index: _Index = None, json_output: Json = Fals
     output.console.print(f"{found.name} holds together{files}; content {states.sha256[:12]}", soft_wrap=True)
 
 
+@policy_app.command("calibrate")
+def calibrate_command(
+    data: Annotated[str, typer.Argument(help="Question set with gold passages.")],
+    index: Annotated[Path, typer.Option("--index", help="Index that the questions are asked of.")],
+    out: Annotated[Path, typer.Option("--out", help="File for [repetition] calibration: .json.")],
+    limit: Annotated[int, typer.Option("--limit", help="Most questions, drawn by seed.")] = 500,
+    seed: Annotated[int, typer.Option("--seed", help="Of the questions that are drawn.")] = 0,
+    json_output: Json = False,
+) -> None:
+    """Learn from labelled questions with which probability the evidence is complete."""
+    from mio_rag.cli.options.shared import load_index
+    from mio_rag.cli.progress import progress_bar
+    from mio_rag.corpora.dataset import Dataset
+    from mio_rag.corpora.load import check_source, load_questions
+    from mio_rag.evaluation.fit.completeness import calibrate_completeness
+    from mio_rag.files import make_parent, write_atomically
+    from mio_rag.retrieval.index import check_index
+
+    output = open_output(json_output)
+    if limit < 1:
+        raise InputError(f"--limit={limit} must be >= 1")
+    collect(lambda: check_source(data), lambda: check_index(index))
+    questions, corpus = load_questions(data), load_index(index)
+    asked = Dataset(Path(data).name, tuple(corpus.passages), questions)
+    with progress_bar("reading", min(limit, len(questions))) as advance:
+        found = calibrate_completeness(asked, corpus, limit=limit, seed=seed, progress=advance)
+    make_parent(out)
+    write_atomically(out, found.model.to_json())
+    if json_output:
+        output.json({"file": str(out), **found.to_dict()})
+        return
+    output.console.print(
+        f"{found.questions} questions: on those not seen, probabilities are off by {found.error:.3f} (as "
+        f"shipped: {found.shipped_error:.3f}), Brier {found.brier:.3f} ({found.shipped_brier:.3f})\n{out}",
+        soft_wrap=True,
+    )
+
+
 @policy_app.command("show")
 def show_command(
     policy: Annotated[

@@ -282,6 +282,8 @@ class Repetition:
         Share of the missing probability that another search is expected to add, in [0, 1].
     most : int
         Searches beside the first, >= 1.
+    calibration : str, optional
+        File of `mio-rag policy calibrate`: how far the evidence is complete, by questions of one's own.
     """
 
     by: str = "never"
@@ -289,6 +291,7 @@ class Repetition:
     query: str = "feedback"
     finds: float = 0.15
     most: int = 2
+    calibration: str | None = None
 
     def __post_init__(self) -> None:
         problems = []

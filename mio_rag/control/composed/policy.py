@@ -57,6 +57,7 @@ _FILES = (
     ("amount", "tiers"),
     ("search", "state"),
     ("price", "state"),
+    ("repetition", "calibration"),
 )
 
 

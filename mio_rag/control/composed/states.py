@@ -22,6 +22,7 @@ from mio_rag.control.router.model import Router, read_router
 from mio_rag.control.router.tier import PUBLISHED, Tier, read_tiers
 from mio_rag.errors import InputError, choose
 from mio_rag.generation.hidden import PREFIX
+from mio_rag.relevance.complete import Completeness, read
 
 __all__ = ["States", "read_states"]
 
@@ -40,6 +41,8 @@ class States:
         Those that may run.
     tiers : tuple of Tier
         Those that may be read at; none by the price alone.
+    completeness : Completeness or None
+        Of one's own questions; None: that which ships.
     embedders : mapping of str to str
         Who was learned with which embedder, by fingerprint.
     hashes : mapping of str to str
@@ -52,6 +55,7 @@ class States:
     planner: Planner | None = None
     router: Router | None = None
     tiers: tuple[Tier, ...] = ()
+    completeness: Completeness | None = None
     embedders: Mapping[str, str] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
     sha256: str = ""
@@ -91,6 +95,7 @@ def read_states(policy: Policy, closed_book: bool = False) -> States:
     hashed(policy.order.file, policy.order.sha256)
     hashed(policy.amount.file, policy.amount.sha256)
     hashed(policy.amount.tiers, None)
+    hashed(policy.repetition.calibration, None)
     hashed(policy.order.workflow if policy.order.workflow.endswith(".json") else None, None)
     for model in policy.models.values():
         named = model.spec or ""
@@ -129,6 +134,8 @@ def read_states(policy: Policy, closed_book: bool = False) -> States:
             meant = choose(policy.amount.tier, [tier.name for tier in every])
             problems.append(f"amount: tier = {policy.amount.tier!r} is unknown: {meant}")
     problems += _tier_problems(policy, tiers)
+    own = policy.repetition.calibration
+    completeness = None if own is None else opened(lambda: read(own), "repetition")
     if policy.search.by == "bandit":
         about = opened(lambda: _bandit_about(Path(str(policy.search.state))), "search") or {}
         if about:
@@ -144,7 +151,7 @@ def read_states(policy: Policy, closed_book: bool = False) -> States:
         raise InputError(list(dict.fromkeys(problems)))
     whole = [policy.sha256, sorted(hashes.values()), [w.sha256 for w in workflows]]
     digest = sha256(dumps(whole).encode()).hexdigest()
-    return States(workflows, planner, router, tiers, embedders, hashes, digest)
+    return States(workflows, planner, router, tiers, completeness, embedders, hashes, digest)
 
 
 def _content(path: Path) -> str:

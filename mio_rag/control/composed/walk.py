@@ -35,7 +35,7 @@ from mio_rag.control.steps.executors import Facts, Nothing, Queries, Value
 from mio_rag.control.steps.search import Searched, SearchSettings, search
 from mio_rag.control.steps.wording import Fact
 from mio_rag.errors import InfeasibleError, MioRagError
-from mio_rag.relevance.complete import complete
+from mio_rag.relevance.complete import shipped
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
@@ -309,7 +309,8 @@ class Walk:
             valued = self.program.valued(pool)
         place = {name: i for i, name in enumerate(valued.ids)}
         chosen = [place[name] for name in selection.ids]
-        return complete(valued.relevance, chosen, self.run.question.text)
+        model = self.equipment.states.completeness or shipped()
+        return model.probability(valued.relevance, chosen, self.run.question.text)
 
     def _learn(self, selection: Selection, meter: Meter) -> None:
         """Tell who chose the strategies what came of them, once."""

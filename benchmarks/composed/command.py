@@ -1,0 +1,162 @@
+"""`python -m benchmarks composed`: completeness, contenders at equal tokens, and the load test."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from benchmarks.composed.complete import Rows, fitted, left_out, rows_of, studied
+from benchmarks.composed.load import load
+from benchmarks.composed.picture import draw_contenders, draw_reliability
+from benchmarks.composed.study import CONTENDERS, Source, knobs_of, trained
+from benchmarks.composed.study import rows_of as contender_rows
+from benchmarks.composed.summary import summarize, table
+from benchmarks.default.models import EMBEDDERS, Pools, pools_of
+from mio_rag import __version__
+from mio_rag.corpora.load import load_dataset
+from mio_rag.errors import InputError
+from mio_rag.files import write_atomically
+from mio_rag.relevance import complete as shipped
+from mio_rag.retrieval import CorpusIndex
+
+__all__ = ["add_options", "command"]
+
+_PARTS = ("complete", "evidence", "load")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("--part", choices=_PARTS, required=True, help="which of the three")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder of finished rows; a run resumes there"
+    )
+    parser.add_argument("--data", type=Path, help="folder that holds one folder for each set")
+    parser.add_argument("--indexes", type=Path, help="folder of indexes: SET-minilm and SET-tfidf")
+    parser.add_argument("--sets", default="", help="comma-separated, with gold passages")
+    parser.add_argument("--limit", type=int, default=250, help="complete: questions of a set (default: 250)")
+    parser.add_argument("--training", type=int, default=100, help="evidence: questions of a set for routers")
+    parser.add_argument("--asked", type=int, default=60, help="evidence: held-out questions of a set")
+    parser.add_argument("--questions", type=int, default=10_000, help="load: questions (default: 10000)")
+    parser.add_argument("--kills", type=int, default=6, help="load: kills of the first run (default: 6)")
+    parser.add_argument("--seed", type=int, default=0, help="of orders, routers and kills (default: 0)")
+    parser.add_argument("--ship", action="store_true", help="complete: also write the regression that ships")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+
+
+def command(given: argparse.Namespace) -> int:
+    """Run one part, write JSON, table and picture; 1 where the load test found what must not be."""
+    names = [name.strip() for name in given.sets.split(",") if name.strip()]
+    try:
+        if given.part != "load" and (not names or given.data is None or given.indexes is None):
+            raise InputError(f"--part {given.part} needs --data, --indexes and --sets")
+        if given.part == "complete":
+            return _complete(given, names)
+        return _evidence(given, names) if given.part == "evidence" else _load(given)
+    except InputError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return 2
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _report(given: argparse.Namespace, part: str, found: dict[str, Any]) -> None:
+    told = {
+        "benchmark": f"composed, {part}",
+        "seed": given.seed,
+        **found,
+        "versions": {"mio-rag": __version__, **{p: metadata.version(p) for p in ("numpy", "scikit-learn")}},
+        "machine": {"system": platform.system(), "processor": platform.machine()},
+    }
+    path = given.out / f"composed-{part}.json"
+    write_atomically(path, json.dumps(told, indent=1, allow_nan=False) + "\n")
+
+
+def _complete(given: argparse.Namespace, names: list[str]) -> int:
+    paths = {(name, by): given.work / "rows" / f"{name}-{by}.npz" for name in names for by in EMBEDDERS}
+    pools: dict[tuple[str, str], Pools] = {}
+    if not all(path.is_file() for path in paths.values()):
+        for name, by in paths:
+            index = CorpusIndex.load(given.indexes / f"{name}-{by}")
+            pools[name, by] = pools_of(load_dataset(given.data / name), index, given.limit, given.seed)
+            _say(f"{name}, {by}: pools")
+    rows: list[Rows] = []
+    for name in names:
+        open_ = [by for by in EMBEDDERS if not paths[name, by].is_file()]
+        models = left_out(pools, name) if open_ else {}
+        rows += [
+            rows_of(name, by, paths[name, by], pools.get((name, by)), models.get(by), _say)
+            for by in EMBEDDERS
+        ]
+    found = studied(rows)
+    counts = {one.name: len(one.complete) for one in rows}
+    _report(given, "complete", {"questions": counts, "results": found})
+    draw_reliability(found, given.out / "composed-complete.png")
+    for kind, one in found.items():
+        off = ", ".join(f"{name} {told['calibration_error']:.3f}" for name, told in one["sets"].items())
+        print(
+            f"{kind:14} off by {one['all']['calibration_error']:.3f}, Brier {one['all']['brier']:.3f}: {off}"
+        )
+    if given.ship:
+        listed = ", ".join(f"{count} of {name}" for name, count in counts.items())
+        about = {
+            "fitted": f"questions of public sets ({listed}), by two embedders, at six prices; relevance "
+            "weighed without the set. Only numbers are kept.",
+            "calibration_error": {kind: one["all"]["calibration_error"] for kind, one in found.items()},
+        }
+        write_atomically(Path(shipped.__file__).parent / "complete.json", fitted(rows, about).to_json())
+    return 0
+
+
+def _evidence(given: argparse.Namespace, names: list[str]) -> int:
+    sources = [
+        Source.of(
+            load_dataset(given.data / name),
+            CorpusIndex.load(given.indexes / f"{name}-minilm"),
+            given.training,
+            given.asked,
+            given.seed,
+        )
+        for name in names
+    ]
+    routers = trained(sources, given.work, given.seed, _say)
+    knobs = {name: knobs_of(name) for name in CONTENDERS}
+    every = [knob for mine in knobs.values() for knob in mine]
+    rows: dict[Any, list[dict[str, float]]] = {knob: [] for knob in every}
+    for source in sources:
+        for knob, own in contender_rows(source, every, routers, given.work, _say).items():
+            rows[knob] += own
+    told = summarize({name: (rows, mine) for name, mine in knobs.items()})
+    counts = {one.name: len(one.questions) for one in sources}
+    deciding = {
+        name: sum(row["deciding"] for k in mine for row in rows[k]) / sum(len(rows[k]) for k in mine)
+        for name, mine in knobs.items()
+    }
+    found = {"questions": counts, "training": given.training, "results": told, "deciding_seconds": deciding}
+    _report(given, "evidence", found)
+    text = table(told)
+    write_atomically(given.out / "composed-evidence.txt", text)
+    draw_contenders(told, given.out / "composed-evidence.png")
+    print(text)
+    return 0
+
+
+def _load(given: argparse.Namespace) -> int:
+    found = load(given.work, given.questions, given.kills, given.seed, _say)
+    _report(given, "load", found)
+    problems = [problem for run in found["runs"].values() for problem in run["problems"]]
+    for name, run in found["runs"].items():
+        print(
+            f"{name}: {run['answered']} of {run['questions']} answered, {run['kills']} kills, "
+            f"${run['spent']:.4f} spent, ${run['lost']:.4f} lost, total ${run['total']:.4f}"
+        )
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if problems else 0

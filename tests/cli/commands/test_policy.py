@@ -1,0 +1,86 @@
+"""`mio-rag policy`, and the commands that take one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mio_rag.control.composed.trace import PolicyTrace
+from mio_rag.control.trace import read_traces
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.retrieval import CorpusIndex
+from tests.cli.running import here
+
+
+@pytest.fixture(scope="module")
+def index(river_index: CorpusIndex, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policy") / "INDEX"
+    river_index.save(folder)
+    return folder
+
+
+def test_show_says_who_decides_what(tmp_path: Path) -> None:
+    listed = here("policy", "show")
+    assert {"frugal", "balanced", "thorough"} <= set(listed.stdout.split())
+    done = here("policy", "show", "balanced", "--picture", tmp_path / "b.svg")
+    assert done.returncode == 0, done.stderr
+    assert "a passage of 100 tokens must add .05" in done.stdout
+    assert (tmp_path / "b.svg").read_text().lstrip().startswith("<?xml")
+    told = json.loads(here("policy", "show", "balanced", "--json").stdout)
+    assert [line["decision"] for line in told["decisions"]] == [
+        "order", "search", "amount", "reading", "repetition",
+    ]  # fmt: skip
+    toml = here("policy", "show", "frugal", "--toml").stdout
+    (tmp_path / "mine.toml").write_text(toml)
+    mine = json.loads(here("policy", "show", tmp_path / "mine.toml", "--json").stdout)
+    assert mine["sha256"] == json.loads(here("policy", "show", "frugal", "--json").stdout)["sha256"]
+
+
+def test_check_tells_everything_at_once(tmp_path: Path, index: Path) -> None:
+    assert here("policy", "check", "thorough", "--index", index).returncode == 0
+    path = tmp_path / "wrong.toml"
+    path.write_text('[price]\ntoken = 9\n[order]\nby = "nobody"\n[limits]\nsteps = -1\n')
+    done = here("policy", "check", path)
+    assert done.returncode == 2
+    assert all(said in done.stderr for said in ("token = 9", "'nobody' is unknown", "steps = -1"))
+    assert here("policy", "show", "--picture", tmp_path / "x.png").returncode == 2
+    assert here("policy", "show", "balanced", "--picture", tmp_path / "x.gif").returncode == 2
+
+
+def test_ask_tells_the_way(index: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    done = here("ask", index, "How long is the Tiber?", "--policy", "balanced", "--trace", trace)
+    assert done.returncode == 0, done.stderr
+    assert "1. searched for the question" in done.stdout
+    assert "the evidence is complete with ." in done.stdout
+    (read,) = read_traces(trace, PolicyTrace)
+    assert read.explain().splitlines()[0] == "1. searched for the question"
+    for other in (["--controller", "mdp"], ["--strategies", "raw"], ["--workflow", "plain"]):
+        both = here("ask", index, "How long is the Tiber?", "--policy", "balanced", *other)
+        assert both.returncode == 2, other
+
+
+def test_evaluate_compares_policies(index: Path, rivers: Dataset, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    passages = [{"id": p.id, "title": p.title, "text": p.text, "source": p.source} for p in rivers.passages]
+    asked = [
+        {"id": q.id, "question": q.text, "answers": list(q.answers), "gold_ids": list(q.gold_ids)}
+        for q in rivers.questions[:2]
+    ]
+    (data / "corpus.jsonl").write_text("\n".join(map(json.dumps, passages)))
+    (data / "questions.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    mine = tmp_path / "mine.toml"
+    mine.write_text("[price]\ntoken = 0.001\n")
+    given = (
+        "evaluate", data, "--index", index, "--methods", "fused", "--budget-tokens", "200",
+        "--policies", f"frugal,{mine}", "--out", tmp_path / "run",
+    )  # fmt: skip
+    done = here(*given, "--json")
+    assert done.returncode == 0, done.stderr
+    names = {row["method"] for row in json.loads(done.stdout)["summary"]}
+    assert names == {"fused", "policy:frugal", f"policy:{mine}"}
+    mine.write_text("[price]\ntoken = 0.002\n")
+    again = here(*given, "--resume")  # another content under the same name
+    assert again.returncode == 2
+    assert here("evaluate", data, "--policies", "nobody", "--out", tmp_path / "other").returncode == 2
