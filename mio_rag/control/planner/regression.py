@@ -63,6 +63,10 @@ def fit_regression(experience: Experience, *, folds: int = 5, seed: int = 0) -> 
     [0, 1], the same for all workflows of a place, scales predictions around each workflow's mean so that they
     are calibrated on questions that they were not fitted on; 0 leaves the best fixed workflow.
 
+    Of workflows whose mean quality lies within a standard error of the best the cheapest is the one to beat:
+    every other one is worth less by the standard error of its difference to that one, so that nothing is paid
+    for what may be chance (the one-standard-error rule of Breiman and others, 1984).
+
     Raises
     ------
     InputError
@@ -90,10 +94,25 @@ def fit_regression(experience: Experience, *, folds: int = 5, seed: int = 0) -> 
                 best = min(best, (error, penalty, slope))
             _, penalty, slope = best
             fitted, offset = _ridge(z, y[:, reached], penalty * n)
+            if k == 0:
+                offset = offset - _doubt(y[:, reached], experience.cost[:, reached])
             weights[k, place][:, reached], bias[k, place, reached] = slope * fitted, offset
             slopes.append(slope)
     report = {"slope": float(np.mean(slopes)) if slopes else 0.0}
     return Regression(mean, scale, weights, bias, tree.mask(), report)
+
+
+def _doubt(quality: FloatArray, cost: FloatArray) -> FloatArray:
+    """Standard error of each workflow's difference to the one to beat, shape (m,); 0 for that one."""
+    means = quality.mean(axis=0)
+
+    def errors(place: int) -> FloatArray:
+        spread = (quality - quality[:, [place]]).std(axis=0, ddof=1)
+        return np.asarray(spread / np.sqrt(len(quality)), dtype=np.float64)
+
+    best = int(np.argmax(means))
+    alike = np.flatnonzero(means >= means[best] - errors(best))
+    return errors(int(alike[np.argmin(cost.mean(axis=0)[alike])]))
 
 
 def _ridge(z: FloatArray, y: FloatArray, penalty: float) -> tuple[FloatArray, FloatArray]:
