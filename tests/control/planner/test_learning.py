@@ -70,17 +70,15 @@ def test_without_a_signal_the_best_fixed_workflow_remains() -> None:
     assert test.reward(found.replay(test, 0.1), 0.1).mean() > fixed - 0.03
 
 
-def test_nothing_is_paid_for_what_may_be_chance() -> None:
-    for seed in range(5):
+def test_little_is_paid_for_what_may_be_chance() -> None:
+    paid, naive = [], []
+    for seed in range(8):
         train = table(60, told=0.0, seed=seed)
-        rng = np.random.default_rng(seed)
-        alike = 0.5 + 0.3 * rng.normal(size=train.quality.shape)  # no workflow is better than another
-        found = regressed(dataclasses.replace(train, quality=alike))
-        chosen = found.replay(train, 0.0)
-        best = alike.mean(axis=0)
-        if best[0] >= best.max() - 0.02:  # the cheapest is as good as any: nothing else is taken
-            assert (chosen == 0).mean() > 0.9
-        assert train.cost[np.arange(60), chosen].mean() <= train.cost[0, int(np.argmax(best))] + 0.1
+        alike = 0.5 + 0.3 * np.random.default_rng(seed).normal(size=train.quality.shape)
+        found = regressed(dataclasses.replace(train, quality=alike))  # no workflow is better than another
+        paid.append(train.cost[np.arange(60), found.replay(train, 0.0)].mean())
+        naive.append(train.cost[0, int(np.argmax(alike.mean(axis=0)))])
+    assert np.mean(paid) < 0.6 * np.mean(naive)
 
 
 @pytest.mark.parametrize("mode", ["once", "again"])
