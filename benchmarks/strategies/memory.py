@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.files import write_json
 from benchmarks.strategies.found import POOL, asked
 from mio_rag.control.bandit.passages import PassageMemory, remembering
-from mio_rag.errors import MioRagError
+from mio_rag.errors import InputError, MioRagError
 from mio_rag.evaluation.record import environment
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
@@ -64,6 +64,8 @@ def command(given: argparse.Namespace) -> int:
 def remembered(data: Path, indexes: Path, name: str, limit: int) -> dict[str, Any]:
     """One set: recall by weight and share of wrong ratings, over several orders."""
     questions = asked(data, name)[:limit]
+    if len(questions) < 4:
+        raise InputError(f"'{name}' has {len(questions)} questions with gold passages: leave it out")
     retriever = Retriever(CorpusIndex.load(indexes / f"{name}-minilm"), pool=POOL)
     pools = [retriever.retrieve(question.text) for question in questions]
     gold = [set(question.gold_ids) for question in questions]

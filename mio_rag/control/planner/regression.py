@@ -59,9 +59,14 @@ class Regression:
 def fit_regression(experience: Experience, *, folds: int = 5, seed: int = 0) -> Regression:
     """Fit by ridge regression, shrunk by what predictions are worth out of fold.
 
-    At every place all workflows that can still be reached are predicted from what is seen there. A slope in
-    [0, 1], the same for all workflows of a place, scales predictions around each workflow's mean so that they
-    are calibrated on questions that they were not fitted on; 0 leaves the best fixed workflow.
+    At every place all workflows that can still be reached are predicted from what is seen there: what they
+    have in common (how hard the question is), and how each differs from that, since only differences decide.
+    A slope in [0, 1], the same for all workflows of a place, scales each of the two so that it is calibrated
+    on questions that it was not fitted on; 0 for the differences leaves the best fixed workflow.
+
+    Of workflows whose mean quality lies within a standard error of the best the cheapest is the one to beat:
+    every other one is worth less by the standard error of its difference to that one, so that nothing is paid
+    for what may be chance (the one-standard-error rule of Breiman and others, 1984).
 
     Raises
     ------
@@ -83,17 +88,42 @@ def fit_regression(experience: Experience, *, folds: int = 5, seed: int = 0) -> 
         z = (x - mean[place]) / scale[place]
         reached = tree.branches[place].leaves
         for k, y in enumerate((experience.quality, experience.cost)):
-            best: tuple[float, float, float] = (np.inf, _PENALTIES[-1], 0.0)
-            for penalty in _PENALTIES:
-                predicted = _out_of_fold(z, y[:, reached], fold, penalty * n)
-                error, slope = _calibrated(predicted, y[:, reached], fold)
-                best = min(best, (error, penalty, slope))
-            _, penalty, slope = best
-            fitted, offset = _ridge(z, y[:, reached], penalty * n)
-            weights[k, place][:, reached], bias[k, place, reached] = slope * fitted, offset
+            common = np.broadcast_to(y[:, reached].mean(axis=1, keepdims=True), (n, len(reached)))
+            (alike, first, _), (apart, second, slope) = (
+                _best_ridge(z, part, fold) for part in (common, y[:, reached] - common)
+            )
+            offset = first + second
+            if k == 0:
+                offset = offset - _doubt(y[:, reached], experience.cost[:, reached])
+            weights[k, place][:, reached], bias[k, place, reached] = alike + apart, offset
             slopes.append(slope)
     report = {"slope": float(np.mean(slopes)) if slopes else 0.0}
     return Regression(mean, scale, weights, bias, tree.mask(), report)
+
+
+def _best_ridge(z: FloatArray, y: FloatArray, fold: NDArray[np.intp]) -> tuple[FloatArray, FloatArray, float]:
+    """Weights, already scaled, and means of the penalty that is best out of fold; and the slope."""
+    best: tuple[float, float, float] = (np.inf, _PENALTIES[-1], 0.0)
+    for penalty in _PENALTIES:
+        predicted = _out_of_fold(z, y, fold, penalty * len(y))
+        error, slope = _calibrated(predicted, y, fold)
+        best = min(best, (error, penalty, slope))
+    _, penalty, slope = best
+    fitted, offset = _ridge(z, y, penalty * len(y))
+    return slope * fitted, offset, slope
+
+
+def _doubt(quality: FloatArray, cost: FloatArray) -> FloatArray:
+    """Standard error of each workflow's difference to the one to beat, shape (m,); 0 for that one."""
+    means = quality.mean(axis=0)
+
+    def errors(place: int) -> FloatArray:
+        spread = (quality - quality[:, [place]]).std(axis=0, ddof=1)
+        return np.asarray(spread / np.sqrt(len(quality)), dtype=np.float64)
+
+    best = int(np.argmax(means))
+    alike = np.flatnonzero(means >= means[best] - errors(best))
+    return errors(int(alike[np.argmin(cost.mean(axis=0)[alike])]))
 
 
 def _ridge(z: FloatArray, y: FloatArray, penalty: float) -> tuple[FloatArray, FloatArray]:

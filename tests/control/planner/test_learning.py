@@ -70,6 +70,17 @@ def test_without_a_signal_the_best_fixed_workflow_remains() -> None:
     assert test.reward(found.replay(test, 0.1), 0.1).mean() > fixed - 0.03
 
 
+def test_little_is_paid_for_what_may_be_chance() -> None:
+    paid, naive = [], []
+    for seed in range(8):
+        train = table(60, told=0.0, seed=seed)
+        alike = 0.5 + 0.3 * np.random.default_rng(seed).normal(size=train.quality.shape)
+        found = regressed(dataclasses.replace(train, quality=alike))  # no workflow is better than another
+        paid.append(train.cost[np.arange(60), found.replay(train, 0.0)].mean())
+        naive.append(train.cost[0, int(np.argmax(alike.mean(axis=0)))])
+    assert np.mean(paid) < 0.6 * np.mean(naive)
+
+
 @pytest.mark.parametrize("mode", ["once", "again"])
 def test_ppo_comes_close_to_the_regression_on_five_seeds(mode: str) -> None:
     train, test = table(300, mode), table(300, mode, seed=1)
