@@ -3,129 +3,113 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import sys
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from benchmarks.default.models import by_ranks, pools_of
-from benchmarks.repetition.study import Corpus, fitted_weight, rows_of, settings_of
+from benchmarks.repetition.corpora import BENT, Cut, corpora_of, fitted_model
+from benchmarks.repetition.study import MAIN, fitted_weight, rows_of, settings_of
 from benchmarks.repetition.summary import summarize, table
-from benchmarks.repetition.windows import recut
 from mio_rag import __version__
-from mio_rag.corpora.dataset import Dataset
-from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
 from mio_rag.files import write_atomically
-from mio_rag.relevance import RelevanceModel
-from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.reading import read_json
 
 __all__ = ["add_options", "command"]
-
-_OTHERS = 150  # questions of each other set that relevance is fitted on
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds one folder for each set")
-    parser.add_argument("--indexes", type=Path, required=True, help="folder of indexes: SET-minilm for --fit")
-    parser.add_argument("--set", default="squad2", help="set that is cut into windows (default: squad2)")
-    parser.add_argument(
-        "--fit", required=True, help="comma-separated other sets, which relevance is fitted on"
+    add = parser.add_argument
+    add("--data", type=Path, required=True, help="folder that holds one folder for each set")
+    add("--indexes", type=Path, required=True, help="folder of indexes: SET-EMBEDDER for --fit")
+    add("--sets", default="squad2", help="sets that are cut into windows (default: squad2)")
+    add(
+        "--fit",
+        required=True,
+        help="comma-separated sets that relevance is fitted on, the reported one left out",
     )
-    parser.add_argument("--words", type=int, default=90, help="of a window (default: 90)")
-    parser.add_argument("--overlaps", default="0.5,0.2,0", help="shares of a window (default: 0.5,0.2,0)")
-    parser.add_argument("--limit", type=int, default=250, help="questions (default: 250)")
-    parser.add_argument("--held-out", type=int, default=100, help="questions that weights are measured on")
-    parser.add_argument("--seed", type=int, default=0, help="of the questions and intervals (default: 0)")
-    parser.add_argument("--time-limit", type=float, default=1.0, help="seconds a program (default: 1)")
-    parser.add_argument("--work", type=Path, required=True, help="folder of indexes and finished rows")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/repetition.json"))
+    add("--embedder", default="minilm", choices=("minilm", "tfidf"), help="(default: minilm)")
+    add("--tokens", default="128", help="of a window, by the approximate counter (default: 128)")
+    add("--words", type=int, default=0, help="of a window, instead of --tokens")
+    add("--overlaps", default="0.5,0.2,0", help="shares of a window (default: 0.5,0.2,0)")
+    add("--bent", default="plain", help=f"comma-separated: {', '.join(BENT)} (default: plain)")
+    add("--short", action="store_true", help="the main rows alone")
+    add("--limit", type=int, default=150, help="questions (default: 150)")
+    add("--held-out", type=int, default=50, help="questions that weights are measured on (default: 50)")
+    add("--seed", type=int, default=0, help="of the questions and intervals (default: 0)")
+    add("--time-limit", type=float, default=1.0, help="seconds a program (default: 1)")
+    add("--work", type=Path, required=True, help="folder of indexes and finished rows")
+    add(
+        "--out", type=Path, default=Path("benchmarks/results/repetition.json"), help="corpora are added to it"
+    )
 
 
 def command(given: argparse.Namespace) -> int:
-    """Run what is not finished yet, then write JSON and table."""
+    """Run what is not finished yet; JSON and table hold every corpus so far after each one."""
     try:
-        dataset = load_dataset(given.data / given.set)
-        model = _model(given)
-        results = {}
-        for overlap in (float(part) for part in given.overlaps.split(",")):
-            windows = recut(dataset, given.words, overlap)
-            first, corpus = _corpora(given, windows)
-            folder = given.work / windows.name
-            rows = rows_of(folder, corpus, settings_of(model, given.time_limit), _note)
-            results[windows.name] = {
-                "windows": len(windows.passages),
-                "questions": len(corpus.questions),
-                "fitted_shared_text_weight": round(fitted_weight(first, model), 3) if overlap else None,
-                **summarize(rows, given.seed),
-            }
+        for cut in _cuts(given):
+            _add(given, cut.name, _measured(given, cut))
     except InputError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return 2
-    report = {
-        "benchmark": "repetition",
-        "seed": given.seed,
-        "relevance": model.provenance,
-        "time_limit_seconds": given.time_limit,
-        "counter": "regex",
-        "results": results,
-        "versions": {"mio-rag": __version__, **{p: metadata.version(p) for p in ("numpy", "scikit-learn")}},
-        "machine": {"system": platform.system(), "processor": platform.machine()},
-    }
-    write_atomically(given.out, json.dumps(report, indent=1, allow_nan=False) + "\n")
-    text = table(results)
-    write_atomically(given.out.with_suffix(".txt"), text + "\n")
-    print(text)
+    print(table(_known(given.out)["results"]))
     return 0
+
+
+def _cuts(given: argparse.Namespace) -> list[Cut]:
+    bent = [part.strip() for part in given.bent.split(",")]
+    if strange := sorted(set(bent) - set(BENT)):
+        raise InputError(f"--bent {', '.join(strange)} is unknown: choose {', '.join(BENT)}")
+    names, overlaps = given.sets.split(","), [float(part) for part in given.overlaps.split(",")]
+    sizes = [0] if given.words else [int(part) for part in given.tokens.split(",")]
+    return [
+        Cut(given.data, name.strip(), given.embedder, tokens, given.words, overlap, kind)
+        for name, tokens, overlap, kind in itertools.product(names, sizes, overlaps, bent)
+    ]
+
+
+def _measured(given: argparse.Namespace, cut: Cut) -> dict[str, Any]:
+    """The rows of a corpus, and what they were measured on."""
+    model = fitted_model(given.data, given.indexes, given.work, cut, given.fit, given.seed)
+    first, corpus = corpora_of(cut, given.work, given.held_out, given.limit, given.seed, _note)
+    settings = settings_of(model, given.time_limit)
+    if given.short:
+        settings = {name: settings[name] for name in MAIN}
+    rows = rows_of(given.work / cut.name, corpus, settings, _note)
+    weighed = cut.overlap > 0 and not corpus.by_figures and cut.bent != "notice"
+    return {
+        "windows": len(cut.windows().passages),
+        "questions": len(corpus.questions),
+        "found": "share of the answer's figures" if corpus.by_figures else "answer word for word",
+        "relevance": model.provenance,
+        "fitted_shared_text_weight": round(fitted_weight(first, model), 3) if weighed else None,
+        "seed": given.seed,
+        "time_limit_seconds": given.time_limit,
+        "versions": {"mio-rag": __version__, **{p: metadata.version(p) for p in ("numpy", "scikit-learn")}},
+        **summarize(rows, given.seed),
+    }
+
+
+def _known(out: Path) -> dict[str, Any]:
+    if out.is_file() and (found := read_json(out)).get("benchmark") == "repetition":
+        return dict(found)
+    machine = {"system": platform.system(), "processor": platform.machine()}
+    return {"benchmark": "repetition", "counter": "regex", "machine": machine, "results": {}}
+
+
+def _add(given: argparse.Namespace, name: str, measured: dict[str, Any]) -> None:
+    report = _known(given.out)
+    report["results"] = {**report["results"], name: measured}
+    write_atomically(given.out, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    write_atomically(given.out.with_suffix(".txt"), table(report["results"]) + "\n")
+    _note(f"{name}: done")
 
 
 def _note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _model(given: argparse.Namespace) -> RelevanceModel:
-    """Probabilities, fitted on other sets than the one that is reported."""
-    path = given.work / "relevance.json"
-    if path.is_file():
-        return RelevanceModel.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    names = [name.strip() for name in given.fit.split(",") if name.strip() not in ("", given.set)]
-    if not names:
-        raise InputError("--fit names no other set than the one that is reported")
-    sets = [
-        pools_of(
-            load_dataset(given.data / name),
-            CorpusIndex.load(given.indexes / f"{name}-minilm"),
-            _OTHERS,
-            given.seed,
-        )
-        for name in names
-    ]
-    model = by_ranks(sets, "other sets", sets[0].pools[0].embedder)
-    given.work.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(model.to_dict()))
-    return model
-
-
-def _corpora(given: argparse.Namespace, windows: Dataset) -> tuple[Corpus, Corpus]:
-    """The questions that weights are measured on, and those that are reported."""
-    folder = given.work / f"{windows.name}-index"
-    if folder.is_dir():
-        index = CorpusIndex.load(folder)
-    else:
-        _note(f"embedding {len(windows.passages)} windows")
-        index = CorpusIndex.build(windows.passages, "minilm", windows.name)
-        index.save(folder)
-    asked = [question for question in windows.questions if question.answers]
-    order = np.random.default_rng(given.seed).permutation(len(asked))
-    chosen = [asked[k] for k in order[: given.held_out + given.limit]]
-    pools = Retriever(index).retrieve_many([question.text for question in chosen])
-    whole = Corpus(windows.name, tuple(chosen), tuple(pools))
-    parts = (slice(given.held_out), slice(given.held_out, None))
-    first, second = (replace(whole, questions=whole.questions[p], pools=whole.pools[p]) for p in parts)
-    return first, second

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +38,19 @@ from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Question
 
-__all__ = ["BUDGETS", "PRICES", "Columns", "Corpus", "answered", "fitted_weight", "rows_of", "settings_of"]
+__all__ = [
+    "BUDGETS",
+    "MAIN",
+    "PRICES",
+    "Columns",
+    "Corpus",
+    "answered",
+    "figures",
+    "figures_found",
+    "fitted_weight",
+    "rows_of",
+    "settings_of",
+]
 
 BUDGETS = (128, 256, 384, 512, 768, 1024)
 PRICES = (0.0002, 0.0005, 0.001)
@@ -55,6 +68,11 @@ class Corpus:
     name: str
     questions: tuple[Question, ...]
     pools: tuple[Candidates, ...]
+    by_figures: bool = False
+
+    def found(self, question: Question, texts: Sequence[str]) -> float:
+        """Whether an answer is read; of long answers, the share of their figures that is."""
+        return figures_found(question, texts) if self.by_figures else float(answered(question, texts))
 
 
 def fitted_weight(corpus: Corpus, model: RelevanceModel) -> float:
@@ -73,6 +91,20 @@ def fitted_weight(corpus: Corpus, model: RelevanceModel) -> float:
         above += float((x * np.logical_and.outer(holds, holds)).sum())
         below += float((x * x).sum())
     return above / below
+
+
+#: Rows of a short study.
+MAIN = (
+    "fused",
+    "mmr",
+    "distinct",
+    "probabilities",
+    f"price {PRICES[1]:g}",
+    f"price {PRICES[1]:g}, greedy",
+    f"price {PRICES[0]:g}, sentences",
+    f"price {PRICES[1]:g}, sentences",
+    f"price {PRICES[1]:g}, sentences, greedy",
+)
 
 
 def settings_of(model: RelevanceModel, time_limit: float) -> dict[str, tuple[Selector, str | None]]:
@@ -114,7 +146,7 @@ def rows_of(
     for name, (selector, score) in settings.items():
         kinds = {"apart": (False, False), "merged": (True, True)}
         if selector.units == "sentences":
-            del kinds["apart"]
+            del kinds["apart"]  # they are always read as one
         if name in _PAID_APART:
             kinds["merged, paid apart"] = (False, True)
         for kind, (chosen_merged, read_merged) in kinds.items():
@@ -143,7 +175,7 @@ def _columns(selector: Selector, score: str | None, merge: bool, corpus: Corpus)
             blocks = merged(units, made.chosen) if merge else ()
             read = [block.passage for block in blocks] or [units.passage(i) for i in made.chosen]
             said = [f"{passage.title} {passage.text}" for passage in read]
-            column["answer"].append(float(answered(question, said)))
+            column["answer"].append(corpus.found(question, said))
             column["tokens"].append(float(block_tokens(units, made.chosen, _COUNTER, merge)))
             column["proven"].append(float(made.result.is_optimal))
             column["milliseconds"].append(1000 * made.result.wall_seconds)
@@ -155,3 +187,20 @@ def answered(question: Question, texts: Sequence[str]) -> bool:
     """As the measure answer_in_context has it."""
     said = f" {normalize_answer(' '.join(texts))} "
     return any(f" {a} " in said for a in map(normalize_answer, question.answers) if a)
+
+
+_FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+def figures(question: Question) -> frozenset[str]:
+    """The numbers of two digits or more in a question's answers that it does not name itself."""
+    own = set(_FIGURE.findall(question.text))
+    found = {figure.rstrip(",") for answer in question.answers for figure in _FIGURE.findall(answer)}
+    return frozenset(figure for figure in found - own if sum(map(str.isdigit, figure)) > 1)
+
+
+def figures_found(question: Question, texts: Sequence[str]) -> float:
+    """Share of these numbers that the texts hold; 0 without any."""
+    asked = figures(question)
+    said = {figure.rstrip(",") for text in texts for figure in _FIGURE.findall(text)}
+    return len(asked & said) / max(1, len(asked))

@@ -113,8 +113,8 @@ class SentenceIndex:
         try:
             with np.load(path, allow_pickle=False) as data:
                 first, spans = data["first"].astype(np.int64), data["spans"].astype(np.int64)
-            mode = "r" if mapped else None
-            vectors = np.load(folder / VECTORS_FILE, mmap_mode=mode, allow_pickle=False)
+            path = folder / VECTORS_FILE
+            vectors = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise IndexFormatError(f"'{path}' cannot be read ({error}): build the index again") from error
         m = len(spans)

@@ -150,7 +150,7 @@ def _left_out(candidates: Candidates, fixed: NDArray[np.int8], one_of_copies: bo
     if not one_of_copies:
         return set()
     gone = set(outdated(candidates, fixed))
-    must = [candidates.ids[i] for i in np.flatnonzero(fixed == 1)]
+    must = [candidates.ids[i] for i in np.flatnonzero(fixed == 1).tolist()]
     for i, j in duplicate_pairs(candidates, must):
         if not {i, j} & gone and fixed[i] != 0 and fixed[j] != 0:
             weaker = min((i, j), key=lambda k: (fixed[k] == 1, candidates.relevance[k], -k))

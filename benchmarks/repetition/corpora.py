@@ -1,0 +1,115 @@
+"""The corpora of the study: which set, how it is cut and bent, its questions, their pools; and relevance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.default.models import EMBEDDERS, by_ranks, pools_of
+from benchmarks.repetition.study import Corpus, figures
+from benchmarks.repetition.windows import in_versions, recut, under_a_notice, words_of
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.corpora.load import load_dataset
+from mio_rag.errors import InputError
+from mio_rag.files import write_atomically
+from mio_rag.relevance import RelevanceModel
+from mio_rag.retrieval import CorpusIndex, Retriever
+
+__all__ = ["BENT", "Cut", "corpora_of", "fitted_model"]
+
+#: How a corpus is bent, beside being cut: not at all, with older versions, with a notice in every window.
+BENT = ("plain", "versions", "notice")
+
+_OTHERS = 150  # questions of each other set that relevance is fitted on
+_FITTED_SENTENCES = "hotpotqa", 300  # whose first questions the weights of sentences were fitted on
+_BY_FIGURES = ("sec10q",)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a corpus is made.
+
+    Parameters
+    ----------
+    words : int
+        Of a window; 0: as many as are `tokens`.
+    overlap : float
+        Share of a window that the next one repeats.
+    """
+
+    data: Path
+    dataset: str
+    embedder: str
+    tokens: int
+    words: int
+    overlap: float
+    bent: str
+
+    @property
+    def name(self) -> str:
+        """For people and files."""
+        size = f"{self.words}w" if self.words else f"{self.tokens}t"
+        bent = "" if self.bent == "plain" else f"-{self.bent}"
+        return f"{self.dataset}-{size}-{round(100 * self.overlap)}{bent}-{self.embedder}"
+
+    def windows(self) -> Dataset:
+        """The set, cut and bent."""
+        whole = load_dataset(self.data / self.dataset)
+        if self.bent == "versions":
+            whole = in_versions(whole, 0)
+        cut = recut(whole, self.words or words_of(whole, self.tokens), self.overlap)
+        return under_a_notice(cut) if self.bent == "notice" else cut
+
+
+def corpora_of(
+    cut: Cut, work: Path, held_out: int, limit: int, seed: int, tell: Callable[[str], None]
+) -> tuple[Corpus, Corpus]:
+    """The questions that weights are measured on, and those that are reported."""
+    windows = cut.windows()
+    folder = work / f"{cut.name}-index"
+    if folder.is_dir():
+        index = CorpusIndex.load(folder)
+    else:
+        tell(f"{cut.name}: embedding {len(windows.passages)} windows and their sentences")
+        index = CorpusIndex.build(windows.passages, cut.embedder, cut.name, sentences=True)
+        index.save(folder)
+    by_figures = cut.dataset in _BY_FIGURES
+    known = [q for q in windows.questions if (figures(q) if by_figures else q.answers)]
+    name, fitted_on = _FITTED_SENTENCES
+    if cut.dataset == name:
+        order = np.random.default_rng(0).permutation(len(windows.questions))[:fitted_on]
+        taken = {windows.questions[k].id for k in order}
+        known = [q for q in known if q.id not in taken]
+    order = np.random.default_rng(seed).permutation(len(known))
+    chosen = [known[k] for k in order[: held_out + limit]]
+    if len(chosen) <= held_out:
+        raise InputError(f"{cut.dataset} has {len(chosen)} questions: hold fewer than that out")
+    pools = Retriever(index).retrieve_many([question.text for question in chosen])
+    whole = Corpus(cut.name, tuple(chosen), tuple(pools), by_figures)
+    parts = (slice(held_out), slice(held_out, None))
+    first, second = (replace(whole, questions=whole.questions[p], pools=whole.pools[p]) for p in parts)
+    return first, second
+
+
+def fitted_model(data: Path, indexes: Path, work: Path, cut: Cut, others: str, seed: int) -> RelevanceModel:
+    """Probabilities, fitted on other sets than the one that is reported, by the same embedder."""
+    path = work / f"relevance-{cut.dataset}-{cut.embedder}.json"
+    if path.is_file():
+        return RelevanceModel.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    names = [name.strip() for name in others.split(",") if name.strip() not in ("", cut.dataset)]
+    if not names:
+        raise InputError("--fit names no other set than the one that is reported")
+    sets = [
+        pools_of(
+            load_dataset(data / name), CorpusIndex.load(indexes / f"{name}-{cut.embedder}"), _OTHERS, seed
+        )
+        for name in names
+    ]
+    model = by_ranks(sets, "other sets", EMBEDDERS[cut.embedder])
+    work.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(model.to_dict()))
+    return model
