@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("--data", type=Path, required=True, help="folder that holds one folder for each set")
     parser.add_argument("--indexes", type=Path, required=True, help="folder with an index NAME-minilm each")
-    parser.add_argument("--sets", default="squad2,sec10q,mini_wikipedia", help="comma-separated")
+    parser.add_argument("--sets", default="squad2,musique", help="comma-separated")
     parser.add_argument("--limit", type=int, default=300, help="questions of each set (default: 300)")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/strategies-memory.json"))
 
