@@ -119,7 +119,7 @@ class Meter:
         return calls
 
     def beside(self) -> Meter:
-        """A meter with books of its own, for what runs side by side with others under the same limits."""
+        """A meter with books of its own, for what runs side by side with others; it may take what is left."""
         left = max(0, self.limits.tokens - self.tokens - self._reserve)
         return Meter(self.generator, replace(self.limits, tokens=max(1, left)), 0, self._replies)
 
