@@ -168,7 +168,7 @@ def test_few_questions_without_a_signal_leave_the_best_fixed_workflow() -> None:
     train, test = table(60, told=0.0, seed=4), table(300, told=0.0, seed=5)
     best_fixed = int(np.argmax((train.quality - 0.1 * train.cost).mean(axis=0)))
     for seed in range(3):
-        settings = PPOSettings(updates=12, episodes=128, seed=seed)
+        settings = PPOSettings(updates=5, episodes=64, hidden=16, seed=seed)
         found = planner(train, train_ppo(train, settings).network, "ppo", (0.1,)).replay(test, 0.1)
         reward = test.reward(found, 0.1).mean()
         fixed = test.reward(np.full(len(test), best_fixed, dtype=np.intp), 0.1).mean()
