@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
@@ -18,6 +19,7 @@ __all__ = ["Retrying"]
 T = TypeVar("T")
 
 _FIRST_SECONDS, _LONGEST_SECONDS = 0.1, 10.0
+_REMEMBERED = 256  # prompts: those under way
 #: Causes after which a server may have done, and charged, what it did not tell.
 _UNTOLD = ("APITimeoutError", "APIConnectionError", "TimeoutError", "HttpFailure")
 
@@ -46,6 +48,7 @@ class Retrying:
         self._inner, self._retries, self._untold, self._wait = inner, retries, untold, wait
         self._counting = threading.Lock()  # fast tokenizers fail when two threads use them at once
         self._luck = random.Random(0)
+        self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     @property
     def name(self) -> str:
@@ -68,9 +71,14 @@ class Retrying:
             return self._inner.count(texts)
 
     def prompt_tokens(self, prompt: Prompt) -> int:
-        """Likewise."""
+        """Likewise; of the same words the same, since a server may be asked for every count."""
+        key = prompt.system, prompt.user
         with self._counting:
-            return self._inner.prompt_tokens(prompt)
+            if key not in self._counts:
+                self._counts[key] = self._inner.prompt_tokens(prompt)
+                while len(self._counts) > _REMEMBERED:
+                    self._counts.popitem(last=False)
+            return self._counts[key]
 
     def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
         """Likewise."""
