@@ -37,11 +37,11 @@ output = {_OUT}
 evidence_tokens = 256
 answer_tokens = 16
 """
-_KILL_SECONDS = (4.0, 20.0)
+_KILL_SECONDS = (0.5, 10.0)  # after the first new answer
 
 
 def load(work: Path, questions: int, kills: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run all, and say what was found.
+    """Run all, and say what was found; kills come while questions are under way.
 
     Parameters
     ----------
@@ -95,8 +95,11 @@ def _one(
     ]  # fmt: skip
     luck, killed, began = random.Random(seed), 0, time.monotonic()
     while True:
+        before = _answered(out)
         run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
+            while killed < kills and _answered(out) == before and run.poll() is None:
+                time.sleep(0.1)  # it loads
             told, _ = run.communicate(timeout=luck.uniform(*_KILL_SECONDS) if killed < kills else None)
             break
         except subprocess.TimeoutExpired:
@@ -119,8 +122,11 @@ def _one(
 def _answered(out: Path) -> int:
     if not (out / "ledger.sqlite").is_file():
         return 0
-    with closing(sqlite3.connect(out / "ledger.sqlite")) as ledger:
-        row = ledger.execute("SELECT count(*) FROM questions WHERE state = 'answered'").fetchone()
+    try:
+        with closing(sqlite3.connect(out / "ledger.sqlite")) as ledger:
+            row = ledger.execute("SELECT count(*) FROM questions WHERE state = 'answered'").fetchone()
+    except sqlite3.OperationalError:
+        return 0  # it is being made
     return int(row[0])
 
 

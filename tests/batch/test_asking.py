@@ -225,6 +225,21 @@ def test_retrying_waits_longer_each_time_and_passes_on_what_was_said() -> None:
     assert told == [(wrapped(never).prompt_tokens(prompt), 9)] * 2  # the second was the last one allowed
 
 
+def test_counts_of_a_server_are_tried_again_and_asked_for_once() -> None:
+    asked: list[str] = []
+
+    class Remote(ScriptedGenerator):
+        def prompt_tokens(self, prompt: Prompt) -> int:
+            asked.append(prompt.user)
+            if len(asked) == 1:
+                raise GenerationError("HTTP 500")
+            return 7
+
+    reader = Retrying(Remote(lambda prompt: ""), 2, lambda into, out: True, lambda seconds: None)
+    assert [reader.prompt_tokens(build_prompt(QUESTIONS[0])) for _ in range(3)] == [7, 7, 7]
+    assert len(asked) == 2
+
+
 def test_questions_from_files(tmp_path: Path) -> None:
     lines = [{"id": "a", "question": "Who?"}, {"question": "What?", "choices": ["x", "y"]}]
     text = "\n".join(json.dumps(line) for line in lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
@@ -18,6 +19,7 @@ __all__ = ["Retrying"]
 T = TypeVar("T")
 
 _FIRST_SECONDS, _LONGEST_SECONDS = 0.1, 10.0
+_REMEMBERED = 256  # prompts: those under way
 #: Causes after which a server may have done, and charged, what it did not tell.
 _UNTOLD = ("APITimeoutError", "APIConnectionError", "TimeoutError", "HttpFailure")
 
@@ -46,6 +48,7 @@ class Retrying:
         self._inner, self._retries, self._untold, self._wait = inner, retries, untold, wait
         self._counting = threading.Lock()  # fast tokenizers fail when two threads use them at once
         self._luck = random.Random(0)
+        self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     @property
     def name(self) -> str:
@@ -63,14 +66,21 @@ class Retrying:
         return self._inner.context_window
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """As the generator counts, one thread at a time."""
+        """As the generator counts, one thread at a time, trying again."""
         with self._counting:
-            return self._inner.count(texts)
+            return self._repeated(lambda: self._inner.count(texts), lambda error: True)
 
     def prompt_tokens(self, prompt: Prompt) -> int:
-        """Likewise."""
+        """Likewise; of the same words the same, since a server may be asked for every count."""
+        key = prompt.system, prompt.user
         with self._counting:
-            return self._inner.prompt_tokens(prompt)
+            if key not in self._counts:
+                self._counts[key] = self._repeated(
+                    lambda: self._inner.prompt_tokens(prompt), lambda error: True
+                )
+                while len(self._counts) > _REMEMBERED:
+                    self._counts.popitem(last=False)
+            return self._counts[key]
 
     def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
         """Likewise."""
@@ -112,15 +122,22 @@ class Retrying:
         yield self.generate(prompt, max_tokens=max_tokens).text
 
     def _tried(self, prompt: Prompt, max_tokens: int, ask: Callable[[], T]) -> T:
+        """What the model said; a call that may have been charged without a reply is told."""
+
+        def allowed(error: GenerationError) -> bool:
+            if error.spent is not None:
+                return False  # it answered, and what it said is of no use: it would say it again
+            untold = type(error.__cause__).__name__ in _UNTOLD
+            return not untold or self._untold(self.prompt_tokens(prompt), max_tokens)
+
+        return self._repeated(ask, allowed)
+
+    def _repeated(self, ask: Callable[[], T], allowed: Callable[[GenerationError], bool]) -> T:
         for attempt in range(self._retries + 1):
             try:
                 return ask()
             except GenerationError as error:
-                if error.spent is not None:
-                    raise  # it answered, and what it said is of no use: it would say it again
-                untold = type(error.__cause__).__name__ in _UNTOLD
-                allowed = not untold or self._untold(self.prompt_tokens(prompt), max_tokens)
-                if attempt == self._retries or not allowed:
+                if not allowed(error) or attempt == self._retries:
                     raise
                 wait = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0**attempt)
                 self._wait(wait * (0.5 + self._luck.random() / 2))

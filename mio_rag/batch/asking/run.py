@@ -329,15 +329,16 @@ class _Run:
     def _claimed(self) -> Claim | None:
         """The next question, with the most that it may cost held; None: nothing more can be asked."""
         assert self.composed is not None
+        with self._lock:
+            found = self.ledger.next_open(self._next)
+            if found is None:
+                return None
+            number, question = found
+            self._next = number
+        cost = self.unit.most(*self.composed.most_tokens(question, self.reader))
         while not self.stop.is_set():
             with self._lock:
-                found = self.ledger.next_open(self._next)
-                if found is None:
-                    return None
-                number, question = found
-                cost = self.unit.most(*self.composed.most_tokens(question, self.reader))
                 if self.ledger.hold(number, cost, self.total):
-                    self._next = number
                     self._under_way += 1
                     return Claim(number, question)
                 if not self._under_way:

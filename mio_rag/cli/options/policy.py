@@ -21,7 +21,8 @@ PolicyOption = Annotated[
     typer.Option(
         "--policy",
         metavar="FILE|PRESET",
-        help="Let a policy decide everything: a TOML file, or frugal, balanced, thorough.",
+        help="Let a policy decide everything, also how much is read: a TOML file, or frugal, balanced, "
+        "thorough.",
     ),
 ]
 

@@ -15,9 +15,9 @@ _FOLDER = Path(__file__).parent / "presets"
 
 #: Policies that ship, from the cheapest; all run without anything learned, and without a paid model.
 PRESETS: Mapping[str, str] = {
-    "frugal": "few tokens: one search, read what is surely worth them",
-    "balanced": "the default: one price, another search where it is expected to pay",
-    "thorough": "most evidence: a low price, up to three searches",
+    "frugal": "few tokens: what is surely worth them is read",
+    "balanced": "the default: one price for everything",
+    "thorough": "most evidence: nearly free tokens",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -80,13 +79,3 @@ class PolicyTrace(PlanTrace):
         if not all(isinstance(step.why, str) for step in self.steps):
             problems.append("why is no sentence")
         return problems
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return super().to_dict()
-
-    @classmethod
-    def _read(cls, given: dict[str, Any]) -> dict[str, Any]:
-        if not isinstance(given.get("workflow", {}), Mapping):
-            raise TypeError("workflow is no object")
-        return super()._read(given)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from mio_rag.candidates import Candidates, merge_pools
 from mio_rag.control.bandit.chooser import Choice, Chooser, Seen
@@ -335,10 +334,3 @@ class Walk:
             done = {"retrieve": "searched for the question", "decompose": "broke the question into parts"}
             known = done.get(node.do, f"did the step {node.id}, {node.do}, of {workflow.name}")
             self.said[node.id] = f"{known}{cost}"
-
-    def describe(self) -> dict[str, Any]:
-        """What traces keep of the choice of strategies."""
-        choice = self.choice
-        if choice is None:
-            return {}
-        return {"id": choice.id, "strategies": list(choice.strategies), "why": choice.why, **choice.about}
