@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.sentences.answers import answers_of
 from benchmarks.sentences.fit import (
     Labels,
     answer_labels,
@@ -53,6 +54,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--sets", default="squad2,nq_open,hotpotqa", help="sets that are reported")
     add("--fit-questions", type=int, default=300, help="of HotpotQA (default: 300)")
     add("--limit", type=int, default=150, help="questions reported of each set (default: 150)")
+    add("--generator", help="also what this model answers, as `mio-rag ask --generator`; embedder minilm")
+    add("--answers", type=int, default=40, help="questions of each set that it answers (default: 40)")
     add("--seed", type=int, default=0, help="of the questions (default: 0)")
     add("--ship", action="store_true", help="write the weights into the package")
     add("--out", type=Path, default=Path("benchmarks/results/sentences.json"))
@@ -93,6 +96,7 @@ def _report(given: argparse.Namespace) -> dict[str, Any]:
         shipped._shipped.cache_clear()
     found: dict[str, Any] = {}
     judgements: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     for embedder in embedders:
         own = next(model for model in models if model.name == embedder)
         for name in given.sets.split(","):
@@ -102,6 +106,11 @@ def _report(given: argparse.Namespace) -> dict[str, Any]:
             _note(f"{key}: {judgements[key]}")
             folder = given.work / "rows" / f"{name}-{embedder}"
             found[key] = summary(rows_of(folder, dataset.questions, pools, _note), given.seed)
+            if given.generator and embedder == "minilm" and name != _FIT_ON:
+                index, part = _index(given, dataset, embedder, name), slice(given.answers)
+                answers[name] = answers_of(
+                    given.generator, given.work, index, dataset.questions[part], pools[part], given.seed
+                )
     return {
         "benchmark": "sentences",
         "seed": given.seed,
@@ -111,6 +120,7 @@ def _report(given: argparse.Namespace) -> dict[str, Any]:
         "weights": [model.to_dict() for model in models],
         "judged": judgements,
         "sets": found,
+        "answers": answers,
         "counter": "regex",
         "versions": {"mio-rag": __version__, **{p: metadata.version(p) for p in ("numpy", "scikit-learn")}},
         "machine": {"system": platform.system(), "processor": platform.machine()},
