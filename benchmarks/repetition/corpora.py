@@ -25,7 +25,8 @@ __all__ = ["BENT", "Cut", "corpora_of", "fitted_model"]
 BENT = ("plain", "versions", "notice")
 
 _OTHERS = 150  # questions of each other set that relevance is fitted on
-_FITTED_SENTENCES = "hotpotqa", 300  # whose first questions the weights of sentences were fitted on
+_FITTED_SENTENCES = ("hotpotqa", "nq_open")  # the weights of sentences were fitted on their first questions,
+_FITTED_QUESTIONS = 300  # so many of each
 _BY_FIGURES = ("sec10q",)
 
 
@@ -79,10 +80,11 @@ def corpora_of(
         index.save(folder)
     by_figures = cut.dataset in _BY_FIGURES
     known = [q for q in windows.questions if (figures(q) if by_figures else q.answers)]
-    name, fitted_on = _FITTED_SENTENCES
-    if cut.dataset == name:
-        order = np.random.default_rng(0).permutation(len(windows.questions))[:fitted_on]
-        taken = {windows.questions[k].id for k in order}
+    if cut.dataset in _FITTED_SENTENCES:
+        whole_set = load_dataset(cut.data / cut.dataset).questions
+        labelled = [q.id for q in whole_set if q.answers and q.gold_ids]
+        order = np.random.default_rng(0).permutation(len(labelled))[:_FITTED_QUESTIONS]
+        taken = {labelled[k] for k in order}
         known = [q for q in known if q.id not in taken]
     order = np.random.default_rng(seed).permutation(len(known))
     chosen = [known[k] for k in order[: held_out + limit]]

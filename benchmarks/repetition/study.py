@@ -33,6 +33,7 @@ from mio_rag.files import write_atomically
 from mio_rag.measures.answers import normalize_answer
 from mio_rag.merging import block_tokens, merged, shared_characters
 from mio_rag.relevance import RelevanceModel
+from mio_rag.relevance.sentences import shipped_sentences
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
@@ -103,6 +104,7 @@ MAIN = (
     f"price {PRICES[1]:g}, greedy",
     f"price {PRICES[0]:g}, sentences",
     f"price {PRICES[1]:g}, sentences",
+    f"price {PRICES[2]:g}, sentences",
     f"price {PRICES[1]:g}, sentences, greedy",
 )
 
@@ -152,6 +154,8 @@ def rows_of(
         for kind, (chosen_merged, read_merged) in kinds.items():
             chooser = replace(selector, merge=chosen_merged)
             said = f"{chooser.to_dict()}{score}{read_merged}{[q.id for q in corpus.questions]}{BUDGETS}"
+            if selector.units == "sentences":
+                said += str(shipped_sentences(corpus.pools[0].embedder))
             digest = hashlib.sha256(said.encode()).hexdigest()[:16]
             path = folder / f"{name}-{kind}.json".replace(" ", "-").replace(",", "")
             known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -1,8 +1,9 @@
 """`python -m benchmarks sentences`: fits the relevance of sentences, and measures what choosing them brings.
 
-Fitted on the supporting sentences of HotpotQA questions; judged on other questions of HotpotQA, and on which
-sentence of its passage holds the answer in sets that nothing was fitted on. Then, set by set and at equal
-prices of tokens, passages against sentences: whether the answer is in what is read, and the tokens of it.
+Fitted on the supporting sentences of HotpotQA questions, and on which sentence of its passage holds the
+answer in NQ open; judged on other questions of both, and on sets that nothing was fitted on. Then, set by
+set and at equal prices of tokens, passages against sentences: whether the answer is in what is read, and the
+tokens of it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.sentences.answers import answers_of
 from benchmarks.sentences.fit import (
     Labels,
     answer_labels,
@@ -37,11 +39,12 @@ from mio_rag.files import write_atomically
 from mio_rag.relevance import sentences as shipped
 from mio_rag.relevance.sentences import SENTENCE_FEATURES, SentenceModel
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.types import Question
 
 __all__ = ["add_options", "command"]
 
 _FITTED = {"minilm": "sentence-transformers:72362722b466552f", "tfidf": "tfidf:"}
-_FIT_ON = "hotpotqa"
+_FIT_ON, _ANSWERS = "hotpotqa", "nq_open"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +56,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--sets", default="squad2,nq_open,hotpotqa", help="sets that are reported")
     add("--fit-questions", type=int, default=300, help="of HotpotQA (default: 300)")
     add("--limit", type=int, default=150, help="questions reported of each set (default: 150)")
+    add("--generator", help="also what this model answers, as `mio-rag ask --generator`; embedder minilm")
+    add("--answers", type=int, default=40, help="questions of each set that it answers (default: 40)")
     add("--seed", type=int, default=0, help="of the questions (default: 0)")
     add("--ship", action="store_true", help="write the weights into the package")
     add("--out", type=Path, default=Path("benchmarks/results/sentences.json"))
@@ -75,17 +80,19 @@ def command(given: argparse.Namespace) -> int:
 
 def _report(given: argparse.Namespace) -> dict[str, Any]:
     embedders = [name.strip() for name in given.embedders.split(",")]
-    labels: dict[str, Labels] = {}
+    labels: dict[str, list[Labels]] = {}
     for embedder in embedders:
         pools, raw = _hotpot(given, embedder, slice(0, given.fit_questions))
-        labels[embedder] = supporting_labels(pools, raw)
-        _note(f"{embedder}: {len(labels[embedder].needed)} sentences to fit on")
+        labels[embedder] = [supporting_labels(pools, raw), _answering(given, embedder)]
+        _note(f"{embedder}: {[len(one.needed) for one in labels[embedder]]} sentences to fit on")
     told = (
-        f"Fitted on the supporting sentences of {given.fit_questions} questions of HotpotQA (CC BY-SA 4.0), "
-        "pools of 50 of their own paragraphs, expanded one link deep. Only numbers are kept."
+        f"Fitted on the supporting sentences of {given.fit_questions} questions of HotpotQA (CC BY-SA 4.0) "
+        f"and on the sentences that hold an answer in the gold passages of {given.fit_questions} questions of NQ "
+        "open (CC BY-SA 3.0), both sets weighing the same; pools of 50 of their own passages, expanded one "
+        "link deep. Only numbers are kept."
     )
-    models = [fitted([labels[e]], e, _FITTED[e], told) for e in embedders]
-    models.append(fitted(list(labels.values()), "any", "", told))
+    models = [fitted(labels[e], e, _FITTED[e], told) for e in embedders]
+    models.append(fitted([one for both in labels.values() for one in both], "any", "", told))
     if given.ship:
         path = Path(shipped.__file__).with_name("sentences.json")
         data = {"models": [model.to_dict() for model in models]}
@@ -93,6 +100,7 @@ def _report(given: argparse.Namespace) -> dict[str, Any]:
         shipped._shipped.cache_clear()
     found: dict[str, Any] = {}
     judgements: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     for embedder in embedders:
         own = next(model for model in models if model.name == embedder)
         for name in given.sets.split(","):
@@ -102,15 +110,25 @@ def _report(given: argparse.Namespace) -> dict[str, Any]:
             _note(f"{key}: {judgements[key]}")
             folder = given.work / "rows" / f"{name}-{embedder}"
             found[key] = summary(rows_of(folder, dataset.questions, pools, _note), given.seed)
+            if given.generator and embedder == "minilm" and name != _FIT_ON:
+                index, part = _index(given, dataset, embedder, name), slice(given.answers)
+                answers[name] = answers_of(
+                    given.generator, given.work, index, dataset.questions[part], pools[part], given.seed
+                )
     return {
         "benchmark": "sentences",
         "seed": given.seed,
         "fitted_on": {
-            name: {"sentences": len(one.needed), "labels_beyond": one.beyond} for name, one in labels.items()
+            name: {
+                "sentences": sum(len(one.needed) for one in both),
+                "labels_beyond": sum(one.beyond for one in both),
+            }
+            for name, both in labels.items()
         },
         "weights": [model.to_dict() for model in models],
         "judged": judgements,
         "sets": found,
+        "answers": answers,
         "counter": "regex",
         "versions": {"mio-rag": __version__, **{p: metadata.version(p) for p in ("numpy", "scikit-learn")}},
         "machine": {"system": platform.system(), "processor": platform.machine()},
@@ -150,6 +168,23 @@ def _hotpot(
     return valued_pools(index, own.questions), [by_id[question.id] for question in own.questions]
 
 
+def _answering(given: argparse.Namespace, embedder: str) -> Labels:
+    """Which sentences of the gold passages of NQ open hold an answer."""
+    part = _nq(given, slice(0, given.fit_questions))
+    wanted = {i for question in part for i in question.gold_ids}
+    whole = load_dataset(given.data / _ANSWERS)
+    own = Dataset(_ANSWERS, tuple(p for p in whole.passages if p.id in wanted), part)
+    index = _index(given, own, embedder, f"{_ANSWERS}-0-{given.fit_questions}")
+    return answer_labels(valued_pools(index, own.questions), own.questions)
+
+
+def _nq(given: argparse.Namespace, part: slice) -> tuple[Question, ...]:
+    """A part of the questions of NQ open."""
+    asked = [q for q in load_dataset(given.data / _ANSWERS).questions if q.answers and q.gold_ids]
+    order = np.random.default_rng(given.seed).permutation(len(asked))[part]
+    return tuple(asked[k] for k in order)
+
+
 def _reported(
     given: argparse.Namespace, embedder: str, name: str
 ) -> tuple[Dataset, list[Candidates], Labels]:
@@ -163,7 +198,8 @@ def _reported(
         return dataset, pools, supporting_labels(pools, raw)
     whole = load_dataset(given.data / name)
     asked = [q for q in whole.questions if q.answers and q.gold_ids]
-    order = np.random.default_rng(given.seed).permutation(len(asked))[: given.limit]
+    first = given.fit_questions if name == _ANSWERS else 0
+    order = np.random.default_rng(given.seed).permutation(len(asked))[first : first + given.limit]
     dataset = Dataset(name, whole.passages, tuple(asked[k] for k in order))
     pools = valued_pools(_index(given, whole, embedder, name), dataset.questions)
     return dataset, pools, answer_labels(pools, dataset.questions)

@@ -18,6 +18,7 @@ from mio_rag.context import RegexCounter
 from mio_rag.evaluation.methods import make_methods
 from mio_rag.files import write_atomically
 from mio_rag.merging import block_tokens, merged
+from mio_rag.relevance.sentences import shipped_sentences
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Question
@@ -49,6 +50,8 @@ def rows_of(
     found: dict[str, Columns] = {}
     for name, (selector, score) in _selectors().items():
         told = f"{selector.to_dict()}{score}{[q.id for q in questions]}{_BUDGETS}"
+        if selector.units == "sentences":
+            told += str(shipped_sentences(pools[0].embedder))
         digest = hashlib.sha256(told.encode()).hexdigest()[:16]
         path = folder / f"{name}.json".replace(" ", "-").replace(",", "")
         known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -9,6 +9,7 @@ from typing import Any
 
 from mio_rag.allocation.workload import workload_of
 from mio_rag.candidates import Candidates
+from mio_rag.context import TokenCounter
 from mio_rag.errors import require
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.measures import evidence_found
@@ -28,6 +29,7 @@ def price_curve(
     token_prices: Sequence[float],
     budgets: Sequence[int],
     seed: int = 0,
+    counter: TokenCounter | None = None,
 ) -> dict[str, Any]:
     """What questions spend and find at each price, and under each budget.
 
@@ -37,6 +39,8 @@ def price_curve(
         Each >= 0; no question takes more than the largest budget.
     seed : int
         Of the intervals.
+    counter : TokenCounter, optional
+        The reader's tokenizer: what passages share is then paid once.
 
     Returns
     -------
@@ -56,7 +60,7 @@ def price_curve(
             "everything": mean_interval([float(f == 1) for f in found], seed) if found else None,
         }
 
-    workload = workload_of(pools, selector, ceilings=ceiling)
+    workload = workload_of(pools, selector, ceilings=ceiling, counter=counter)
     prices = []
     for price in sorted(map(float, token_prices)):
         totals = workload.at(price)
@@ -76,7 +80,7 @@ def price_curve(
         )
     alike = []
     for budget in sorted(budgets):
-        choices = [selector.choose(pool, budget) for pool in pools]
+        choices = [selector.choose(pool, budget, counter) for pool in pools]
         alike.append(
             {
                 "budget_tokens": int(budget),

@@ -132,7 +132,13 @@ def _priced(
     """The curve over prices, of the selector as it is set."""
     pools = retriever.retrieve_many([question.text for question in questions])
     return price_curve(
-        questions, pools, settings.selector, settings.token_prices, settings.budgets, settings.seed
+        questions,
+        pools,
+        settings.selector,
+        settings.token_prices,
+        settings.budgets,
+        settings.seed,
+        retriever.counter,
     )
 
 

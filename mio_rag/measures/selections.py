@@ -70,7 +70,7 @@ def _pool_recall(question: Question, selection: Selection) -> float:
 
 def _source_recall(question: Question, selection: Selection) -> float | None:
     sources = selection.candidates.sources
-    if sources is None:
+    if sources is None or selection.pool.sources is None:
         return None
     gold = set(question.gold_sources)
     return len({sources[i] for i in selection.chosen} & gold) / len(gold)

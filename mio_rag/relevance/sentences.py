@@ -2,7 +2,8 @@
 
 A sentence is needed with the probability of its passage times the probability that it is needed if the
 passage is. The second one is a logistic model on features without a scale, fitted on the supporting sentences
-that HotpotQA names (`sentences.json`; `python -m benchmarks sentences` fits and measures it).
+that HotpotQA names and on those that hold the answer in NQ open (`sentences.json`; `python -m benchmarks
+sentences` fits and measures it).
 
 | feature | of a sentence |
 |---|---|

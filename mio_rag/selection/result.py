@@ -186,6 +186,11 @@ class Selection:
         return self.candidates if self.retrieved is None else self.retrieved
 
     @property
+    def unit(self) -> str:
+        """What is chosen: "passage" or "sentence"."""
+        return "passage" if self.candidates.cut_from is None else "sentence"
+
+    @property
     def ids(self) -> tuple[str, ...]:
         """Ids of the chosen passages, in prompt order; of chosen sentences, the passages that they are of."""
         names = self.candidates.passage_ids
@@ -222,9 +227,8 @@ class Selection:
         """A plain-text account: the certificate first, then one line per candidate, chosen ones first."""
         result = self.result
         assert self.program.fixed is not None
-        units = "passages" if self.candidates.cut_from is None else "sentences"
         lines = [
-            f"{len(self.chosen)} of {len(self.candidates)} {units}, "
+            f"{len(self.chosen)} of {len(self.candidates)} {self.unit}s, "
             f"{self.tokens_used} of {plural(self.budget_tokens, 'token')}",
             result.certificate(),
             *([] if self.relevance_source is None else [f"relevance: {self.relevance_source.why}"]),

@@ -414,6 +414,6 @@ def _described(asked: Asked, made: Selection) -> dict[str, Any]:
     return {
         "question": asked.question,
         "redundancy_weight": asked.selector.redundancy_weight,
-        "passage_penalty": asked.selector.penalty(made.candidates),
+        "passage_penalty": asked.selector.penalty(made.pool),
         **made.to_dict(),
     }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.repetition.study import BUDGETS
+from benchmarks.repetition.study import BUDGETS, figures, figures_found
 from benchmarks.repetition.summary import REFERENCE, summarize, table
-from benchmarks.repetition.windows import recut
+from benchmarks.repetition.windows import in_versions, recut, under_a_notice, words_of
+from mio_rag.context import RegexCounter
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.retrieval.repetition import find_spans
@@ -66,3 +67,35 @@ def test_tokens_at_equal_answers_lie_on_the_line_between_budgets() -> None:
     assert found["between"]["512"]["ratio"] == pytest.approx((200 + 0.5 * 400) / 400)
     assert found["between"]["1024"]["ratio"] is None
     assert "never" in table({"set": summarize(rows, 0)})
+
+
+def test_words_are_as_many_as_the_tokens_asked_for() -> None:
+    given = data()
+    words = words_of(given, 40)
+    text = " ".join(given.passages[0].text.split()[:words])
+    assert RegexCounter().count([text])[0] == pytest.approx(40, abs=3)
+    assert words_of(given, 1) == 1
+
+
+def test_older_versions_are_dated_and_differ() -> None:
+    made = in_versions(data(), 0)
+    newer, older = made.passages[:4], made.passages[4:]
+    assert [p.text for p in newer] == [p.text for p in data().passages]
+    assert all(n.date > o.date and n.source != o.source for n, o in zip(newer, older, strict=True))
+    assert any(n.text != o.text for n, o in zip(newer, older, strict=True))
+    assert in_versions(data(), 0).passages == made.passages
+    assert all(p.date for p in recut(made, 20, 0.5).passages)
+
+
+def test_a_notice_hides_where_windows_lie() -> None:
+    noted = under_a_notice(recut(data(), 20, 0.5))
+    assert len({p.text.split("only.")[0] for p in noted.passages}) == 1
+    assert (find_spans(noted.passages) == -1).all()
+
+
+def test_long_answers_are_looked_for_by_their_figures() -> None:
+    asked = Question("q", "How much in 2022?", ("In 2022 it was $1,250, or 12.5 % (5 more), of 99,",))
+    assert figures(asked) == {"1,250", "12.5", "99"}
+    assert figures_found(asked, ["it was 1,250 then", "and 12.5"]) == pytest.approx(2 / 3)
+    assert figures_found(asked, ["11,250 or 112.5"]) == 0
+    assert figures_found(Question("q", "?", ("none",)), ["12"]) == 0

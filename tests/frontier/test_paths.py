@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from mio_rag.candidates import Candidates
+from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+from mio_rag.formulations.segments import Segments
 from mio_rag.frontier import budget_path, penalty_path, query_frontier, weight_grid
 from mio_rag.frontier.chain import Chain, dominated, supported
 from mio_rag.retrieval import CorpusIndex, Retriever
@@ -211,3 +213,42 @@ def test_query_frontier_agrees_with_select(pool: Candidates) -> None:
     assert data["penalty"]["pieces"][-1]["high"] is None
     with pytest.raises(InputError, match="up_to=100 is below"):
         query_frontier(pool, selector, 200, up_to=100)
+
+
+def test_budget_path_pays_for_shared_text_once() -> None:
+    plain = program(5, 9)
+    windows = np.array([[s in (i, i + 1) for s in range(10)] for i in range(9)])
+    shared = replace(plain, costs=np.zeros(9), segments=Segments(np.arange(4.0, 14.0), windows))
+    every = [(np.array(x), shared.cost(x)) for x in itertools.product((0, 1), repeat=9)]
+    path = budget_path(shared)
+    assert path.complete
+    for step in path.steps:
+        best = max(shared.objective(x) for x, cost in every if cost <= step.until)
+        assert step.value == pytest.approx(best)
+        assert step.tokens == shared.cost([int(i in step.selected) for i in range(9)])
+
+
+def test_a_frontier_counts_what_is_read() -> None:
+    text = " ".join(
+        f"The {word} met the {word} at the river." for word in ("cat", "dog", "fox", "owl", "bee")
+    )
+    spans = [(a, a + 67) for a in (0, 34, 68)]  # two sentences each
+    pool = Candidates(
+        ids=["a", "b", "c"],
+        texts=[text[a:b] for a, b in spans],
+        relevance=[0.9, 0.8, 0.7],
+        tokens=RegexCounter().count([text[a:b] for a, b in spans]),
+        titles=["River"] * 3,
+        sources=["river.md"] * 3,
+        spans=spans,
+        embeddings=np.eye(3),
+        query_embedding=np.ones(3),
+    )
+    selector = Selector(relevance_model="given", link_benefit=0.0, passage_penalty=0.0)
+    found = query_frontier(pool, selector, 100, weights=[0.0], radii=[0.0], counter=RegexCounter())
+    whole = RegexCounter().count([f"River\n{text[:135]}"])[0]
+    assert found.budget.steps[-1].tokens == found.grid[0].tokens == whole < int(pool.tokens.sum())
+    apart = query_frontier(pool, selector, 100, weights=[0.0], radii=[0.0])
+    assert apart.grid[0].tokens == pool.tokens.sum()
+    with pytest.raises(InputError, match="a frontier is one of passages"):
+        query_frontier(pool, replace(selector, units="sentences"), 100)

@@ -56,7 +56,7 @@ def print_selection(
     console.print(
         styled(
             (
-                f"{plural(len(selection.chosen), 'passage')}, "
+                f"{plural(len(selection.chosen), selection.unit)}, "
                 f"{selection.tokens_used} of {plural(selection.budget_tokens, 'token')}",
                 "bold",
             ),

@@ -1,6 +1,7 @@
 """Sentences on the command line: from the index to what is read."""
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -39,6 +40,8 @@ def test_sentences_are_selected_and_asked(cut: Path) -> None:
     assert "The Tiber is 406 kilometres long." in told["read"][0]["text"]
     assert {p["id"].partition("#s")[0] for p in told["passages"]} == {"a", "b", "c"}
     assert told["tokens_used"] <= 18
+    said = here("select", *asked[:-1], "--explain").stdout
+    assert re.search(r"^[12] sentences?, \d+ of 18 tokens", said, re.MULTILINE)
     answer = only_object(here("ask", *asked))
     assert "406" in answer["answer"]
 

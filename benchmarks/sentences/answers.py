@@ -1,0 +1,94 @@
+"""What a language model answers from passages, from sentences, and at a tier compressed by either rule.
+
+    fused, passages, sentences    within 256 tokens; the program at a price of .0005 a token
+    published rule, program       the five best passages brought to 600 characters: sentences nearest to the
+                                  question, or those that the program chooses
+
+Replies are kept by content in the work folder, so that more questions cost their own replies only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.repetition.study import answered
+from benchmarks.repetition.summary import interval
+from mio_rag.candidates import Candidates
+from mio_rag.control.meter import Limits, Meter
+from mio_rag.control.router.reader import TierReader
+from mio_rag.control.router.tier import Tier
+from mio_rag.evaluation.methods import make_methods
+from mio_rag.generation import Generator, build_prompt, make_generator
+from mio_rag.generation.replies import RememberingGenerator
+from mio_rag.measures.answers import token_f1
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.selection.result import Selection
+from mio_rag.selection.selector import Selector
+from mio_rag.types import Question
+
+__all__ = ["answers_of"]
+
+_BUDGET, _ANSWER = 256, 24
+_RULES = {"published rule": "sentences", "program": "program"}
+
+
+def answers_of(
+    generator: str,
+    work: Path,
+    index: CorpusIndex,
+    questions: Sequence[Question],
+    pools: Sequence[Candidates],
+    seed: int,
+) -> dict[str, Any]:
+    """Token F1, whether the answer is in what is read, and prompt tokens; paired differences in F1.
+
+    Parameters
+    ----------
+    generator : str
+        As `mio_rag ask --generator`.
+    """  # fmt: skip
+    reader = RememberingGenerator(make_generator(generator), work / "replies.sqlite")
+    ways = _ways(index, reader)
+    columns: dict[str, dict[str, list[float]]] = {
+        name: {"f1": [], "answer": [], "prompt_tokens": []} for name in ways
+    }
+    for question, pool in zip(questions, pools, strict=True):
+        for name, way in ways.items():
+            read = way(pool).passages
+            answer = reader.generate(build_prompt(question, read), max_tokens=_ANSWER)
+            columns[name]["f1"].append(token_f1(answer.text, question.answers))
+            columns[name]["answer"].append(float(answered(question, [f"{p.title} {p.text}" for p in read])))
+            columns[name]["prompt_tokens"].append(float(answer.prompt_tokens))
+    draws = np.random.default_rng(seed).integers(0, len(questions), (2000, len(questions)))
+    means = {
+        name: {key: interval(np.array(column), draws) for key, column in found.items()}
+        for name, found in columns.items()
+    }
+    pairs = [("sentences", "fused"), ("sentences", "passages"), ("program", "published rule")]
+    differences = {
+        f"{one} - {other}": interval(np.array(columns[one]["f1"]) - np.array(columns[other]["f1"]), draws)
+        for one, other in pairs
+    }
+    return {"questions": len(questions), "generator": reader.name, "means": means, "f1": differences}
+
+
+def _ways(index: CorpusIndex, reader: Generator) -> dict[str, Callable[[Candidates], Selection]]:
+    priced = Selector(token_price=0.0005)
+    fused = make_methods(["fused"], priced)[0]
+    retriever = Retriever(index, counter=reader)
+
+    def tier(rule: str) -> Callable[[Candidates], Selection]:
+        reads = TierReader(Tier(rule.split()[0], 5, 600, _ANSWER, compress=_RULES[rule]), retriever)
+        return lambda pool: reads.read(pool, 2048, reader, Meter(reader, Limits(tokens=10**6), _ANSWER))
+
+    return {
+        "fused": lambda pool: fused.select(pool, _BUDGET, reader),
+        "passages": lambda pool: priced.select(pool, _BUDGET, reader),
+        "sentences": lambda pool: replace(priced, units="sentences").select(pool, _BUDGET, reader),
+        **{rule: tier(rule) for rule in _RULES},
+    }
