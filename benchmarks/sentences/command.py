@@ -87,9 +87,9 @@ def _report(given: argparse.Namespace) -> dict[str, Any]:
         _note(f"{embedder}: {[len(one.needed) for one in labels[embedder]]} sentences to fit on")
     told = (
         f"Fitted on the supporting sentences of {given.fit_questions} questions of HotpotQA (CC BY-SA 4.0) "
-        f"and on the sentences that hold an answer in the gold passages of {given.fit_questions} questions of NQ "
-        "open (CC BY-SA 3.0), both sets weighing the same; pools of 50 of their own passages, expanded one "
-        "link deep. Only numbers are kept."
+        f"and on the sentences that hold an answer in the gold passages of {given.fit_questions} questions "
+        "of NQ open (CC BY-SA 3.0), both sets weighing the same; pools of 50 of their own passages, expanded "
+        "one link deep. Only numbers are kept."
     )
     models = [fitted(labels[e], e, _FITTED[e], told) for e in embedders]
     models.append(fitted([one for both in labels.values() for one in both], "any", "", told))

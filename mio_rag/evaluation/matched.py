@@ -113,7 +113,7 @@ def matched_tokens(
 
 
 def _shares(needed: FloatArray, reference: FloatArray) -> FloatArray:
-    """Tokens as a share of the reference, NaN where they are not known; of none, none are 1 and some infinite."""
+    """Tokens as a share of the reference, NaN where not known; of none, none are 1 and some infinite."""
     shares = np.where(needed > 0, np.inf, 1.0)
     shares[np.isnan(needed)] = np.nan
     return np.divide(needed, reference, out=shares, where=reference > 0)

@@ -82,8 +82,8 @@ def make_pacing(
     Raises
     ------
     InputError
-        For two totals, anything else without a total, a state that cannot be used, or several workers without a
-        file to share.
+        For two totals, anything else without a total, a state that cannot be used, or several workers without
+        a file to share.
     """
     if per_day is not None and per_hour is not None:
         raise InputError("--tokens-per-day and --tokens-per-hour exclude each other: give one of them")

@@ -393,9 +393,14 @@ def test_a_full_disk_loses_nothing_and_overspends_nothing(tmp_path: Path) -> Non
     size = (tmp_path / "pacer.sqlite-wal").stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 40_000, hard))  # a few decisions more
     try:
-        with pytest.raises(StateError, match="the count of tokens cannot be read or written"):
-            for _ in range(100):
+        failed = None
+        while failed is None and len(held) < 100:
+            try:
                 held.append(pacer.ask(500))
+            except StateError as error:
+                failed = str(error)
+        assert failed is not None
+        assert "the count of tokens cannot be read or written" in failed
         for _ in range(3):
             with pytest.raises(StateError):
                 pacer.spent(first, 70)

@@ -197,9 +197,9 @@ def test_where_the_count_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         make_pacing(None, None, tmp_path, index)
     with pytest.raises(InputError, match="--start-price and --mean-tokens need --tokens-per-day or"):
         make_pacing(None, None, None, index, price=0.001, mean_tokens=300)
-    with pytest.raises(InputError, match="--mean-tokens goes with .*: give --start-price > 0 as well"):
+    with pytest.raises(InputError, match=r"--mean-tokens goes with .*: give --start-price > 0 as well"):
         make_pacing(1000, None, tmp_path / "other", index, mean_tokens=300)
-    with pytest.raises(InputError, match="--start-price=2.0 must be a number from 0 to 1"):
+    with pytest.raises(InputError, match=r"--start-price=2\.0 must be a number from 0 to 1"):
         make_pacing(1000, None, tmp_path / "other", index, price=2.0)
     told = make_pacing(1000, None, tmp_path / "told", index, price=0.002, mean_tokens=300)
     assert told is not None

@@ -133,7 +133,7 @@ def _text(found: WorkloadPrice, options: dict[str, Any], name: str, corpus: Corp
     comment = (
         f"The price of a token at which {found.questions} questions of '{name}' spend at most "
         f"{found.wanted:g} tokens\nin the mean; read it with --config. No labels were used. budget_tokens "
-        "is the most that one\nquestion may take. For a service of so many tokens a day, as a forecast of it:\n"
+        "is the most that one\nquestion may take. For a service of so many tokens a day, as its forecast:\n"
         f"mio-rag serve INDEX --tokens-per-day N --start-price {found.token_price:g} "
         f"--mean-tokens {found.at.mean_tokens:.0f}"
     )

@@ -133,7 +133,7 @@ def _read(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def _read_own(context: typer.Context, path: Path | None) -> Path | None:
-    """Likewise for a command that takes any of its own options from a file; paths lie where that file lies."""
+    """Likewise for a command that takes any of its own options from a file; paths begin where that lies."""
     if path is None:
         return None
     own = {str(p.name) for p in context.command.params if p.param_type_name == "option"} - {"config"}
