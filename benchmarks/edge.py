@@ -1,9 +1,9 @@
 """Indexes for small devices: what recall their forms cost, and what memory an answer takes.
 
-The corpus is real text: every passage of the sets, then single sentences of them, set by set, until there are
-as many as are wanted. Recall is of the nearest passages by exact vectors, and of gold passages, over questions
-of the sets. Memory is the peak of a process that answers one question, above one that has only loaded the
-embedder.
+The corpus is real text: every passage of the sets, then single sentences of them, set by set, until there
+are as many as are wanted. Recall is of the nearest passages by exact vectors, and of gold passages, over
+questions of the sets. Memory is the peak of a process that answers one question, above one that has only
+loaded the embedder.
 """
 
 from __future__ import annotations
@@ -222,12 +222,12 @@ def table(results: dict[str, Any]) -> str:
         f"{'vectors':10} {'nearest 10':>24} {'gold':>6} {'gold lost':>26}",
     ]
     for kind, found in results["recall"].items():
-        lines.append(
-            f"{kind:10} {_told(found['nearest'], ''):>24} {found['gold']:>6.3f} {_told(found['gold_lost']):>26}"
-        )
+        near, lost = _told(found["nearest"], ""), _told(found["gold_lost"])
+        lines.append(f"{kind:10} {near:>24} {found['gold']:>6.3f} {lost:>26}")
     lines += [
         "",
-        f"{'vectors':10} {'kept':12} {'peak MB':>8} {'above the embedder':>19} {'file MB':>8} {'search s':>9}",
+        f"{'vectors':10} {'kept':12} {'peak MB':>8} {'above the embedder':>19} {'file MB':>8} "
+        f"{'search s':>9}",
     ]
     for form in results["forms"]:
         kept = "on disk" if form["mapped"] else "in memory"
