@@ -2,8 +2,8 @@
 
 The corpus is real text: every passage of the sets, then single sentences of them, set by set, until there
 are as many as are wanted. Recall is of the nearest passages by exact vectors, and of gold passages, over
-questions of the sets. Memory is the peak of a process that answers one question, above one that has only loaded the
-embedder.
+questions of the sets. Memory is the peak of a process that answers one question, above one that has only
+loaded the embedder.
 """
 
 from __future__ import annotations

@@ -271,7 +271,7 @@ class CorpusIndex:
                 f"here is {embedder.fingerprint}: vectors of two models cannot be compared; build the "
                 "index again"
             )
-        links = LinkIndex.load(path, len(passages))
+        links = LinkIndex.load(path, len(passages), mapped=mapped)
         repetition = Repetition.load(path, len(passages))
         cut = SentenceIndex.load(path, len(passages), dense.d, mapped=mapped)
         return cls(passages, embedder, manifest["name"], dense, bm25, links, repetition, cut)

@@ -26,12 +26,15 @@ from scipy.sparse import csr_array
 
 from mio_rag.errors import IndexFormatError, InputError
 from mio_rag.names import NameDictionary, leading_name
+from mio_rag.retrieval.mapped import stored_array
 from mio_rag.types import Passage
 
 __all__ = ["LINKS_FILE", "LinkIndex", "passage_names"]
 
 LINKS_FILE = "links.npz"
 _MOST_BEARERS = 50  # passages of one name; beyond that the name tells nothing of a passage
+
+_MOST_SHORT = 2**31 - 1  # the largest number of 32 bits
 
 Kind = Literal["titles", "entities"]
 _Number = TypeVar("_Number", np.int32, np.float32)
@@ -159,7 +162,7 @@ class LinkIndex:
     def save(self, folder: Path) -> None:
         """Write `LINKS_FILE`."""
         with (folder / LINKS_FILE).open("wb") as file:
-            np.savez_compressed(
+            np.savez(  # not compressed: it can stay on disk
                 file,
                 indptr=self.matrix.indptr.astype(np.int64),
                 indices=self.matrix.indices.astype(np.int32),
@@ -169,8 +172,13 @@ class LinkIndex:
             )
 
     @classmethod
-    def load(cls, folder: Path, passages: int) -> LinkIndex | None:
+    def load(cls, folder: Path, passages: int, *, mapped: bool = False) -> LinkIndex | None:
         """The links in a folder; None where it was written without them.
+
+        Parameters
+        ----------
+        mapped : bool
+            Leave them on disk, where the file is not compressed, as older ones are.
 
         Raises
         ------
@@ -183,13 +191,19 @@ class LinkIndex:
         try:
             with np.load(path, allow_pickle=False) as data:
                 kind: Kind = "titles" if str(data["kind"]) == "titles" else "entities"
-                rows, columns, weights = data["indptr"], data["indices"], data["weights"]
-                names = int(data["names"])
+                names, rows = int(data["names"]), data["indptr"]
+                kept = [stored_array(path, name) for name in ("indices", "weights")] if mapped else [None]
+                on_disk = all(one is not None for one in kept)
+                columns, weights = kept if on_disk else (data["indices"], data["weights"])
         except (OSError, ValueError, KeyError) as error:
             raise IndexFormatError(f"'{path}' cannot be read ({error}): build the index again") from error
         try:
+            if len(columns) < _MOST_SHORT:  # of two kinds of numbers scipy copies the shorter into the longer
+                rows = rows.astype(np.int32)
             matrix = csr_array((weights, columns, rows), shape=(passages, passages))
-            matrix.check_format(full_check=True)
+            if on_disk:  # to look at each of them would read them all: the checksum has to do
+                matrix.has_canonical_format = True
+            matrix.check_format(full_check=not on_disk)
             matrix.sort_indices()  # in old files they are not in order
             whole = matrix.has_canonical_format  # no link twice
         except (ValueError, TypeError):

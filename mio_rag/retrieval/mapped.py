@@ -12,18 +12,22 @@ from __future__ import annotations
 
 import mmap
 import struct
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MappedVectors", "open_vectors"]
+__all__ = ["MappedVectors", "open_vectors", "stored_array"]
 
 _HEADER = struct.Struct("<4siqqqBi")  # kind, dimensions, rows, two unused, trained, metric
 _QUANTIZER = struct.Struct("<iifQQ")  # type, range, its argument, dimensions, bytes of a code
 _SIZE = struct.Struct("<Q")
+_NAMES_AT = 26  # in the head of a member of a zip file: the lengths of its name and of more
 _INNER_PRODUCT, _BYTE = 0, 0  # FAISS's numbers of the metric, and of QT_8bit
 _PIECE = 1 << 20  # numbers that are looked at together
+_AT_ONCE = 32  # rows that are read one by one before memory is given back
 _LEVELS = 255.0
 
 
@@ -70,6 +74,31 @@ def open_vectors(path: Path) -> MappedVectors | None:
 
 def _size(told: bytes) -> int:
     return int(_SIZE.unpack(told[-_SIZE.size :])[0])
+
+
+def stored_array(path: Path, name: str) -> NDArray[Any] | None:
+    """An array of an .npz file, left on disk; None where it is compressed there.
+
+    Raises
+    ------
+    OSError, ValueError, KeyError
+        If the file cannot be read, or has no such array.
+    """
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo(f"{name}.npy")
+    if member.compress_type != zipfile.ZIP_STORED:
+        return None
+    with path.open("rb") as file:
+        file.seek(member.header_offset + _NAMES_AT)
+        names, more = struct.unpack("<HH", file.read(4))
+        file.seek(names + more, 1)
+        if np.lib.format.read_magic(file) != (1, 0):
+            return None
+        shape, fortran, kind = np.lib.format.read_array_header_1_0(file)
+        place = file.tell()
+    if 0 in shape or fortran:
+        return None
+    return np.memmap(path, kind, "r", place, shape)
 
 
 class MappedVectors:
@@ -128,7 +157,10 @@ class MappedVectors:
 
     def reconstruct_batch(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The vectors of some rows, shape (len(rows), d)."""
-        found = self._rows[rows].astype(np.float32)
+        found = np.empty((len(rows), self.d), dtype=np.float32)
+        for first in range(0, len(rows), _AT_ONCE):  # the system reads more than each row
+            found[first : first + _AT_ONCE] = self._rows[rows[first : first + _AT_ONCE]]
+            self._forget(0, self.ntotal)
         if self._low is None or self._span is None:
             return found
         return np.asarray(self._low + self._span * ((found + np.float32(0.5)) / np.float32(_LEVELS)))

@@ -8,7 +8,8 @@ import pytest
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import CorpusIndex, Retriever, mapped
 from mio_rag.retrieval.compact import make_dense
-from mio_rag.retrieval.mapped import MappedVectors, open_vectors
+from mio_rag.retrieval.links import LINKS_FILE, LinkIndex
+from mio_rag.retrieval.mapped import MappedVectors, open_vectors, stored_array
 from tests.retrieval.test_compact import unit
 
 
@@ -73,3 +74,24 @@ def test_an_index_on_disk_loads_no_faiss(rivers: Dataset, tmp_path: Path, vector
     assert (found.save(tmp_path / "again") / "dense.faiss").read_bytes() == (
         folder / "dense.faiss"
     ).read_bytes()
+
+
+def test_links_stay_on_disk(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    links = demo_index.links
+    assert links is not None
+    links.save(tmp_path)
+    held = stored_array(tmp_path / LINKS_FILE, "indices")
+    assert isinstance(held, np.memmap)
+    np.testing.assert_array_equal(held, links.matrix.indices)
+    found = LinkIndex.load(tmp_path, links.passages, mapped=True)
+    assert found is not None
+    assert (found.matrix != links.matrix).nnz == 0
+    assert (found.kind, found.names) == (links.kind, links.names)
+    with np.load(tmp_path / LINKS_FILE) as data:
+        arrays = {name: data[name] for name in data}
+    with (tmp_path / LINKS_FILE).open("wb") as file:
+        np.savez_compressed(file, **arrays)  # as older releases wrote it
+    assert stored_array(tmp_path / LINKS_FILE, "indices") is None
+    older = LinkIndex.load(tmp_path, links.passages, mapped=True)
+    assert older is not None
+    assert (older.matrix != links.matrix).nnz == 0
