@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import require
+from mio_rag.retrieval.mapped import forget
 
 __all__ = ["STOP_WORDS", "LexicalIndex", "words_of"]
 
@@ -131,6 +132,7 @@ class LexicalIndex:
             if column is not None:
                 part = slice(int(self._indptr[column]), int(self._indptr[column + 1]))
                 found[self._indices[part]] += self._data[part]
+                forget(self._indices, self._data)
         return found.astype(np.float64)
 
     def save(self, folder: Path) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,9 +192,10 @@ class LinkIndex:
             with np.load(path, allow_pickle=False) as data:
                 kind: Kind = "titles" if str(data["kind"]) == "titles" else "entities"
                 names, rows = int(data["names"]), data["indptr"]
-                kept = [stored_array(path, name) for name in ("indices", "weights")] if mapped else [None]
-                on_disk = all(one is not None for one in kept)
-                columns, weights = kept if on_disk else (data["indices"], data["weights"])
+                found = [stored_array(path, name) if mapped else None for name in ("indices", "weights")]
+                on_disk = all(one is not None for one in found)
+                columns: NDArray[Any] = data["indices"] if found[0] is None else found[0]
+                weights: NDArray[Any] = data["weights"] if found[1] is None else found[1]
         except (OSError, ValueError, KeyError) as error:
             raise IndexFormatError(f"'{path}' cannot be read ({error}): build the index again") from error
         try:

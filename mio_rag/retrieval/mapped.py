@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MappedVectors", "open_vectors", "stored_array"]
+__all__ = ["MappedVectors", "forget", "open_vectors", "stored_array"]
 
 _HEADER = struct.Struct("<4siqqqBi")  # kind, dimensions, rows, two unused, trained, metric
 _QUANTIZER = struct.Struct("<iifQQ")  # type, range, its argument, dimensions, bytes of a code
@@ -99,6 +99,14 @@ def stored_array(path: Path, name: str) -> NDArray[Any] | None:
     if 0 in shape or fortran:
         return None
     return np.memmap(path, kind, "r", place, shape)
+
+
+def forget(*arrays: NDArray[Any]) -> None:
+    """Give back the memory of arrays that lie on disk; they stay in their files. Others are left alone."""
+    for array in arrays:
+        held = getattr(array, "_mmap", None) if isinstance(array, np.memmap) else None
+        if held is not None and hasattr(mmap, "MADV_DONTNEED"):
+            held.madvise(mmap.MADV_DONTNEED)
 
 
 class MappedVectors:
