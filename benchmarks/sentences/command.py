@@ -83,13 +83,12 @@ def _report(given: argparse.Namespace) -> dict[str, Any]:
     labels: dict[str, list[Labels]] = {}
     for embedder in embedders:
         pools, raw = _hotpot(given, embedder, slice(0, given.fit_questions))
-        labels[embedder] = [supporting_labels(pools, raw), _answering(given, embedder)]
+        labels[embedder] = [supporting_labels(pools, raw, True), _answering(given, embedder)]
         _note(f"{embedder}: {[len(one.needed) for one in labels[embedder]]} sentences to fit on")
     told = (
-        f"Fitted on the supporting sentences of {given.fit_questions} questions of HotpotQA (CC BY-SA 4.0) "
-        f"and on the sentences that hold an answer in the gold passages of {given.fit_questions} questions "
-        "of NQ open (CC BY-SA 3.0), both sets weighing the same; pools of 50 of their own passages, expanded "
-        "one link deep. Only numbers are kept."
+        f"Fitted on {given.fit_questions} questions each of HotpotQA (CC BY-SA 4.0; supporting sentences) and "
+        "NQ open (CC BY-SA 3.0; sentences of gold passages that hold an answer), both weighing the same, over "
+        "all sentences of pools of 50 of their own passages, expanded one link deep. Only numbers are kept."
     )
     models = [fitted(labels[e], e, _FITTED[e], told) for e in embedders]
     models.append(fitted([one for both in labels.values() for one in both], "any", "", told))
@@ -175,7 +174,7 @@ def _answering(given: argparse.Namespace, embedder: str) -> Labels:
     whole = load_dataset(given.data / _ANSWERS)
     own = Dataset(_ANSWERS, tuple(p for p in whole.passages if p.id in wanted), part)
     index = _index(given, own, embedder, f"{_ANSWERS}-0-{given.fit_questions}")
-    return answer_labels(valued_pools(index, own.questions), own.questions)
+    return answer_labels(valued_pools(index, own.questions), own.questions, True)
 
 
 def _nq(given: argparse.Namespace, part: slice) -> tuple[Question, ...]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit
 
 from mio_rag.candidates import Candidates
 from mio_rag.corpora.dataset import Dataset
@@ -42,12 +44,15 @@ class Labels:
         Number of the passage that each is of, ascending.
     beyond : int
         Labels that point behind the last sentence of their passage.
+    chances : ndarray of shape (m,)
+        Probability of the passage of each.
     """
 
     features: FloatArray
     needed: NDArray[np.bool_]
     passages: NDArray[np.int64]
     beyond: int = 0
+    chances: FloatArray = field(default_factory=lambda: np.zeros(0))
 
 
 def raw_questions(folder: Path) -> list[dict[str, Any]]:
@@ -74,9 +79,11 @@ def valued_pools(index: CorpusIndex, questions: Sequence[Question]) -> list[Cand
     return [pool if model is None else model.valued(pool) for pool, model in zip(pools, models, strict=True)]
 
 
-def supporting_labels(pools: Sequence[Candidates], raw: Sequence[dict[str, Any]]) -> Labels:
-    """The sentences of gold passages, and which of them are supporting facts."""
-    parts: list[tuple[FloatArray, list[bool]]] = []
+def supporting_labels(
+    pools: Sequence[Candidates], raw: Sequence[dict[str, Any]], everywhere: bool = False
+) -> Labels:
+    """The sentences of gold passages (or of all), and which of them are supporting facts."""
+    parts: list[_Part] = []
     beyond = 0
     for pool, question in zip(pools, raw, strict=True):
         features = sentence_features(pool)
@@ -84,55 +91,79 @@ def supporting_labels(pools: Sequence[Candidates], raw: Sequence[dict[str, Any]]
         for title, number in question["supporting_facts"]:
             facts.setdefault(title, set()).add(int(number))
         for i, name in enumerate(pool.ids):
-            told = facts.get(pool.passage(i).title)
-            if name not in question["gold_ids"] or told is None or pool.sentences is None:
+            told = facts.get(pool.passage(i).title) if name in question["gold_ids"] else set()
+            if told is None or pool.sentences is None or not (told or everywhere):
                 continue
             rows = np.flatnonzero(pool.sentences.owners == i)
             beyond += sum(number >= rows.size for number in told)
-            parts.append((features[rows], [k in told for k in range(rows.size)]))
+            parts.append(_Part(features[rows], [k in told for k in range(rows.size)], pool.relevance[i]))
     return _joined(parts, beyond)
 
 
-def answer_labels(pools: Sequence[Candidates], questions: Sequence[Question]) -> Labels:
-    """The sentences of gold passages, and which of them hold an answer word for word."""
-    parts: list[tuple[FloatArray, list[bool]]] = []
+def answer_labels(
+    pools: Sequence[Candidates], questions: Sequence[Question], everywhere: bool = False
+) -> Labels:
+    """The sentences of gold passages (or of all), and which hold an answer word for word."""
+    parts: list[_Part] = []
     for pool, question in zip(pools, questions, strict=True):
         features = sentence_features(pool)
         answers = [f" {a} " for a in map(normalize_answer, question.answers) if a]
-        for i in [k for k, name in enumerate(pool.ids) if name in question.gold_ids]:
+        for i, name in enumerate(pool.ids):
+            is_gold = name in question.gold_ids
+            if not (is_gold or everywhere):
+                continue
             assert pool.sentences is not None
             rows = np.flatnonzero(pool.sentences.owners == i)
             texts = [pool.texts[i][a:b] for a, b in pool.sentences.spans[rows]]
-            held = [any(a in f" {normalize_answer(text)} " for a in answers) for text in texts]
-            if any(held):
-                parts.append((features[rows], held))
+            held = [is_gold and any(a in f" {normalize_answer(text)} " for a in answers) for text in texts]
+            if any(held) or not is_gold:
+                parts.append(_Part(features[rows], held, pool.relevance[i]))
     return _joined(parts, 0)
 
 
-def _joined(parts: Sequence[tuple[FloatArray, list[bool]]], beyond: int) -> Labels:
-    sizes = [len(held) for _, held in parts]
+class _Part(NamedTuple):
+    features: FloatArray
+    held: list[bool]
+    chance: float
+
+
+def _joined(parts: Sequence[_Part], beyond: int) -> Labels:
+    sizes = [len(part.held) for part in parts]
     return Labels(
-        np.concatenate([features for features, _ in parts]),
-        np.concatenate([np.array(held, dtype=bool) for _, held in parts]),
+        np.concatenate([part.features for part in parts]),
+        np.concatenate([np.array(part.held, dtype=bool) for part in parts]),
         np.repeat(np.arange(len(parts)), sizes),
         beyond,
+        np.repeat([part.chance for part in parts], sizes),
     )
 
 
 def fitted(sets: Sequence[Labels], name: str, embedder: str, provenance: str) -> SentenceModel:
-    """A logistic model; every set weighs the same."""
-    from sklearn.linear_model import LogisticRegression
+    """The weights of largest likelihood; every set weighs the same.
 
+    Of a sentence being needed, with probability chance of its passage times sigmoid(weights . features): over
+    the sentences of whole pools, a sentence that is near the question also speaks for its passage.
+    """
     features = np.concatenate([one.features for one in sets])
     needed = np.concatenate([one.needed for one in sets])
+    chance = np.clip(np.concatenate([one.chances for one in sets]), 1e-6, 1 - 1e-6)
     weight = np.concatenate([np.full(len(one.needed), 1000 / len(one.needed)) for one in sets])
     scale = features.std(axis=0)
     scale[scale == 0] = 1.0
-    model = LogisticRegression(C=1.0, max_iter=1000).fit(features / scale, needed, weight)
-    weights = model.coef_[0] / scale
+    scaled = np.column_stack([features / scale, np.ones(len(features))])
+
+    def loss(w: FloatArray) -> tuple[float, FloatArray]:
+        share = np.clip(expit(scaled @ w), 1e-9, 1 - 1e-9)
+        p = chance * share
+        value = -np.where(needed, np.log(p), np.log1p(-p)) @ weight + 0.05 * float(w[:-1] @ w[:-1])
+        slope = np.where(needed, -(1 - share), p * (1 - share) / (1 - p)) * weight
+        return float(value), scaled.T @ slope + np.append(0.1 * w[:-1], 0.0)
+
+    found = minimize(loss, np.zeros(scaled.shape[1]), jac=True, method="L-BFGS-B").x
+    weights = found[:-1] / scale
     return SentenceModel(
         {name: round(float(weight), 4) for name, weight in zip(SENTENCE_FEATURES, weights, strict=True)},
-        round(float(model.intercept_[0]), 4),
+        round(float(found[-1]), 4),
         name,
         provenance,
         embedder,
