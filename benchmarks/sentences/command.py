@@ -86,8 +86,8 @@ def _report(given: argparse.Namespace) -> dict[str, Any]:
         labels[embedder] = [supporting_labels(pools, raw, True), _answering(given, embedder)]
         _note(f"{embedder}: {[len(one.needed) for one in labels[embedder]]} sentences to fit on")
     told = (
-        f"Fitted on {given.fit_questions} questions each of HotpotQA (CC BY-SA 4.0; supporting sentences) and "
-        "NQ open (CC BY-SA 3.0; sentences of gold passages that hold an answer), both weighing the same, over "
+        f"Fitted on {given.fit_questions} questions each of HotpotQA (CC BY-SA 4.0; supporting facts) and "
+        "NQ open (CC BY-SA 3.0; sentences of gold passages that hold an answer), weighing the same, over "
         "all sentences of pools of 50 of their own passages, expanded one link deep. Only numbers are kept."
     )
     models = [fitted(labels[e], e, _FITTED[e], told) for e in embedders]
