@@ -56,6 +56,7 @@ _MOST = 1_000_000
 
 @spread
 def ask(
+    context: typer.Context,
     index: Annotated[Path, typer.Argument(help="Folder of an index.")],
     question: Annotated[str, typer.Argument(help="What is asked.")],
     generator: GeneratorSpec = "extractive",
@@ -112,7 +113,7 @@ def ask(
     if planning.planner is not None:
         controller = only_planner(controller)
     if policy is not None:
-        controller = only_policy(controller, policy)
+        controller = only_policy(controller, policy, context)
         if search.controller is not None or routing.router is not None:
             raise InputError(
                 "--policy excludes --strategies and --router: name them in the policy's own file"

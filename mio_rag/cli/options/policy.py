@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["PoliciesOption", "PolicyOption", "kinds_of", "only_policy"]
 
+#: What may stand beside a policy; strategies and routers are refused in words of their own.
+_BESIDE = {
+    "index", "question", "generator", "policy", "trace", "mapped", "config", "explain", "json_output", "seed",
+    "strategies", "router",
+}  # fmt: skip
+
 PolicyOption = Annotated[
     str | None,
     typer.Option(
@@ -27,17 +33,32 @@ PolicyOption = Annotated[
 ]
 
 
-def only_policy(controller: str | None, policy: str) -> str:
+def only_policy(controller: str | None, policy: str, context: typer.Context) -> str:
     """The controller that runs a policy.
 
     Raises
     ------
     InputError
-        If another controller is asked for.
+        If another controller is asked for, or anything on the command line that its file decides.
     """
     if controller is not None:
         raise InputError("--policy and another controller exclude each other: a policy decides everything")
+    given = [
+        max(one.opts, key=len)
+        for one in context.command.params
+        if one.name not in _BESIDE and _on_command_line(context, one.name or "")
+    ]
+    if given:
+        raise InputError(
+            f"--policy excludes {', '.join(given)}: its file decides that; `mio-rag policy show {policy} --toml`"
+            " prints it"
+        )
     return f"policy:{policy}"
+
+
+def _on_command_line(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _states(name: str) -> States:

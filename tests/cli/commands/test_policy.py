@@ -9,7 +9,7 @@ from mio_rag.control.composed.trace import PolicyTrace
 from mio_rag.control.trace import read_traces
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import CorpusIndex
-from tests.cli.running import here
+from tests.cli.running import here, refused
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,22 @@ def test_ask_tells_the_way(index: Path, tmp_path: Path) -> None:
     for other in (["--controller", "mdp"], ["--strategies", "raw"], ["--workflow", "plain"]):
         both = here("ask", index, "How long is the Tiber?", "--policy", "balanced", *other)
         assert both.returncode == 2, other
+
+
+def test_what_a_policy_decides_is_not_decided_beside_it(index: Path) -> None:
+    asked = (
+        "ask",
+        index,
+        "How long is the Tiber?",
+        "--policy",
+        "balanced",
+        "--budget-tokens",
+        100,
+        "--preset",
+        "raw",
+    )
+    (problem,) = refused(here(*asked, "--json"))
+    assert problem.startswith("--policy excludes --budget-tokens, --preset: its file decides that")
 
 
 def test_evaluate_compares_policies(index: Path, rivers: Dataset, tmp_path: Path) -> None:
