@@ -49,10 +49,8 @@ def only_policy(controller: str | None, policy: str, context: typer.Context) -> 
         if one.name not in _BESIDE and _on_command_line(context, one.name or "")
     ]
     if given:
-        raise InputError(
-            f"--policy excludes {', '.join(given)}: its file decides that; `mio-rag policy show {policy} --toml`"
-            " prints it"
-        )
+        shown = f"`mio-rag policy show {policy} --toml`"
+        raise InputError(f"--policy excludes {', '.join(given)}: its file decides that; {shown} prints it")
     return f"policy:{policy}"
 
 
