@@ -27,7 +27,7 @@ from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector
 from mio_rag.selection.solving import Choice, Solved
 from mio_rag.solvers.registry import solve
-from mio_rag.solvers.result import SolveOptions, SolveResult, Status, conclude
+from mio_rag.solvers.result import SolveOptions, SolveResult, Status, conclude, relative_gap
 
 __all__ = ["Decided", "PricedQuestion", "Probe", "selector_problems"]
 
@@ -279,16 +279,28 @@ class PricedQuestion:
     def _flipped(self, probe: Probe, places: NDArray[np.int64]) -> Decided | None:
         """The decision with the first of these passages changed that may be, of the first few."""
         assert probe.decided.x is not None
-        found, bound = probe.decided.result, probe.bound / self.weight
+        program = self.program(probe.price)
         for place in places[:_FLIPS]:
             x = probe.decided.x.copy()
             x[place] = 1 - x[place]
-            result = conclude(
-                self.program(probe.price), self.selector.options, found.solver, x=x, bound=bound,
-                version=found.version,
-            )  # fmt: skip
-            if result.status is not Status.ERROR:  # a side row forbids it
-                return self.decided(probe.price, self.ceiling, result)
+            if program.rows and program.violations(x):  # else it keeps what there is to keep: the ceiling
+                continue
+            tokens = round(self._base.cost(x))
+            value = self._base.objective(x)
+            objective = value - probe.price / self.weight * tokens
+            bound = max(probe.bound / self.weight, objective)
+            proven = bound - objective <= self.selector.options.tolerance(objective, program.value_scale)
+            known = math.isfinite(bound)
+            result = SolveResult(
+                Status.OPTIMAL if proven else Status.FEASIBLE,
+                probe.decided.result.solver,
+                x,
+                objective,
+                bound if known else None,
+                relative_gap(objective, bound, program.value_scale) if known else None,
+                version=probe.decided.result.version,
+            )
+            return Decided(x, tokens, self.weight * value, probe.price, self.ceiling, result)
         return None
 
     def choice(self, decided: Decided) -> Choice:

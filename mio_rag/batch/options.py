@@ -17,7 +17,10 @@ from mio_rag.context import in_prompt_order
 from mio_rag.errors import InputError
 from mio_rag.solvers.registry import solve
 
-__all__ = ["OPTION", "OPTIONS", "options", "question_of"]
+__all__ = ["LISTED", "OPTION", "OPTIONS", "options", "question_of"]
+
+#: Columns of an option that are lists themselves: most of what options have in common.
+LISTED = ("selected_ids", "selected")
 
 #: Columns of an option; in a shard they are lists, with fewest tokens first.
 OPTION = {
@@ -35,7 +38,8 @@ OPTION = {
 }
 
 #: Columns of a shard. `relaxed`: the proven bound on value less price times tokens, at each price of the job;
-#: `shortest`: tokens of the shortest passage.
+#: `shortest`: tokens of the shortest passage; `any_selected`, `any_selected_ids`: passages that any option
+#: reads, by their places in which `option_places` says what each reads.
 OPTIONS = {
     "row": "int64",
     "query_id": "string",
@@ -44,7 +48,10 @@ OPTIONS = {
     "relaxed": "list<double>",
     "shortest": "int64",
     "status": "string",
-    **{f"option_{name}": f"list<{kind}>" for name, kind in OPTION.items()},
+    "any_selected": "list<int32>",
+    "any_selected_ids": "list<string>",
+    "option_places": "list<list<int32>>",
+    **{f"option_{name}": f"list<{kind}>" for name, kind in OPTION.items() if name not in LISTED},
 }
 
 
@@ -83,14 +90,24 @@ def options(job: Job, row: Row) -> dict[str, Any]:
         held = distinct.get(decided.tokens)
         if held is None or decided.value > held.value:
             distinct[decided.tokens] = decided
-    kept = [_columns(question, distinct[tokens]) for tokens in sorted(distinct)]
+    kept = [distinct[tokens] for tokens in sorted(distinct)]
+    pool, order = question.candidates, question.selector.prompt_order
+    chosen = [in_prompt_order(pool, [i for i in one.result.selected if i < len(pool)], order) for one in kept]
+    places: dict[int, int] = {}
+    for own in chosen:
+        for i in own:
+            places.setdefault(i, len(places))
+    told = [_columns(question, one) for one in kept]
     return {
         "budget_tokens": question.ceiling,
         "weight": question.weight,
         "shortest": int(row.pool.tokens.min()) if isinstance(row.pool, Candidates) else 0,
         "relaxed": [probe.bound for probe in probes],
-        "status": kept[0]["status"],
-        **{f"option_{name}": [option[name] for option in kept] for name in OPTION},
+        "status": told[0]["status"],
+        "any_selected": list(places),
+        "any_selected_ids": [pool.ids[i] for i in places],
+        "option_places": [[places[i] for i in own] for own in chosen],
+        **{f"option_{name}": [option[name] for option in told] for name in OPTION if name not in LISTED},
     }
 
 
@@ -104,12 +121,8 @@ def _probes(job: Job, question: PricedQuestion) -> list[Probe]:
 
 
 def _columns(question: PricedQuestion, decided: Decided) -> dict[str, Any]:
-    result, pool = decided.result, question.candidates
-    picked = [i for i in result.selected if i < len(pool)]
-    chosen = list(in_prompt_order(pool, picked, question.selector.prompt_order))
+    result = decided.result
     return {
-        "selected_ids": [pool.ids[i] for i in chosen],
-        "selected": chosen,
         "tokens_used": decided.tokens,
         "value": decided.value / question.weight,
         "token_price": decided.price / question.weight,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from mio_rag.batch.job import Group, Job
 from mio_rag.batch.options import question_of
 from mio_rag.batch.rows import read_rows
 from mio_rag.batch.work import batches_of
-from mio_rag.errors import InputError, MioRagError
+from mio_rag.errors import InputError, MioRagError, require
 
 __all__ = ["sampled_prices"]
 
@@ -72,6 +73,7 @@ def _bracket(workload: Workload, tokens: float, closeness: float) -> Bracket:
 
 def _questions(job: Job, groups: Sequence[Group], drawn: np.ndarray) -> list[PricedQuestion]:
     """The questions of the drawn rows that can be used."""
+    arrow: Any = require("pyarrow", "batch", "batches")
     found = []
     for group in groups:
         inside = drawn[(drawn >= group.first_row) & (drawn < group.first_row + group.rows)] - group.first_row
@@ -81,10 +83,10 @@ def _questions(job: Job, groups: Sequence[Group], drawn: np.ndarray) -> list[Pri
         for batch in batches_of(job, group):
             here = inside[(inside >= position) & (inside < position + batch.num_rows)] - position
             position += batch.num_rows
-            for k in here.tolist():
-                for row in read_rows(batch.slice(k, 1), job.kinds, job.names):
-                    try:
-                        found.append(question_of(job, row))
-                    except MioRagError:
-                        continue
+            # Taken out: a slice would carry the strings of all rows along.
+            for row in read_rows(batch.take(arrow.array(here)), job.kinds, job.names) if here.size else ():
+                try:
+                    found.append(question_of(job, row))
+                except MioRagError:
+                    continue
     return found

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.batch.job import Group, Job
-from mio_rag.batch.options import OPTION
+from mio_rag.batch.options import LISTED, OPTION
 from mio_rag.batch.stages import shards_of
 from mio_rag.batch.work import shard_paths, shard_state, table_of
 from mio_rag.errors import SolverError, require
@@ -138,7 +138,8 @@ def _places(column: Any) -> tuple[NDArray[np.int8], NDArray[np.int64], NDArray[n
 
 
 def _flat(column: Any) -> NDArray[Any]:
-    return np.asarray(column.combine_chunks().flatten().to_numpy(zero_copy_only=False))
+    whole = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    return np.asarray(whole.flatten().to_numpy(zero_copy_only=False))
 
 
 def written(
@@ -169,7 +170,9 @@ def written(
             if name in OPTION
             else held[name]
             for name in COLUMNS
+            if name not in LISTED
         }
+        made |= _selected(arrow, held, chosen)
         here = Counter(made["status"].to_pylist())
         state = {**(shard_state(job, group, start) or {}), "statuses": dict(sorted(here.items()))}
         with replaced(path) as partial:
@@ -181,6 +184,19 @@ def written(
         statuses += here
         progress(count)
     return tokens, math.fsum(values), statuses
+
+
+def _selected(arrow: Any, held: Any, chosen: Any) -> dict[str, Any]:
+    """What the chosen option of each row reads: its passages' positions and ids, in prompt order."""
+    places = held["option_places"].combine_chunks().flatten().take(chosen)
+    lengths = places.value_lengths().to_numpy(zero_copy_only=False)
+    _, begins, _ = _places(held["any_selected"])
+    taken = arrow.array(np.repeat(begins, lengths) + _flat(places))
+    ends = arrow.array(np.concatenate([[0], np.cumsum(lengths)]), arrow.int32())
+    return {
+        name: arrow.ListArray.from_arrays(ends, held[f"any_{name}"].combine_chunks().flatten().take(taken))
+        for name in LISTED
+    }
 
 
 def _read(job: Job, group: Group, start: int, columns: list[str] | None) -> Any:
