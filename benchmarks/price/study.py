@@ -3,7 +3,7 @@
 fused            reciprocal rank fusion, best first, one budget for all questions
 probabilities    ranking by the same probabilities as the program, one budget for all
 program          the exact program without prices, one budget for all
-penalty          the same with lambda_2 = .01, which is the default
+default          the same with the price of a passage that is the default
 price            the exact program at one price of a token for all, at most so many tokens a question
 allocation       one total for all questions, with a certificate
 """
