@@ -67,7 +67,7 @@ class Repetition:
 
     @property
     def overlapping(self) -> int:
-        """Passages that share text with another one of their source, as far as places are known."""
+        """Passages whose place in their document is known, so that overlaps are."""
         return int((self.spans[:, 0] >= 0).sum())
 
     @property

@@ -134,7 +134,7 @@ def index(
     said = [
         f"{count} {what}"
         for count, what in (
-            (repeated.overlapping, "overlapping in their document"),
+            (repeated.overlapping, "at a known place of their document"),
             (repeated.copies, "near-duplicates of an earlier one"),
         )
         if count
