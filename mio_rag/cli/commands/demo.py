@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["demo", "run_demo"]
 
 _SHOWN_QUESTION = "q-04"  # one on which the methods differ; the table of means follows it
-_BUDGETS = (128, 256)
+_BUDGETS = (256, 512)
 # All that a demo writes: a folder with anything else is not removed.
 _FILES = {
     "run.json",
@@ -122,13 +122,13 @@ def _show_one(
     question = next(q for q in dataset.questions if q.id == _SHOWN_QUESTION)
     candidates = Retriever.of(index, settings.retrieval, generator).retrieve(question.text)
     fused, _, exact = (
-        method.select(candidates, _BUDGETS[1], generator)
+        method.select(candidates, _BUDGETS[0], generator)
         for method in make_methods(list(settings.methods), settings.selector)
     )
     console.print(
         styled(
             (f"\n{question.text}", "bold"),
-            (f"   budget {_BUDGETS[1]} tokens, pool of {len(candidates)}\n", "dim"),
+            (f"   budget {_BUDGETS[0]} tokens, pool of {len(candidates)}\n", "dim"),
         )
     )
     print_selection(console, exact, explain=True, show_rest=3)
