@@ -11,6 +11,7 @@ from typing import Any, get_args
 from mio_rag.allocation.pacer_checks import Window
 from mio_rag.control.mdp.policies import POLICIES, make_policy
 from mio_rag.control.steps.strategies import check_strategies
+from mio_rag.control.trace import is_between
 from mio_rag.errors import InputError, choose
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import check_generator
@@ -37,11 +38,6 @@ SIGNALS = ("complete", "evidence", "tracked")
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DEAREST = 1.0  # a token that is worth all of the evidence
-
-
-def _number(value: Any, low: float, high: float = math.inf) -> bool:
-    real = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return real and math.isfinite(value) and low <= value <= high
 
 
 def _whole(value: Any, least: int = 1) -> bool:
@@ -101,9 +97,9 @@ class Price:
         if len(given) != 1:
             said = " and ".join(given) if given else "nothing"
             problems.append(f"price: give one of token, worth and total, not {said}")
-        if self.token is not None and not _number(self.token, 0, _DEAREST):
+        if self.token is not None and not is_between(self.token, 0, _DEAREST):
             problems.append(f"price: token = {self.token!r} must be a number from 0 to {_DEAREST:g}")
-        if self.worth is not None and not (_number(self.worth, 0) and self.worth > 0):
+        if self.worth is not None and not (is_between(self.worth, 0, math.inf) and self.worth > 0):
             problems.append(f"price: worth = {self.worth!r} must be a number of dollars > 0")
         for name in ("total", "questions"):
             value = getattr(self, name)
@@ -302,13 +298,13 @@ class Repetition:
                 meant = choose(self.by, ("never", "price", "process", *POLICIES))
                 problems.append(f"repetition: by = {self.by!r} is unknown: {meant}")
         for name, known in (
-            ("signal", ("complete", "evidence", "tracked")),
+            ("signal", SIGNALS),
             ("query", ("feedback", "model")),
         ):
             if getattr(self, name) not in known:
                 value = getattr(self, name)
                 problems.append(f"repetition: {name} = {value!r} is unknown: {choose(value, known)}")
-        if not _number(self.finds, 0, 1):
+        if not is_between(self.finds, 0, 1):
             problems.append(f"repetition: finds = {self.finds!r} must be a number from 0 to 1")
         if not _whole(self.most):
             problems.append(f"repetition: most = {self.most!r} must be a whole number >= 1")
@@ -342,7 +338,7 @@ class Model:
             problems.append(f"{where}: give both input and output, dollars per million tokens")
         for side in ("input", "output"):
             value = getattr(self, side)
-            if value is not None and not _number(value, 0):
+            if value is not None and not is_between(value, 0, math.inf):
                 problems.append(f"{where}: {side} = {value!r} must be a number of dollars >= 0")
         if name == READER and self.spec is not None:
             problems.append(f"{where}: spec = {self.spec!r}: --generator names the reader; leave it out")
@@ -394,7 +390,7 @@ class Bounds:
             for name, least in (("evidence_tokens", 1), ("answer_tokens", 1), ("tokens", 1), ("steps", 0))
             if not _whole(getattr(self, name), least)
         ]
-        if not (_number(self.seconds, 0) and self.seconds > 0):
+        if not (is_between(self.seconds, 0, math.inf) and self.seconds > 0):
             problems.append(f"limits: seconds = {self.seconds!r} must be a number > 0")
         if not problems and self.tokens < self.evidence_tokens + self.answer_tokens:
             problems.append(

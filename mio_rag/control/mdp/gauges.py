@@ -77,23 +77,32 @@ class Tracked:
         return tracked_next(self.model, action, doubt, new, luck)
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """U from the relevance of what is read; for probabilities and cosines alike, cut to [0, 1]."""
-
-    name: str = "evidence"
+class _OfWhatIsRead:
+    """U from what is read, whatever was done."""
 
     def start(self, memory: Memory, meter: Meter) -> float:
         """Nothing is read."""
         return self.level(memory)
 
     def after(self, action: str, doubt: float, new: int, step: int, memory: Memory, meter: Meter) -> float:
-        """1 - the largest relevance."""
+        """The level of what is read now."""
         return self.level(memory)
 
     @staticmethod
     def level(memory: Memory) -> float:
         """U of what is read; 1 where nothing is."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Evidence(_OfWhatIsRead):
+    """U from the relevance of what is read; for probabilities and cosines alike, cut to [0, 1]."""
+
+    name: str = "evidence"
+
+    @staticmethod
+    def level(memory: Memory) -> float:
+        """1 - the largest relevance; 1 where nothing is read."""
         chosen = memory.selection
         if chosen is None or not chosen.chosen:
             return 1.0
@@ -102,22 +111,14 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Complete:
+class Complete(_OfWhatIsRead):
     """U from what the chosen passages' probabilities cover; free of charge."""
 
     name: str = "complete"
 
-    def start(self, memory: Memory, meter: Meter) -> float:
-        """Nothing is read."""
-        return self.level(memory)
-
-    def after(self, action: str, doubt: float, new: int, step: int, memory: Memory, meter: Meter) -> float:
-        """1 - the probability that the evidence is complete."""
-        return self.level(memory)
-
     @staticmethod
     def level(memory: Memory) -> float:
-        """U of what is read; 1 where nothing is.
+        """1 - the probability that the evidence is complete; 1 where nothing is read.
 
         Raises
         ------
