@@ -19,6 +19,7 @@ from mio_rag.allocation.money import Money
 from mio_rag.errors import InputError, require
 from mio_rag.refusal.model import Refusal
 from mio_rag.service.curve import read_curve
+from mio_rag.service.deciding import excluded
 from mio_rag.service.examples import check_examples
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits, fitted
 from mio_rag.service.pacing import Pacing
@@ -150,55 +151,38 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
         )
     if settings.workers > 1 and settings.pacing is not None and settings.pacing.path is None:
         problems.append(f"{settings.workers} workers must share the count of tokens: give its file a path")
-    if settings.routing is not None and settings.pacing is not None:
-        problems.append("a router and a total of tokens exclude each other: leave out one of them")
-    if settings.strategies is not None and (settings.pacing is not None or settings.money is not None):
-        problems.append(
-            "--strategies: what they ask the model is not counted by --tokens-per-day, --tokens-per-hour and "
-            "--prices: leave one of them out"
-        )
-    if settings.strategies is not None and (settings.routing is not None or settings.cache is not None):
-        problems.append(
-            "--strategies: neither a router nor kept answers search by them: leave out --router and --cache"
-        )
+    problems += excluded(_deciding(settings))
     if settings.policy is not None:
-        problems += _policy_problems(settings, settings.policy)
-    deciding = {"router": settings.routing, "policy": settings.policy, "planner": settings.planning}
-    for name, given in deciding.items():
-        if settings.refusal is not None and given is not None:
-            problems.append(f"--refusal and --{name} exclude each other: leave one of them out")
-    others = (settings.pacing, settings.money, settings.routing, settings.strategies)
-    if settings.planning is not None and any(other is not None for other in others):
-        problems.append(
-            "--planner: its workflows decide themselves how is searched and what is read, and what they ask "
-            "models is not counted by totals and prices of the service: leave out --tokens-per-day, "
-            "--tokens-per-hour, --prices, --router and --strategies"
-        )
+        problems += _policy_problems(settings.policy, settings.workers)
     problems += check_examples(settings.examples, settings.limits.max_question)
     if problems:
         raise InputError(problems)
 
 
-def _policy_problems(settings: ServiceSettings, policy: str) -> list[str]:
-    from mio_rag.service.governed import check_policy
-
+def _deciding(settings: ServiceSettings) -> list[str]:
+    """Names of the options that decide something, and are given."""
+    total = f"--tokens-per-{'day' if settings.pacing is None else settings.pacing.window}"
     options = {
-        "--router": settings.routing,
+        "--policy": settings.policy,
         "--planner": settings.planning,
+        "--router": settings.routing,
         "--strategies": settings.strategies,
-        "--tokens-per-day or --tokens-per-hour": settings.pacing,
+        total: settings.pacing,
         "--prices": settings.money,
         "--cache": settings.cache,
+        "--refusal": settings.refusal,
     }
-    given = [name for name, value in options.items() if value is not None]
-    problems = []
-    if given:
-        problems.append(f"--policy excludes {', '.join(given)}: its file says who decides, and the price")
+    return [name for name, value in options.items() if value is not None]
+
+
+def _policy_problems(policy: str, workers: int) -> list[str]:
+    from mio_rag.service.governed import check_policy
+
     try:
-        check_policy(policy, settings.workers)
+        check_policy(policy, workers)
     except InputError as error:
-        problems += error.problems
-    return problems
+        return list(error.problems)
+    return []
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -70,7 +70,7 @@ def test_a_workflow_that_reads_nothing_says_so(demo_index: CorpusIndex, tmp_path
 def test_what_does_not_fit_is_refused_before_it_serves(demo_index: CorpusIndex, tmp_path: Path) -> None:
     settings = ServiceSettings("INDEX", planning=Planning({"planner": {"file": "x"}}))
     check(settings, None, without_key=True)
-    with pytest.raises(InputError, match="--planner: its workflows decide themselves"):
+    with pytest.raises(InputError, match="--planner excludes --strategies: its workflows decide"):
         check(replace(settings, strategies=Strategies("strategies:raw")), None, without_key=True)
     planning = Planning({"planner": {"file": str(planner(tmp_path / "p.safetensors"))}})
     with pytest.raises(InputError, match="say --alpha"):

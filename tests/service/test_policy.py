@@ -17,6 +17,7 @@ from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
+from mio_rag.service.deciding import excluded
 from mio_rag.service.governed import check_policy
 from mio_rag.service.pacing import Pacing
 from mio_rag.service.run import ServiceSettings, check
@@ -118,6 +119,29 @@ def test_a_total_refuses_when_it_is_spent(demo_index: CorpusIndex, tmp_path: Pat
     assert codes[0].status_code == 200
     assert codes[-1].status_code == 429
     assert int(codes[-1].headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--router"], []),
+        (["--planner", "--cache"], []),
+        (["--strategies", "--cache"], ["--strategies excludes --cache: "]),
+        (["--refusal", "--router"], ["--router excludes --refusal: "]),
+        (
+            ["--planner", "--router", "--strategies", "--tokens-per-hour", "--prices"],
+            [
+                "--planner excludes --router, --strategies, --tokens-per-hour, --prices: ",
+                "--router excludes --strategies, --tokens-per-hour: ",
+                "--strategies excludes --tokens-per-hour, --prices: ",
+            ],
+        ),
+    ],
+)
+def test_who_decides_excludes_who_decides_the_same(given: list[str], told: list[str]) -> None:
+    found = excluded(given)
+    assert len(found) == len(told)
+    assert all(problem.startswith(said) for problem, said in zip(found, told, strict=True))
 
 
 def test_what_excludes_each_other_is_told_at_once(tmp_path: Path) -> None:

@@ -183,6 +183,7 @@ def serve(
     from mio_rag.generation import check_generator
     from mio_rag.retrieval.index import check_index
     from mio_rag.service.curve import HOW, curve_beside, read_curve
+    from mio_rag.service.deciding import excluded
     from mio_rag.service.limits import ConnectionLimits, ServiceLimits
     from mio_rag.service.pacing import make_pacing
     from mio_rag.service.planning import Planning
@@ -199,21 +200,24 @@ def serve(
         where = ServiceSettings(
             str(index), generator, host, port, workers, examples=examples, policy=_policy_file(policy)
         )
-        if planner.planner is not None and (
-            tokens.tokens_per_day or tokens.tokens_per_hour or money.prices or routing.router or strategies
-        ):
-            raise InputError(
-                "--planner: its workflows decide themselves how is searched and what is read, and what they "
-                "ask models is not counted by totals and prices of the service: leave out --tokens-per-day, "
-                "--tokens-per-hour, --prices, --router and --strategies"
-            )
-        if strategies is not None and (tokens.tokens_per_day or tokens.tokens_per_hour or money.prices):
-            raise InputError(
-                "--strategies: what they ask the model is not counted by --tokens-per-day, "
-                "--tokens-per-hour and --prices: leave one of them out"
-            )
         check(where, key, without_key)
         return key
+
+    def alone() -> None:
+        """Before anything is made of them: a total writes its file."""
+        options = {
+            "--policy": policy,
+            "--planner": planner.planner,
+            "--router": routing.router,
+            "--strategies": strategies,
+            "--tokens-per-day": tokens.tokens_per_day,
+            "--tokens-per-hour": tokens.tokens_per_hour,
+            "--prices": money.prices,
+            "--cache": caching.cache,
+            "--refusal": refusal,
+        }
+        if problems := excluded([name for name, value in options.items() if value is not None]):
+            raise InputError(problems)
 
     def routed() -> dict[str, Any] | None:
         if routing.router is None:
@@ -229,10 +233,11 @@ def serve(
         check_controllers(["planner"], ControlSettings(kinds=kinds), closed_book=False)
         return Planning(kinds)
 
-    bounds, connections, key, pacing, prices, keeping, chooser, planning, *_ = collect(
+    bounds, connections, key, _, pacing, prices, keeping, chooser, planning, *_ = collect(
         lambda: ServiceLimits(**vars(limits)),
         lambda: ConnectionLimits(**{k: v for k, v in vars(clients).items() if v is not None}),
         checked,
+        alone,
         lambda: make_pacing(
             tokens.tokens_per_day,
             tokens.tokens_per_hour,

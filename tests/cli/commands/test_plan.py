@@ -166,7 +166,7 @@ def test_planners_are_refused_where_they_do_not_fit(table: Path, index: Path, tm
     assert "say --alpha" in refused("serve", index, "--planner", file)
     assert "no effect without --planner" in refused("serve", index, "--alpha", 1)
     together = ("serve", index, "--planner", file, "--alpha", 1, "--strategies", "raw")
-    assert "leave out --tokens-per-day" in refused(*together)
+    assert "--planner excludes --strategies: " in refused(*together)
     assert "cannot be read" in refused("plan", "replay", file.parent / "nothing.jsonl", "--planner", file)
     assert "exclude each other" in refused("ask", index, QUESTION, "--planner", file, "--workflow", "plain")
     assert "holds no outcomes" in refused("plan", "train", tmp_path, "--out", file, "--index", index)

@@ -207,7 +207,7 @@ def test_what_is_refused_and_why(work: Path, tmp_path: Path, demo: Dataset) -> N
 def test_a_router_and_a_total_exclude_each_other(work: Path) -> None:
     routing = RouterSettings(router=str(work / "router.safetensors")).to_dict()
     where = ServiceSettings(str(work / "index"), pacing=Pacing(1000, "day"), routing=routing)
-    with pytest.raises(InputError, match="a router and a total of tokens exclude each other"):
+    with pytest.raises(InputError, match="--router excludes --tokens-per-day: its tiers decide"):
         check(where, None, False)
     check(ServiceSettings(str(work / "index"), routing=routing), None, False)
 
