@@ -11,12 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from mio_rag.adapters.keywords import SelectorSettings, make_selector
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter, TokenCounter, text_tokens
-from mio_rag.entries import listed, no_names, no_strings
+from mio_rag.entries import listed, no_names, no_strings, unit_rows
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.unit import unit_rows
 
 if TYPE_CHECKING:
     from mio_rag.retrieval.embedders import Embedder

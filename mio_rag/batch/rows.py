@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from mio_rag.batch.schema import MOST_BUDGET, is_list
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter, text_tokens
+from mio_rag.entries import unit_rows
 from mio_rag.errors import InputError, require
-from mio_rag.unit import unit_rows
 
 __all__ = ["Row", "read_rows"]
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.entries import unit_rows
 from mio_rag.errors import require
 from mio_rag.generation.gguf import has_devices, model_file
 from mio_rag.text import clean
 from mio_rag.types import GenerationError
-from mio_rag.unit import unit_rows
 
 __all__ = ["PREFIX", "HiddenStates"]
 

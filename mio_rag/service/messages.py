@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
+from mio_rag.service.decisions import Plan, PolicyTold, Refused, Response
 from mio_rag.service.limits import ServiceLimits
 
 __all__ = [
@@ -134,11 +135,7 @@ def invalid_field(
     return f"{name}{shown}: {error['msg']}" + (f"; did you mean '{near[0]}'?" if near else "")
 
 
-class _Response(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Passage(_Response):
+class Passage(Response):
     """A candidate, in or out, and why."""
 
     id: str
@@ -153,7 +150,7 @@ class Passage(_Response):
     text: str
 
 
-class Part(_Response):
+class Part(Response):
     """A passage in a text that is read: characters [start, end) of it."""
 
     id: str
@@ -161,7 +158,7 @@ class Part(_Response):
     end: int
 
 
-class Read(_Response):
+class Read(Response):
     """A text as the reader gets it: passages of one document that overlap or touch as one."""
 
     title: str
@@ -170,7 +167,7 @@ class Read(_Response):
     parts: list[Part]
 
 
-class More(_Response):
+class More(Response):
     """What more tokens buy: `gain`, proven to lie between `low` and `high`."""
 
     more_tokens: int
@@ -183,7 +180,7 @@ class More(_Response):
     certified: bool
 
 
-class WorstCase(_Response):
+class WorstCase(Response):
     """The value for the worst embeddings within the radius, between `lower` and `upper`."""
 
     counterpart: Literal["termwise", "joint"]
@@ -192,21 +189,21 @@ class WorstCase(_Response):
     programs: int
 
 
-class Conflict(_Response):
+class Conflict(Response):
     """Requirements that cannot hold together."""
 
     parts: list[str]
     smallest_budget: float | None
 
 
-class RelevanceSource(_Response):
+class RelevanceSource(Response):
     """Where relevance comes from."""
 
     kind: Literal["given", "model", "fitted weights", "ranks", "scores"]
     why: str
 
 
-class Pacing(_Response):
+class Pacing(Response):
     """What this request paid for a token, and what is left for others."""
 
     token_price: float = Field(description="what a token had to be worth")
@@ -216,7 +213,7 @@ class Pacing(_Response):
     ends_in: float | None = Field(description="seconds until the next window")
 
 
-class Search(_Response):
+class Search(Response):
     """By which strategies was searched, and who found what."""
 
     id: str = Field(description="for /feedback; empty where nobody learns")
@@ -239,13 +236,13 @@ class Rating(BaseModel):
     helpful: bool
 
 
-class Rated(_Response):
+class Rated(Response):
     """Whether a rating counts: a question is rated once."""
 
     noted: bool
 
 
-class Selected(_Response):
+class Selected(Response):
     """A selection and its certificate; the chosen passages first, in prompt order."""
 
     question: str
@@ -278,61 +275,12 @@ class Selected(_Response):
     search: Search | None = Field(None, description="where strategies search")
 
 
-class Cached(_Response):
+class Cached(Response):
     """An answer that was given before."""
 
     question: str = Field(description="that it was given to")
     cosine: float | None = Field(description="with that question, where it is another one")
     age_seconds: float = Field(description="since it was given")
-
-
-class PolicyStepTold(_Response):
-    """One step of a question's way."""
-
-    step: str = Field(description="node of the workflow, or decision of the policy")
-    why: str = Field(description="what was done, and what it was worth at the price")
-    tokens: int = Field(description="into and out of models")
-    seconds: float
-    complete: float | None = Field(description="probability that the evidence is complete, after it")
-
-
-class PolicyTold(_Response):
-    """Under which policy a question was answered, and how."""
-
-    name: str
-    sha256: str = Field(description="of the policy, with everything that its files hold")
-    token_price: float = Field(description="what a token had to add to the probability of the evidence")
-    complete: float | None = Field(description="probability that the evidence is complete")
-    workflow: str
-    steps: list[PolicyStepTold]
-
-
-class Refused(_Response):
-    """Whether the passages answer the question."""
-
-    probability: float = Field(description="that they do not")
-    threshold: float = Field(description="above which an answer is refused")
-    refused: bool
-
-
-class PlanStep(_Response):
-    """One executor of a workflow."""
-
-    node: str = Field(description="its path in the workflow")
-    executor: str
-    gave: str
-    note: str
-    tokens: int = Field(description="with everything inside it")
-    dropped: str | None = Field(description="why nothing of it was used")
-
-
-class Plan(_Response):
-    """The workflow that a planner chose, and what came of it."""
-
-    workflow: str
-    worth: dict[str, float] = Field(description="what the planner saw in the workflows to choose from")
-    fallback: str | None = Field(description="why the workflow itself gave no answer, where it gave none")
-    steps: list[PlanStep]
 
 
 class Answered(Selected):
@@ -352,13 +300,13 @@ class Answered(Selected):
     plan: Plan | None = Field(None, description="how it was answered, where a planner chooses")
 
 
-class Examples(_Response):
+class Examples(Response):
     """Questions to begin with."""
 
     questions: list[str]
 
 
-class CurvePointTold(_Response):
+class CurvePointTold(Response):
     """What the operator's questions spend and find at a price of a token."""
 
     token_price: float
@@ -366,7 +314,7 @@ class CurvePointTold(_Response):
     evidence: float | None = Field(None, description="mean share of the evidence found, where it is known")
 
 
-class Price(_Response):
+class Price(Response):
     """What a price of a token means."""
 
     example: str
@@ -375,7 +323,7 @@ class Price(_Response):
     how: str | None = Field(None, description="to get a curve, where there is none")
 
 
-class Limits(_Response):
+class Limits(Response):
     """Limits on requests."""
 
     max_body_bytes: int
@@ -389,7 +337,7 @@ class Limits(_Response):
     max_wait_seconds: Seconds
 
 
-class PolicyState(_Response):
+class PolicyState(Response):
     """The policy that serves now."""
 
     name: str

@@ -19,8 +19,8 @@ from mio_rag.allocation.money import Money
 from mio_rag.errors import InputError, require
 from mio_rag.refusal.model import Refusal
 from mio_rag.service.curve import read_curve
-from mio_rag.service.deciding import excluded
 from mio_rag.service.examples import check_examples
+from mio_rag.service.exclusions import excluded
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits, fitted
 from mio_rag.service.pacing import Pacing
 from mio_rag.service.planning import Planning

@@ -17,7 +17,7 @@ from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.deciding import excluded
+from mio_rag.service.exclusions import excluded
 from mio_rag.service.governed import check_policy
 from mio_rag.service.pacing import Pacing
 from mio_rag.service.run import ServiceSettings, check

@@ -90,5 +90,5 @@ def test_what_is_not_counted_is_refused(tmp_path: Path) -> None:
     settings = ServiceSettings(
         "INDEX", strategies=Strategies("strategies:raw"), pacing=Pacing(1000, "day", tmp_path / "p.sqlite")
     )
-    with pytest.raises(InputError, match="--strategies excludes --tokens-per-day: no total counts what they ask"):
+    with pytest.raises(InputError, match="--strategies excludes --tokens-per-day: no total counts"):
         check(settings, None, False)

@@ -183,7 +183,7 @@ def serve(
     from mio_rag.generation import check_generator
     from mio_rag.retrieval.index import check_index
     from mio_rag.service.curve import HOW, curve_beside, read_curve
-    from mio_rag.service.deciding import excluded
+    from mio_rag.service.exclusions import excluded
     from mio_rag.service.limits import ConnectionLimits, ServiceLimits
     from mio_rag.service.pacing import make_pacing
     from mio_rag.service.planning import Planning
