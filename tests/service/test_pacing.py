@@ -20,7 +20,7 @@ from mio_rag import InputError
 from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.errors import StateError
-from mio_rag.generation import make_generator
+from mio_rag.generation import ScriptedGenerator, make_generator
 from mio_rag.generation.extractive import ExtractiveGenerator
 from mio_rag.generation.prompts import Prompt
 from mio_rag.retrieval import CorpusIndex
@@ -61,6 +61,16 @@ def test_ask_pays_for_what_the_reader_counts(demo_index: CorpusIndex) -> None:
     with served(demo_index, Pacer(2000, window="day")) as client:
         got = client.post("/ask", json={**BODY, "max_tokens": 24}).json()
         assert got["pacing"]["spent"] == got["prompt_tokens"] + got["completion_tokens"] > got["tokens_used"]
+
+
+def test_without_anything_to_read_no_model_is_asked_and_nothing_is_charged(demo_index: CorpusIndex) -> None:
+    reader = ScriptedGenerator(lambda prompt: "from memory")
+    with TestClient(create_app(demo_index, reader, pacer=Pacer(2000, window="day"))) as client:
+        got = client.post("/ask", json={**BODY, "token_price": 0.9}).json()
+        assert (got["selected_ids"], got["answer"], got["completion_tokens"]) == ([], "", 0)
+        assert got["notes"][0].startswith("nothing is chosen")
+        assert (reader.prompts, got["pacing"]["spent"]) == ([], 0)
+        assert client.post("/ask", json=BODY).json()["answer"] == "from memory"
 
 
 @pytest.mark.parametrize("path", ["/select", "/ask"])
