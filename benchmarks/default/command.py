@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.default.models import EMBEDDERS, Pools, by_ranks, by_scores, pools_of
 from benchmarks.default.picture import draw
 from benchmarks.default.study import rows_of
-from benchmarks.default.summary import summarize, table, totals
+from benchmarks.default.summary import over_budgets, summarize, table, totals
 from mio_rag import __version__
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
@@ -49,12 +49,13 @@ def command(given: argparse.Namespace) -> int:
         pools = {(name, embedder): _pools(given, name, embedder) for name in names for embedder in EMBEDDERS}
         if given.ship:
             _ship(list(pools.values()), pools)
-        results, fitted = {}, {name: _fitted(pools, name) for name in names}
+        results, over, fitted = {}, {}, {name: _fitted(pools, name) for name in names}
         for (name, embedder), one in pools.items():
             models = _left_out(fitted[name], embedder)
             folder = given.work / f"{name}-{embedder}"
             rows = rows_of(folder, one, models, given.time_limit, partial(_told, folder.name))
             results[f"{name}, {embedder}"] = summarize(rows)
+            over[f"{name}, {embedder}"] = over_budgets(rows)
     except InputError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
@@ -68,11 +69,12 @@ def command(given: argparse.Namespace) -> int:
         "counter": "regex",
         "totals": summed,
         "results": results,
+        "over_budgets": over,
         "versions": {"mio-rag": __version__, **{p: metadata.version(p) for p in ("numpy", "scikit-learn")}},
         "machine": {"system": platform.system(), "processor": platform.machine()},
     }
     write_atomically(given.out, json.dumps(report, indent=1, allow_nan=False) + "\n")
-    text = table(results, summed)
+    text = table(results, summed, over)
     write_atomically(given.out.with_suffix(".txt"), text + "\n")
     draw(results, given.out.with_suffix(".png"))
     print(text)

@@ -38,7 +38,7 @@ _PRODUCTS = (
     "question_cover*pool_question_words",
     "question_cover*pool_question_names",
 )
-_RANK_PRIOR = 0.7
+_RANK_PRIOR = 0.85
 _STRENGTHS = (0.03,)
 _LIST = 20  # scores that a caller hands over with a question
 

@@ -117,7 +117,8 @@ class PricedQuestion:
             raise InputError("there are no candidates to select from: retrieve a pool first")
         self.selector, self.weight, self.floor, self.ceiling = selector, weight, floor, ceiling
         self.candidates, self._counter = selector.valued(candidates), counter
-        base = Formulation(selector, self.candidates, counter).program(ceiling)
+        formulation = Formulation(selector, self.candidates, counter)
+        base, self._penalty = formulation.program(ceiling), formulation.penalty(ceiling)
         if base.segments is not None:  # parts may count more than the passages that they are of
             self.ceiling = min(ceiling, max(1, math.ceil(base.all_costs.sum())))
             base = replace(base, budget=self.ceiling)
@@ -311,7 +312,7 @@ class PricedQuestion:
         """
         price, counter = decided.price / self.weight, self._counter
         selector = replace(self.selector, token_price=price)
-        formulation = Formulation(selector, self.candidates, counter)
+        formulation = Formulation(selector, self.candidates, counter, self._penalty)
         program = self._with_floor(formulation.program(decided.budget))
         result = _recomputed(program, selector.options, decided.result)
         allowed = decided.budget

@@ -55,7 +55,7 @@ class QueryFrontier:
         """
         pool, steps = self.candidates, self.budget.steps
         gains = [self.budget.gain(self.budget_tokens, more) for more in more_tokens]
-        current = self.selector.penalty(pool)
+        current = self.selector.penalty(pool, self.budget_tokens)
         return {
             "question": pool.question,
             "budget_tokens": self.budget_tokens,
@@ -151,7 +151,9 @@ def query_frontier(
     if len(candidates) == 0:
         raise InputError("there are no candidates to select from: retrieve a pool first")
     pool = selector.valued(candidates)
-    program = selector.program(pool, largest, counter)
+    # One price along the path, that of the budget asked for: more tokens buy more, nothing becomes dearer.
+    priced = replace(selector, passage_penalty=selector.penalty(pool, budget_tokens))
+    program = priced.program(pool, largest, counter)
     budgets = budget_path(program, Chain(selector.solver, selector.options), progress=progress)
     free = replace(selector, passage_penalty=0.0).program(pool, budget_tokens, counter)
     penalties = penalty_path(free, Chain(selector.solver, selector.options))

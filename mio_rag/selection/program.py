@@ -48,6 +48,9 @@ class Formulation:
     counter : TokenCounter, optional
         The reader's tokenizer. With it, text that passages share is a segment of the program, which is paid
         once; without, and under embedding uncertainty, each passage pays for all of its text.
+    penalty : float, optional
+        The price of a passage. Without it, what the settings make of the pool at the budget that the first
+        program is built for: a block that is assembled within less, or within more, keeps its price.
 
     Attributes
     ----------
@@ -62,7 +65,11 @@ class Formulation:
     """
 
     def __init__(
-        self, settings: Settings, candidates: Candidates, counter: TokenCounter | None = None
+        self,
+        settings: Settings,
+        candidates: Candidates,
+        counter: TokenCounter | None = None,
+        penalty: float | None = None,
     ) -> None:
         resolved = settings.resolved(candidates)
         self.settings, self.source = resolved.settings, resolved.source
@@ -71,6 +78,7 @@ class Formulation:
         self.candidates = candidates if self._cut is None else self._cut.candidates
         self._program: SelectionProgram | None = None
         self._joint: tuple[int, JointProblem] | None = None
+        self._penalty = penalty
 
     def _sentences(self) -> Cut:
         settings, passages = self.settings, self.passages
@@ -104,10 +112,11 @@ class Formulation:
             return None
         return shared_costs(self.candidates, self._counter)
 
-    @cached_property
-    def penalty(self) -> float:
-        """The price of a passage in this pool."""
-        return self.settings.penalty(self.passages)
+    def penalty(self, budget_tokens: int) -> float:
+        """The price of a passage in this pool; the budget matters until it is known."""
+        if self._penalty is None:
+            self._penalty = self.settings.penalty(self.passages, budget_tokens)
+        return self._penalty
 
     @cached_property
     def _weights(self) -> FloatArray | None:
@@ -169,7 +178,7 @@ class Formulation:
         value, similarity = _terms(self.settings, self._model, self.candidates, self.uncertainty)
         weights, shared = self._weights, self._shared
         worth = np.maximum(value, 0.0)
-        penalty = self.penalty
+        penalty = self.penalty(budget_tokens)
         if self._cut is not None:  # each sentence pays its share of the price of a passage
             value, penalty = value - penalty * self._cut.shares, 0.0
         program = nominal_program(
@@ -235,7 +244,7 @@ class Formulation:
             )
         return JointProblem(
             value=value,
-            rest=-self.penalty - settings.token_price * candidates.tokens.astype(np.float64),
+            rest=-self.penalty(budget_tokens) - settings.token_price * candidates.tokens.astype(np.float64),
             embeddings=vectors.astype(np.float64),
             query=query.astype(np.float64),
             uncertainty=given,
@@ -258,9 +267,11 @@ def joint_problem(
     candidates: Candidates,
     budget_tokens: int,
     uncertainty: UncertaintySet | None = None,
+    *,
+    penalty: float | None = None,
 ) -> JointProblem:
     """`Formulation.joint` of a pool, where nothing else of it is needed."""
-    return Formulation(settings, candidates).joint(budget_tokens, uncertainty)
+    return Formulation(settings, candidates, penalty=penalty).joint(budget_tokens, uncertainty)
 
 
 def _uncertainty(settings: Settings, candidates: Candidates) -> UncertaintySet | None:

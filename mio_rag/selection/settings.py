@@ -75,11 +75,11 @@ class Settings:
         compete. Above 0 the candidates need embeddings, or similarities.
     passage_penalty : float, "adaptive" or "auto"
         lambda_2 >= 0, in units of relevance: what one more passage must be worth. 0: fill the budget with
-        whatever is relevant at all; large: few passages. "adaptive": 0.1 r^2, with r the best relevance of
-        the pool, from 0 to 1. Where one passage is surely needed, others must be likely to be read beside it;
-        where none is, more is read. "auto" takes the median relevance of the pool, so that the typical
-        candidate is worth nothing: meant for raw scores of a deep pool (some 20 or more), whose middle is
-        background.
+        whatever is relevant at all; large: few passages. "adaptive": 0.1 r^2, with r the best relevance
+        from 0 to 1 among the passages that fit the budget. Where one passage is surely needed, others must be
+        likely to be read beside it; where none is, more is read. "auto" takes the median relevance of the
+        pool, so that the typical candidate is worth nothing: meant for raw scores of a deep pool (some 20 or
+        more), whose middle is background.
     token_price : float
         lambda_3 >= 0, in units of relevance per token.
     radius : float
@@ -288,16 +288,22 @@ class Settings:
             settings["options"]["time_limit_seconds"] = None
         return settings
 
-    def penalty(self, candidates: Candidates) -> float:
+    def penalty(self, candidates: Candidates, budget_tokens: int | None = None) -> float:
         """lambda_2 for a pool: the number that was set, or what "adaptive" or "auto" makes of its relevance.
 
         Parameters
         ----------
         candidates : Candidates
             With the relevance that these settings give them, see `valued`.
+        budget_tokens : int, optional
+            Longer passages do not count for "adaptive": beside one that cannot be read, the others would look
+            too dear. With ``units="sentences"`` every passage counts, since its sentences may fit.
         """
         if self.passage_penalty == "adaptive":
-            return _ADAPTIVE * min(1.0, max(0.0, float(candidates.relevance.max(initial=0.0)))) ** 2
+            relevance = candidates.relevance
+            if budget_tokens is not None and self.units == "passages":
+                relevance = relevance[candidates.tokens <= budget_tokens]
+            return _ADAPTIVE * min(1.0, max(0.0, float(relevance.max(initial=0.0)))) ** 2
         if self.passage_penalty == "auto":
             ranked = np.sort(candidates.relevance)  # np.median takes ten times as long on so few
             return max(0.0, float((ranked[(ranked.size - 1) // 2] + ranked[ranked.size // 2]) / 2))

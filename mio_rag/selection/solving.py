@@ -6,6 +6,8 @@ import functools
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import SelectionProgram
@@ -121,12 +123,14 @@ def _why_nothing(choice: Choice) -> list[str]:
             f"nothing is chosen: the shortest passage has {shortest} tokens, the budget is "
             f"{choice.budget_tokens}: raise the budget, or split passages"
         ]
-    best = int(candidates.relevance.argmax())
+    fitting = np.flatnonzero(candidates.tokens <= choice.allowed)
+    best = int(fitting[candidates.relevance[fitting].argmax()])
     value, tokens = float(candidates.relevance[best]), int(candidates.tokens[best])
-    said = f"nothing is chosen: no passage is worth its price (the highest relevance is {value:.3g}"
+    where = "" if fitting.size == len(candidates) else " of those that fit the budget"
+    said = f"nothing is chosen: no passage is worth its price (the highest relevance{where} is {value:.3g}"
     if value <= 0:
         return [f"{said}): relevance must be above 0 for what is worth reading; larger is better"]
-    prices = {"passage_penalty": formulation.penalty, "radius": settings.radius}
+    prices = {"passage_penalty": formulation.penalty(choice.allowed), "radius": settings.radius}
     charged = [f"{name} {price:.3g}" for name, price in prices.items() if price > 0]
     if (price := settings.token_price) > 0:
         charged.append(f"{price * tokens:.3g} for its {tokens} tokens (token_price {price:.3g})")
@@ -187,7 +191,13 @@ def concluded(choice: Choice) -> Selection:
         notes=(*side.notes(result.x), *_how_read(choice), *_why_nothing(choice), *_no_answer_here(choice)),
         conflict=conflict,
         # From the settings, not from the formulation: a selection that is kept holds no matrices.
-        problem=functools.partial(joint_problem, settings, candidates, choice.allowed),
+        problem=functools.partial(
+            joint_problem,
+            settings,
+            candidates,
+            choice.allowed,
+            penalty=formulation.penalty(choice.budget_tokens),
+        ),
         relevance_source=choice.formulation.source,
         is_merged=choice.is_merged,
         retrieved=None if formulation.passages is candidates else formulation.passages,

@@ -414,6 +414,6 @@ def _described(asked: Asked, made: Selection) -> dict[str, Any]:
     return {
         "question": asked.question,
         "redundancy_weight": asked.selector.redundancy_weight,
-        "passage_penalty": asked.selector.penalty(made.pool),
+        "passage_penalty": asked.selector.penalty(made.pool, made.budget_tokens),
         **made.to_dict(),
     }

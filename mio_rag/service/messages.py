@@ -49,7 +49,7 @@ class _Request(BaseModel):
     passage_penalty: Weight | Literal["adaptive", "auto"] | None = Field(
         None,
         description="lambda_2: what one more passage must be worth; adaptive: 0.1 times the square of the "
-        "pool's best relevance; auto: its median relevance; null: by preset",
+        "best relevance of what fits the budget; auto: its median relevance; null: by preset",
     )
     token_price: Weight | None = Field(
         None, description="lambda_3: what one more token must be worth; null: by preset"

@@ -8,8 +8,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from mio_rag.allocation import allocate
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
+from mio_rag.frontier import query_frontier
 from mio_rag.relevance import RelevanceModel, Stage
 from mio_rag.selection.presets import PRESETS
 from mio_rag.selection.selector import Selector
@@ -95,6 +97,39 @@ def test_adaptive_charges_sure_pools_more_than_unsure_ones() -> None:
     assert given.penalty(pool([])) == 0
     assert given.select(pool([0.95, 0.05]), 20).ids == ("p0",)  # .05 is below .1 * .95 ** 2
     assert given.select(pool([0.30, 0.05]), 20).ids == ("p0", "p1")  # and above .1 * .3 ** 2
+
+
+def test_what_does_not_fit_the_budget_makes_nothing_dear() -> None:
+    given, c = Selector(relevance_model="given"), pool([0.95, 0.05, 0.04])  # .1 * .95 ** 2 is above .05
+    c = replace(c, tokens=np.array([300, 10, 10]))
+    assert given.penalty(c, 300) == given.penalty(c) == pytest.approx(0.1 * 0.95**2)
+    assert given.penalty(c, 299) == pytest.approx(0.1 * 0.05**2)
+    assert given.penalty(c, 9) == 0
+    read = given.select(c, 299)
+    assert read.ids == ("p1", "p2")
+    assert read.result.objective == pytest.approx(0.05 + 0.04 - 2 * 0.1 * 0.05**2)
+    assert given.select(c, 310).ids == ("p0",)
+    assert given.penalty(c, 299) == pytest.approx(0.05 - given.program(c, 299).linear[1])
+    cut = replace(given, units="sentences")  # a long passage may be read in part
+    assert cut.penalty(c, 299) == pytest.approx(0.1 * 0.95**2)
+    dear = replace(given, token_price=0.01).select(c, 299)
+    assert "highest relevance of those that fit the budget is 0.05" in dear.notes[0]
+
+
+def test_one_price_along_the_path_of_a_budget_and_in_a_shared_total() -> None:
+    c = pool([0.95, 0.3, 0.04], tokens=[300, 20, 10], embeddings=np.eye(3), query_embedding=np.eye(3)[0])
+    given = Selector(relevance_model="given")
+    path = query_frontier(c, given, 100, up_to=400)
+    assert path.to_dict()["settings"]["passage_penalty"] == pytest.approx(0.1 * 0.09)
+    at = path.budget.at(100)
+    assert at is not None
+    assert at.value == pytest.approx(given.select(c, 100).result.objective)
+    # Each is asked again within what it was given, 30: its price stays that of the ceiling, 250.
+    shared = allocate([c, c], 60, selector=given, ceilings=250)
+    for one in shared.selections:
+        assert one.ids == ("p1", "p2")
+        x = np.array([0.0, 1.0, 1.0])
+        assert one.result.objective == pytest.approx(given.program(c, 250).objective(x))
 
 
 def test_adaptive_is_made_of_probabilities_not_of_what_candidates_came_with() -> None:

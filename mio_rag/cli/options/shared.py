@@ -97,7 +97,7 @@ class ProgramOptions:
         str | None,
         typer.Option(
             "--passage-penalty",
-            help="lambda_2: price of each passage; adaptive: by the best of the pool; auto: its median. "
+            help="lambda_2: price of each passage; adaptive: by the best that fits; auto: its median. "
             "[by preset: adaptive]",
         ),
     ] = None
