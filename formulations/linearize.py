@@ -21,7 +21,7 @@ Sources: Fortet (1960); McCormick (1976); Glover, Management Science 22 (1975).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy  # loads scipy.sparse, a tenth of a second, where it is first used
@@ -33,6 +33,7 @@ from mio_rag.formulations.program import SelectionProgram
 __all__ = ["Linearization", "MilpArrays", "linearize"]
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
 Linearization = Literal["mccormick", "glover"]
 
 
@@ -97,36 +98,40 @@ def linearize(program: SelectionProgram, form: Linearization = "mccormick") -> M
     """
     program = precedence_program(program)
     n = program.n
-    rows = [scipy.sparse.csr_array(program.costs.reshape(1, n))]
-    lower, upper = [np.array([-np.inf])], [np.array([program.budget])]
-    for row in program.rows:
-        rows.append(scipy.sparse.csr_array(row.coefficients.reshape(1, n)))
-        lower.append(np.array([row.lower]))
-        upper.append(np.array([row.upper]))
-    base = scipy.sparse.vstack(rows, format="csr")
-    helper = _mccormick(program) if form == "mccormick" else _glover(program)
-    block, helper_lower, helper_upper, helper_cost, low, high = helper
-    m = helper_cost.size
-    matrix = scipy.sparse.vstack(
-        [scipy.sparse.hstack([base, scipy.sparse.csr_array((base.shape[0], m))]), block], format="csr"
+    base = np.stack([program.costs, *(row.coefficients for row in program.rows)])
+    helpers = _mccormick(program) if form == "mccormick" else _glover(program)
+    m = helpers.objective.size
+    row, column = np.nonzero(base)
+    # All entries at once: stacking sparse blocks takes milliseconds, more than HiGHS takes for a small program.
+    entries = (
+        np.concatenate([base[row, column], helpers.values]),
+        (np.concatenate([row, base.shape[0] + helpers.row]), np.concatenate([column, helpers.column])),
     )
     assert program.fixed is not None
-    x_lower = (program.fixed == 1).astype(np.float64)
-    x_upper = (program.fixed != 0).astype(np.float64)
     return MilpArrays(
         n=n,
-        objective=np.concatenate([program.linear, helper_cost]),
-        matrix=scipy.sparse.csr_array(matrix),
-        row_lower=np.concatenate([*lower, helper_lower]),
-        row_upper=np.concatenate([*upper, helper_upper]),
-        col_lower=np.concatenate([x_lower, low]),
-        col_upper=np.concatenate([x_upper, high]),
+        objective=np.concatenate([program.linear, helpers.objective]),
+        matrix=scipy.sparse.csr_array(entries, shape=(base.shape[0] + helpers.lower.size, n + m)),
+        row_lower=np.concatenate([[-np.inf], [row.lower for row in program.rows], helpers.lower]),
+        row_upper=np.concatenate([[program.budget], [row.upper for row in program.rows], helpers.upper]),
+        col_lower=np.concatenate([program.fixed == 1, helpers.least]).astype(np.float64),
+        col_upper=np.concatenate([program.fixed != 0, helpers.most]).astype(np.float64),
         integral=np.arange(n + m) < n,
         form=form,
     )
 
 
-_Helpers = tuple["scipy.sparse.csr_array", FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
+class _Helpers(NamedTuple):
+    """The helper columns, numbered behind the items, and the rows that bind them, numbered from 0."""
+
+    row: IntArray
+    column: IntArray
+    values: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+    objective: FloatArray
+    least: FloatArray
+    most: FloatArray
 
 
 def _mccormick(program: SelectionProgram) -> _Helpers:
@@ -140,16 +145,16 @@ def _mccormick(program: SelectionProgram) -> _Helpers:
     p, b = penalty.size, benefit.size
     # penalties: x_i + x_j - y <= 1; benefits: y - x_i <= 0 and y - x_j <= 0
     row = np.concatenate([np.repeat(np.arange(p), 3), p + np.repeat(np.arange(2 * b), 2)])
-    col = np.concatenate(
+    column = np.concatenate(
         [
             np.stack([i[penalty], j[penalty], y[penalty]], axis=1).ravel(),
             np.stack([y[benefit], i[benefit], y[benefit], j[benefit]], axis=1).ravel(),
         ]
     )
-    value = np.concatenate([np.tile([1.0, 1.0, -1.0], p), np.tile([1.0, -1.0], 2 * b)])
-    block = scipy.sparse.csr_array((value, (row, col)), shape=(p + 2 * b, n + m))
+    values = np.concatenate([np.tile([1.0, 1.0, -1.0], p), np.tile([1.0, -1.0], 2 * b)])
     upper = np.concatenate([np.ones(p), np.zeros(2 * b)])
-    return block, np.full(p + 2 * b, -np.inf), upper, -weight, np.zeros(m), np.ones(m)
+    lower = np.full(p + 2 * b, -np.inf)
+    return _Helpers(row, column, values, lower, upper, -weight, np.zeros(m), np.ones(m))
 
 
 def _glover(program: SelectionProgram) -> _Helpers:
@@ -161,17 +166,18 @@ def _glover(program: SelectionProgram) -> _Helpers:
     budget = program.most_cost
     low = np.array([-knapsack_bound(-above[i], program.costs, budget - program.costs[i]) for i in used])
     high = np.array([knapsack_bound(above[i], program.costs, budget) for i in used])
-    z = scipy.sparse.identity(m, format="csr")
-    pick = scipy.sparse.csr_array((np.ones(m), (np.arange(m), used)), shape=(m, n))
-    first = scipy.sparse.hstack([-scipy.sparse.diags_array(low) @ pick if m else pick, z])
-    second = scipy.sparse.hstack(
-        [-scipy.sparse.csr_array(above[used]) - (scipy.sparse.diags_array(high) @ pick if m else pick), z]
+    # z - L x >= 0, and z - g(x) - U x >= -U: a row of each kind for every item that has pairs above it
+    of, other = np.nonzero(above[used])
+    first, second = np.arange(m), m + np.arange(m)
+    z = n + np.arange(m)
+    bound = np.abs(above[used]).sum(axis=1)
+    return _Helpers(
+        np.concatenate([first, first, m + of, second, second]),
+        np.concatenate([used, z, other, used, z]),
+        np.concatenate([-low, np.ones(m), -above[used[of], other], -high, np.ones(m)]),
+        np.concatenate([np.zeros(m), -high]),
+        np.full(2 * m, np.inf),
+        -np.ones(m),
+        -bound,
+        bound,
     )
-    block = (
-        scipy.sparse.csr_array(scipy.sparse.vstack([first, second], format="csr"))
-        if m
-        else scipy.sparse.csr_array((0, n))
-    )
-    lower = np.concatenate([np.zeros(m), -high])
-    bound = np.abs(above[used]).sum(axis=1) if m else np.zeros(0)
-    return block, lower, np.full(2 * m, np.inf), -np.ones(m), -bound, bound

@@ -9,6 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # a tenth of a second of processor time each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+import functools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import thread as pools
@@ -16,11 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.testing
 
 from mio_rag.corpora.load import Dataset, load_dataset
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.types import Passage, Question
 from tests.browsing import started_browser
+
+# `CliRunner.invoke` builds all commands anew each time, a twentieth of a second; they keep no state.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 @pytest.hookimpl(trylast=True)

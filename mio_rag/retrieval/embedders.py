@@ -153,6 +153,7 @@ class TfidfEmbedder:
         self._dimensions, self._seed = dimensions, seed
         self._terms: TermWeights | None = None
         self._components: NDArray[np.float32] | None = None
+        self._fingerprint: str | None = None  # of what is fitted, once it was asked for
 
     def fit(self, texts: Sequence[str]) -> None:
         """Learn vocabulary, weights and directions from the corpus."""
@@ -164,6 +165,7 @@ class TfidfEmbedder:
         except ValueError as error:
             raise InputError(f"embedder 'tfidf' found no words in the corpus ({error})") from error
         vocabulary = {term: int(k) for term, k in vectorizer.vocabulary_.items()}
+        self._fingerprint = None
         self._terms = TermWeights(vocabulary, np.asarray(vectorizer.idf_, dtype=np.float64))
         if min(matrix.shape) <= self._dimensions:
             # A small corpus loses nothing: all its directions are kept, which the truncated solver cannot do.
@@ -178,10 +180,12 @@ class TfidfEmbedder:
     def fingerprint(self) -> str:
         """A digest of the fitted state."""
         terms, components = self._state()
-        digest = hashlib.sha256(json.dumps(sorted(terms.vocabulary.items())).encode())
-        digest.update(terms.idf.tobytes())
-        digest.update(components.tobytes())
-        return f"tfidf:{digest.hexdigest()[:16]}"
+        if self._fingerprint is None:  # every pool names it
+            digest = hashlib.sha256(json.dumps(sorted(terms.vocabulary.items())).encode())
+            digest.update(terms.idf.tobytes())
+            digest.update(components.tobytes())
+            self._fingerprint = f"tfidf:{digest.hexdigest()[:16]}"
+        return self._fingerprint
 
     def _state(self) -> tuple[TermWeights, NDArray[np.float32]]:
         if self._terms is None or self._components is None:
