@@ -26,7 +26,14 @@ _SHIFT = 0.02  # a coordinate of the question
 
 
 def write_rows(
-    folder: Path, pools: list[Pool], rows: int, items: int, seed: int, note: Callable[[str], None]
+    folder: Path,
+    pools: list[Pool],
+    rows: int,
+    items: int,
+    seed: int,
+    note: Callable[[str], None],
+    *,
+    embeddings: bool = True,
 ) -> Path:
     """A folder of candidates files, the same for the same arguments; files that are there are kept.
 
@@ -36,29 +43,38 @@ def write_rows(
         Passages a row.
     note : callable
         Told of every file.
+    embeddings : bool
+        Whether rows hold vectors: nearly all of their bytes, and needed for redundancy alone.
     """
     for number, first in enumerate(range(0, rows, _FILE)):
         path = folder / f"{number:04d}-{items}-{seed}.parquet"
         if not path.exists():
             last = min(rows, first + _FILE)
             note(f"writing rows {first} to {last}")
-            _write(path, pools, range(first, last), items, np.random.default_rng([seed, number]))
+            rng = np.random.default_rng([seed, number])
+            _write(path, pools, range(first, last), items, rng, embeddings)
     return folder
 
 
-def _write(path: Path, pools: list[Pool], rows: range, items: int, rng: np.random.Generator) -> None:
+def _write(
+    path: Path, pools: list[Pool], rows: range, items: int, rng: np.random.Generator, embeddings: bool
+) -> None:
     arrow: Any = require("pyarrow", "batch", "the benchmark")
     parquet: Any = require("pyarrow.parquet", "batch", "the benchmark")
     writer: Any = None
     with replaced(path) as temporary:
         for first in range(rows.start, rows.stop, _GROUP):
-            made = [_row(pools, items, k, rng) for k in range(first, min(rows.stop, first + _GROUP))]
-            names = ("query_id", "ids", "relevance", "tokens")
-            columns = {name: [row[name] for row in made] for name in names}
-            vectors = np.concatenate([row["embeddings"] for row in made])
-            lists = arrow.FixedSizeListArray.from_arrays(arrow.array(vectors.ravel()), vectors.shape[1])
-            ends = arrow.array(np.arange(len(made) + 1) * items, arrow.int32())
-            columns["embeddings"] = arrow.ListArray.from_arrays(ends, lists)
+            numbers = range(first, min(rows.stop, first + _GROUP))
+            if not embeddings:
+                columns = _without_embeddings(pools, items, numbers, rng)
+            else:
+                made = [_row(pools, items, k, rng) for k in numbers]
+                names = ("query_id", "ids", "relevance", "tokens")
+                columns = {name: [row[name] for row in made] for name in names}
+                vectors = np.concatenate([row["embeddings"] for row in made])
+                lists = arrow.FixedSizeListArray.from_arrays(arrow.array(vectors.ravel()), vectors.shape[1])
+                ends = arrow.array(np.arange(len(made) + 1) * items, arrow.int32())
+                columns["embeddings"] = arrow.ListArray.from_arrays(ends, lists)
             table = arrow.table(columns)
             # Bytes of like weight next to each other take two thirds of the disk, and are read as fast.
             writer = writer or parquet.ParquetWriter(
@@ -66,7 +82,7 @@ def _write(path: Path, pools: list[Pool], rows: range, items: int, rng: np.rando
                 table.schema,
                 compression="zstd",
                 use_dictionary=False,
-                use_byte_stream_split=["embeddings.list.element.list.element"],
+                use_byte_stream_split=["embeddings.list.element.list.element"] if embeddings else False,
                 write_statistics=False,
             )
             writer.write_table(table)
@@ -87,3 +103,28 @@ def _row(pools: list[Pool], items: int, number: int, rng: np.random.Generator) -
         "tokens": pool.tokens[picked],
         "embeddings": pool.embeddings[picked].astype(np.float16),
     }
+
+
+def _without_embeddings(
+    pools: list[Pool], items: int, rows: range, rng: np.random.Generator
+) -> dict[str, Any]:
+    """Rows like those of `_row`, all at once: a million of them take a minute."""
+    drawn = rng.integers(len(pools), size=len(rows))
+    columns: dict[str, Any] = {
+        "query_id": [f"{pools[p].question}#{k}" for p, k in zip(drawn, rows, strict=True)]
+    }
+    ids, relevance, tokens = ([[]] * len(rows) for _ in range(3))
+    for number, pool in enumerate(pools):
+        mine = np.flatnonzero(drawn == number)
+        deepest = min(len(pool), _DEEPEST)
+        picked = rng.random((mine.size, deepest)).argsort(axis=1)[:, :items]
+        shifts = rng.standard_normal((mine.size, pool.query.size), dtype=np.float32)
+        queries = pool.query + _SHIFT * shifts
+        queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+        cosines = np.take_along_axis(queries @ pool.embeddings[:deepest].T, picked, axis=1)
+        order = np.argsort(-cosines, axis=1, kind="stable")
+        picked, cosines = (np.take_along_axis(part, order, axis=1) for part in (picked, cosines))
+        for k, own, values in zip(mine.tolist(), picked, cosines, strict=True):
+            ids[k], relevance[k] = list(map(str, own.tolist())), values.astype(np.float64)
+            tokens[k] = pool.tokens[own]
+    return columns | {"ids": ids, "relevance": relevance, "tokens": tokens}

@@ -67,4 +67,4 @@ def with_token_price(program: SelectionProgram, price: float) -> SelectionProgra
     shared = program.segments
     if shared is not None:
         shared = replace(shared, prices=shared.prices + price * shared.costs)
-    return replace(program, linear=program.linear - price * program.costs, segments=shared)
+    return program.with_values(program.linear - price * program.costs, shared)

@@ -158,6 +158,25 @@ class SelectionProgram:
             return array
         return np.full(n, -1, dtype=np.int8)
 
+    def with_values(self, linear: FloatArray, segments: Segments | None) -> SelectionProgram:
+        """The same program with other values, and segments that differ in their prices alone.
+
+        For many programs of one pool: what is kept was checked before and is not checked again.
+
+        Raises
+        ------
+        InputError
+            For values that are no finite numbers, or too many or few.
+        """
+        problems: list[str] = []
+        values = numeric("linear", linear, (self.n,), problems)
+        if problems:
+            raise InputError(problems)
+        changed = object.__new__(type(self))
+        changed.__dict__.update(self.__dict__, linear=values, segments=segments)
+        changed.__dict__.pop("value_scale", None)
+        return changed
+
     @property
     def n(self) -> int:
         """Number of items."""

@@ -173,7 +173,9 @@ def in_prompt_order(candidates: Candidates, chosen: Iterable[int], order: Prompt
     InputError
         For an unknown order, or order "document" where candidates have no positions.
     """
-    best_first = sorted(chosen, key=lambda i: (-candidates.relevance[i], i))
+    picked = list(chosen)
+    worth = candidates.relevance[picked].tolist()
+    best_first = [i for _, i in sorted((-value, i) for value, i in zip(worth, picked, strict=True))]
     if order == "best_first":
         return tuple(best_first)
     if order == "best_at_ends":

@@ -5,7 +5,7 @@ compared by CPU seconds of all their processes, the sample for the price include
 shards stay there, and a run that was stopped goes on.
 
     pairs   redundancy between passages is charged: every row is a quadratic program
-    plain   relevance and tokens alone: reading and writing count for most
+    plain   relevance and tokens alone, without vectors: reading and writing count for most
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = ["add_scale_options", "scale"]
 
 _BUDGET = 512
 _CEILING = 2048
-_ITEMS = 50
 _PATIENT = SolveOptions(time_limit_seconds=900.0)
+_ITEMS = 50  # of a row of pairs
 _KINDS = {
     "pairs": Selector.raw(redundancy_weight=0.1, passage_penalty="auto", options=_PATIENT),
     "plain": Selector.raw(redundancy_weight=0.0, passage_penalty=0.0, options=_PATIENT),
@@ -49,26 +49,29 @@ def add_scale_options(parser: argparse.ArgumentParser) -> None:
     """Those of `--scale`."""
     add = parser.add_argument
     add("--scale", help="instead: speed on so many rows of pairs, and of plain ones: 20000,100000")
+    add("--plain-items", type=int, default=50, help="of --scale: passages of a plain row (default: 50)")
     add("--scratch", type=Path, help="of --scale: folder for rows and shards, to resume")
 
 
 def scale(given: argparse.Namespace) -> int:
     """Measure, and write JSON and text; the exit status is 1 where a total was exceeded."""
     sizes = dict(zip(_KINDS, numbers("--scale", given.scale, int), strict=False))
+    items = dict(zip(_KINDS, (_ITEMS, given.plain_items), strict=True))
     pools, described = load_pools(given.data, (), 10 if given.data else 25, given.seed, _note)
     scratch = given.scratch or given.out.parent / "price-scale.scratch"
     report: dict[str, Any] = {
         "benchmark": "price --scale",
         "machine": machine(),
         "pools": described,
-        "items": _ITEMS,
+        "items": items,
         "seed": given.seed,
         "budget_tokens": _BUDGET,
         "ceiling": _CEILING,
         "runs": {},
     }
     for kind, rows in sizes.items():
-        source = write_rows(scratch / f"rows-{rows}", pools, rows, _ITEMS, given.seed, _note)
+        folder = scratch / f"rows-{kind}-{items[kind]}-{rows}"
+        source = write_rows(folder, pools, rows, items[kind], given.seed, _note, embeddings=kind == "pairs")
         report["runs"][kind] = _pair(kind, rows, source, scratch)
     report["decisions"] = decisions_a_second()
     report |= environment()
@@ -130,11 +133,15 @@ def _cpu() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
+def _listed(items: dict[str, int]) -> str:
+    return " and ".join(f"{count} ({kind})" for kind, count in items.items())
+
+
 def table(report: dict[str, Any]) -> str:
     """The figures as text."""
     lines = [
-        f"rows of {report['items']} passages; select-batch at {report['budget_tokens']} tokens a row, "
-        "allocate with two thirds of that in the mean; one worker, CPU seconds with the parent's",
+        f"rows of {_listed(report['items'])} passages; select-batch at {report['budget_tokens']} tokens a "
+        "row, allocate with two thirds of that in the mean; one worker, CPU seconds with the parent's",
         "",
         f"{'rows':>18}{'select-batch':>14}{'allocate':>10}{'ratio':>7}{'gap':>9}  MB of the largest "
         "worker, and of the parent: second tenth -> last tenth",

@@ -273,33 +273,42 @@ class PricedQuestion:
         fewer = np.flatnonzero(free & chosen)
         more = np.flatnonzero(free & ~chosen & (marginal > 0) & (costs <= self.ceiling - found.tokens))
         return (
-            self._flipped(probe, fewer[np.argsort(marginal[fewer] / costs[fewer], kind="stable")]),
-            self._flipped(probe, more[np.argsort(-marginal[more] / costs[more], kind="stable")]),
+            self._flipped(probe, fewer, -marginal[fewer], -costs[fewer]),
+            self._flipped(probe, more, marginal[more], costs[more]),
         )
 
-    def _flipped(self, probe: Probe, places: NDArray[np.int64]) -> Decided | None:
-        """The decision with the first of these passages changed that may be, of the first few."""
-        assert probe.decided.x is not None
+    def _flipped(
+        self, probe: Probe, places: NDArray[np.int64], gains: NDArray[np.float64], costs: NDArray[np.float64]
+    ) -> Decided | None:
+        """The decision with one of these passages changed: the best of the first few that may be.
+
+        Parameters
+        ----------
+        gains, costs : ndarray, shape (places,)
+            What each change adds to V and to the tokens; both below 0 where passages go.
+        """
+        found = probe.decided
+        assert found.x is not None
         program = self.program(probe.price)
-        for place in places[:_FLIPS]:
-            x = probe.decided.x.copy()
-            x[place] = 1 - x[place]
+        for k in np.argsort(-gains / np.abs(costs), kind="stable")[: _FLIPS if program.rows else 1].tolist():
+            x = found.x.copy()
+            x[places[k]] = 1 - x[places[k]]
             if program.rows and program.violations(x):  # else it keeps what there is to keep: the ceiling
                 continue
-            tokens = round(self._base.cost(x))
-            value = self._base.objective(x)
+            tokens = found.tokens + round(float(costs[k]))
+            value = found.value / self.weight + float(gains[k])
             objective = value - probe.price / self.weight * tokens
             bound = max(probe.bound / self.weight, objective)
             proven = bound - objective <= self.selector.options.tolerance(objective, program.value_scale)
             known = math.isfinite(bound)
             result = SolveResult(
                 Status.OPTIMAL if proven else Status.FEASIBLE,
-                probe.decided.result.solver,
+                found.result.solver,
                 x,
                 objective,
                 bound if known else None,
                 relative_gap(objective, bound, program.value_scale) if known else None,
-                version=probe.decided.result.version,
+                version=found.result.version,
             )
             return Decided(x, tokens, self.weight * value, probe.price, self.ceiling, result)
         return None

@@ -20,6 +20,7 @@ from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting, plural
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.batch import batch_problems, solve_as_completed
+from mio_rag.solvers.blas import one_blas_thread
 
 __all__ = ["Bracket", "Told", "Totals", "Workload", "price_problems", "workload_of"]
 
@@ -30,6 +31,9 @@ _ROUNDS = 100
 _NAMED = 5
 _LONG = 10**12  # tokens, beyond any pool
 _SAME_PRICE = 1e-12
+_PART, _ENOUGH = 8, 64  # a price is first looked for among every eighth question, where these are enough
+_PART_CLOSENESS = 0.01  # of that price
+_STEPS, _STEP = 7, 1.02  # away from it, each the square of the one before
 
 
 @dataclass(frozen=True)
@@ -105,14 +109,15 @@ class Workload:
         tasks = (
             (k, question.program(price)) for k, question in enumerate(self.questions) if found[k] is None
         )
-        for k, result in solve_as_completed(
-            tasks, self._selector.solver, self._selector.options, workers=self._workers
-        ):
-            self.programs += 1
-            try:
-                found[k] = self.questions[k].learn(price, result)
-            except SolverError as error:
-                raise SolverError(f"question {k}: {error}") from error
+        with one_blas_thread():  # once for all of them
+            for k, result in solve_as_completed(
+                tasks, self._selector.solver, self._selector.options, workers=self._workers
+            ):
+                self.programs += 1
+                try:
+                    found[k] = self.questions[k].learn(price, result)
+                except SolverError as error:
+                    raise SolverError(f"question {k}: {error}") from error
         probes = [probe for probe in found if probe is not None]
         totals = Totals(
             price,
@@ -146,19 +151,10 @@ class Workload:
         InputError
             If even the fewest tokens that the constraints allow are too many.
         """
-        free = self.at(0.0)
-        if free.tokens <= total_tokens:
-            return Bracket(None, free)
-        steep = max(question.steep_price() for question in self.questions)
-        high = self.at(1.01 * steep)
-        if high.tokens > total_tokens:
-            high = self.at(1.01 * max(question.forcing_price() for question in self.questions))
-        if high.tokens > total_tokens:
-            raise InputError(
-                f"total_tokens={total_tokens} is too little: what must be chosen (must_include, "
-                f"min_passages, floors) takes {high.tokens} tokens at least; raise it, or ask for less"
-            )
-        low, slopes = free, True
+        low, high = self._ends(total_tokens)
+        if low is None:
+            return Bracket(None, high)
+        slopes = True
         for _ in range(_ROUNDS):
             if high.price <= low.price * (1 + max(closeness, _SAME_PRICE)):
                 break
@@ -173,6 +169,45 @@ class Workload:
                 break  # nothing lies above the line through both ends: no price has a better bound
             slopes = not slopes
         return Bracket(low, high)
+
+    def _ends(self, total_tokens: int) -> tuple[Totals | None, Totals]:
+        """A price at which more is spent, None where not even 0 is, and one at which no more is."""
+        near = self._near(total_tokens)
+        if near is not None:
+            at, step = self.at(near), _STEP
+            for _ in range(_STEPS):
+                over = at.tokens > total_tokens
+                other = self.at(at.price * step if over else at.price / step)
+                if over != (other.tokens > total_tokens):
+                    return (at, other) if over else (other, at)
+                at, step = other, step**2
+        free = self.at(0.0)
+        if free.tokens <= total_tokens:
+            return None, free
+        steep = max(question.steep_price() for question in self.questions)
+        high = self.at(1.01 * steep)
+        if high.tokens > total_tokens:
+            high = self.at(1.01 * max(question.forcing_price() for question in self.questions))
+        if high.tokens > total_tokens:
+            raise InputError(
+                f"total_tokens={total_tokens} is too little: what must be chosen (must_include, "
+                f"min_passages, floors) takes {high.tokens} tokens at least; raise it, or ask for less"
+            )
+        return free, high
+
+    def _near(self, total_tokens: int) -> float | None:
+        """The price at which a part of the questions spends its share; None where that says nothing."""
+        part = self.questions[::_PART]
+        if len(part) < _ENOUGH:
+            return None
+        few = Workload(part, self._selector, workers=self._workers)
+        try:
+            found = few.bracket(total_tokens * len(part) // len(self.questions), _PART_CLOSENESS)
+        except InputError:
+            return None
+        finally:
+            self.programs += few.programs
+        return found.high.price or None
 
     def _between(self, low: Totals, high: Totals, slopes: bool) -> float | None:
         """The price where both ends are worth the same, or the geometric middle; None where they are one."""

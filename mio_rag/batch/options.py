@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from mio_rag.allocation.question import Decided, PricedQuestion, Probe
 from mio_rag.batch.job import Job
 from mio_rag.batch.rows import Row
@@ -92,7 +94,7 @@ def options(job: Job, row: Row) -> dict[str, Any]:
             distinct[decided.tokens] = decided
     kept = [distinct[tokens] for tokens in sorted(distinct)]
     pool, order = question.candidates, question.selector.prompt_order
-    chosen = [in_prompt_order(pool, [i for i in one.result.selected if i < len(pool)], order) for one in kept]
+    chosen = [in_prompt_order(pool, _passages(one, len(pool)), order) for one in kept]
     places: dict[int, int] = {}
     for own in chosen:
         for i in own:
@@ -109,6 +111,11 @@ def options(job: Job, row: Row) -> dict[str, Any]:
         "option_places": [[places[i] for i in own] for own in chosen],
         **{f"option_{name}": [option[name] for option in told] for name in OPTION if name not in LISTED},
     }
+
+
+def _passages(decided: Decided, count: int) -> list[int]:
+    """The chosen ones: behind them stand items that buy broken rows."""
+    return [] if decided.x is None else np.flatnonzero(decided.x[:count]).tolist()
 
 
 def _probes(job: Job, question: PricedQuestion) -> list[Probe]:

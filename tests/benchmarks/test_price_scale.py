@@ -36,8 +36,9 @@ def test_both_ways_are_measured_and_told(tmp_path: Path) -> None:
     assert runs["allocate"]["cpu_seconds"] > 0
     said = {"processes": 4, "a_second": 1600.0, "median_seconds": 1e-4}
     said |= {"p95_seconds": 2e-3, "alone_median_seconds": 5e-5}
-    report = {"items": 8, "budget_tokens": 60, "decisions": said}
+    report = {"items": {"plain": 8}, "budget_tokens": 60, "decisions": said}
     told = scale.table({**report, "runs": {"plain": {"rows": 40, "ratio": 1.25, **runs}}})
     assert "1.25" in told
+    assert "rows of 8 (plain) passages" in told
     assert "too short to tell" in told
     assert "1600 questions a second" in told
