@@ -43,8 +43,8 @@ def tally() -> dict[str, float]:
 
 
 def rewarded(own: float) -> float:
-    """A contribution as a reward, in [0, 1]."""
-    return min(1.0, max(0.0, own))
+    """A contribution as a reward, in [-1, 1]: below 0 where a strategy pushed out what was worth more."""
+    return min(1.0, max(-1.0, own))
 
 
 class Learned:
