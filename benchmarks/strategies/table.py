@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.strategies.found import POOL, asked, read_found
-from mio_rag.candidates import Candidates
-from mio_rag.control.bandit.contribution import Values, contributions
+from mio_rag.control.bandit.contribution import Values, contributions, sets_to_compare
 from mio_rag.control.outcomes import Outcomes
 from mio_rag.control.steps.search import Searched, search
 from mio_rag.control.steps.strategies import STRATEGIES
@@ -100,7 +99,8 @@ def tabulate(
 
 def _cell(question: Question, retriever: Retriever, kept: Mapping[str, Any], action: str) -> dict[str, Any]:
     names = action.split("+")
-    searched = search(question, retriever, None, [_Known(n, kept[n]["rows"]) for n in names])
+    alone = sets_to_compare(names, (BASE,)) if BASE in names else []
+    searched = search(question, retriever, None, [_Known(n, kept[n]["rows"]) for n in names], alone=alone)
     selector = Selector()
     selection = selector.select(searched.pool, BUDGET, retriever.counter)
     gold = set(question.gold_ids)
@@ -113,12 +113,15 @@ def _cell(question: Question, retriever: Retriever, kept: Mapping[str, Any], act
         "pool_all_gold": float(pool == gold),
         "tokens": spent["prompt_tokens"] + spent["completion_tokens"],
         **spent,
-        **(_told(selector, searched.pool, searched, names) if BASE in names else {}),
+        **(_told(selector, searched, names, retriever) if BASE in names else {}),
     }
 
 
-def _told(selector: Selector, pool: Candidates, searched: Searched, names: Sequence[str]) -> dict[str, Any]:
-    added = contributions(Values(selector, pool, searched.found, BUDGET), names, (BASE,))
+def _told(
+    selector: Selector, searched: Searched, names: Sequence[str], retriever: Retriever
+) -> dict[str, Any]:
+    pool = searched.pool if searched.every is None else searched.every
+    added = contributions(Values(selector, pool, searched.alone, BUDGET, retriever.counter), names, (BASE,))
     if added is None:
         return {}
     overlap = [[a, b, value] for (a, b), value in added.overlap.items()]

@@ -154,14 +154,39 @@ class Retriever:
         fused : mapping of int to float
             What ranked them, larger is better: the scores "fused".
         """
+        return self.pools_of(question, [ranking], fused)[0]
+
+    def pools_of(
+        self, question: str, rankings: Sequence[Sequence[int]], fused: Mapping[int, float]
+    ) -> tuple[Candidates, Candidates, list[list[str]]]:
+        """The pool of the first of several rankings, and the pools that the others would have given.
+
+        Parameters
+        ----------
+        rankings : sequence of sequences of int
+            As in `pool_of`.
+        fused : mapping of int to float
+            What ranked the first.
+
+        Returns
+        -------
+        pool, all : Candidates
+            The pool of the first ranking; that pool and behind it whatever the others' hold besides.
+        ids : list of lists of str
+            Of each ranking's own pool.
+        """
         query = self.index.embedder.encode([_asked(question)])[0]
         lexical = np.zeros(len(self.index))
         rows, scores = self.index.search_bm25(question, len(self.index))
         lexical[rows] = scores
-        found = self._pool(question, query, lexical, list(ranking)[: self.pool], fused)
+        each = [self._expanded(list(ranking)[: self.pool], query) for ranking in rankings]
+        every = list(dict.fromkeys(row for own in each for row in own))
+        found = [self._pool(question, query, lexical, each[0], fused)]
+        if len(every) > len(each[0]):
+            found.append(self._pool(question, query, lexical, every, fused))
         for reranker in self.rerankers:
-            (found,) = rescored([found], reranker)
-        return found
+            found = rescored(found, reranker)
+        return found[0], found[-1], [[self.index.passages[row].id for row in own] for own in each]
 
     @property
     def _depth(self) -> int:
@@ -185,17 +210,16 @@ class Retriever:
         lexical = np.zeros(len(self.index))
         lexical[bm25_rows] = bm25_scores
         ranking, fused = self._ranking(query, bm25_rows[: self._depth].tolist())
-        return self._pool(question, query, lexical, ranking[: self.pool], fused)
+        return self._pool(question, query, lexical, self._expanded(ranking[: self.pool], query), fused)
 
     def _pool(
         self,
         question: str,
         query: NDArray[np.float32],
         lexical: NDArray[np.float64],
-        ranking: list[int],
+        rows: list[int],
         fused: Mapping[int, float],
     ) -> Candidates:
-        rows = self._expanded(ranking, query)
         embeddings = self.index.embeddings(rows)
         cosine = (embeddings @ query).astype(np.float64)
         passages = [self.index.passages[r] for r in rows]

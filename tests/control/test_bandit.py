@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import qmc
 
 from mio_rag.control.bandit.learned import Learned
+from mio_rag.control.bandit.lifecycle import add_strategy
 from mio_rag.control.bandit.policy import drawn_by, mixture
 from mio_rag.control.bandit.programme import every_set
 from mio_rag.control.bandit.settings import BanditSettings, StrategyOptions, options_of
@@ -191,15 +192,38 @@ def test_a_change_raises_exploration_and_is_survived(tmp_path: Path) -> None:
     assert sum("hyde" in c.strategies for c in late) < 25
 
 
-def test_a_new_strategy_is_tried_and_the_others_keep_what_they_know(tmp_path: Path) -> None:
-    bandit = strategist(tmp_path / "s.sqlite")
+def test_a_strategy_is_added_to_a_log_and_the_others_keep_what_they_know(tmp_path: Path) -> None:
+    path, more = tmp_path / "s.sqlite", ("raw", "hyde", "query2doc", "multi-query", "grounded")
+    bandit = strategist(path)
     lived(bandit, 60, GOOD_BAD)
     before = bandit.learned.models["hyde"].theta.copy()
-    bandit.learned.add_strategy("multi-query")
-    found, _, _ = mixtures(bandit)
+    with pytest.raises(InputError, match="strategies add"):  # nobody is let in unasked
+        strategist(path, possible=more)
+    assert add_strategy(path, "multi-query", 1.0)
+    assert not add_strategy(path, "multi-query", 2.0)
+    for wrong in ("raw", "all", "hyd"):
+        with pytest.raises(InputError):
+            add_strategy(path, wrong)
+    again = strategist(path, possible=more)  # whatever the order
+    found, _, _ = mixtures(again)
     assert found.program.value.size == 4
     assert found.explored[3] == 0.5
-    np.testing.assert_array_equal(bandit.learned.models["hyde"].theta, before)
+    np.testing.assert_array_equal(again.learned.models["hyde"].theta, before)
+    choices = lived(again, 60, GOOD_BAD | {"multi-query": 0.3}, start=60)
+    assert sum("multi-query" in c.strategies for c in choices[-20:]) > 15
+    # Who had it open goes on without the new one, with propensities that say so, and still hears of it.
+    late = lived(bandit, 5, GOOD_BAD, start=200)
+    assert all("multi-query" not in c.strategies for c in late)
+    found, _, _ = mixtures(bandit)
+    assert found.program.value.size == 3 + 1
+    again.refresh()
+    assert bandit.learned.dump() == again.learned.dump()
+    bandit.close()
+    afresh = strategist(path, possible=more)
+    afresh.log.close()
+    assert afresh.learned.dump() == again.learned.dump()
+    with pytest.raises(InputError, match="another bandit"):
+        strategist(path)
 
 
 def test_settings_are_checked_and_come_from_plain_data() -> None:

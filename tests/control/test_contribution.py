@@ -1,5 +1,6 @@
 """What strategies add, by the selection program and by enumeration; and the controller around it."""
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -8,11 +9,13 @@ import pytest
 
 from mio_rag.candidates import Candidates
 from mio_rag.control.bandit.agent import make_road
-from mio_rag.control.bandit.contribution import Values, contributions
+from mio_rag.control.bandit.contribution import Values, contributions, sets_to_compare
 from mio_rag.control.bandit.trace import SearchTrace
 from mio_rag.control.controller import Setup, answered
 from mio_rag.control.make import check_controllers, make_controller
 from mio_rag.control.settings import ControlSettings
+from mio_rag.control.steps.search import search
+from mio_rag.control.steps.strategy import Desk, Found
 from mio_rag.control.trace import Trace, append_traces, read_traces, wrong_totals
 from mio_rag.errors import InputError
 from mio_rag.generation import ScriptedGenerator
@@ -60,8 +63,16 @@ def best(strategies: tuple[str, ...], budget: int = 10) -> float:
     return max(values)
 
 
+def alone(*ran: str) -> dict[frozenset[str], set[str]]:
+    """Pools without a limit: whatever somebody of the set found, and what nobody has to find."""
+    return {
+        names: {name for name, finders in FOUND.items() if not finders or finders & names}
+        for names in sets_to_compare(ran, ("raw",))
+    }
+
+
 def test_contributions_are_differences_of_best_values() -> None:
-    values = Values(SELECTOR, pool(), FOUND, 10)
+    values = Values(SELECTOR, pool(), alone("raw", "hyde", "grounded"), 10)
     found = contributions(values, ("raw", "hyde", "grounded"), ("raw",))
     assert found is not None
     assert found.proven
@@ -78,7 +89,62 @@ def test_contributions_are_differences_of_best_values() -> None:
 
 def test_constraints_that_need_a_strategy_leave_nothing_to_learn() -> None:
     strict = Selector.raw(passage_penalty=0.0, min_passages=5)
-    assert contributions(Values(strict, pool(), FOUND, 100), ("raw", "hyde"), ("raw",)) is None
+    values = Values(strict, pool(), alone("raw", "hyde"), 100)
+    assert contributions(values, ("raw", "hyde"), ("raw",)) is None
+
+
+def test_who_pushes_passages_out_of_the_pool_is_not_paid_for_finding_them_again(
+    river_index: CorpusIndex,
+) -> None:
+    # Each set is held against what it would have found by itself, in a pool with room for two.
+    retriever = Retriever(river_index, pool=2, link_hops=0)
+    selector = Selector.raw(passage_penalty=0.0, redundancy_weight=0.0)
+    first, second, third = retriever.ranked(QUESTION.text)[:3]
+    ran = [Known("raw", [first, second]), Known("hyde", [third, first])]
+    names = ("raw", "hyde")
+    searched = search(QUESTION, retriever, None, ran, alone=sets_to_compare(names, ("raw",)))
+    assert searched.every is not None
+    own_pools = {s: searched.alone[frozenset(s)] for s in (("raw",), names)}
+    for members, held in own_pools.items():
+        by_itself = search(QUESTION, retriever, None, [one for one in ran if one.name in members])
+        assert held == set(by_itself.pool.ids)
+    assert own_pools["raw",] - own_pools[names]  # something was pushed out
+    values = Values(selector, useful(searched.every), searched.alone, 1000)
+    added = contributions(values, names, ("raw",))
+    assert added is not None
+
+    def worth(members: tuple[str, ...]) -> float:
+        chosen = [one for one in ran if one.name in members]
+        found = search(QUESTION, retriever, None, chosen)
+        objective = selector.select(useful(found.pool), 1000).result.objective
+        assert objective is not None
+        return objective
+
+    assert added.own["hyde"] == pytest.approx(worth(names) - worth(("raw",)))
+    assert added.own["hyde"] < 0
+    # Against what is left of the base's passages in the shared pool it would have looked useful.
+    shared = {s: held & own_pools[names] for s, held in own_pools.items()}
+    kept = {frozenset(s): held for s, held in shared.items()}
+    paid = contributions(Values(selector, useful(searched.pool), kept, 1000), names, ("raw",))
+    assert paid is not None
+    assert paid.own["hyde"] > 0
+
+
+def useful(found: Candidates) -> Candidates:
+    """The same, each passage worth something."""
+    return replace(found, relevance=found.relevance + 0.1)
+
+
+class Known:
+    """A strategy that finds given rows."""
+
+    needs_model = needs_links = False
+
+    def __init__(self, name: str, rows: list[int]) -> None:
+        self.name, self.rows = name, tuple(rows)
+
+    def find(self, desk: Desk) -> Found:
+        return Found(self.rows)
 
 
 QUESTION = Question("b", "How long is the Tiber?", ("406 kilometres",), ("r3",))

@@ -73,7 +73,9 @@ def replay(
     price: Annotated[
         float, typer.Option("--strategy-price", help="What a token of the model must add.")
     ] = 1e-4,
-    alpha: Annotated[float, typer.Option("--alpha", help="Width of the upper confidence.")] = 1.0,
+    alpha: Annotated[
+        float | None, typer.Option("--alpha", help="Width of the upper confidence; as it ships by default.")
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Estimate what another policy would have earned on the logged questions, with 95 % intervals."""
@@ -82,7 +84,8 @@ def replay(
     from mio_rag.control.bandit.settings import BanditSettings
 
     output = open_output(json_output)
-    given: dict[str, Any] = {"policy": policy, "rule": rule, "token_price": price, "alpha": alpha}
+    given: dict[str, Any] = {"policy": policy, "rule": rule, "token_price": price}
+    given |= {} if alpha is None else {"alpha": alpha}
     found = replayed(state, BanditSettings(**given))
     if json_output:
         output.json(asdict(found))
@@ -184,3 +187,20 @@ def prune(
         output.json({"strategy": strategy, "type": kind, "probation": not lift, "changed": changed})
     else:
         output.console.print("noted" if changed else "it is so already: nothing changes")
+
+
+@strategies_app.command()
+def add(
+    state: State,
+    strategy: Annotated[str, typer.Argument(help="Strategy to choose among from now on.")],
+    json_output: Json = False,
+) -> None:
+    """Choose among one strategy more; what was learned of the others stays."""
+    from mio_rag.control.bandit.lifecycle import add_strategy
+
+    output = open_output(json_output)
+    new = add_strategy(state, strategy)
+    if json_output:
+        output.json({"strategy": strategy, "new": new})
+    else:
+        output.console.print("added" if new else "it is chosen among already: nothing changes")

@@ -1,11 +1,16 @@
 """What each strategy adds to what would be read, by the selection program itself.
 
-With V(S) the best value of the program when only passages of the strategies in S may be chosen, on the
-probabilities of the whole pool, and B the strategies that always run:
+With V(S) the best value of the program when only passages may be chosen of the pool that the strategies in S
+alone would have given, and B the strategies that always run:
 
-    own(a)        = V(B + a) - V(B)                               what a adds to the base, >= 0
+    own(a)        = V(B + a) - V(B)                               what a adds to the base
     overlap(a, b) = own(a) + own(b) - (V(B + a + b) - V(B))       what two of them add twice
-    last(a)       = V(all) - V(all without a)                     what would be lost without a, >= 0
+    last(a)       = V(all) - V(all without a)                     what would be lost without a
+
+All values are of one program, over everything that any of these pools holds: the same passage is worth the
+same in each. A pool has room for so many passages. What a strategy pushes out of it counts against the
+strategy, so that contributions can be below 0; held against what the base keeps of a shared pool, strategies
+would be paid for finding again what they pushed out.
 
 Own contributions and overlaps do not depend on who else ran, so that they can be learned from rounds in which
 different strategies ran; they are the value and the pairwise term of the program that chooses strategies.
@@ -13,20 +18,23 @@ different strategies ran; they are the value and the pairwise term of the progra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 
 from mio_rag.candidates import Candidates
+from mio_rag.context import TokenCounter
 from mio_rag.errors import SolverError
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import Status
 
-__all__ = ["Contributions", "Values", "contributions"]
+__all__ = ["Contributions", "Values", "contributions", "sets_to_compare"]
+
+Names = frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -54,43 +62,48 @@ class Contributions:
 
 
 class Values:
-    """V(S) of one pool, each solved once.
+    """V(S), each solved once.
 
     Parameters
     ----------
     selector : Selector
         Its constraints hold in every program.
     pool : Candidates
-    found : mapping of str to collection of str
-        Passage -> strategies that found it. A passage of none may always be chosen.
+        Everything that any of the pools holds: `Searched.every`.
+    alone : mapping of frozenset of str to collection of str
+        Strategies -> ids of the pool that they alone would have given: `Searched.alone`.
     budget_tokens : int
+    counter : TokenCounter, optional
+        The reader's tokenizer, as for `Selector.select`.
     """
 
     def __init__(
         self,
         selector: Selector,
         pool: Candidates,
-        found: Mapping[str, Collection[str]],
+        alone: Mapping[Names, Collection[str]],
         budget_tokens: int,
+        counter: TokenCounter | None = None,
     ) -> None:
-        self._selector = selector
-        self._program = Formulation(selector, selector.valued(pool)).program(budget_tokens)
-        self._finders = [frozenset(found[i]) for i in pool.ids]
-        self._known: dict[frozenset[str], float | None] = {}
+        self._selector, self._alone = selector, alone
+        formulation = Formulation(selector, selector.valued(pool), counter)
+        self._program = formulation.program(budget_tokens)
+        self._items = formulation.candidates.passage_ids
+        self._known: dict[Names, float | None] = {}
         self.proven = True
 
     def of(self, strategies: Collection[str]) -> float | None:
         """The best value with these strategies alone; None where the constraints cannot be met."""
         key = frozenset(strategies)
         if key not in self._known:
-            self._known[key] = self._solved(key)
+            self._known[key] = self._solved(frozenset(self._alone[key]))
         return self._known[key]
 
-    def _solved(self, key: frozenset[str]) -> float | None:
+    def _solved(self, may: frozenset[str]) -> float | None:
         assert self._program.fixed is not None
         fixed = self._program.fixed.copy()
-        for place, finders in enumerate(self._finders):
-            if finders and not finders & key and fixed[place] < 0:
+        for place, identity in enumerate(self._items):
+            if identity not in may and fixed[place] < 0:
                 fixed[place] = 0
         result = solve(replace(self._program, fixed=fixed), self._selector.solver, self._selector.options)
         if result.status is Status.ERROR:
@@ -99,21 +112,29 @@ class Values:
         return None if result.objective is None else float(result.objective)
 
 
-def contributions(values: Values, ran: Collection[str], base: Collection[str]) -> Contributions | None:
+def sets_to_compare(ran: Iterable[str], base: Collection[str]) -> list[Names]:
+    """The sets S whose V(S) `contributions` looks at: what to ask `search` for as ``alone``."""
+    others, ground = _parted(ran, base)
+    sets = [ground, ground.union(others)]
+    sets += [ground | {a} for a in others] + [ground | set(pair) for pair in combinations(others, 2)]
+    sets += [ground.union(others) - {a} for a in others]
+    return list(dict.fromkeys(sets))
+
+
+def contributions(values: Values, ran: Iterable[str], base: Collection[str]) -> Contributions | None:
     """What each strategy added; None where constraints cannot be met without some of them.
 
     Parameters
     ----------
-    ran : collection of str
+    ran : iterable of str
         Strategies that were run, also those that found nothing.
     base : collection of str
         Those that always run; the others are measured against them.
     """
-    others = [name for name in ran if name not in base]
-    ground = [name for name in ran if name in base]
+    others, ground = _parted(ran, base)
 
     def worth(*added: str) -> float:
-        value = values.of([*ground, *added])
+        value = values.of(ground.union(added))
         return np.nan if value is None else value
 
     start, total = worth(), worth(*others)
@@ -123,3 +144,9 @@ def contributions(values: Values, ran: Collection[str], base: Collection[str]) -
     found = Contributions(start, total, own, last, overlap, values.proven)
     numbers = [start, total, *own.values(), *overlap.values(), *last.values()]
     return found if np.isfinite(numbers).all() else None
+
+
+def _parted(ran: Iterable[str], base: Collection[str]) -> tuple[list[str], Names]:
+    """Those beside the base, in their order; those of the base."""
+    names = list(ran)
+    return [name for name in names if name not in base], frozenset(n for n in names if n in base)

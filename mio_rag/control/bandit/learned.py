@@ -43,8 +43,8 @@ def tally() -> dict[str, float]:
 
 
 def rewarded(own: float) -> float:
-    """A contribution as a reward, in [0, 1]."""
-    return min(1.0, max(0.0, own))
+    """A contribution as a reward, in [-1, 1]: below 0 where a strategy pushed out what was worth more."""
+    return min(1.0, max(-1.0, own))
 
 
 class Learned:
@@ -78,7 +78,9 @@ class Learned:
         return Ridge(how.dimensions, ridges(how.dimensions, how.ridge, how.ridge_embedding), how.refresh)
 
     def add_strategy(self, name: str) -> None:
-        """Begin to choose among one more, of which nothing is known."""
+        """Begin to choose among one more, of which nothing is known; nothing happens where it is there."""
+        if name in self.models:
+            return
         self.strategies.append(name)
         self.models[name] = self._model()
         self.tallies.setdefault(name, tally())
@@ -113,6 +115,8 @@ class Learned:
             self.forced = [r for r in self.forced if r != region] + ([region] if event.data["on"] else [])
         elif event.kind == "recalibrated":
             self._recalibrated(event)
+        elif event.kind == "strategy":
+            self.add_strategy(event.id)
         elif event.kind == "settings":
             pass  # with which others have opened it; this fold has its own
         else:

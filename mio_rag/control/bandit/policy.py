@@ -11,6 +11,7 @@ which is exact, so that what is logged can be used to estimate what other polici
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,7 +87,9 @@ class Drawn:
     mode: str
 
 
-def mixture(learned: Learned, x: FloatArray, kind: str, identity: str) -> Mixture:
+def mixture(
+    learned: Learned, x: FloatArray, kind: str, identity: str, runnable: Collection[str] | None = None
+) -> Mixture:
     """With which probability each set is run for a question.
 
     Parameters
@@ -97,6 +100,8 @@ def mixture(learned: Learned, x: FloatArray, kind: str, identity: str) -> Mixtur
         Its type.
     identity : str
         Its id: posterior draws are seeded by it.
+    runnable : collection of str, optional
+        Strategies that can run here; others have probability 0. All by default.
     """
     settings, names = learned.settings, learned.strategies
     k = len(names)
@@ -104,13 +109,17 @@ def mixture(learned: Learned, x: FloatArray, kind: str, identity: str) -> Mixtur
     widths = np.array([learned.models[name].width(x) for name in names])
     noise = np.array([learned.models[name].noise for name in names])
     cost, overlap = learned.costs(), learned.overlap(means)
-    everyone = tuple([1] * k)
+    may = np.array([runnable is None or name in runnable for name in names], dtype=bool)
+    everyone = tuple(int(can) for can in may)
     after = learned.questions - settings.cold_start
     if k and after < 0:
         why = f"question {learned.questions + 1} of {settings.cold_start} at the start"
-        return _all("cold", everyone, Program(means, overlap, cost), why, settings.cold_share)
+        chances = settings.cold_share * may
+        drawn = 0.0 if settings.cold_share == 1.0 else 1.0
+        return Mixture("cold", drawn, chances, {everyone: 1.0}, Program(means, overlap, cost), why)
     if k and settings.all_every and (after + 1) % settings.all_every == 0:
-        return _all("all", everyone, Program(means, overlap, cost), f"every {settings.all_every}th: all run")
+        why = f"every {settings.all_every}th: all run"
+        return Mixture("all", 0.0, 1.0 * may, {everyone: 1.0}, Program(means, overlap, cost), why)
     pruned = learned.pruned(kind)
     optimism = settings.alpha if settings.policy == "linucb" else 0.0
     program = Program(means + optimism * noise * widths, overlap, cost)
@@ -120,11 +129,11 @@ def mixture(learned: Learned, x: FloatArray, kind: str, identity: str) -> Mixtur
     share = settings.share_exploring(
         max(0, learned.questions - max(learned.since, settings.cold_start)), confidence
     )
-    greedy, why = _greedy(learned, program, ~pruned, x, identity)
+    greedy, why = _greedy(learned, program, may & ~pruned, x, identity)
     explored = np.where(pruned, settings.retrial, 0.5)
     if settings.policy == "uniform":
         share, why, explored = 1.0, "drawn at random", np.full(k, 0.5)
-    return Mixture("mixed", share, explored, greedy, program, why)
+    return Mixture("mixed", share, explored * may, greedy, program, why)
 
 
 def draw(found: Mixture, seed: int, identity: str) -> Drawn:
@@ -171,12 +180,6 @@ def _greedy(
         return {tuple(int(v) for v in members): 1.0}, f"within {settings.margin:g} of the best"
     members, why = chosen_set(program, allowed.tolist())
     return {tuple(int(v) for v in members): 1.0}, why
-
-
-def _all(mode: str, everyone: Members, program: Program, why: str, share: float = 1.0) -> Mixture:
-    """All of them, or each with the same probability."""
-    drawn = 0.0 if share == 1.0 else 1.0
-    return Mixture(mode, drawn, np.full(len(everyone), share), {everyone: 1.0}, program, why)
 
 
 def _rng(seed: int, *parts: str) -> np.random.Generator:

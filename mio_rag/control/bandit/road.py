@@ -7,7 +7,7 @@ from typing import Any
 
 from mio_rag.context import TokenCounter
 from mio_rag.control.bandit.chooser import Choice, Chooser, Seen
-from mio_rag.control.bandit.contribution import Values, contributions
+from mio_rag.control.bandit.contribution import Contributions, Values, contributions, sets_to_compare
 from mio_rag.control.costs import Costs
 from mio_rag.control.meter import Replies
 from mio_rag.control.steps.search import Searched, SearchSettings, check_search, search
@@ -19,7 +19,7 @@ from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
 
-__all__ = ["Road", "Travelled", "searched_json"]
+__all__ = ["Road", "Travelled", "measured", "searched_json"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +87,7 @@ class Road:
             weights=choice.weights,
             replies=replies,
             costs=account,
+            alone=sets_to_compare(choice.strategies, choice.base) if self.chooser.learns else (),
         )
         with account.part("select"):
             selector, pool = self.chooser.valued(self.selector, searched.pool)
@@ -95,14 +96,28 @@ class Road:
             with account.part("learn"):
                 added = None
                 if selection.result.x is not None:
-                    values = Values(selector, pool, searched.found, budget_tokens)
-                    added = contributions(values, choice.strategies, choice.base)
+                    added = measured(self.chooser, self.selector, searched, choice, budget_tokens, counter)
                 read = None if selection.result.x is None else selection
                 spent = {one.strategy: one.amount for one in searched.tried}
                 self.chooser.learn(choice, Seen(searched, read, added, spent))
         if selection.result.x is None:
             raise InfeasibleError(selection.explain())
         return Travelled(choice, searched, selection)
+
+
+def measured(
+    chooser: Chooser,
+    selector: Selector,
+    searched: Searched,
+    choice: Choice,
+    budget_tokens: int,
+    counter: TokenCounter | None = None,
+) -> Contributions | None:
+    """What each strategy of a choice added: `contributions` of a search that was asked for its sets."""
+    pool = searched.pool if searched.every is None else searched.every
+    valuing, valued = chooser.valued(selector, pool)
+    values = Values(valuing, valued, searched.alone, budget_tokens, counter)
+    return contributions(values, choice.strategies, choice.base)
 
 
 def searched_json(travelled: Travelled) -> dict[str, Any]:

@@ -48,9 +48,9 @@ class Event:
     seq : int
         Its place in the log, from 1.
     kind : str
-        question, feedback, settings, prior, recalibrated or pruned.
+        question, feedback, settings, prior, recalibrated, pruned or strategy: one more to choose among.
     id : str
-        Unique among those of a kind; of feedback the id of its question.
+        Unique among those of a kind; of feedback the id of its question, of a strategy its name.
     at : float
         Seconds since 1970.
     x : bytes
@@ -198,12 +198,13 @@ class EventLog:
         other = [
             f"{name} {self.about.get(name, 'missing')} there, {value} here"
             for name, value in (self._wanted or {}).items()
-            if self.about.get(name) != value
+            if not _same(name, self.about.get(name), value)
         ]
         if other:
             raise InputError(
                 f"'{self.path}' is the state of another bandit ({'; '.join(other)}): choose another path; "
-                "`mio-rag strategies export` takes what it learned along as a prior"
+                "`mio-rag strategies export` takes what it learned along as a prior, and `mio-rag strategies "
+                "add` lets a state choose among one strategy more"
             )
 
 
@@ -221,6 +222,15 @@ class Events:
             (kind, identity, at, x, text),
         )
         return done.rowcount == 1
+
+    def declared(self, name: str) -> str:
+        """What the file says that its events mean, under a name."""
+        row = self._connection.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
+        return str(row[0])
+
+    def declare(self, name: str, value: str) -> None:
+        """Change what the file says that its events mean."""
+        self._connection.execute("UPDATE about SET value = ? WHERE name = ?", (value, name))
 
     def after(self, seq: int, upto: int | None = None) -> Iterator[Event]:
         """Events behind a place, in order, read one by one."""
@@ -277,6 +287,13 @@ class Events:
 def _event(row: tuple[Any, ...]) -> Event:
     seq, kind, identity, at, x, data = row
     return Event(int(seq), kind, identity, float(at), x or b"", json.loads(data))
+
+
+def _same(name: str, there: str | None, here: str) -> bool:
+    """Whether two files mean the same by this; the order of strategies is that in which they were added."""
+    if name == "strategies" and there is not None:
+        return sorted(there.split("+")) == sorted(here.split("+"))
+    return there == here
 
 
 def _begun(connection: sqlite3.Connection, begin: str) -> None:

@@ -80,9 +80,10 @@ class Strategist:
             "embedder": embedder,
             "dimensions": str(settings.dimensions),
         }
-        self.settings, self.base, self._others, self._now = settings, base, others, now
         self.log = EventLog(path, about)
-        self.learned = Learned(settings, others)
+        self._others = tuple(self.log.about["strategies"].split("+"))
+        self.settings, self.base, self._now = settings, base, now
+        self.learned = Learned(settings, self._others)
         with self.log.transaction() as events:
             _note_settings(events, settings, now())
             folded(self.learned, events)
@@ -122,7 +123,7 @@ class Strategist:
         bare = context_of(text, embedding, known_names, self.settings.dimensions)
         context = bare.with_past(learned.similar(bare.place))
         identity = uuid.uuid4().hex if identity is None else identity
-        found = mixture(learned, context.x, context.type, identity)
+        found = mixture(learned, context.x, context.type, identity, self._others)
         drawn = draw(found, self.settings.seed, identity)
         names = tuple(n for n, inside in zip(learned.strategies, drawn.members, strict=True) if inside)
         program = found.program

@@ -14,7 +14,8 @@ from functools import cached_property
 
 from mio_rag.candidates import Candidates, merge_pools
 from mio_rag.control.bandit.chooser import Choice, Chooser, Seen
-from mio_rag.control.bandit.contribution import Values, contributions
+from mio_rag.control.bandit.contribution import sets_to_compare
+from mio_rag.control.bandit.road import measured
 from mio_rag.control.composed.policy import Policy
 from mio_rag.control.composed.states import States, alpha_of
 from mio_rag.control.composed.trace import share
@@ -205,6 +206,9 @@ class Walk:
                 weights=self.choice.weights,
                 replies=run.replies,
                 costs=meter.costs,
+                alone=sets_to_compare(self.choice.strategies, self.choice.base)
+                if equipment.chooser.learns
+                else (),
             )
         finally:
             calls = [spent.call for spent in meter.costs.spent[before:]]
@@ -318,8 +322,7 @@ class Walk:
             return
         self.searched = None
         with meter.timed("learn"):
-            values = Values(self.program, searched.pool, searched.found, self.run.budget_tokens)
-            added = contributions(values, choice.strategies, choice.base)
+            added = measured(chooser, self.program, searched, choice, self.run.budget_tokens)
             spent = {one.strategy: one.amount for one in searched.tried}
             chooser.learn(choice, Seen(searched, selection, added, spent))
 

@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mio_rag.candidates import Candidates
@@ -116,12 +116,18 @@ class Searched:
         In the order in which the strategies were given.
     notes : tuple of str
         Who was left out, and why; what was dropped.
+    alone : mapping of frozenset of str to frozenset of str
+        Sets of strategies -> ids of the pool that the set alone would have given; empty unless asked for.
+    every : Candidates or None
+        The pool, and behind it what those pools hold besides; None unless asked for.
     """
 
     pool: Candidates
     found: Mapping[str, Mapping[str, int]]
     tried: tuple[Tried, ...]
     notes: tuple[str, ...]
+    alone: Mapping[frozenset[str], frozenset[str]] = field(default_factory=dict)
+    every: Candidates | None = None
 
     def only(self, strategy: str) -> tuple[str, ...]:
         """Ids of the pool's passages that this strategy found and no other did."""
@@ -155,6 +161,7 @@ def search(
     replies: Replies | None = None,
     costs: Costs | None = None,
     meters: Callable[[], Meter] | None = None,
+    alone: Iterable[frozenset[str]] = (),
 ) -> Searched:
     """Search by every strategy, side by side, and merge what they find.
 
@@ -173,6 +180,9 @@ def search(
     meters : callable, optional
         Gives every strategy a meter with books of its own, for who shares one limit among them; without it
         each has `SearchSettings.tokens`, and `replies`.
+    alone : iterable of frozenset of str
+        Sets of these strategies: `Searched.alone` is to tell what each would have found by itself. Nothing
+        more is searched for.
 
     Returns
     -------
@@ -207,7 +217,7 @@ def search(
                 account.include(one.costs, waited=one.seconds)
     notes = [f"{one.strategy}: {one.found.note}" for one in tried if one.found.note]
     with account.part("retrieve"):
-        return _merged(question, retriever, tried, notes, how, weights or {})
+        return _merged(question, retriever, tried, notes, how, weights or {}, list(alone))
 
 
 def _check(strategies: Sequence[Strategy], weights: Mapping[str, float]) -> None:
@@ -231,20 +241,30 @@ def _merged(
     notes: list[str],
     how: SearchSettings,
     weights: Mapping[str, float],
+    alone: Sequence[frozenset[str]],
 ) -> Searched:
     """One pool of all rankings, and who found what."""
     rankings = {one.strategy: one.found.rows for one in tried if one.found.rows}
     if not rankings:
         notes.append("no strategy found anything: the pool is that of the question itself")
-        return Searched(
-            pool := retriever.retrieve(question.text), {i: {} for i in pool.ids}, tuple(tried), tuple(notes)
-        )
-    fused: dict[int, float] = {}
-    for name, rows in rankings.items():
-        for rank, row in enumerate(rows, start=1):
-            fused[row] = fused.get(row, 0.0) + weights.get(name, 1.0) / (how.constant + rank)
-    ranking = sorted(fused, key=lambda row: (-fused[row], row))
-    pool = retriever.pool_of(question.text, ranking, fused)
+        pool = retriever.retrieve(question.text)
+        same = dict.fromkeys(alone, frozenset(pool.ids))
+        return Searched(pool, {i: {} for i in pool.ids}, tuple(tried), tuple(notes), same, pool)
+
+    def fused_by(names: Collection[str]) -> tuple[list[int], dict[int, float]]:
+        fused: dict[int, float] = {}
+        for name in (n for n in rankings if n in names):
+            for rank, row in enumerate(rankings[name], start=1):
+                fused[row] = fused.get(row, 0.0) + weights.get(name, 1.0) / (how.constant + rank)
+        return sorted(fused, key=lambda row: (-fused[row], row)), fused
+
+    ranking, fused = fused_by(rankings)
+    if alone:
+        others = [fused_by(names)[0] for names in alone]
+        pool, every, held = retriever.pools_of(question.text, [ranking, *others], fused)
+        own = dict(zip(alone, map(frozenset, held[1:]), strict=True))
+    else:
+        pool, every, own = retriever.pool_of(question.text, ranking, fused), None, {}
     assert pool.positions is not None
     ranks = {
         name: {row: rank for rank, row in enumerate(rows[: retriever.pool], start=1)}
@@ -261,7 +281,7 @@ def _merged(
     for identity, position in zip(pool.ids, pool.positions.tolist(), strict=True):
         of = {name: known[position] for name, known in ranks.items() if position in known}
         found[identity] = of or {name: BY_LINK for name, rows in led.items() if position in rows}
-    return Searched(pool, found, tuple(tried), tuple(notes))
+    return Searched(pool, found, tuple(tried), tuple(notes), own, every)
 
 
 def _side_by_side(
