@@ -36,7 +36,7 @@ class Shaky:
             self.calls.append(prompt.question.id)
             count = len(self.calls)
         if self._stalls and count % self._stalls == 0:
-            raise GenerationError("no answer within a second") from TimeoutError()
+            raise GenerationError("no answer within a second", untold=True)
         if self._fails and count % self._fails == 0:
             raise GenerationError("HTTP 500")
         return "241 kilometres"
