@@ -8,8 +8,9 @@ pacer, and replies that were paid for go through an actor on its node.
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from mio_rag.batch.asking.ledger import Claim, Ledger
 from mio_rag.batch.asking.workers import Died
 from mio_rag.batch.cluster import joined
 from mio_rag.control.composed.policy import Policy
-from mio_rag.errors import InputError, SolverError, require
+from mio_rag.errors import InputError, SolverError, StateError, require
 from mio_rag.generation.replies import ReplyFile
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.types import Question
 
 __all__ = ["RayTeam", "ray_problems", "ray_team"]
+
+_TRIES = 5
 
 
 def ray_problems(policy: Policy) -> list[str]:
@@ -76,6 +79,8 @@ class _Asked:
             return ray.get(getattr(self._desk, method).remote(*given))
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
+        except ray.exceptions.RayError as error:
+            raise StateError("the actor that counts has died: run the same again to go on") from error
 
 
 class _RemotePacer:
@@ -145,14 +150,22 @@ class _Worker:
 
 
 class RayTeam:
-    """Workers of a cluster, each with several questions under way; a dead one is started again."""
+    """Workers of a cluster, each with several questions under way.
 
-    def __init__(self, ray: Any, workers: list[Any], each: int) -> None:
-        self._ray, self._workers = ray, workers
-        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        for _ in range(each):
-            for worker in workers:
-                self._free.put(worker)
+    Parameters
+    ----------
+    hire : callable
+        Makes a worker; one that died is replaced.
+    each : int
+        Questions under way at a worker.
+    """
+
+    def __init__(self, ray: Any, hire: Callable[[], Any], workers: int, each: int) -> None:
+        self._ray, self._hire, self._lock = ray, hire, threading.Lock()
+        self._workers = [hire() for _ in range(workers)]
+        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for place in range(workers * each):
+            self._free.put(place % workers)
 
     @property
     def about(self) -> dict[str, str]:
@@ -169,8 +182,11 @@ class RayTeam:
         return found[0]
 
     def most(self, question: Question) -> int:
-        """The most that a question may cost."""
-        return int(self._one("most", question))
+        """The most that a question may cost; nothing is spent on that, so whoever lives may say."""
+        for _ in range(_TRIES):
+            with suppress(Died):
+                return int(self._one("most", question))
+        raise SolverError(f"{_TRIES} workers died one after another: look at Ray's logs")
 
     def answer(self, claim: Claim) -> Answered:
         """What came of a question.
@@ -183,21 +199,30 @@ class RayTeam:
         return found
 
     def _one(self, method: str, given: Any) -> Any:
-        worker = self._free.get()
+        place = self._free.get()
+        worker = self._workers[place]
         try:
             return self._ray.get(getattr(worker, method).remote(given))
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
+            with self._lock:
+                if self._workers[place] is worker:
+                    self._workers[place] = self._hire()
             raise Died(f"the worker died ({type(error).__name__})") from error
         finally:
-            self._free.put(worker)
+            self._free.put(place)
 
     def _all(self, method: str) -> Any:
         try:
             return self._ray.get([getattr(worker, method).remote() for worker in self._workers])
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
+
+    def dismiss(self) -> None:
+        """End all workers."""
+        for worker in self._workers:
+            self._ray.kill(worker)
 
 
 @contextmanager
@@ -228,16 +253,14 @@ def ray_team(index: str, reader: str, job: Job, workers: int, concurrency: int) 
             .options(num_cpus=0, max_concurrency=max(8, concurrency), scheduling_strategy=here)
             .remote(job)
         )
-        actor = ray.remote(_Worker).options(
-            num_cpus=1, max_concurrency=each, max_restarts=-1, max_task_retries=0
-        )
-        made = [actor.remote(index, reader, job, desk) for _ in range(workers)]
+        actor = ray.remote(_Worker).options(num_cpus=1, max_concurrency=each)
+        team = RayTeam(ray, lambda: actor.remote(index, reader, job, desk), workers, each)
         try:
             ray.get(desk.ready.remote())
-            yield RayTeam(ray, made, each)
+            yield team
         except ray.exceptions.RayActorError as error:
             last = next(iter(reversed(str(error).strip().splitlines())), "no reason given")
             raise SolverError(f"Ray could not start the workers: {last}") from error
         finally:
-            for one in (*made, desk):
-                ray.kill(one)
+            team.dismiss()
+            ray.kill(desk)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -101,6 +101,16 @@ class Composed:
             self.pacer.close()
         if isinstance(self.equipment.chooser, Strategist):
             self.equipment.chooser.close()
+
+    def take_up(self, spent: Sequence[int]) -> None:
+        """Count questions that were asked before, where nothing but their rows tells of them.
+
+        A total with a file (`[price] state`) has counted them there. Prices move as they did.
+        """
+        if self.pacer is None or self.policy.price.state is not None:
+            return
+        for tokens in spent:
+            self.pacer.spent(self.pacer.ask(max(1, tokens)), tokens)
 
     def attempt(
         self, question: Question, generator: Generator, budget_tokens: int, replies: Replies | None = None
