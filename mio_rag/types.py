@@ -150,8 +150,10 @@ class GenerationError(MioRagError, RuntimeError):
     ----------
     spent : Answer, optional
         What the model did say where that turned out to be no answer: its tokens and seconds are charged.
+    untold : bool
+        Whether the model may have answered, and charged for it, although no reply came.
     """
 
-    def __init__(self, message: str = "", spent: Answer | None = None) -> None:
+    def __init__(self, message: str = "", spent: Answer | None = None, *, untold: bool = False) -> None:
         super().__init__(message)
-        self.spent = spent
+        self.spent, self.untold = spent, untold

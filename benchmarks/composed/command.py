@@ -76,6 +76,7 @@ def _report(given: argparse.Namespace, part: str, found: dict[str, Any]) -> None
         "machine": {"system": platform.system(), "processor": platform.machine()},
     }
     path = given.out / f"composed-{part}.json"
+    given.out.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(told, indent=1, allow_nan=False) + "\n")
 
 

@@ -7,11 +7,11 @@ must lie where every node sees them. Shards are those of the local engine, byte 
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from mio_rag.batch.cluster import joined
 from mio_rag.batch.job import Group, Job
 from mio_rag.batch.work import GroupReport, run_group
 from mio_rag.errors import SolverError, require
@@ -66,47 +66,35 @@ def run_ray(
     SolverError
         If the cluster or an actor failed.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray: Any = require("ray", "ray", "engine='ray'")
-    data: Any = require("ray.data", "ray", "engine='ray'")
-    started = not ray.is_initialized()
-    if started:
-        settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "WARNING"}
-        if "RAY_ADDRESS" not in os.environ:
-            os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # one of our own, for this machine alone
-            # One core beside the workers', for the pipeline itself.
-            settings |= {"num_cpus": workers + 1, "include_dashboard": False}
-        ray.init(**settings)
-    try:
-        context = data.DataContext.get_current()
-        context.enable_progress_bars = False
-        logging.getLogger("ray.data").setLevel(logging.WARNING)
-        plan = data.from_items(
-            [{"number": group.number} for group in groups], override_num_blocks=len(groups)
-        )
-        answered = plan.map_batches(
-            _Actor,
-            fn_constructor_args=(job, list(groups)),
-            batch_format="pyarrow",
-            batch_size=1,
-            compute=data.ActorPoolStrategy(size=workers),
-            num_cpus=1,
-        )
-        for row in answered.iter_rows():
-            progress(int(row["rows"]))
-            yield GroupReport(
-                int(row["number"]),
-                int(row["rows"]),
-                int(row["rejected"]),
-                Counter(row["statuses"]),
-                float(row["cpu_seconds"]),
-                row["peak_mb"],
+    with joined(workers):
+        data: Any = require("ray.data", "ray", "engine='ray'")
+        try:
+            context = data.DataContext.get_current()
+            context.enable_progress_bars = False
+            logging.getLogger("ray.data").setLevel(logging.WARNING)
+            plan = data.from_items(
+                [{"number": group.number} for group in groups], override_num_blocks=len(groups)
             )
-    except Exception as error:  # of the cluster, or of an actor: wrapped many times over
-        last = next(iter(reversed(str(error).strip().splitlines())), "no reason given")
-        raise SolverError(
-            f"Ray could not finish ({type(error).__name__}: {last}); finished shards are kept"
-        ) from error
-    finally:
-        if started:
-            ray.shutdown()
+            answered = plan.map_batches(
+                _Actor,
+                fn_constructor_args=(job, list(groups)),
+                batch_format="pyarrow",
+                batch_size=1,
+                compute=data.ActorPoolStrategy(size=workers),
+                num_cpus=1,
+            )
+            for row in answered.iter_rows():
+                progress(int(row["rows"]))
+                yield GroupReport(
+                    int(row["number"]),
+                    int(row["rows"]),
+                    int(row["rejected"]),
+                    Counter(row["statuses"]),
+                    float(row["cpu_seconds"]),
+                    row["peak_mb"],
+                )
+        except Exception as error:  # of the cluster, or of an actor: wrapped many times over
+            last = next(iter(reversed(str(error).strip().splitlines())), "no reason given")
+            raise SolverError(
+                f"Ray could not finish ({type(error).__name__}: {last}); finished shards are kept"
+            ) from error

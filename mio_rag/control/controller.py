@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mio_rag.control.costs import Costs
 from mio_rag.control.meter import Replies, Reply
@@ -17,7 +17,7 @@ from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
 
-__all__ = ["Controller", "Failure", "Kind", "Outcome", "Setup", "answered"]
+__all__ = ["Controller", "Failure", "Kind", "Outcome", "Resuming", "Setup", "answered"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,21 @@ class Controller(Protocol):
         ------
         InputError
             For a budget that is none.
+        """
+        ...
+
+
+@runtime_checkable
+class Resuming(Protocol):
+    """A controller whose decisions depend on what questions before have spent."""
+
+    def take_up(self, spent: Sequence[int]) -> None:
+        """Count questions that another process has asked.
+
+        Parameters
+        ----------
+        spent : sequence of int
+            Tokens of each, into and out of all models, in the order in which they were asked.
         """
         ...
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mio_rag.control.controller import Setup
+from mio_rag.control.controller import Resuming, Setup
 from mio_rag.control.make import find_kind, make_controller
 from mio_rag.evaluation.contender import Contender
 from mio_rag.evaluation.controlled import Controlled
@@ -48,14 +48,24 @@ def make_contenders(
     ranked = unpaced([name for name in names if find_kind(name) is None])
     methods = iter(make_methods(ranked, setup.selector, mmr_lambda) if ranked else [])
 
+    kept = list(rows)
+
     def made(name: str) -> Contender:
         if name == PACED:
-            return Paced(setup.selector, questions, rows)
+            return Paced(setup.selector, questions, kept)
         if find_kind(name) is None:
             return next(methods)
-        return Controlled(make_controller(name, setup), setup.selector.solver, traces)
+        controller = make_controller(name, setup)
+        if isinstance(controller, Resuming):
+            controller.take_up([_taken(row) for row in kept if row["method"] == name and not row["error"]])
+        return Controlled(controller, setup.selector.solver, traces)
 
     return [made(name) for name in names]
+
+
+def _taken(row: Mapping[str, Any]) -> int:
+    """Tokens of a row, into and out of all models."""
+    return int(row["prompt_tokens"]) + int(row["completion_tokens"])
 
 
 def default_baseline(names: Sequence[str]) -> str:

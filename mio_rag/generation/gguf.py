@@ -227,7 +227,9 @@ class GGUFGenerator(BaseGenerator):
         try:
             return self._http.request(method, path, body)
         except HttpFailure as error:
-            raise GenerationError(f"llama.cpp's server did not answer {path}: {error}") from error
+            raise GenerationError(
+                f"llama.cpp's server did not answer {path}: {error}", untold=error.status is None
+            ) from error
 
 
 def _messages(prompt: Prompt) -> list[dict[str, str]]:

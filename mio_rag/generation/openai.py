@@ -92,6 +92,7 @@ class OpenAIGenerator(BaseGenerator):
             )
         super().__init__(f"openai:{model}", window)
         self._openai = require("openai", "openai", "calling an OpenAI-compatible endpoint")
+        self._httpx = require("httpx", "openai", "calling an OpenAI-compatible endpoint")
         self._url, self._model = base_url.rstrip("/"), model
         self._concurrency, self._timeout = concurrency, timeout_seconds
         self._logprobs, self._seed = logprobs, seed
@@ -220,11 +221,14 @@ class OpenAIGenerator(BaseGenerator):
         if isinstance(error, self._openai.APITimeoutError):
             return GenerationError(
                 f"{self._url} did not answer within {self._timeout:g} s, {tried}: raise timeout_seconds, or "
-                "lower concurrency if the server is overloaded"
+                "lower concurrency if the server is overloaded",
+                untold=True,
             )
         if isinstance(error, self._openai.APIConnectionError):
             return GenerationError(
-                f"{self._url} cannot be reached ({error.__cause__ or error}), {tried}: is it running?"
+                f"{self._url} cannot be reached ({error.__cause__ or error}), {tried}: is it running?",
+                # A connection that never came about has charged nothing.
+                untold=not isinstance(error.__cause__, self._httpx.ConnectError),
             )
         if isinstance(error, self._openai.AuthenticationError):
             return GenerationError(f"{self._url} refuses the key: set OPENAI_API_KEY")

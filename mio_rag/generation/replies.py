@@ -83,7 +83,7 @@ class RememberingGenerator:
     ----------
     generator : Generator
         With an `identity`.
-    path : str or Path
+    path : str or Path or ReplyFile
         The SQLite file.
 
     Raises
@@ -92,25 +92,26 @@ class RememberingGenerator:
         If the generator's replies depend on more than it can name, or the path is a folder.
     """
 
-    def __new__(cls, generator: Generator, path: str | Path) -> RememberingGenerator:
+    def __new__(cls, generator: Generator, path: str | Path | ReplyFile) -> RememberingGenerator:
         """That of a generator which weighs options is one itself."""
         if cls is RememberingGenerator and isinstance(generator, ChoiceWeigher):
             writes = isinstance(generator, GrammarWriter)
             return super().__new__(_RememberingWriter if writes else _RememberingWeigher)
         return super().__new__(cls)
 
-    def __init__(self, generator: Generator, path: str | Path) -> None:
+    def __init__(self, generator: Generator, path: str | Path | ReplyFile) -> None:
         identity = generator.identity
         if identity is None:
             raise InputError(
                 f"replies of {generator.name} cannot be stored: only generators that identify their model "
                 "and settings completely can do that (gguf: and openai:)"
             )
-        if Path(path).is_dir():
+        file = path if isinstance(path, ReplyFile) else ReplyFile(Path(path).expanduser())
+        if file.path.is_dir():
             raise InputError(
                 f"replies={path} is a folder: give the path of a file, for instance replies.sqlite"
             )
-        self._inner, self._identity, self.file = generator, identity, ReplyFile(Path(path).expanduser())
+        self._inner, self._identity, self.file = generator, identity, file
 
     @property
     def name(self) -> str:

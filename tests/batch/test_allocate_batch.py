@@ -275,3 +275,27 @@ def test_the_command_says_what_was_reached_and_what_is_proven(tmp_path: Path) ->
     assert "of 800 tokens; no allocation can exceed" in done.stdout
     assert "20 rows: 20 optimal, 0 rejected" in done.stdout
     assert parquet.read_table(tmp_path / "out" / "selections").num_rows == 20
+
+
+def test_a_policy_says_total_reading_and_the_most_for_a_question(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.parquet", rows(12))
+    policy = tmp_path / "p.toml"
+    policy.write_text("[price]\ntotal = 700\nquestions = 12\n[limits]\nevidence_tokens = 90\n")
+    runner = CliRunner()
+    done = runner.invoke(
+        app, ["allocate", str(path), "--policy", str(policy), "--out", str(tmp_path / "o"), "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["tokens_used"] <= told["total_tokens"] == 700
+    assert told["unused"]
+    assert all(row["tokens_used"] <= 90 for row in answered(tmp_path / "o"))
+    refused = runner.invoke(
+        app,
+        ["allocate", str(path), "--policy", str(policy), "--max-passages", "2", "--out", str(tmp_path / "n")],
+    )
+    assert refused.exit_code == 2
+    assert "--policy excludes --max-passages" in refused.output
+    nothing = runner.invoke(app, ["allocate", str(path), "--out", str(tmp_path / "n")])
+    assert nothing.exit_code == 2
+    assert "there is no total to share" in nothing.output

@@ -3,15 +3,18 @@
 import gzip
 import json
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mio_rag.batch.asking.answering import Answered
 from mio_rag.batch.asking.ledger import Claim, Ledger
 from mio_rag.batch.asking.questions import read_questions
 from mio_rag.batch.asking.retrying import Retrying
 from mio_rag.batch.asking.run import AskedSummary, ask_many
+from mio_rag.batch.asking.workers import Died, Workers
 from mio_rag.control.composed.policy import Policy, policy_of
 from mio_rag.errors import DataError, InputError, StateError
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator, build_prompt
@@ -36,7 +39,7 @@ class Shaky:
             self.calls.append(prompt.question.id)
             count = len(self.calls)
         if self._stalls and count % self._stalls == 0:
-            raise GenerationError("no answer within a second") from TimeoutError()
+            raise GenerationError("no answer within a second", untold=True)
         if self._fails and count % self._fails == 0:
             raise GenerationError("HTTP 500")
         return "241 kilometres"
@@ -165,6 +168,65 @@ def test_what_a_killed_run_held_is_lost_and_asked_again(river_index: CorpusIndex
     done = run(river_index, tmp_path)
     assert (done.answered, done.lost) == (24, 500)
     assert rows(tmp_path)[0]["attempts"] == 2
+
+
+class Mortal:
+    """Dies with some questions, as a worker elsewhere may."""
+
+    def __init__(self, deaths: dict[str, int]) -> None:
+        self.deaths, self.asked = deaths, Counter[str]()
+
+    def most(self, question: Question) -> int:
+        return 100
+
+    def answer(self, claim: Claim) -> Answered:
+        self.asked[claim.question.id] += 1
+        if self.asked[claim.question.id] <= self.deaths.get(claim.question.id, 0):
+            raise Died("the worker died")
+        return Answered(60, {"answer": "a", "token_price": 0.001})
+
+
+@pytest.mark.parametrize(("total", "answered"), [(None, 23), (700, 4)])
+def test_what_a_dead_worker_held_is_lost_and_its_question_is_asked_again(
+    total: int | None, answered: int, tmp_path: Path
+) -> None:
+    ledger, team = Ledger(tmp_path / "l.sqlite"), Mortal({"q1": 1, "q2": 99})
+    ledger.begin({"policy": "x"}, QUESTIONS)
+    Workers(ledger, team, total, threading.Event(), None, len(QUESTIONS)).work(1)
+    account = ledger.account()
+    assert account.states["answered"] == answered
+    assert account.states["failed"] == 1  # the one that no worker survived
+    assert (account.spent, account.held, account.lost) == (60 * answered, 0, 400)
+    assert (team.asked["q1"], team.asked["q2"]) == (2, 3)
+    assert ledger.last_price() == 0.001
+    ledger.close()
+
+
+def test_a_total_of_tokens_may_be_raised_and_the_price_goes_on(
+    river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    first = run(river_index, tmp_path, total_tokens=700)
+    assert 0 < first.answered < 24
+    left = [row["token_price"] for row in rows(tmp_path) if row["state"] == "answered"][-1]
+    more = run(river_index, tmp_path, total_tokens=9000, concurrency=1)
+    assert more.answered == 24
+    assert first.spent < more.spent <= 9000
+    open_ = [row for row in rows(tmp_path) if row["attempts"] == 1][first.answered :]
+    assert open_[0]["token_price"] == pytest.approx(left)
+
+
+def test_ray_is_refused_what_it_cannot_do_all_at_once(river_index: CorpusIndex, tmp_path: Path) -> None:
+    bandit = policy_of(
+        {"search": {"by": "bandit", "strategies": ["raw", "hyde"], "state": "b.sqlite"}}, "b", tmp_path
+    )
+    with pytest.raises(InputError) as error:
+        run(river_index, tmp_path / "o", policy=bandit, engine="ray", workers=0)
+    told = "; ".join(error.value.problems)
+    for said in ("a bandit learns in one file", "workers=0", "folder of an index", "name of a generator"):
+        assert said in told
+    with pytest.raises(InputError, match="engine='spark' is unknown"):
+        run(river_index, tmp_path / "o", engine="spark")
+    assert not (tmp_path / "o").exists()  # nothing was made
 
 
 def test_nobody_is_charged_twice(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from mio_rag.context import RegexCounter
 from mio_rag.control.costs import Prices
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InputError
+from mio_rag.evaluation.harness import evaluate
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, RetrievalSettings
 from mio_rag.selection.selector import Selector
-from tests.evaluation.runs import SCRIPT, check_rows, failing, ledger, run, timeless
+from tests.evaluation.runs import SCRIPT, SETTINGS, check_rows, failing, ledger, run, timeless
 
 
 class Crash(Exception):
@@ -55,6 +56,32 @@ def test_an_interrupted_run_resumes_to_the_same_rows(
     third = run(demo, demo_index, idle, tmp_path / "cut", resume=True, **few)
     assert timeless(third.rows) == timeless(whole.rows)
     assert idle.prompts == []
+
+
+def test_a_resumed_run_has_spent_of_a_policy_s_total_what_its_rows_have(
+    demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
+) -> None:
+    policy = tmp_path / "total.toml"
+    policy.write_text(
+        "[price]\ntotal = 2400\nquestions = 6\n[search]\npool = 8\n"
+        "[limits]\nevidence_tokens = 300\nanswer_tokens = 16\n"
+    )
+    name = f"policy:{policy}"
+    few = {"methods": (), "controllers": (name,), "budgets": (300,), "limit": 6}
+    whole = run(demo, demo_index, crashing("none"), tmp_path / "whole", **few)
+
+    def crash(count: int, text: str) -> None:
+        if text.startswith("3 of"):
+            raise Crash
+
+    given = replace(SETTINGS, **few)
+    with pytest.raises(Crash):
+        evaluate(demo, demo_index, crashing("none"), given, tmp_path / "cut", progress=crash)
+    resumed = run(demo, demo_index, crashing("none"), tmp_path / "cut", resume=True, **few)
+    for shown in ("token_price", "prompt_tokens", "selected_ids", "error"):
+        assert [row[shown] for row in resumed.rows] == [row[shown] for row in whole.rows], shown
+    assert len({row["token_price"] for row in whole.rows}) == 6  # the price moves with what is spent
+    assert sum(row["prompt_tokens"] + row["completion_tokens"] for row in resumed.rows) <= 2400
 
 
 def test_failed_rows_are_tried_again_and_take_their_place(

@@ -126,14 +126,32 @@ class Ledger:
                 connection.executemany(
                     "INSERT INTO questions (number, id, question, choices) VALUES (?, ?, ?, ?)", rows
                 )
-            elif changed := [name for name, value in about.items() if known.get(name) != value]:
-                raise InputError(
-                    f"the answers in '{self.path.parent}' were begun with another {', '.join(changed)}: they "
-                    "cannot be mixed with these; use the same, or a new folder"
-                )
+            else:
+                self._compare(known, about)
             connection.execute("UPDATE account SET lost = lost + held, held = 0")
             connection.execute(
                 "UPDATE questions SET state = 'open', held = 0 WHERE state IN ('held', 'failed')"
+            )
+
+    def confirm(self, about: Mapping[str, str]) -> None:
+        """Hold what is known by now, too, against what the file was begun with.
+
+        Raises
+        ------
+        InputError
+            As `begin`.
+        """
+        with self._transaction() as connection:
+            known = dict(connection.execute("SELECT name, value FROM about").fetchall())
+            new = {name: value for name, value in about.items() if name not in known}
+            connection.executemany("INSERT INTO about VALUES (?, ?)", new.items())
+            self._compare({**known, **new}, about)
+
+    def _compare(self, known: Mapping[str, str], about: Mapping[str, str]) -> None:
+        if changed := [name for name, value in about.items() if known.get(name) != value]:
+            raise InputError(
+                f"the answers in '{self.path.parent}' were begun with another {', '.join(changed)}: they "
+                "cannot be mixed with these; use the same, or a new folder"
             )
 
     def next_open(self, behind: int) -> tuple[int, Question] | None:
@@ -183,6 +201,24 @@ class Ledger:
             connection.execute("UPDATE questions SET held = held - ? WHERE number = ?", (taken, claim.number))
         return False
 
+    def abandon(self, claim: Claim, *, again: bool) -> None:
+        """Count all that a question holds as lost: whoever asked it is gone.
+
+        Parameters
+        ----------
+        again : bool
+            Whether it is open again; else it is still to be settled.
+        """
+        with self._transaction() as connection:
+            (held,) = connection.execute(
+                "SELECT held FROM questions WHERE number = ?", (claim.number,)
+            ).fetchone()
+            connection.execute("UPDATE account SET held = held - ?, lost = lost + ?", (held, held))
+            connection.execute(
+                "UPDATE questions SET held = 0, state = ? WHERE number = ?",
+                ("open" if again else "held", claim.number),
+            )
+
     def settle(self, claim: Claim, cost: int, told: Mapping[str, Any], *, failed: bool = False) -> None:
         """Write down what came of a question and what it cost; what was held is free.
 
@@ -210,6 +246,14 @@ class Ledger:
             spent, held, lost = connection.execute("SELECT spent, held, lost FROM account").fetchone()
             states = connection.execute("SELECT state, count(*) FROM questions GROUP BY state").fetchall()
         return Account(spent, held, lost, {str(state): int(count) for state, count in states})
+
+    def last_price(self) -> float | None:
+        """The price of a token of the last question that was answered; None: there is none."""
+        with self._transaction() as connection:
+            row = connection.execute(
+                "SELECT told FROM questions WHERE state = 'answered' ORDER BY number DESC LIMIT 1"
+            ).fetchone()
+        return None if row is None else float(json.loads(row[0])["token_price"])
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Every question in order, with its answer where there is one."""

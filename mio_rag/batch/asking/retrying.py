@@ -20,8 +20,6 @@ T = TypeVar("T")
 
 _FIRST_SECONDS, _LONGEST_SECONDS = 0.1, 10.0
 _REMEMBERED = 256  # prompts: those under way
-#: Causes after which a server may have done, and charged, what it did not tell.
-_UNTOLD = ("APITimeoutError", "APIConnectionError", "TimeoutError", "HttpFailure")
 
 
 class Retrying:
@@ -127,8 +125,7 @@ class Retrying:
         def allowed(error: GenerationError) -> bool:
             if error.spent is not None:
                 return False  # it answered, and what it said is of no use: it would say it again
-            untold = type(error.__cause__).__name__ in _UNTOLD
-            return not untold or self._untold(self.prompt_tokens(prompt), max_tokens)
+            return not _untold(error) or self._untold(self.prompt_tokens(prompt), max_tokens)
 
         return self._repeated(ask, allowed)
 
@@ -154,3 +151,8 @@ class Retrying:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _untold(error: GenerationError) -> bool:
+    """Whether a call may have been charged; generators of others may say so by the cause alone."""
+    return error.untold or isinstance(error.__cause__, (TimeoutError, ConnectionError))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from mio_rag.cli.options.policy import check_beside
 from mio_rag.cli.options.relevance import RelevanceOptions
 from mio_rag.cli.options.shared import (
     Exclude,
@@ -20,21 +22,40 @@ from mio_rag.cli.options.shared import (
 from mio_rag.cli.options.side import SideOptions
 from mio_rag.cli.output import open_output
 from mio_rag.cli.show.batches import kept, no_hops, renamed, sentences, shown
-from mio_rag.errors import collect
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.batch import AllocationSummary, Engine
+    from mio_rag.control.composed.allocating import Allocating
 
 __all__ = ["allocate"]
+
+#: What may stand beside a policy: what is shared, by whom, and how far programs are solved.
+_BESIDE = {
+    "candidates", "out", "total_tokens", "policy", "weights", "floor", "sample", "engine", "workers",
+    "column", "shard_rows", "json_output", *(one.name for one in fields(SolverOptions)),
+}  # fmt: skip
 
 
 @spread
 def allocate(
+    context: typer.Context,
     candidates: Annotated[Path, typer.Argument(help="Parquet file of candidates, or a folder of them.")],
-    total_tokens: Annotated[int, typer.Option("--total-tokens", help="Tokens of all questions together.")],
     out: Annotated[
         Path, typer.Option("--out", help="Folder of the output; an interrupted run resumes there.")
     ],
+    total_tokens: Annotated[
+        int | None,
+        typer.Option("--total-tokens", help="Tokens of all questions together; with --policy, its total."),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="FILE|PRESET",
+            help="Let a policy say the total, what is read and the most for a question.",
+        ),
+    ] = None,
     weights: Annotated[
         str | None, typer.Option("--weights", help="Column that says what each question counts.")
     ] = None,
@@ -72,17 +93,27 @@ def allocate(
     from mio_rag.batch import allocate_batch as run
 
     output = open_output(json_output, lambda: kept(out))
-    selector, names, _ = collect(
-        lambda: side.applied(
-            lambda: evidence.applied(
-                lambda: make_selector(program, solving, must_include or (), must_exclude or ())
+    unused: tuple[str, ...] = ()
+    if policy is not None:
+        given, names = collect(
+            lambda: _of_policy(policy, context, program, solving, total_tokens), lambda: renamed(column)
+        )
+        selector, unused = given.selector, given.unused
+        total_tokens, ceiling = given.total_tokens, given.ceiling
+    else:
+        selector, names, *_ = collect(
+            lambda: side.applied(
+                lambda: evidence.applied(
+                    lambda: make_selector(program, solving, must_include or (), must_exclude or ())
+                ),
+                program,
+                pool_radii=True,
             ),
-            program,
-            pool_radii=True,
-        ),
-        lambda: renamed(column),
-        lambda: no_hops(evidence.link_hops),
-    )
+            lambda: renamed(column),
+            lambda: no_hops(evidence.link_hops),
+            lambda: _check_total(total_tokens),
+        )
+    assert total_tokens is not None
     with shown() as progress:
         done = run(
             candidates,
@@ -100,11 +131,36 @@ def allocate(
             progress=progress,
         )
     if json_output:
-        output.json(done.to_dict())
+        output.json({**done.to_dict(), **({"unused": list(unused)} if policy is not None else {})})
     else:
+        for line in unused:
+            output.console.print(f"policy: no effect of {line}", style="dim", soft_wrap=True)
         output.console.print(f"{_worth(done)}\n{sentences(done)}", soft_wrap=True)
     if done.rejected == done.rows:
         raise typer.Exit(1)
+
+
+def _check_total(total_tokens: int | None) -> None:
+    if total_tokens is None:
+        raise InputError("there is no total to share: give --total-tokens, or --policy with one")
+
+
+def _of_policy(
+    policy: str,
+    context: typer.Context,
+    program: ProgramOptions,
+    solving: SolverOptions,
+    total_tokens: int | None,
+) -> Allocating:
+    """The allocation of a policy, with everything that is wrong about it."""
+    from mio_rag.control.composed.allocating import allocating
+    from mio_rag.control.composed.read import read_policy
+    from mio_rag.control.composed.states import read_states
+
+    check_beside(policy, context, _BESIDE)
+    found = read_policy(policy)
+    _, base = collect(lambda: read_states(found), lambda: make_selector(program, solving))
+    return allocating(found, base, total_tokens)
 
 
 def _worth(done: AllocationSummary) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from mio_rag.cli.options.shared import GeneratorSpec, Json, load_index
+from mio_rag.cli.options.shared import GeneratorSpec, Json
 from mio_rag.cli.output import open_output
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.generation import Generator
+    from mio_rag.batch import Engine
 
 __all__ = ["answer_batch"]
 
@@ -37,6 +37,8 @@ def answer_batch(
         float | None,
         typer.Option("--total-dollars", help="Dollars that all questions may cost, by the policy's prices."),
     ] = None,
+    engine: Annotated[str, typer.Option("--engine", help="local (threads) or ray.")] = "local",
+    workers: Annotated[int, typer.Option("--workers", help="Of ray: processes that open the index.")] = 2,
     concurrency: Annotated[int, typer.Option("--concurrency", help="Questions under way at a time.")] = 4,
     retries: Annotated[int, typer.Option("--retries", help="Repetitions of a call that failed.")] = 5,
     limit: Annotated[int | None, typer.Option("--limit", help="Only the first N questions.")] = None,
@@ -63,24 +65,21 @@ def answer_batch(
     )
     asked, _ = collect(lambda: read_questions(questions), lambda: read_states(found))
     asked = asked[:limit]
-    corpus = load_index(index)
-    reader = _reader(generator, out)
-    try:
-        with progress_bar("answering", len(asked)) as advance:
-            done = ask_many(
-                asked,
-                corpus,
-                reader,
-                found,
-                out,
-                total_tokens=total_tokens,
-                total_dollars=total_dollars,
-                concurrency=concurrency,
-                retries=retries,
-                progress=lambda more, all_: advance(more),
-            )
-    finally:
-        reader.close()
+    with progress_bar("answering", len(asked)) as advance:
+        done = ask_many(
+            asked,
+            index,
+            generator,
+            found,
+            out,
+            total_tokens=total_tokens,
+            total_dollars=total_dollars,
+            engine=cast("Engine", engine),
+            workers=workers,
+            concurrency=concurrency,
+            retries=retries,
+            progress=lambda more, all_: advance(more),
+        )
     if json_output:
         output.json(done.to_dict())
     else:
@@ -99,15 +98,3 @@ def answer_batch(
         )
     if not done.answered:
         raise typer.Exit(1)
-
-
-def _reader(spec: str, out: Path) -> Generator:
-    """The generator: without repetitions of its own, and with a file of replies where it can have one."""
-    from mio_rag.generation import make_generator
-    from mio_rag.generation.replies import RememberingGenerator
-
-    options = {"retries": 0} if spec.strip().startswith("openai:") else {}
-    made = make_generator(spec, **options)
-    if made.identity is None or isinstance(made, RememberingGenerator):
-        return made
-    return RememberingGenerator(made, out / "replies.sqlite")

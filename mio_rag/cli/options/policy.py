@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mio_rag.control.composed.states import States
     from mio_rag.control.settings import ControlSettings
 
-__all__ = ["PoliciesOption", "PolicyOption", "kinds_of", "only_policy"]
+__all__ = ["PoliciesOption", "PolicyOption", "check_beside", "kinds_of", "only_policy"]
 
 #: What may stand beside a policy; strategies and routers are refused in words of their own.
 _BESIDE = {
@@ -43,15 +43,26 @@ def only_policy(controller: str | None, policy: str, context: typer.Context) -> 
     """
     if controller is not None:
         raise InputError("--policy and another controller exclude each other: a policy decides everything")
+    check_beside(policy, context, _BESIDE)
+    return f"policy:{policy}"
+
+
+def check_beside(policy: str, context: typer.Context, beside: Collection[str]) -> None:
+    """Raise `InputError` for options on the command line that a policy's file decides.
+
+    Parameters
+    ----------
+    beside : collection of str
+        Names of parameters that may stand beside it.
+    """
     given = [
         max(one.opts, key=len)
         for one in context.command.params
-        if one.name not in _BESIDE and _on_command_line(context, one.name or "")
+        if one.name not in beside and _on_command_line(context, one.name or "")
     ]
     if given:
         shown = f"`mio-rag policy show {policy} --toml`"
         raise InputError(f"--policy excludes {', '.join(given)}: its file decides that; {shown} prints it")
-    return f"policy:{policy}"
 
 
 def _on_command_line(context: typer.Context, name: str) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mio_rag.allocation.pacer import FIRST_PRICE, Pacer
 from mio_rag.allocation.pacer_account import Reservation
@@ -36,9 +36,29 @@ from mio_rag.generation.protocol import CHOICE_TOKENS
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.types import Question
 
-__all__ = ["KIND", "Composed", "compose"]
+__all__ = ["KIND", "Composed", "Pacing", "compose", "pacer_of"]
 
 _NOTES = 208  # tokens that the runner of workflows sets aside beside evidence and answer
+
+
+class Pacing(Protocol):
+    """Who keeps a total: a `Pacer`, or what speaks for one elsewhere."""
+
+    def ask(self, tokens: int | None = None, least: int | None = None) -> Reservation:
+        """As `Pacer.ask`."""
+        ...
+
+    def spent(self, reservation: Reservation, tokens: int) -> None:
+        """As `Pacer.spent`."""
+        ...
+
+    def release(self, reservation: Reservation) -> None:
+        """As `Pacer.release`."""
+        ...
+
+    def close(self) -> None:
+        """As `Pacer.close`."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +72,7 @@ class Composed:
     equipment : Equipment
     models : Models
         Generators that workflows name, opened when they are first asked.
-    pacer : Pacer or None
+    pacer : Pacing or None
         Sets the price where the policy has a total.
     limits : Limits
         Of one question: the policy's own, where the setup's are not lower.
@@ -61,7 +81,7 @@ class Composed:
     name: str
     equipment: Equipment
     models: Models
-    pacer: Pacer | None = None
+    pacer: Pacing | None = None
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -81,6 +101,16 @@ class Composed:
             self.pacer.close()
         if isinstance(self.equipment.chooser, Strategist):
             self.equipment.chooser.close()
+
+    def take_up(self, spent: Sequence[int]) -> None:
+        """Count questions that were asked before, where nothing but their rows tells of them.
+
+        A total with a file (`[price] state`) has counted them there. Prices move as they did.
+        """
+        if self.pacer is None or self.policy.price.state is not None:
+            return
+        for tokens in spent:
+            self.pacer.spent(self.pacer.ask(max(1, tokens)), tokens)
 
     def attempt(
         self, question: Question, generator: Generator, budget_tokens: int, replies: Replies | None = None
@@ -126,7 +156,7 @@ class Composed:
         return Kit(equipment.retriever, program, self.models, settings, self.limits, longest)
 
     @contextmanager
-    def _paced(self, pacer: Pacer, run: Run) -> Iterator[float]:
+    def _paced(self, pacer: Pacing, run: Run) -> Iterator[float]:
         """The price for a question; what it may spend is held, and what it spent is told in the end."""
         longest = max(run.kit.max_tokens, CHOICE_TOKENS if run.question.choices else 0)
         around = run.reader.prompt_tokens(build_prompt(run.question)) + _NOTES + longest
@@ -146,7 +176,7 @@ class Composed:
             self._settle(pacer, held, run)
 
     @staticmethod
-    def _settle(pacer: Pacer, held: Reservation, run: Run) -> None:
+    def _settle(pacer: Pacing, held: Reservation, run: Run) -> None:
         total = run.costs().total()
         spent = total.prompt_tokens + total.completion_tokens
         if total.lm_calls or spent:
@@ -202,7 +232,22 @@ def _planner(policy: Policy, setup: Setup, states: States) -> PlannerController 
     return PlannerController("planner", states.planner, alpha, kit, encoder)
 
 
-def compose(policy: Policy, setup: Setup, name: str | None = None, states: States | None = None) -> Composed:
+def pacer_of(policy: Policy) -> Pacer | None:
+    """The pacer of a policy with a total; None: its price is fixed."""
+    price = policy.price
+    if price.total is None:
+        return None
+    path = None if price.state is None else Path(price.state)
+    return Pacer(price.total, price.questions, price.per, path=path, most=policy.limits.tokens)
+
+
+def compose(
+    policy: Policy,
+    setup: Setup,
+    name: str | None = None,
+    states: States | None = None,
+    pacer: Pacing | None = None,
+) -> Composed:
     """The controller of a policy.
 
     Parameters
@@ -214,6 +259,8 @@ def compose(policy: Policy, setup: Setup, name: str | None = None, states: State
         As the ledger shows it; by default that of the policy.
     states : States, optional
         What its files hold, where they have been read.
+    pacer : Pacing, optional
+        Who keeps the policy's total, where it is not to be opened here.
 
     Raises
     ------
@@ -237,16 +284,6 @@ def compose(policy: Policy, setup: Setup, name: str | None = None, states: State
         elif policy.search.strategies != ("raw",):
             chooser = Fixed(policy.search.strategies)
     specs = {key: str(model.spec) for key, model in policy.models.items() if key != READER}
-    pacer = None
-    if policy.price.total is not None:
-        path = None if policy.price.state is None else Path(policy.price.state)
-        pacer = Pacer(
-            policy.price.total,
-            policy.price.questions,
-            policy.price.per,
-            path=path,
-            most=policy.limits.tokens,
-        )
     equipment = Equipment(
         policy, found, retriever, chooser, _planner(policy, setup, found), setup.selector, setup.seed
     )
@@ -254,7 +291,8 @@ def compose(policy: Policy, setup: Setup, name: str | None = None, states: State
     limits = Limits(
         min(ends.steps, given.steps), min(ends.tokens, given.tokens), min(ends.seconds, given.seconds)
     )
-    return Composed(name or f"policy:{policy.name}", equipment, Models(specs), pacer, limits)
+    paced = pacer_of(policy) if pacer is None else pacer
+    return Composed(name or f"policy:{policy.name}", equipment, Models(specs), paced, limits)
 
 
 def _check_links(policy: Policy, retriever: Retriever) -> None:

@@ -137,7 +137,7 @@ class Walk:
         except LimitReached as limit:
             work.end(None, f"limit of {limit}")
         except MioRagError as error:
-            work.end(None, str(error))
+            work.end(None, str(error), error)
         if work.dropped is not None:
             self.said[node.id] = f"{node.do}: {work.dropped}"
         return work

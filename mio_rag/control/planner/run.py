@@ -238,7 +238,7 @@ class Run:
         except Nothing as nothing:
             work.end(None, str(nothing))
         except Exception as error:  # an executor of whatever origin costs its branch, not the answer
-            work.end(None, f"{type(error).__name__}: {error}")
+            work.end(None, f"{type(error).__name__}: {error}", error)
         finally:
             work.end(None, "given up")
 

@@ -29,6 +29,8 @@ class PlanStep(Step):
         What can be seen of it: how much was found, how sure the answer is.
     dropped : str or None
         Why nothing of it was used.
+    broken : bool
+        Whether that was a model that failed, so that the answer rests on less than it should.
     """
 
     node: str
@@ -36,6 +38,7 @@ class PlanStep(Step):
     gave: str = ""
     signals: dict[str, float] = field(default_factory=dict)
     dropped: str | None = None
+    broken: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

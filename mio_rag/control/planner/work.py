@@ -16,6 +16,7 @@ from mio_rag.control.planner.trace import PlanStep
 from mio_rag.control.planner.workflow import Node
 from mio_rag.control.steps.executors import Facts, Queries, Value
 from mio_rag.selection.result import Selection
+from mio_rag.types import GenerationError
 
 __all__ = ["Work", "describe", "signals"]
 
@@ -44,6 +45,7 @@ class Work:
     meter: BranchMeter | None = None
     value: Value | None = None
     dropped: str | None = None
+    broken: bool = False
     ended: bool = False
     begun: float | None = None
     finished: float | None = None
@@ -54,11 +56,12 @@ class Work:
     _own: list[Spent] | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def end(self, value: Value | None, dropped: str | None = None) -> None:
+    def end(self, value: Value | None, dropped: str | None = None, error: Exception | None = None) -> None:
         """It came to a value, or to nothing and why; of what was given up already neither counts."""
         with self._lock:
             if not self.ended:
                 self.value, self.dropped, self.ended = value, dropped, True
+                self.broken = isinstance(error, GenerationError)
                 self.finished = time.perf_counter()
             release, self.release = self.release, None
         if release is not None:
@@ -97,6 +100,7 @@ class Work:
             gave="" if value is None else describe(value)[:_SHOWN],
             signals={} if value is None else signals(value),
             dropped=self.dropped,
+            broken=self.broken,
         )
         return [own, *(step for work in list(self.inner) if work.begun is not None for step in work.steps())]
 

@@ -1,0 +1,216 @@
+"""One question to its answer and its cost: what a thread of this process does, or a worker elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mio_rag.allocation.pacer import LARGEST_PRICE, Pacer
+from mio_rag.answer_cache import index_digest
+from mio_rag.batch.asking.ledger import Claim
+from mio_rag.batch.asking.retrying import Retrying
+from mio_rag.batch.asking.unit import Unit
+from mio_rag.control.composed.controller import Pacing, compose, pacer_of
+from mio_rag.control.composed.policy import Policy
+from mio_rag.control.composed.states import States
+from mio_rag.control.composed.trace import PolicyTrace
+from mio_rag.control.controller import Failure, Outcome, Setup
+from mio_rag.errors import SpentError
+from mio_rag.generation import Generator
+from mio_rag.generation.replies import RememberingGenerator
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.types import Question
+
+__all__ = ["Answered", "Answering", "Job", "Rest", "make_reader"]
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What is left of a total of tokens, of a batch that may have been begun before.
+
+    Parameters
+    ----------
+    tokens, questions : int
+        Left to spend, and to be asked.
+    price : float or None
+        Of a token, where it was left.
+    """
+
+    tokens: int
+    questions: int
+    price: float | None
+
+    def pacer(self, most: int) -> Pacer:
+        """A pacer that goes on; what is spent is the ledger's to know."""
+        price = None if self.price is None else min(LARGEST_PRICE, self.price)
+        return Pacer(max(1, self.tokens), max(1, self.questions), price=price, most=most)
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """All that is to be known to answer; sent to every worker.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the batch.
+    states : States
+        What the files of the policy hold.
+    total : int or None
+        As `Unit` counts it.
+    rest : Rest or None
+        Of a total of tokens; None: the policy's own price, or its own pacer.
+    """
+
+    folder: Path
+    policy: Policy
+    states: States
+    unit: Unit
+    retries: int
+    total: int | None
+    rest: Rest | None
+
+    def pacer(self) -> Pacer | None:
+        """Who keeps the total of tokens; None: the price is fixed."""
+        return pacer_of(self.policy) if self.rest is None else self.rest.pacer(self.policy.limits.tokens)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What came of a question; plain data, so that it can come from elsewhere.
+
+    Parameters
+    ----------
+    cost : int
+        In the unit of the batch.
+    told : dict
+        Its line of the output.
+    failed : bool
+        Whether it should be tried again.
+    is_spent : bool
+        Whether it was turned away since the total is spent.
+    """
+
+    cost: int
+    told: dict[str, Any]
+    failed: bool = False
+    is_spent: bool = False
+
+    @property
+    def why(self) -> str:
+        """What went wrong, if anything."""
+        return str(self.told.get("error") or "")
+
+
+class _Locked:
+    """An embedder for threads, one at a time."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self._lock, self.name = inner, threading.Lock(), inner.name
+
+    def encode(self, texts: Sequence[str], progress: Any = None) -> Any:
+        """As the embedder does."""
+        with self._lock:
+            return self._inner.encode(texts, progress)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class Answering:
+    """Answers questions under a policy; threads may share it.
+
+    Parameters
+    ----------
+    lose : callable
+        Told of a call that a question made and that never told what it took, as `Ledger.lose`.
+    pacer : Pacing or None
+        Of a policy with a total.
+    """
+
+    def __init__(
+        self,
+        index: CorpusIndex,
+        generator: Generator,
+        job: Job,
+        lose: Callable[[Claim, int], bool],
+        pacer: Pacing | None,
+    ) -> None:
+        self._unit, self._lose, self._mine = job.unit, lose, threading.local()
+        self._reader = Retrying(generator, job.retries, self._untold)
+        shared = replace(index, embedder=_Locked(index.embedder))
+        setup = Setup(retriever=Retriever(shared, counter=self._reader))
+        self._composed = compose(job.policy, setup, states=job.states, pacer=pacer)
+        #: What answers depend on beside the policy.
+        self.about = {"index": index_digest(index), "reader": generator.identity or generator.name}
+
+    def most(self, question: Question) -> int:
+        """The most that a question may cost."""
+        return self._unit.most(*self._composed.most_tokens(question, self._reader))
+
+    def answer(self, claim: Claim) -> Answered:
+        """Answer a question that is held in the ledger; whatever fails is told."""
+        self._mine.claim, began = claim, time.thread_time()
+        found = self._composed.attempt(claim.question, self._reader, 10**9)
+        assert isinstance(found.trace, PolicyTrace)
+        return Answered(
+            self._unit.spent(found.trace),
+            _told(found) | {"cpu_seconds": round(time.thread_time() - began, 6)},
+            isinstance(found, Failure) or any(step.broken for step in found.trace.steps),
+            isinstance(found, Failure) and isinstance(found.error, SpentError),
+        )
+
+    def _untold(self, into: int, out: int) -> bool:
+        """A call of this thread's question that may have been charged; whether it may be repeated."""
+        return self._lose(self._mine.claim, self._unit.most(into, out))
+
+    def close(self) -> None:
+        """Close what was opened here."""
+        self._composed.close()
+
+
+def make_reader(spec: str, replies: Any = None) -> Generator:
+    """A generator for batches: without repetitions of its own, and with kept replies where it can have them.
+
+    Parameters
+    ----------
+    replies : path or ReplyFile, optional
+        Where replies are kept.
+    """
+    from mio_rag.generation import make_generator
+
+    options = {"retries": 0} if spec.strip().startswith("openai:") else {}
+    made = make_generator(spec, **options)
+    if replies is None or made.identity is None or isinstance(made, RememberingGenerator):
+        return made
+    return RememberingGenerator(made, replies)
+
+
+def _why(found: Outcome | Failure) -> str:
+    if isinstance(found, Failure):
+        return str(found.error)
+    dropped = [getattr(step, "dropped", None) for step in found.trace.steps]
+    return next((str(why) for why in reversed(dropped) if why), "")
+
+
+def _told(found: Outcome | Failure) -> dict[str, Any]:
+    """What the output says of a question."""
+    trace, amount = found.trace, found.costs.total()
+    assert isinstance(trace, PolicyTrace)
+    return {
+        "answer": trace.answer,
+        "choice": trace.choice,
+        "selected_ids": [] if found.selection is None else list(found.selection.ids),
+        "complete": trace.complete,
+        "token_price": trace.token_price,
+        "prompt_tokens": amount.prompt_tokens,
+        "completion_tokens": amount.completion_tokens,
+        "lm_calls": amount.lm_calls,
+        "way": [step.why for step in trace.steps],
+        "error": _why(found) or None,
+    }
