@@ -113,7 +113,9 @@ def _without_embeddings(
     columns: dict[str, Any] = {
         "query_id": [f"{pools[p].question}#{k}" for p, k in zip(drawn, rows, strict=True)]
     }
-    ids, relevance, tokens = ([[]] * len(rows) for _ in range(3))
+    ids: list[list[str]] = [[]] * len(rows)
+    relevance: list[Any] = [None] * len(rows)
+    tokens: list[Any] = [None] * len(rows)
     for number, pool in enumerate(pools):
         mine = np.flatnonzero(drawn == number)
         deepest = min(len(pool), _DEEPEST)
@@ -123,7 +125,8 @@ def _without_embeddings(
         queries /= np.linalg.norm(queries, axis=1, keepdims=True)
         cosines = np.take_along_axis(queries @ pool.embeddings[:deepest].T, picked, axis=1)
         order = np.argsort(-cosines, axis=1, kind="stable")
-        picked, cosines = (np.take_along_axis(part, order, axis=1) for part in (picked, cosines))
+        picked = np.take_along_axis(picked, order, axis=1)
+        cosines = np.take_along_axis(cosines, order, axis=1)
         for k, own, values in zip(mine.tolist(), picked, cosines, strict=True):
             ids[k], relevance[k] = list(map(str, own.tolist())), values.astype(np.float64)
             tokens[k] = pool.tokens[own]
