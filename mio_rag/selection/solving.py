@@ -21,7 +21,7 @@ from mio_rag.solvers.result import SolveResult, Status
 
 __all__ = ["Choice", "Solved", "concluded", "solved"]
 
-#: Below it the best passage of a pool is doubtful: of answerable questions of eight sets, 3 in 100 lie there.
+#: Below it the best passage of a pool is doubtful: of answerable questions of eight sets, 2 in 100 lie there.
 _UNLIKELY = 0.2
 
 

@@ -171,8 +171,8 @@ def test_presets_change_what_they_say(pool: Candidates) -> None:
     kept.resolved(pool)
     assert pickle.loads(pickle.dumps(kept)) == kept
     assert "_resolved" not in pickle.loads(pickle.dumps(kept)).__dict__  # known by objects of this process
-    tokens = {name: Selector.preset(name).select(pool, 150).tokens_used for name in PRESETS}
-    assert tokens["frugal"] < tokens["default"] <= tokens["thorough"] <= 150
+    tokens = {name: Selector.preset(name).select(pool, 400).tokens_used for name in PRESETS}
+    assert tokens["frugal"] < tokens["default"] <= tokens["thorough"] <= 400
     assert Selector.preset("frugal", max_passages=2).max_passages == 2
     assert Selector.preset("frugal", passage_penalty=0.1) == Selector(passage_penalty=0.1)
     raw = Selector.raw().select(pool, 400)
