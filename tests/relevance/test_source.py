@@ -164,15 +164,18 @@ def test_shipped_weights_say_what_they_were_fitted_on() -> None:
 # --- presets
 
 
-def test_presets_change_what_they_say(pool: Candidates) -> None:
+def test_presets_change_what_they_say(pool: Candidates, demo, demo_index) -> None:
     assert Selector.preset("default") == Selector()
     assert Selector.raw() == Selector.preset("raw") == Selector.raw(relevance_model="given")
     kept = Selector()
     kept.resolved(pool)
     assert pickle.loads(pickle.dumps(kept)) == kept
     assert "_resolved" not in pickle.loads(pickle.dumps(kept)).__dict__  # known by objects of this process
-    tokens = {name: Selector.preset(name).select(pool, 400).tokens_used for name in PRESETS}
-    assert tokens["frugal"] < tokens["default"] <= tokens["thorough"] <= 400
+    pools = Retriever(demo_index, pool=25).retrieve_many([q.text for q in demo.questions[:6]])
+    tokens = {
+        name: sum(Selector.preset(name).select(given, 400).tokens_used for given in pools) for name in PRESETS
+    }
+    assert tokens["frugal"] < tokens["default"] < tokens["thorough"] <= 6 * 400
     assert Selector.preset("frugal", max_passages=2).max_passages == 2
     assert Selector.preset("frugal", passage_penalty=0.1) == Selector(passage_penalty=0.1)
     raw = Selector.raw().select(pool, 400)
