@@ -94,12 +94,12 @@ def chosen_elsewhere(
             fused = _arrays([rows[reference][str(budget)]])
             curves = {price: _arrays(list(columns.values())) for price, columns in priced.items()}
             prices: Counter[str] = Counter()
-            told = [_over_halves(fused, curves, halves, draws[0], prices)]
-            told += [_over_halves(fused, curves, halves, draw, Counter()) for draw in draws[1:]]
-            low, high = np.quantile(told[1:], (0.025, 0.975), axis=0)
+            means = [_over_halves(fused, curves, halves, draws[0], prices)]
+            means += [_over_halves(fused, curves, halves, draw, Counter()) for draw in draws[1:]]
+            low, high = np.quantile(means[1:], (0.025, 0.975), axis=0)
             found[units][str(budget)] = {
                 key: {
-                    "mean": round(float(told[0][k]), 4),
+                    "mean": round(float(means[0][k]), 4),
                     "low": round(float(low[k]), 4),
                     "high": round(float(high[k]), 4),
                 }

@@ -196,13 +196,14 @@ class TestReasons:
         found = plain(max_passages=1).select(pool(3), 100, _COUNTER)
         (read,) = found.ids
         assert read == "p0"
-        assert found.decisions[1].reason.endswith("its first half is read with 'p0'")
-        assert "is read with" not in found.decisions[2].reason
+        assert found.decisions[1].reason.endswith("its first half is already read with 'p0'")
+        assert "read with" not in found.decisions[2].reason
 
     def test_a_passage_within_what_is_read(self):
         candidates = pool(3)
         found = plain(must_exclude=("p1",)).select(candidates, 100, _COUNTER)
-        assert found.decisions[1].reason == "excluded (must_exclude); all of it is read with 'p0' and 'p2'"
+        said = "excluded (must_exclude); all of it is already read with 'p0' and 'p2'"
+        assert found.decisions[1].reason == said
 
     def test_without_merging_nothing_is_said(self):
         found = plain(merge=False, max_passages=1).select(pool(3), 100, _COUNTER)
