@@ -169,13 +169,15 @@ def rows_of(
 
 
 def _columns(selector: Selector, score: str | None, merge: bool, corpus: Corpus) -> Columns:
-    columns: Columns = {}
-    for budget in BUDGETS:
-        column: dict[str, list[float]] = {"answer": [], "tokens": [], "proven": [], "milliseconds": []}
-        for question, pool in zip(corpus.questions, corpus.pools, strict=True):
-            scored = pool if score is None else replace(pool, relevance=pool.scores[score])
-            made = selector.choose(scored, budget, _COUNTER)
-            units = made.formulation.candidates
+    kept = ("answer", "tokens", "proven", "milliseconds")
+    columns: Columns = {str(budget): {key: [] for key in kept} for budget in BUDGETS}
+    for question, pool in zip(corpus.questions, corpus.pools, strict=True):
+        scored = pool if score is None else replace(pool, relevance=pool.scores[score])
+        known = None
+        for budget in BUDGETS:
+            made = selector.choose(scored, budget, _COUNTER, known=known)
+            known = made.formulation
+            units, column = known.candidates, columns[str(budget)]
             blocks = merged(units, made.chosen) if merge else ()
             read = [block.passage for block in blocks] or [units.passage(i) for i in made.chosen]
             said = [f"{passage.title} {passage.text}" for passage in read]
@@ -183,7 +185,6 @@ def _columns(selector: Selector, score: str | None, merge: bool, corpus: Corpus)
             column["tokens"].append(float(block_tokens(units, made.chosen, _COUNTER, merge)))
             column["proven"].append(float(made.result.is_optimal))
             column["milliseconds"].append(1000 * made.result.wall_seconds)
-        columns[str(budget)] = column
     return columns
 
 

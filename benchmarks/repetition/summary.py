@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.repetition.elsewhere import chosen_elsewhere, mixture
 from benchmarks.repetition.study import BUDGETS, Columns
 
 __all__ = ["REFERENCE", "interval", "summarize", "table"]
@@ -33,7 +34,11 @@ def summarize(rows: Mapping[str, Columns], seed: int) -> dict[str, Any]:
         }
         for name, columns in rows.items()
     }
-    return {"rows": figures, "tokens_at_equal_answers": _ratios(rows, draws)}
+    return {
+        "rows": figures,
+        "tokens_at_equal_answers": _ratios(rows, draws),
+        "chosen_on_other_questions": chosen_elsewhere(rows, REFERENCE, _AT, seed),
+    }
 
 
 def interval(values: np.ndarray[Any, Any], draws: np.ndarray[Any, Any]) -> dict[str, float]:
@@ -73,18 +78,10 @@ def _ratios(rows: Mapping[str, Columns], draws: np.ndarray[Any, Any]) -> dict[st
 def _ratio(columns: Columns, reference: dict[str, list[float]], draw: np.ndarray[Any, Any]) -> float | None:
     aim = float(np.array(reference["answer"])[draw].mean())
     paid = float(np.array(reference["tokens"])[draw].mean())
-    points = sorted(
-        (float(np.array(c["tokens"])[draw].mean()), float(np.array(c["answer"])[draw].mean()))
-        for c in columns.values()
-    )
-    before = (0.0, 0.0)
-    for tokens, rate in points:
-        if rate >= aim:
-            share = (aim - before[1]) / (rate - before[1])
-            return (before[0] + share * (tokens - before[0])) / paid
-        if rate > before[1]:
-            before = (tokens, rate)
-    return None
+    tokens = np.array([np.array(c["tokens"])[draw].mean() for c in columns.values()])
+    rates = np.array([np.array(c["answer"])[draw].mean() for c in columns.values()])
+    weights, reached = mixture(tokens, rates, aim)
+    return float(weights @ tokens) / paid if reached else None
 
 
 def table(results: Mapping[str, dict[str, Any]]) -> str:
@@ -102,6 +99,12 @@ def table(results: Mapping[str, dict[str, Any]]) -> str:
             ratios = given["tokens_at_equal_answers"][name]
             said = "  ".join(_told(ratios[b]) for b in shown)
             lines.append(f"{name:38}{cells}   {said}")
+        for units, chosen in given.get("chosen_on_other_questions", {}).items():
+            lines.append(f"{units}, price and budget chosen on other questions: tokens (and answers gained)")
+            said = "; ".join(
+                f"{b}: {_spread(at['tokens'])} ({_spread(at['answers'], '+')})" for b, at in chosen.items()
+            )
+            lines.append(f"    {said}")
         lines.append("")
     return "\n".join(lines)
 
@@ -109,3 +112,7 @@ def table(results: Mapping[str, dict[str, Any]]) -> str:
 def _told(ratio: Mapping[str, float | None]) -> str:
     ends = [("never" if v is None else f"{v:.2f}") for v in (ratio["ratio"], ratio["low"], ratio["high"])]
     return f"{ends[0]} ({ends[1]}-{ends[2]})"
+
+
+def _spread(value: Mapping[str, float], sign: str = "") -> str:
+    return f"{value['mean']:{sign}.2f} [{value['low']:{sign}.2f} to {value['high']:{sign}.2f}]"

@@ -7,6 +7,7 @@ what they share once.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -22,12 +23,14 @@ from mio_rag.formulations.joint import JointProblem
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.relevance_value import CurveValue, InnerProductValue, ItemValue
 from mio_rag.formulations.robust import nominal_program, worst_similarity
+from mio_rag.formulations.segments import Segments
 from mio_rag.formulations.uncertainty import NormBall, ScaledSet, UncertaintySet
 from mio_rag.formulations.uncertainty_sets import DeviationBudget
 from mio_rag.merging import shared_characters
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.selection.near_duplicates import outdated
 from mio_rag.selection.pool_constraints import Side, side_of
+from mio_rag.selection.related import related_weights
 from mio_rag.selection.segments import SharedCosts, shared_costs
 from mio_rag.selection.settings import Settings
 from mio_rag.selection.units import Cut, cut_into_sentences
@@ -78,12 +81,18 @@ class Formulation:
         self.candidates = candidates if self._cut is None else self._cut.candidates
         self._program: SelectionProgram | None = None
         self._joint: tuple[int, JointProblem] | None = None
-        self._penalty = penalty
+        self._given_penalty = self._penalty = penalty
+
+    def again(self) -> Formulation:
+        """The same, before its first program: for another budget. What needs no budget is shared."""
+        other = copy.copy(self)
+        other._program, other._joint, other._penalty = None, None, self._given_penalty
+        return other
 
     def _sentences(self) -> Cut:
         settings, passages = self.settings, self.passages
         fixed = fixed_values(passages.ids, settings.must_include, settings.must_exclude)
-        related = _benefit_weights(settings, passages)
+        related = related_weights(settings, passages)
         return cut_into_sentences(passages, self._counter, fixed, related, settings.near_duplicates == "one")
 
     @cached_property
@@ -107,10 +116,20 @@ class Formulation:
         return self.settings.merge and self._counter is not None and self.candidates.spans is not None
 
     @cached_property
-    def _shared(self) -> SharedCosts | None:
+    def shared(self) -> SharedCosts | None:
+        """What passages cost by themselves and what they share; None where each pays for all of its text."""
         if self._counter is None or not self.is_merged or self.uncertainty is not None:
             return None
         return shared_costs(self.candidates, self._counter)
+
+    @property
+    def _own_tokens(self) -> FloatArray:
+        return self.candidates.tokens.astype(np.float64) if self.shared is None else self.shared.own
+
+    @property
+    def _priced_segments(self) -> Segments | None:
+        segments = None if self.shared is None else self.shared.segments
+        return segments and replace(segments, prices=self.settings.token_price * segments.costs)
 
     def penalty(self, budget_tokens: int) -> float:
         """The price of a passage in this pool; the budget matters until it is known."""
@@ -122,7 +141,7 @@ class Formulation:
     def _weights(self) -> FloatArray | None:
         if self._cut is not None:
             return self._cut.related if self._cut.related.any() else None
-        return _benefit_weights(self.settings, self.candidates)
+        return related_weights(self.settings, self.candidates)
 
     @cached_property
     def _repeated(self) -> FloatArray | None:
@@ -176,7 +195,7 @@ class Formulation:
     def _built(self, budget_tokens: int) -> SelectionProgram:
         side = self.side
         value, similarity = _terms(self.settings, self._model, self.candidates, self.uncertainty)
-        weights, shared = self._weights, self._shared
+        weights = self._weights
         worth = np.maximum(value, 0.0)
         penalty = self.penalty(budget_tokens)
         if self._cut is not None:  # each sentence pays its share of the price of a passage
@@ -184,7 +203,7 @@ class Formulation:
         program = nominal_program(
             value,
             similarity,
-            self.candidates.tokens if shared is None else shared.own,
+            self._own_tokens,
             budget_tokens,
             redundancy_weight=self.settings.redundancy_weight,
             passage_penalty=penalty,
@@ -194,9 +213,8 @@ class Formulation:
         )
         if (repeated := self._repeated) is not None:
             program = replace(program, pairwise=program.pairwise + repeated)
-        if shared is not None:
-            prices = self.settings.token_price * shared.segments.costs
-            program = replace(program, segments=replace(shared.segments, prices=prices))
+        if (segments := self._priced_segments) is not None:
+            program = replace(program, segments=segments)
         return side.applied(program)
 
     def joint(self, budget_tokens: int, uncertainty: UncertaintySet | None = None) -> JointProblem:
@@ -206,6 +224,9 @@ class Formulation:
         ----------
         uncertainty : UncertaintySet, optional
             Instead of the one that the settings give.
+
+        Text that passages share is paid once here, too, where no embedding is uncertain by the settings; what
+        it loses in value is charged by relevance as embedded.
 
         Raises
         ------
@@ -244,7 +265,7 @@ class Formulation:
             )
         return JointProblem(
             value=value,
-            rest=-self.penalty(budget_tokens) - settings.token_price * candidates.tokens.astype(np.float64),
+            rest=-self.penalty(budget_tokens) - settings.token_price * self._own_tokens,
             embeddings=vectors.astype(np.float64),
             query=query.astype(np.float64),
             uncertainty=given,
@@ -254,11 +275,19 @@ class Formulation:
         )
 
     def _assembler(self, budget_tokens: int) -> Callable[[FloatArray, FloatArray], SelectionProgram]:
-        """Terms -> the program with this budget and the side constraints."""
-        side, fixed = self.side, self._fixed
-        costs = self.candidates.tokens.astype(np.float64)
+        """Terms -> the program with this budget, what passages share, and the side constraints."""
+        side, fixed, costs = self.side, self._fixed, self._own_tokens
+        segments, repeated = self._priced_segments, self._repeated
+
         return lambda linear, pairwise: side.applied(
-            SelectionProgram(linear, pairwise, costs, budget_tokens, fixed=fixed)
+            SelectionProgram(
+                linear,
+                pairwise if repeated is None else pairwise + repeated,
+                costs,
+                budget_tokens,
+                fixed=fixed,
+                segments=segments,
+            )
         )
 
 
@@ -269,9 +298,19 @@ def joint_problem(
     uncertainty: UncertaintySet | None = None,
     *,
     penalty: float | None = None,
+    shared: SharedCosts | None = None,
 ) -> JointProblem:
-    """`Formulation.joint` of a pool, where nothing else of it is needed."""
-    return Formulation(settings, candidates, penalty=penalty).joint(budget_tokens, uncertainty)
+    """`Formulation.joint` of a pool, where nothing else of it is needed.
+
+    Parameters
+    ----------
+    shared : SharedCosts, optional
+        What the passages share (`Formulation.shared`), in place of a counter.
+    """
+    formulation = Formulation(settings, candidates, penalty=penalty)
+    if shared is not None:
+        formulation.shared = shared
+    return formulation.joint(budget_tokens, uncertainty)
 
 
 def _uncertainty(settings: Settings, candidates: Candidates) -> UncertaintySet | None:
@@ -313,40 +352,6 @@ def _radii(settings: Settings, candidates: Candidates) -> FloatArray:
             "measure every passage (mio-rag radius INDEX --method sq8 or pq:M), or give one radius for all"
         )
     return np.array([known[i] for i in candidates.ids], dtype=np.float64)
-
-
-def _benefit_weights(settings: Settings, candidates: Candidates) -> FloatArray | None:
-    """w * how far two passages belong together: one mentions the other, or both are of one short document."""
-    benefit = float(settings.link_benefit)  # a number, once the settings are resolved
-    if benefit == 0:
-        return None
-    if candidates.links is None and candidates.sources is None:
-        raise InputError(
-            f"link_benefit={benefit:g} needs candidates with evidence links or sources: retrieve them "
-            "from an index that holds links, pass links or sources, or set link_benefit=0"
-        )
-    weights = _siblings(candidates)
-    if candidates.links is not None:
-        weights = np.maximum(weights, np.maximum(candidates.links, candidates.links.T))
-    return np.asarray(benefit * weights) if weights.any() else None
-
-
-def _siblings(candidates: Candidates) -> FloatArray:
-    """1 / (m - 1) for two of the m passages that a source has in the pool, 0 for all other pairs; (n, n).
-
-    A short document often says one thing in a few passages; of a long one, the other passages are mostly
-    about something else. A blank source is no source.
-    """
-    weights = np.zeros((len(candidates), len(candidates)))
-    passages: dict[str, list[int]] = {}
-    for i, source in enumerate(candidates.sources or ()):
-        passages.setdefault(str(source).strip(), []).append(i)
-    passages.pop("", None)
-    for same in passages.values():
-        if len(same) > 1:
-            weights[np.ix_(same, same)] = 1.0 / (len(same) - 1)
-    np.fill_diagonal(weights, 0.0)
-    return weights
 
 
 def _terms(

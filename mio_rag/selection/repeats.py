@@ -28,7 +28,10 @@ class Repeats:
         self._document = documents(candidates)
 
     def read(self, i: int) -> str:
-        """Which part of a passage's text is read with others: "its second half is read with 'b'"; or ""."""
+        """Which part of a passage's text is read with others; or "".
+
+        "its second half is read with 'b'"; of a passage that is left out, "is already read with 'b'".
+        """
         candidates, spans = self._candidates, self._candidates.spans
         if spans is None or self._document[i] < 0:
             return ""
@@ -47,7 +50,8 @@ class Repeats:
             return ""
         most, *others = sorted(common, key=lambda name: -common[name])
         more = "" if not others else f" and {others[0] if len(others) == 1 else f'{len(others)} others'}"
-        return f"{_part(held[said])} is read with {most}{more}"
+        verb = "is read" if i in self._chosen else "is already read"
+        return f"{_part(held[said])} {verb} with {most}{more}"
 
     def newer(self, i: int) -> str:
         """Which passage of the pool is the newest version of one that is outdated."""

@@ -172,12 +172,17 @@ class Selection:
         Raises
         ------
         InputError
-            If there is no selection, or the candidates have no embeddings.
+            If there is no selection, the candidates have no embeddings, or they are sentences.
         """
         from mio_rag.selection.attack import attack
 
         if self.problem is None or self.result.x is None:
             raise InputError("there is no selection to attack")
+        if self.retrieved is not None:
+            raise InputError(
+                "a selection of sentences has no worst case, since their probabilities are those of passages "
+                "as embedded: attack a selection with units='passages'"
+            )
         return attack(self.problem(uncertainty), self.result.x, restarts=restarts, random=random, seed=seed)
 
     @property

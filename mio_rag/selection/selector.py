@@ -122,13 +122,24 @@ class Selector(Settings):
         return concluded(self.choose(candidates, budget_tokens, counter))
 
     def choose(
-        self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
+        self,
+        candidates: Candidates,
+        budget_tokens: int,
+        counter: TokenCounter | None = None,
+        *,
+        known: Formulation | None = None,
     ) -> Choice:
         """What `select` decides, without its reasons: those take longer than many a program.
 
         Parameters, and what is raised, are those of `select`.
+
+        Parameters
+        ----------
+        known : Formulation, optional
+            `Choice.formulation` of the same selector, candidates and counter at another budget: what does not
+            depend on the budget is not built again.
         """
-        steps = self._choices(candidates, budget_tokens, counter)
+        steps = self._choices(candidates, budget_tokens, counter, known)
         program = next(steps)
         run, spent = path_solver(self.solver, self.options), 0.0
         while True:
@@ -192,13 +203,18 @@ class Selector(Settings):
         return concluded((yield from self._choices(candidates, budget_tokens, counter)))
 
     def _choices(
-        self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None
+        self,
+        candidates: Candidates,
+        budget_tokens: int,
+        counter: TokenCounter | None,
+        known: Formulation | None = None,
     ) -> Generator[SelectionProgram, SolveResult, Choice]:
         if len(candidates) == 0:
             raise InputError("there are no candidates to select from: retrieve a pool first")
         if problem := count_problem("budget_tokens", budget_tokens):
             raise InputError(problem)
-        budget, formulation = int(budget_tokens), Formulation(self, self.valued(candidates), counter)
+        budget = int(budget_tokens)
+        formulation = known.again() if known else Formulation(self, self.valued(candidates), counter)
         candidates, merge, allowed = formulation.candidates, formulation.is_merged, budget
         best: Choice | None = None
         rounds = 0
@@ -220,12 +236,12 @@ class Selector(Settings):
                 allowed = max(summed * budget // used, summed - max(optional, default=summed))
                 continue
             now = Choice(formulation, found, result, chosen, used, budget, allowed, merge)
-            known = best
+            before = best
             if best is None or _is_better(now, best):
                 best = now
             # What is shared is read once: so many tokens more may be read; half as many where that failed.
             allowed = budget + summed - used if best is now else (allowed + best.allowed) // 2
-            settled = known is not None and set(chosen) == set(known.chosen)
+            settled = before is not None and set(chosen) == set(before.chosen)
             known_cost = not merge or program.segments is not None
             if known_cost or settled or rounds >= _MOST_ROUNDS or allowed <= best.allowed:
                 break

@@ -197,6 +197,7 @@ def concluded(choice: Choice) -> Selection:
             candidates,
             choice.allowed,
             penalty=formulation.penalty(choice.budget_tokens),
+            shared=formulation.shared,
         ),
         relevance_source=choice.formulation.source,
         is_merged=choice.is_merged,

@@ -313,6 +313,7 @@ def _asked(body: BaseModel, began: float) -> Asked:
         "max_passages",
         "max_per_source",
         "merge",
+        "units",
     )
     settings = {name: given[name] for name in names if given[name] is not None}
     selector = Selector.preset(given["preset"], **settings)

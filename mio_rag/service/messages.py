@@ -64,6 +64,9 @@ class _Request(BaseModel):
         None, description="largest number of passages from one source; null: no limit"
     )
     merge: bool = Field(True, description="read passages of one document as one text, overlaps once")
+    units: Literal["passages", "sentences"] = Field(
+        "passages", description="what is chosen; sentences: of an index that was built with --sentences"
+    )
 
 
 def request_models(limits: ServiceLimits) -> tuple[type[BaseModel], type[BaseModel]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from benchmarks.repetition.elsewhere import chosen_elsewhere, mixture
 from benchmarks.repetition.study import BUDGETS, figures, figures_found
 from benchmarks.repetition.summary import REFERENCE, summarize, table
 from benchmarks.repetition.windows import in_versions, recut, under_a_notice, words_of
@@ -46,10 +48,10 @@ def test_windows_that_cannot_be_cut_are_refused(words: int, overlap: float) -> N
 def columns(rates: list[float], tokens: list[float]) -> dict[str, dict[str, list[float]]]:
     return {
         str(budget): {
-            "answer": [rate] * 4,
-            "tokens": [token] * 4,
-            "proven": [1.0] * 4,
-            "milliseconds": [1.0] * 4,
+            "answer": [rate] * 24,
+            "tokens": [token] * 24,
+            "proven": [1.0] * 24,
+            "milliseconds": [1.0] * 24,
         }
         for budget, rate, token in zip(BUDGETS, rates, tokens, strict=True)
     }
@@ -67,6 +69,49 @@ def test_tokens_at_equal_answers_lie_on_the_line_between_budgets() -> None:
     assert found["between"]["512"]["ratio"] == pytest.approx((200 + 0.5 * 400) / 400)
     assert found["between"]["1024"]["ratio"] is None
     assert "never" in table({"set": summarize(rows, 0)})
+
+
+def test_a_price_is_chosen_on_other_questions_than_those_that_are_reported() -> None:
+    rates, tokens = [0.2, 0.4, 0.5, 0.6, 0.7, 0.8], [100, 200, 300, 400, 600, 1000]
+    rows = {
+        REFERENCE: columns(rates, tokens),
+        "price 0.1, sentences, merged": columns([0.3] * 6, [10] * 6),  # cheap, and hardly answers
+        "price 0.01, sentences, merged": columns([rate + 0.1 for rate in rates], [t / 2 for t in tokens]),
+        "price 0.01, merged": columns(rates, tokens),  # a single price is no choice
+    }
+    found = chosen_elsewhere(rows, REFERENCE, (256, 512), 0)
+    assert set(found) == {"sentences"}
+    at = found["sentences"]["256"]
+    assert at["prices"] == {"0.01": 20}
+    assert at["answers"]["mean"] == pytest.approx(0.0, abs=1e-9)
+    # .4 lies between .3 for 50 tokens and .5 for 100; .6 is reached by 150 of 400.
+    assert at["tokens"] == found["sentences"]["512"]["tokens"] == {"mean": 0.375, "low": 0.375, "high": 0.375}
+
+
+def test_what_a_price_seems_to_save_by_chance_is_not_reported_as_saved() -> None:
+    """Each price answers other questions by luck: whichever half chooses, the other half pays."""
+    answers = [1.0, 0.0] * 10
+    lucky = {
+        price: {
+            str(b): {"answer": found, "tokens": [float(b)] * 20, "proven": [1.0] * 20, "milliseconds": [1.0]}
+            for b in BUDGETS
+        }
+        for price, found in (("0.1", answers), ("0.2", answers[::-1]))
+    }
+    rows = {REFERENCE: lucky["0.1"], **{f"price {p}, merged": c for p, c in lucky.items()}}
+    found = chosen_elsewhere(rows, REFERENCE, (256,), 0)["passages"]["256"]
+    assert set(found["prices"]) == {"0.1", "0.2"}
+    assert found["answers"]["mean"] < -0.02
+
+
+@pytest.mark.parametrize(
+    ("aim", "weights", "reached"),
+    [(0.25, [0.5, 0, 0], True), (0.6, [0.5, 0.5, 0], True), (0.9, [0, 1, 0], False), (0, [0, 0, 0], True)],
+)
+def test_points_of_a_curve_are_mixed(aim: float, weights: list[float], reached: bool) -> None:
+    found = mixture(np.array([10.0, 30.0, 50.0]), np.array([0.5, 0.7, 0.6]), aim)
+    assert found[0] == pytest.approx(weights)
+    assert found[1] is reached
 
 
 def test_words_are_as_many_as_the_tokens_asked_for() -> None:

@@ -12,6 +12,7 @@ from mio_rag import Selector
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter, passage_tokens
 from mio_rag.errors import InputError
+from mio_rag.formulations import NormBall
 from mio_rag.merging import block_tokens
 from mio_rag.selection.segments import shared_costs
 from mio_rag.types import Passage
@@ -120,6 +121,20 @@ class TestSegments:
         assert found.result.is_optimal
 
 
+class TestAnotherBudget:
+    def test_what_is_known_of_a_pool_serves_another_budget(self):
+        selector = Selector(relevance_model="given", token_price=0.001)  # the price of a passage is adaptive
+        candidates = dataclasses.replace(pool(), tokens=np.array([60, 21, 21, 21, 21, 21]))
+        known = selector.choose(candidates, 30, _COUNTER).formulation
+        for budget in (200, 100, 30):
+            made = selector.choose(candidates, budget, _COUNTER, known=known)
+            fresh = selector.choose(candidates, budget, _COUNTER)
+            assert made.chosen == fresh.chosen
+            assert made.result.objective == pytest.approx(fresh.result.objective, abs=1e-12)
+            assert made.formulation.penalty(budget) == fresh.formulation.penalty(budget)
+            known = made.formulation
+
+
 class TestValue:
     def test_shared_text_can_count_once_in_value(self):
         candidates = pool(2, relevance=[0.9, 0.4])
@@ -181,13 +196,14 @@ class TestReasons:
         found = plain(max_passages=1).select(pool(3), 100, _COUNTER)
         (read,) = found.ids
         assert read == "p0"
-        assert found.decisions[1].reason.endswith("its first half is read with 'p0'")
-        assert "is read with" not in found.decisions[2].reason
+        assert found.decisions[1].reason.endswith("its first half is already read with 'p0'")
+        assert "read with" not in found.decisions[2].reason
 
     def test_a_passage_within_what_is_read(self):
         candidates = pool(3)
         found = plain(must_exclude=("p1",)).select(candidates, 100, _COUNTER)
-        assert found.decisions[1].reason == "excluded (must_exclude); all of it is read with 'p0' and 'p2'"
+        said = "excluded (must_exclude); all of it is already read with 'p0' and 'p2'"
+        assert found.decisions[1].reason == said
 
     def test_without_merging_nothing_is_said(self):
         found = plain(merge=False, max_passages=1).select(pool(3), 100, _COUNTER)
@@ -196,3 +212,31 @@ class TestReasons:
     def test_swaps_are_weighed_by_what_they_really_cost(self):
         found = plain().select(pool(relevance=[0.9, 0.1, 0.1, 0.1, 0.8, 0.1]), 50, _COUNTER)
         assert all(decision.reason for decision in found.decisions)
+
+
+class TestAttacks:
+    def embedded(self, **more):
+        rng = np.random.default_rng(5)
+        vectors = rng.normal(size=(6, 4)).astype(np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        query = np.abs(vectors).mean(axis=0)
+        return pool(
+            relevance=(vectors @ query).astype(np.float64) + 1, embeddings=vectors, query_embedding=query
+        )
+
+    @pytest.mark.parametrize("settings", [{}, {"shared_text_weight": 0.4}, {"redundancy_weight": 0.1}])
+    def test_an_attack_that_moves_nothing_finds_what_the_program_found(self, settings):
+        """Shared tokens and shared text are charged once, there as here."""
+        found = plain(token_price=0.004, **settings).select(self.embedded(), 150, _COUNTER)
+        assert len(found.ids) > 2
+        assert found.program.segments is not None
+        still = found.attack(NormBall(0.0), restarts=0, random=0)
+        for value in (still.nominal, still.certified, still.worst):
+            assert value == pytest.approx(found.result.objective, abs=1e-5)
+
+    def test_an_attack_stays_above_its_certificate(self):
+        found = plain(token_price=0.004).select(self.embedded(), 150, _COUNTER)
+        moved = found.attack(NormBall(0.1), random=20)
+        assert (
+            moved.certified <= moved.worst < moved.nominal == pytest.approx(found.result.objective, abs=1e-5)
+        )

@@ -9,6 +9,7 @@ import pytest
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter, render_context
 from mio_rag.errors import InputError
+from mio_rag.formulations import NormBall
 from mio_rag.merging import APART
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.selection.program import Formulation
@@ -201,6 +202,11 @@ class TestSelect:
         assert "Bread needs flour. It needs salt." in found.texts
         without = replace(SENTENCES, must_exclude=["p0"]).select(given, 80, COUNTER)
         assert without.ids == ("p1",)
+
+    def test_a_selection_of_sentences_has_no_worst_case(self):
+        found = SENTENCES.select(pool([DOCUMENT], [0.8]), 40, COUNTER)
+        with pytest.raises(InputError, match="sentences has no worst case"):
+            found.attack(NormBall(0.1))
 
     def test_reasons_name_sentences(self):
         found = SENTENCES.select(windows(), 24, COUNTER)

@@ -504,3 +504,21 @@ def test_the_command_serves_and_ends_gracefully(demo_index: CorpusIndex, tmp_pat
             assert asked.result().status_code == 200
     assert process.wait(30) in (0, -signal.SIGTERM)
     process.stdout.close()
+
+
+def test_sentences_are_chosen_where_the_index_holds_them(client: TestClient) -> None:
+    text = "The Tiber is 406 kilometres long. Bread is sold on its banks. Rome lies on the Tiber."
+    index = CorpusIndex.build([Passage("tiber", text, "Tiber")], TfidfEmbedder(), "rivers", sentences=True)
+    body = {"question": "How long is the Tiber?", "budget_tokens": 12, "units": "sentences"}
+    with TestClient(create_app(index, make_generator("extractive"))) as rivers:
+        got = rivers.post("/select", json=body).json()
+        assert got["selected_ids"] == ["tiber"]
+        assert [part["id"] for part in got["read"][0]["parts"]] == ["tiber#s1"]
+        assert got["read"][0]["text"] == "The Tiber is 406 kilometres long."
+        both = rivers.post("/select", json={**body, "merge": False})
+        assert both.status_code == 400
+        assert "merge=False" in both.text
+    refused = client.post("/select", json=body)
+    assert refused.status_code == 400
+    assert "--sentences" in refused.text
+    assert client.post("/select", json={**body, "units": "words"}).status_code == 422
