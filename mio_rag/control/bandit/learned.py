@@ -278,6 +278,10 @@ class Learned:
         shares = [weight / total for weight in self.sets.values() if weight > 0] if total else []
         return float(-sum(share * np.log2(share) for share in shares)) + 0.0
 
+    def convergence(self) -> float:
+        """Share of the questions lately on which the most frequent set ran; 1: always the same."""
+        return max(self.sets.values()) / sum(self.sets.values()) if self.sets else 0.0
+
     # --- snapshots ---------------------------------------------------------------------------------------
 
     def dump(self) -> bytes:
