@@ -175,9 +175,10 @@ def _policies(
         told[name] = _summed(lived, drawn, oracle, rival)
         if name == OURS:
             ours = _late(lived, drawn, len(cells))
-    say("policy linucb, told the gold")
+    say(f"policy {OURS}, told the gold")
+    in_recall = replace(POLICIES[OURS], token_price=PRICE)
     told[f"{OURS}, told the gold"] = _summed(
-        [live(cells, o, POLICIES[OURS], seed=s, gold=True) for s, o in enumerate(drawn)],
+        [live(cells, o, in_recall, seed=s, gold=True) for s, o in enumerate(drawn)],
         drawn, oracle, rival,
     )  # fmt: skip
     for name, action in fixed.items():
