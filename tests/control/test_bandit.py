@@ -233,6 +233,7 @@ def test_a_strategy_is_added_to_a_log_and_the_others_keep_what_they_know(tmp_pat
     choices = lived(again, 60, GOOD_BAD | {"multi-query": 0.3}, start=60)
     assert sum("multi-query" in c.strategies for c in choices[-20:]) > 15
     # Who had it open goes on without the new one, with propensities that say so, and still hears of it.
+    bandit.close()  # it is opened again when it is needed
     late = lived(bandit, 5, GOOD_BAD, start=200)
     assert all("multi-query" not in c.strategies for c in late)
     found, _, _ = mixtures(bandit)
@@ -245,6 +246,10 @@ def test_a_strategy_is_added_to_a_log_and_the_others_keep_what_they_know(tmp_pat
     assert afresh.learned.dump() == again.learned.dump()
     with pytest.raises(InputError, match="another bandit"):
         strategist(path)
+    small = strategist(tmp_path / "t.sqlite", possible=("raw", "hyde"))
+    assert small.add_strategy("grounded")
+    assert small.possible == ("raw", "hyde", "grounded")
+    assert any("grounded" in c.strategies for c in lived(small, 5, GOOD_BAD))
 
 
 def test_settings_are_checked_and_come_from_plain_data() -> None:
