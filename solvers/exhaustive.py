@@ -43,7 +43,7 @@ def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
         x = x[ok]
         seen += codes.size
         if x.shape[0]:
-            value = x @ program.linear - 0.5 * np.einsum("ki,ij,kj->k", x, program.pairwise, x, optimize=True)
+            value = x @ program.linear - 0.5 * ((x @ program.pairwise) * x).sum(axis=1)
             if paid is not None and shared is not None:
                 value = value - paid[ok] @ shared.prices
             k = int(np.argmax(value))

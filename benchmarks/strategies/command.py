@@ -146,12 +146,19 @@ def _text(told: dict[str, Any]) -> str:
             f"{each['late_tokens']:7.1f} {each['late_utility']['mean']:7.4f}"
         )
     orders = told["orders"]
-    lines += [f"goal, {name}: {each}" for name, each in told["goals"].items()]
+    lines += ["", f"regret of linucb less that of ..., on the same {orders} orders, with 95 % intervals"]
+    lines += [
+        f"{name:55} {each['mean']:+8.2f}  [{each['low']:+.2f}, {each['high']:+.2f}]"
+        for name, each in told["goals"]["difference_of_regret"].items()
+    ]
+    lines += ["", *_equal(told["equal_cost"]), ""]
+    lines += [f"goal, {name}: {each}" for name, each in told["goals"].items() if name not in _TABLES]
     lines.append(f"worth more than ... on so many questions: {told['beaten']}")
     lines += [
         f"pools of {pool}: {name}: {each}"
         for pool, other in told.get("other_pools", {}).items()
         for name, each in {**other["goals"], "beaten": other["beaten"]}.items()
+        if name not in _TABLES
     ]
     if "live" in told:
         lines.append(f"live: { {k: v for k, v in told['live'].items() if k != 'rows'} }")
@@ -161,6 +168,29 @@ def _text(told: dict[str, Any]) -> str:
         lines.append(f"  {name}: {each['mean']:.4f}, width {each['width']:.4f}, covers {each['covered']:.0%}")
     lines += [f"{name}: {told[name]}" for name in ("change", "prior", "choosing_ms")]
     return "\n".join([*lines, "", *told["insights"]])
+
+
+_TABLES = ("difference_of_regret",)
+
+
+def _equal(told: dict[str, Any]) -> list[str]:
+    """What anybody could have reached at the tokens that the default spends."""
+    sets = " and ".join(f"{share:.0%} {name}" for name, share in told["fixed_sets"].items())
+    beyond, spent = told["beyond_fixed"], told["tokens"]
+    lines = [
+        f"at equal cost, {spent:.1f} tokens a question: recall, and beyond the best fixed sets in hindsight",
+        f"{'fixed: ' + sets:55} {told['fixed_mixture']:.4f}",
+        f"{'linucb':55} {told['recall']:.4f}  {beyond['mean']:+.4f}  [{beyond['low']:+.4f}, "
+        f"{beyond['high']:+.4f}]",
+    ]
+    for name, each in sorted(told["question_alone"].items(), key=lambda item: -item[1]["recall"]):
+        beyond = each["beyond_fixed"]
+        lines.append(
+            f"{'told the gold of other questions: ' + name:55} {each['recall']:.4f}  {beyond['mean']:+.4f}  "
+            f"[{beyond['low']:+.4f}, {beyond['high']:+.4f}]"
+        )
+    told_all = f"{'oracle: told the gold of this question':55} {told['oracle']:.4f}"
+    return [*lines, f"{told_all}  {told['oracle_margin']:+.4f}"]
 
 
 def _say(text: str) -> None:

@@ -43,6 +43,7 @@ _PACER = {
 _BANDIT = {
     "questions": "Questions that the bandit has learned from.",
     "entropy_bits": "Entropy of the sets chosen lately; 0: always the same.",
+    "convergence": "Share of the questions lately on which the most frequent set ran.",
     "regret": "Expected regret so far, in passages that are certainly needed.",
     "changes": "Changes of the questions that were found.",
 }

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.strategies.bound import oracle_at, predictable
 from benchmarks.strategies.command import _text
 from benchmarks.strategies.picture import draw
 from benchmarks.strategies.simulate import OTHERS, POLICIES, PRICE, live, order_of, reported, told_of
@@ -74,9 +75,16 @@ def test_the_report_holds_what_is_known(cells: list[dict[str, Any]], tmp_path: P
     assert behind["linucb"] == pytest.approx(regret["linucb"])  # here one set is the best of every question
     assert told["beaten"]["raw"]["questions"] == 12
     assert told["beaten"]["hyde"]["questions"] == 0
-    goal = told["goals"]["regret"]
-    assert goal["share_of_uniform"] == pytest.approx(regret["linucb"] / regret["uniform"])
-    assert "fixed: hyde" in goal["not_above"]
+    goals = told["goals"]
+    assert goals["regret_share_of_uniform"]["share"] == pytest.approx(regret["linucb"] / regret["uniform"])
+    rivals = goals["below_every_rival"]
+    assert "fixed: raw" in rivals["less_regret_than"]
+    assert not rivals["reached_for_fixed_sets_too"]  # HyDE alone, without the question, costs as much
+    equal = told["equal_cost"]
+    assert equal["fixed_mixture"] == pytest.approx(0.4 + 0.5 * min(1.0, equal["tokens"] / 100))
+    assert equal["oracle"] == pytest.approx(equal["fixed_mixture"])  # all questions are alike
+    for learner in equal["question_alone"].values():
+        assert learner["recall"] <= equal["oracle"] + 1e-9
     draw(told, tmp_path / "p.png")
     assert (tmp_path / "p.png").stat().st_size > 10_000
     assert "off-policy: truth" in _text(told)
@@ -87,11 +95,29 @@ def test_the_report_holds_what_is_known(cells: list[dict[str, Any]], tmp_path: P
     assert BASE not in OTHERS
 
 
+def test_who_knows_all_outcomes_pays_where_a_token_brings_most() -> None:
+    quality, cost = np.array([[0.0, 1.0], [0.2, 0.7]]), np.array([[0.0, 10.0], [0.0, 5.0]])
+    # One question gains 1 for 10 tokens, the other .5 for 5: two questions share what is spent.
+    assert oracle_at(quality, cost, 0.0) == pytest.approx(0.1)
+    assert oracle_at(quality, cost, 2.5) == pytest.approx(0.1 + 0.25)
+    assert oracle_at(quality, cost, 5.0) == pytest.approx(0.1 + 0.5)
+    assert oracle_at(quality, cost, 100.0) == pytest.approx(0.85)
+
+
+def test_learners_are_not_tried_on_what_they_learned_from(cells: list[dict[str, Any]]) -> None:
+    # Outcomes that have nothing to do with the question: a nearest neighbour would know its own.
+    rng = np.random.default_rng(0)
+    lines = [line(number) for number in range(60)]
+    recall = np.column_stack([np.full(60, 0.5), rng.random(60) < 0.5]).astype(float)
+    tokens = np.tile([0.0, 0.0], (60, 1))
+    found = predictable(lines, recall, tokens, 0.0, recall[:, 0])
+    assert max(each["recall"] for each in found.values()) < 0.7
+    assert all(each["beyond_fixed"]["low"] <= 0 for each in found.values())
+
+
 def test_nothing_is_reported_on_what_settings_were_chosen_by(cells: list[dict[str, Any]]) -> None:
-    early = [{**line, "place": 3} for line in cells]
-    late = [{**line, "place": 20} for line in cells]
-    assert 0 < len(reported(early)) < len(early)
-    assert reported(late) == late
+    placed = [{**line, "place": 3 * number} for number, line in enumerate(cells)]
+    assert [line["place"] for line in reported(placed)] == [21, 24, 27, 30, 33]
 
 
 def test_what_a_bandit_hears_of_the_table(cells: list[dict[str, Any]]) -> None:

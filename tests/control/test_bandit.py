@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import qmc
 
+from mio_rag.control.bandit.chooser import Choice
 from mio_rag.control.bandit.learned import Learned
 from mio_rag.control.bandit.lifecycle import add_strategy
 from mio_rag.control.bandit.policy import drawn_by, mixture
@@ -182,14 +183,34 @@ def test_a_change_raises_exploration_and_is_survived(tmp_path: Path) -> None:
     bandit = strategist(tmp_path / "s.sqlite", change_threshold=8.0)
     lived(bandit, 150, GOOD_BAD)
     assert bandit.learned.changes == 0
-    calm = mixtures(bandit)[0].share
+    calm = mixtures(bandit)[0].each.sum()
     turned = {"hyde": 0.0, "query2doc": 0.3, "grounded": 0.1}
     lived(bandit, 12, turned, start=150)
     assert bandit.learned.changes >= 1
-    assert mixtures(bandit, 998)[0].share > calm
+    assert mixtures(bandit, 998)[0].each.sum() > calm
     late = lived(bandit, 150, turned, start=162)[-50:]
     assert sum("query2doc" in c.strategies for c in late) > 40
     assert sum("hyde" in c.strategies for c in late) < 25
+
+
+def test_questions_of_another_kind_are_noticed_where_no_strategy_runs(tmp_path: Path) -> None:
+    bandit = strategist(tmp_path / "s.sqlite", explore=0.0, explore_least=0.0, alpha=0.0)
+    useless, rng = dict.fromkeys(GOOD_BAD, 0.0), np.random.default_rng(5)
+
+    def lives(numbers: range, level: float, own: dict[str, float]) -> list[Choice]:
+        choices = [asked(bandit, number) for number in numbers]
+        for choice in choices:
+            bandit.record(choice, outcome(choice, own) | {"base": level + 0.2 * rng.standard_normal()})
+        return choices
+
+    for start in range(0, 300, 20):
+        lives(range(start, start + 20), 0.8, useless)
+    assert bandit.learned.changes == 0
+    assert all(c.strategies == ("raw",) for c in lives(range(300, 310), 0.8, useless))
+    for start in range(310, 350, 5):
+        lives(range(start, start + 5), 1.3, GOOD_BAD)
+    assert bandit.learned.changes == 1
+    assert all("hyde" in c.strategies for c in lives(range(350, 360), 1.3, GOOD_BAD))
 
 
 def test_a_strategy_is_added_to_a_log_and_the_others_keep_what_they_know(tmp_path: Path) -> None:
@@ -212,6 +233,7 @@ def test_a_strategy_is_added_to_a_log_and_the_others_keep_what_they_know(tmp_pat
     choices = lived(again, 60, GOOD_BAD | {"multi-query": 0.3}, start=60)
     assert sum("multi-query" in c.strategies for c in choices[-20:]) > 15
     # Who had it open goes on without the new one, with propensities that say so, and still hears of it.
+    bandit.close()  # it is opened again when it is needed
     late = lived(bandit, 5, GOOD_BAD, start=200)
     assert all("multi-query" not in c.strategies for c in late)
     found, _, _ = mixtures(bandit)
@@ -224,6 +246,10 @@ def test_a_strategy_is_added_to_a_log_and_the_others_keep_what_they_know(tmp_pat
     assert afresh.learned.dump() == again.learned.dump()
     with pytest.raises(InputError, match="another bandit"):
         strategist(path)
+    small = strategist(tmp_path / "t.sqlite", possible=("raw", "hyde"))
+    assert small.add_strategy("grounded")
+    assert small.possible == ("raw", "hyde", "grounded")
+    assert any("grounded" in c.strategies for c in lived(small, 5, GOOD_BAD))
 
 
 def test_settings_are_checked_and_come_from_plain_data() -> None:

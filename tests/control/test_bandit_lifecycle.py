@@ -11,6 +11,7 @@ from mio_rag.control.bandit.insights import stats_of
 from mio_rag.control.bandit.learned import Learned
 from mio_rag.control.bandit.lifecycle import export, prune, rebuild, recalibrate, replay, start_from
 from mio_rag.control.bandit.off_policy import off_policy
+from mio_rag.control.bandit.plot import plot_log
 from mio_rag.control.bandit.settings import BanditSettings
 from mio_rag.control.bandit.strategist import folded
 from mio_rag.errors import DataError, InputError
@@ -167,10 +168,24 @@ def test_insights_are_sentences_with_numbers(tmp_path: Path) -> None:
     assert 0.35 < told["strategies"]["hyde"]["selection_rate"] < 0.65
     assert told["strategies"]["hyde"]["contribution"] == pytest.approx(0.2, abs=0.01)
     assert told["entropy_bits"] > 2
+    assert 1 / 8 <= told["convergence"] < 0.5  # eight sets at random
     said = told["insights"][0]
     assert said.startswith("who questions: hyde is worth its cost, +0.15")
     assert "n = " in said
     assert any("query2doc is not worth its cost, -0.0" in text for text in told["insights"])
+
+
+def test_a_log_is_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    bandit = strategist(path)
+    with pytest.raises(InputError, match="nothing to draw"):
+        plot_log(path, tmp_path / "p.png")
+    lived(bandit, 30, TRUTH)
+    plot_log(path, tmp_path / "p.svg")
+    drawn = (tmp_path / "p.svg").read_text()
+    assert drawn.count("<path") > 20
+    with pytest.raises(InputError, match="must end with"):
+        plot_log(path, tmp_path / "p.txt")
 
 
 def test_two_hundred_kills_lose_and_repeat_nothing(tmp_path: Path) -> None:

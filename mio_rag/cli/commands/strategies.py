@@ -26,13 +26,22 @@ State = Annotated[Path, typer.Argument(help="SQLite file that --strategy-state w
 
 
 @strategies_app.command()
-def stats(state: State, json_output: Json = False) -> None:
+def stats(
+    state: State,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Also draw the log into this .png, .svg or .pdf file.")
+    ] = None,
+    json_output: Json = False,
+) -> None:
     """Show how often each strategy ran, what it brought, and what was learned."""
     from mio_rag.cli.show.strategies import print_stats
     from mio_rag.control.bandit.insights import stats_of
+    from mio_rag.control.bandit.plot import plot_log
 
     output = open_output(json_output)
     found = stats_of(state)
+    if plot is not None:
+        plot_log(state, plot)
     if json_output:
         output.json(found)
     else:

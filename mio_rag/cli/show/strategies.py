@@ -64,8 +64,9 @@ def print_stats(console: Terminal, found: Mapping[str, Any]) -> None:
         )
     console.print(table)
     console.print(
-        f"{found['questions']} questions; entropy of the choices {found['entropy_bits']:.2f} bits; expected "
-        f"regret {found['regret']:.3f}; {found['changes']} changes found",
+        f"{found['questions']} questions; lately the same set on {found['convergence']:.0%}, entropy of the "
+        f"choices {found['entropy_bits']:.2f} bits; expected regret {found['regret']:.3f}; "
+        f"{found['changes']} changes found",
         soft_wrap=True,
     )
     for kind, names in found["probation"].items():

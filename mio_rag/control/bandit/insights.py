@@ -65,6 +65,7 @@ def stats(learned: Learned) -> dict[str, Any]:
         "events": learned.seq,
         "strategies": each,
         "entropy_bits": learned.entropy(),
+        "convergence": learned.convergence(),
         "regret": learned.regret,
         "regret_a_question": mean_regret,
         "changes": learned.changes,

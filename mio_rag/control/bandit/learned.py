@@ -28,6 +28,7 @@ FloatArray = NDArray[np.float64]
 
 _REMEMBERED = 500  # past questions among which similar ones are looked for
 _ADDED = 1e-3  # what counts as having contributed
+_SETTLED = 20  # questions before anything is said of how what is found deviates from the usual
 _HALF = 0.99  # what a question leaves of the weight of those before it, in the entropy of choices
 _NUMBERS = ("ran", "explored", "added", "own", "reward", "tokens", "seconds", "rated", "credit")
 
@@ -68,6 +69,8 @@ class Learned:
         self.sets: dict[str, float] = {}
         self.regret = 0.0
         self.watch = PageHinkley(settings.change_tolerance, settings.change_threshold)
+        self.watch_base = PageHinkley(settings.change_tolerance, settings.change_threshold)
+        self.level = [0.0, 0.0, 0.0]
         self.places: FloatArray = np.zeros((_REMEMBERED, 0))
         self.past: FloatArray = np.full((_REMEMBERED, SLOTS), np.nan)
         self.remembered = 0
@@ -144,8 +147,16 @@ class Learned:
         self._count(data)
         self._remember(x, own)
         self.questions += 1
-        if errors and self.watch.change(float(np.mean(errors))):
+        changed = bool(errors) and self.watch.change(float(np.mean(errors)))
+        if self._base_changed(float(data["base"])) or changed:
             self._changed()
+
+    def _base_changed(self, value: float) -> bool:
+        """Whether questions are of another kind, by what those that always run find: this is seen of each."""
+        count, mean, squares = self.level
+        deviation = float(np.sqrt(squares / (count - 1))) if count >= _SETTLED else 0.0
+        _welford(self.level, value)
+        return deviation > 0 and self.watch_base.change((value - mean) / deviation)
 
     def _count(self, data: dict[str, Any]) -> None:
         for name in data["strategies"]:
@@ -174,12 +185,14 @@ class Learned:
         self.remembered += 1
 
     def _changed(self) -> None:
-        """What is learned held for other questions: keep some of it, and explore as at the start."""
+        """What is learned held for other questions: keep some of it, and start again."""
         self.changes += 1
         self.since = self.questions
         for model in self.models.values():
             model.forget(self.settings.forget)
         self.watch.restart()
+        self.watch_base.restart()
+        self.level = [0.0, 0.0, 0.0]
 
     def _feedback(self, event: Event, about: Event) -> None:
         """Credit goes to who found what was read, in shares; not to all alike."""
@@ -265,6 +278,10 @@ class Learned:
         shares = [weight / total for weight in self.sets.values() if weight > 0] if total else []
         return float(-sum(share * np.log2(share) for share in shares)) + 0.0
 
+    def convergence(self) -> float:
+        """Share of the questions lately on which the most frequent set ran; 1: always the same."""
+        return max(self.sets.values()) / sum(self.sets.values()) if self.sets else 0.0
+
     # --- snapshots ---------------------------------------------------------------------------------------
 
     def dump(self) -> bytes:
@@ -272,8 +289,9 @@ class Learned:
         arrays = {"places": self.places, "past": self.past}
         for name, model in self.models.items():
             arrays |= {f"model/{name}/{key}": value for key, value in model.arrays().items()}
-        plain = {name: getattr(self, name) for name in _PLAIN} | {"watch": self.watch.to_list()}
-        plain |= {"settings": asdict(self.settings), "passages": self.passages.to_dict()}
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        plain |= {"watch": self.watch.to_list(), "watch_base": self.watch_base.to_list()}
+        plain |= {"form": _FORM, "settings": asdict(self.settings), "passages": self.passages.to_dict()}
         arrays["plain"] = np.frombuffer(json.dumps(plain, sort_keys=True).encode(), dtype=np.uint8)
         file = io.BytesIO()
         for name in sorted(arrays):
@@ -283,7 +301,7 @@ class Learned:
         return file.getvalue()
 
     def load(self, kept: bytes) -> bool:
-        """Become what `dump` wrote; False, and nothing is done, where that was under other settings.
+        """Become what `dump` wrote; False, and nothing is done, where other settings or releases wrote it.
 
         Raises
         ------
@@ -296,11 +314,14 @@ class Learned:
                 name = file.read(int.from_bytes(size, "little")).decode()
                 arrays[name] = np.load(file, allow_pickle=False)
             plain = json.loads(arrays["plain"].tobytes())
-            if plain["settings"] != json.loads(json.dumps(asdict(self.settings))):
+            if plain.get("form") != _FORM or plain["settings"] != json.loads(
+                json.dumps(asdict(self.settings))
+            ):
                 return False
             for name in _PLAIN:
                 setattr(self, name, plain[name])
             self.watch.set_list(plain["watch"])
+            self.watch_base.set_list(plain["watch_base"])
             self.passages = PassageMemory(**plain["passages"])
             self.places, self.past = arrays["places"], arrays["past"]
             self.models = {
@@ -317,9 +338,10 @@ class Learned:
         return True
 
 
+_FORM = 2  # of snapshots: those of another form are folded again
 _PLAIN = (
     "strategies", "seq", "questions", "since", "changes", "overlaps", "regions", "forced", "tallies", "sets",
-    "regret", "remembered",
+    "regret", "remembered", "level",
 )  # fmt: skip
 
 

@@ -17,10 +17,9 @@ from mio_rag.control.bandit.programme import every_set, worths
 from mio_rag.control.bandit.ridge import Ridge
 from mio_rag.control.bandit.settings import BanditSettings
 from mio_rag.control.bandit.store import Event, EventLog, Events
-from mio_rag.control.bandit.strategist import folded, known_settings
-from mio_rag.control.steps.strategies import STRATEGIES
+from mio_rag.control.bandit.strategist import admit, folded, known_settings
 from mio_rag.control.weights import Weights, read_weights, write_weights
-from mio_rag.errors import InputError, choose
+from mio_rag.errors import InputError
 
 __all__ = [
     "Recalibration",
@@ -263,27 +262,8 @@ def prune(path: Path, strategy: str, kind: str, on: bool = True, now: float | No
 
 
 def add_strategy(path: Path, strategy: str, now: float | None = None) -> bool:
-    """Let a log choose among one strategy more; False where it does already.
-
-    What was learned of the others stays. Nothing is known of the new one: it is tried where nothing else is
-    sure, and when exploring. Processes that have the file open go on with the strategies that they know.
-
-    Raises
-    ------
-    InputError
-        For a strategy that there is none of, or that always runs there.
-    """
-    log, learned = _opened(path)
-    if strategy not in STRATEGIES:
-        raise InputError(f"strategy '{strategy}' is unknown: {choose(strategy, STRATEGIES)}")
-    if strategy in learned.settings.base:
-        raise InputError(f"'{strategy}' always runs there: it is not chosen")
-    with log.transaction() as events:
-        known = events.declared("strategies").split("+")  # another process may have added some
-        if strategy in known:
-            return False
-        events.declare("strategies", "+".join([*known, strategy]))
-        return events.append("strategy", strategy, time.time() if now is None else now, {})
+    """Let a log choose among one strategy more; parameters and errors as `Strategist.add_strategy`."""
+    return admit(EventLog(path), strategy, time.time() if now is None else now)
 
 
 def export(path: Path, out: Path) -> int:

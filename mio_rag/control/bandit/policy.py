@@ -111,9 +111,11 @@ def mixture(
     cost, overlap = learned.costs(), learned.overlap(means)
     may = np.array([runnable is None or name in runnable for name in names], dtype=bool)
     everyone = tuple(int(can) for can in may)
-    after = learned.questions - settings.cold_start
+    begun = learned.questions - learned.since
+    after = begun - settings.cold_start
     if k and after < 0:
-        why = f"question {learned.questions + 1} of {settings.cold_start} at the start"
+        why = f"question {begun + 1} of {settings.cold_start} at the start"
+        why += " after a change" if learned.changes else ""
         chances = settings.cold_share * may
         drawn = 0.0 if settings.cold_share == 1.0 else 1.0
         return Mixture("cold", drawn, chances, {everyone: 1.0}, Program(means, overlap, cost), why)
@@ -126,9 +128,7 @@ def mixture(
     # Largest width: that of a context of which nothing is known.
     widest = np.array([learned.models[name].widest(x) for name in names])
     confidence = float(1 - np.mean(widths / np.maximum(widest, _SURE))) if k else 1.0
-    share = settings.share_exploring(
-        max(0, learned.questions - max(learned.since, settings.cold_start)), confidence
-    )
+    share = settings.share_exploring(after, confidence)
     greedy, why = _greedy(learned, program, may & ~pruned, x, identity)
     explored = np.where(pruned, settings.retrial, 0.5)
     if settings.policy == "uniform":

@@ -58,8 +58,12 @@ def chosen_set(program: Program, allowed: Sequence[bool]) -> tuple[IntArray, str
         return np.zeros(0, dtype=np.int8), "there is nothing to choose"
     pairwise = program.overlap.copy()
     np.fill_diagonal(pairwise, 0.0)
-    fixed = np.where(np.asarray(allowed, dtype=bool), -1, 0).astype(np.int8)
-    problem = SelectionProgram(program.value - program.cost, pairwise, np.zeros(k), 0.0, fixed=fixed)
+    may, net = np.asarray(allowed, dtype=bool), program.value - program.cost
+    if not (net[may] > 0).any() and not (pairwise < 0).any():
+        # No term of any set is above 0: what is usual where little pays needs no solver.
+        return np.zeros(k, dtype=np.int8), "proven optimal: none is expected to be worth its cost"
+    fixed = np.where(may, -1, 0).astype(np.int8)
+    problem = SelectionProgram(net, pairwise, np.zeros(k), 0.0, fixed=fixed)
     result = solve(problem, "auto", SolveOptions())
     assert result.x is not None
     return np.asarray(result.x, dtype=np.int8), result.certificate()

@@ -53,7 +53,7 @@ class BanditSettings:
     second_price : float
         Likewise, of a second, >= 0: then what is learned depends on the machine. [.2 a second, at most .2]
     cold_start : int
-        First questions, which learn about all strategies alike. [100]
+        First questions, also after a change, which learn about all strategies alike. [100]
     cold_share : float
         Probability with which each strategy runs on these, in (0, 1]. [1: all run]
     explore, explore_decay, explore_least : float
@@ -72,7 +72,8 @@ class BanditSettings:
     retrial : float
         Probability with which a pruned strategy runs when exploring, in (0, 1). [0, pruned for good]
     change_tolerance, change_threshold : float
-        Of the Page-Hinkley test on the reward, in its standard deviations. [none]
+        Of the Page-Hinkley tests on the rewards and on the value of what always runs, in standard
+        deviations. [none]
     forget : float
         What is kept of what was learned when a change is found, in [0, 1]. [1]
     window_days : float
@@ -100,17 +101,17 @@ class BanditSettings:
     margin: float = 0.1
     base: tuple[str, ...] = ("raw",)
     dimensions: int = 64
-    alpha: float = 0.3
-    ridge: float = 1.0
-    ridge_embedding: float = 30.0
+    alpha: float = 0.1
+    ridge: float = 0.3
+    ridge_embedding: float = 100.0
     refresh: int = 1000
     token_price: float = 1e-4
     second_price: float = 0.0
-    cold_start: int = 40
+    cold_start: int = 20
     cold_share: float = 0.5
-    explore: float = 0.2
+    explore: float = 0.05
     explore_decay: float = 0.99
-    explore_least: float = 0.02
+    explore_least: float = 0.005
     unsure: float = 0.5
     all_every: int = 0
     feedback: float = 0.3
@@ -162,7 +163,7 @@ class BanditSettings:
         Parameters
         ----------
         questions : int
-            Since the cold start, or since the last change.
+            Since the cold start, that of the last change where there was one.
         confidence : float
             In [0, 1].
         """

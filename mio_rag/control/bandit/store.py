@@ -194,11 +194,12 @@ class EventLog:
             for statement in _MIGRATIONS[step]:
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {_SCHEMA}")
+        again = bool(self.about)
         self.about = dict(connection.execute("SELECT name, value FROM about").fetchall())
         other = [
             f"{name} {self.about.get(name, 'missing')} there, {value} here"
             for name, value in (self._wanted or {}).items()
-            if not _same(name, self.about.get(name), value)
+            if not _same(name, self.about.get(name), value, again)
         ]
         if other:
             raise InputError(
@@ -289,10 +290,15 @@ def _event(row: tuple[Any, ...]) -> Event:
     return Event(int(seq), kind, identity, float(at), x or b"", json.loads(data))
 
 
-def _same(name: str, there: str | None, here: str) -> bool:
-    """Whether two files mean the same by this; the order of strategies is that in which they were added."""
+def _same(name: str, there: str | None, here: str, again: bool) -> bool:
+    """Whether two files mean the same by this.
+
+    The order of strategies is that in which they were added. Who opens a file again goes on where there are
+    more by now.
+    """
     if name == "strategies" and there is not None:
-        return sorted(there.split("+")) == sorted(here.split("+"))
+        known, wanted = set(there.split("+")), set(here.split("+"))
+        return wanted <= known if again else wanted == known
     return there == here
 
 

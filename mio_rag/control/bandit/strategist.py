@@ -28,13 +28,14 @@ from mio_rag.control.bandit.programme import every_set, worths
 from mio_rag.control.bandit.settings import BanditSettings, StrategyOptions
 from mio_rag.control.bandit.store import EventLog, Events
 from mio_rag.control.steps.grounding import names_of
-from mio_rag.errors import InputError
+from mio_rag.control.steps.strategies import STRATEGIES
+from mio_rag.errors import InputError, choose
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
 
-__all__ = ["Strategist", "folded", "known_settings", "open_strategist"]
+__all__ = ["Strategist", "admit", "folded", "known_settings", "open_strategist"]
 
 _SNAPSHOT_EVERY = 1000
 _MOST_WAITING = 10_000
@@ -220,6 +221,23 @@ class Strategist:
         self.refresh()
         return new
 
+    def add_strategy(self, strategy: str) -> bool:
+        """Choose among one strategy more; False where it is so already.
+
+        What was learned of the others stays. Nothing is known of the new one: it is tried where nothing else
+        is sure, and when exploring. Other processes that have the file open go on with what they know.
+
+        Raises
+        ------
+        InputError
+            For a strategy that there is none of, or that always runs here.
+        """
+        new = admit(self.log, strategy, self._now())
+        with self._lock:
+            self.refresh()
+            self._others = tuple(dict.fromkeys((*self._others, strategy)))
+        return new
+
     def refresh(self) -> None:
         """Take in what others have added."""
         with self._lock, self.log.reading() as events:
@@ -248,6 +266,20 @@ def rate(log: EventLog, identity: str, value: int, now: float) -> bool:
                 f"question '{identity}' is not in the log: give the id that select, ask or serve showed"
             )
         return events.append("feedback", identity, now, {"value": value})
+
+
+def admit(log: EventLog, strategy: str, now: float) -> bool:
+    """Let a log choose among one strategy more; as `Strategist.add_strategy`."""
+    if strategy not in STRATEGIES:
+        raise InputError(f"strategy '{strategy}' is unknown: {choose(strategy, STRATEGIES)}")
+    if strategy in log.about["base"].split("+"):
+        raise InputError(f"'{strategy}' always runs there: it is not chosen")
+    with log.transaction() as events:
+        known = events.declared("strategies").split("+")  # another process may have added some
+        if strategy in known:
+            return False
+        events.declare("strategies", "+".join([*known, strategy]))
+        return events.append("strategy", strategy, now, {})
 
 
 def folded(learned: Learned, events: Events, *, afresh: bool = False) -> Learned:

@@ -51,6 +51,7 @@ def test_a_bandit_learns_from_the_command_line(folder: Path, tmp_path: Path) -> 
     here("strategies", "export", state, "--out", tmp_path / "p.safetensors")
     assert (tmp_path / "p.safetensors").is_file()
     assert "selection_rate" in json.dumps(told)
+    assert only_object(here("strategies", "add", state, "grounded", "--json"))["new"] is False
     assert "entropy" in here("strategies", "stats", state).stdout
 
 
