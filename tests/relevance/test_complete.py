@@ -88,7 +88,9 @@ def test_a_few_questions_move_what_ships_and_many_settle_it() -> None:
     assert off == sorted(off, reverse=True)
     assert off[1] < off[0] / 3
     assert off[3] < 0.02
-    assert adapt(before, seen[:60], done[:60], firm=1e9, loose=1e9).weights == pytest.approx(before.weights, abs=1e-6)
+    assert adapt(before, seen[:60], done[:60], firm=1e9, loose=1e9).weights == pytest.approx(
+        before.weights, abs=1e-6
+    )
     sure = adapt(before, seen[:60], np.ones(60))  # all came out alike
     assert sure.of(seen).mean() > before.of(seen).mean()
     with pytest.raises(InputError, match="too few to move"):
