@@ -104,7 +104,7 @@ def _complete(given: argparse.Namespace, names: list[str]) -> int:
     own = curve_of(rows, unseen, given.seed)
     asked = counts | {one.name: len(one.complete) for one in unseen}
     _report(given, "complete", {"questions": asked, "results": found, "own questions": own})
-    draw_reliability(found, given.out / "composed-complete.png")
+    draw_reliability(found, own, given.out / "composed-complete.png")
     for kind, one in found.items():
         off = ", ".join(f"{name} {told['calibration_error']:.3f}" for name, told in one["sets"].items())
         print(
