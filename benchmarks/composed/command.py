@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.composed.complete import Rows, fitted, left_out, rows_of, studied
 from benchmarks.composed.load import load
+from benchmarks.composed.own import SIZES, curve_of
 from benchmarks.composed.picture import draw_contenders, draw_reliability
 from benchmarks.composed.study import CONTENDERS, Source, knobs_of, trained
 from benchmarks.composed.study import rows_of as contender_rows
@@ -38,6 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="folder that holds one folder for each set")
     parser.add_argument("--indexes", type=Path, help="folder of indexes: SET-minilm and SET-tfidf")
     parser.add_argument("--sets", default="", help="comma-separated, with gold passages")
+    parser.add_argument("--unseen", default="", help="complete: further sets, on which nothing was fitted")
     parser.add_argument("--limit", type=int, default=250, help="complete: questions of a set (default: 250)")
     parser.add_argument("--training", type=int, default=100, help="evidence: questions of a set for routers")
     parser.add_argument("--asked", type=int, default=60, help="evidence: held-out questions of a set")
@@ -96,15 +98,24 @@ def _complete(given: argparse.Namespace, names: list[str]) -> int:
             rows_of(name, by, paths[name, by], pools.get((name, by)), models.get(by), _say)
             for by in EMBEDDERS
         ]
+    unseen = _unseen(given)
     found = studied(rows)
     counts = {one.name: len(one.complete) for one in rows}
-    _report(given, "complete", {"questions": counts, "results": found})
-    draw_reliability(found, given.out / "composed-complete.png")
+    own = curve_of(rows, unseen, given.seed)
+    asked = counts | {one.name: len(one.complete) for one in unseen}
+    _report(given, "complete", {"questions": asked, "results": found, "own questions": own})
+    draw_reliability(found, own, given.out / "composed-complete.png")
     for kind, one in found.items():
         off = ", ".join(f"{name} {told['calibration_error']:.3f}" for name, told in one["sets"].items())
         print(
             f"{kind:14} off by {one['all']['calibration_error']:.3f}, Brier {one['all']['brier']:.3f}: {off}"
         )
+    for kind, curve in own.items():
+        print(f"{kind}: each set off by, with so many questions of one's own ({', '.join(map(str, SIZES))})")
+        for way, by_size in curve.items():
+            each = ", ".join(f"{one['each set']:.3f}" for one in by_size.values())
+            together = ", ".join(f"{one['together']:.3f}" for one in by_size.values())
+            print(f"  {way:16} {each}; all sets together {together}")
     if given.ship:
         listed = ", ".join(f"{count} of {name}" for name, count in counts.items())
         about = {
@@ -114,6 +125,20 @@ def _complete(given: argparse.Namespace, names: list[str]) -> int:
         }
         write_atomically(Path(shipped.__file__).parent / "complete.json", fitted(rows, about).to_json())
     return 0
+
+
+def _unseen(given: argparse.Namespace) -> list[Rows]:
+    """Sets that nothing was fitted on, by what ships."""
+    made = []
+    for name in (name.strip() for name in given.unseen.split(",") if name.strip()):
+        for by in EMBEDDERS:
+            path = given.work / "rows" / f"{name}-{by}.npz"
+            pools = None
+            if not path.is_file():
+                index = CorpusIndex.load(given.indexes / f"{name}-{by}")
+                pools = pools_of(load_dataset(given.data / name), index, given.limit, given.seed)
+            made.append(rows_of(name, by, path, pools, None, _say))
+    return made
 
 
 def _evidence(given: argparse.Namespace, names: list[str]) -> int:

@@ -69,13 +69,19 @@ def rows_of(
     model: RelevanceModel | None,
     say: Callable[[str], None],
 ) -> Rows:
-    """The rows of a set, from a file where they are there already; else of these pools, by this relevance."""
+    """The rows of a set, from a file where they are there already; else of these pools.
+
+    Parameters
+    ----------
+    model : RelevanceModel or None
+        None: the weights that ship.
+    """
     if path.is_file():
         with np.load(path) as kept:
             return Rows(name, embedder, kept["signals"], kept["complete"])
     assert given is not None
-    assert model is not None
-    base = Selector(relevance_model=model, options=SolveOptions(time_limit_seconds=1.0, relative_gap=1e-3))
+    options = SolveOptions(time_limit_seconds=1.0, relative_gap=1e-3)
+    base = Selector(options=options) if model is None else Selector(relevance_model=model, options=options)
     selectors = [dataclasses.replace(base, token_price=price) for price in PRICES]
     seen, done = [], []
     for question, pool in zip(given.questions, given.pools, strict=True):

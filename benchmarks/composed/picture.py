@@ -11,13 +11,14 @@ from mio_rag.errors import require
 __all__ = ["draw_contenders", "draw_reliability"]
 
 _KINDS = {"known sets": "#1f6f3d", "own set alone": "#1f4e79", "unknown set": "#c07f2c"}
+_WAYS = {"shipped": "#c07f2c", "fitted anew": "#1f4e79", "adapted": "#1f6f3d"}
 
 
-def draw_reliability(studied: Mapping[str, Any], path: Path) -> None:
-    """Said against what came true, for sets that are known, unknown, and fitted alone."""
+def draw_reliability(studied: Mapping[str, Any], own: Mapping[str, Any], path: Path) -> None:
+    """Said against what came true; and how the error falls with questions of one's own."""
     figures: Any = require("matplotlib.figure", "evaluation", "the picture")
-    figure = figures.Figure(figsize=(5.4, 5.0), layout="constrained")
-    axes = figure.subplots()
+    figure = figures.Figure(figsize=(10.4, 4.8), layout="constrained")
+    axes, right = figure.subplots(1, 2)
     axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.8)
     for kind, colour in _KINDS.items():
         found = studied[kind]["all"]
@@ -28,6 +29,20 @@ def draw_reliability(studied: Mapping[str, Any], path: Path) -> None:
     axes.set_ylabel("share of selections that were")
     axes.legend(frameon=False, fontsize=9)
     axes.grid(alpha=0.3)
+    curves = own["left out"]
+    sizes = list(curves["adapted"])
+    for way, colour in _WAYS.items():
+        right.plot(
+            sizes, [curves[way][size]["each set"] for size in sizes], marker="o", markersize=4, color=colour,
+            label=way,
+        )  # fmt: skip
+    chance = [curves["adapted"][size]["each set, by chance"] for size in sizes]
+    right.plot(sizes, chance, linestyle="--", color="#999999", label="by chance alone")
+    right.set_xlabel("labelled questions of one's own")
+    right.set_ylabel("calibration error on a set that is not known, mean of sets")
+    right.set_ylim(0, None)
+    right.legend(frameon=False, fontsize=9)
+    right.grid(alpha=0.3)
     figure.savefig(path, format="png", dpi=120)
 
 

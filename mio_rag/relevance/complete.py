@@ -17,7 +17,8 @@ need. From the probabilities r of a pool, the passages that were chosen, and the
 
 and a logistic regression on them, of questions whose evidence is known. ``complete.json`` holds its weights
 and says how far its probabilities were off: on questions of the sets that it knows, and on sets that it was
-not fitted on. `fit` makes one from questions of one's own; `python -m benchmarks composed` made this one.
+not fitted on. What a question needs differs from set to set, so `adapt` moves it towards a few questions of
+one's own; `fit` makes one anew. `python -m benchmarks composed` made this one.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from numpy.typing import ArrayLike, NDArray
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.reading import read_json
 
-__all__ = ["SIGNALS", "Completeness", "complete", "fit", "read", "shipped", "signals"]
+__all__ = ["SIGNALS", "Completeness", "adapt", "complete", "fit", "read", "shipped", "signals"]
 
 FloatArray = NDArray[np.float64]
 
@@ -60,7 +61,8 @@ SIGNALS = (
 
 _FILE = Path(__file__).parent / "complete.json"
 _EDGE = 1e-3  # probabilities are held so far from 0 and 1, where logarithms are taken
-_LEAST = 50  # questions to fit on
+_LEAST = 50  # selections to fit on
+_LEAST_MOVED = 30  # selections to adapt to
 _YES_NO = re.compile(r"^(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should)\b", re.I)
 _COMPARED = re.compile(
     r"\b(?:both|either|same|older|younger|earlier|later|longer|larger|more|less|first|than|between)\b", re.I
@@ -212,3 +214,68 @@ def fit(seen: FloatArray, done: FloatArray, about: dict[str, Any] | None = None)
     weights = model.coef_[0] / scale
     intercept = float(model.intercept_[0] - (weights * center).sum())
     return Completeness(tuple(map(float, weights)), intercept, dict(about or {}))
+
+
+def adapt(
+    model: Completeness,
+    seen: FloatArray,
+    done: FloatArray,
+    about: dict[str, Any] | None = None,
+    *,
+    firm: float = 30.0,
+    loose: float = 0.3,
+) -> Completeness:
+    """A regression that is moved towards questions of one's own, as far as these say something.
+
+    The weights have a normal prior around those of the model, and the intercept a wide one, so that a few
+    questions settle how often evidence is complete, and many settle everything.
+
+    Parameters
+    ----------
+    model : Completeness
+        Where it begins.
+    seen, done, about
+        As in `fit`; all may have come out alike.
+    firm, loose : float
+        Precision of the prior of each weight, of signals with a variance of 1; of the intercept's.
+
+    Raises
+    ------
+    InputError
+        For too few rows.
+    """
+    if len(done) < _LEAST_MOVED:
+        raise InputError(
+            f"{len(done)} selections are too few to move towards: at least {_LEAST_MOVED} are needed, six of "
+            "each question"
+        )
+    center, scale = seen.mean(axis=0), seen.std(axis=0) + 1e-9
+    x = np.column_stack([(seen - center) / scale, np.ones(len(seen))])
+    given = np.array(model.weights)
+    prior = np.append(given * scale, model.intercept + float(given @ center))
+    precision = np.append(np.full(len(SIGNALS), firm), loose)
+    found = _most_likely(x, np.asarray(done, dtype=np.float64), prior, precision)
+    weights = found[:-1] / scale
+    intercept = float(found[-1] - weights @ center)
+    return Completeness(tuple(map(float, weights)), intercept, dict(about or {}))
+
+
+def _most_likely(x: FloatArray, y: FloatArray, prior: FloatArray, firm: FloatArray) -> FloatArray:
+    """Weights of a logistic regression under a normal prior, by Newton's method with halved steps."""
+
+    def loss(w: FloatArray) -> float:
+        z = x @ w
+        return float((np.logaddexp(0.0, z) - y * z).sum() + (firm * (w - prior) ** 2).sum() / 2)
+
+    w, best = prior.copy(), loss(prior)
+    for _ in range(100):
+        p = 1.0 / (1.0 + np.exp(-np.clip(x @ w, -500, 500)))
+        gradient = x.T @ (p - y) + firm * (w - prior)
+        step = np.linalg.solve((x * (p * (1 - p))[:, None]).T @ x + np.diag(firm), gradient)
+        size = 1.0
+        while (now := loss(w - size * step)) > best and size > 1e-6:
+            size /= 2
+        w, gained, best = w - size * step, best - now, min(best, now)
+        if gained < 1e-9:
+            break
+    return w

@@ -8,8 +8,8 @@ import pytest
 
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InputError
-from mio_rag.evaluation.fit.completeness import calibrate_completeness, calibration_error
-from mio_rag.relevance.complete import SIGNALS, Completeness, complete, fit, read, shipped, signals
+from mio_rag.evaluation.fit.completeness import by_chance, calibrate_completeness, calibration_error
+from mio_rag.relevance.complete import SIGNALS, Completeness, adapt, complete, fit, read, shipped, signals
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from tests.cli.running import here
@@ -75,6 +75,35 @@ def test_a_fit_finds_the_truth_and_refuses_too_little(tmp_path: Path) -> None:
         read(path)
 
 
+def test_a_few_questions_move_what_ships_and_many_settle_it() -> None:
+    rng = np.random.default_rng(1)
+    seen = rng.normal(size=(6000, len(SIGNALS)))
+    before = Completeness((1.5, -1.0, *[0.0] * (len(SIGNALS) - 2)), -2.0)
+    truth = Completeness((1.5, 0.5, *[0.0] * (len(SIGNALS) - 2)), 1.0)  # another base rate, another weight
+    done = (rng.random(6000) < truth.of(seen)).astype(float)
+    off = [
+        float(np.mean(np.abs(model.of(seen) - truth.of(seen))))
+        for model in (before, *(adapt(before, seen[:n], done[:n]) for n in (60, 600, 6000)))
+    ]
+    assert off == sorted(off, reverse=True)
+    assert off[1] < off[0] / 3
+    assert off[3] < 0.02
+    assert adapt(before, seen[:60], done[:60], firm=1e9, loose=1e9).weights == pytest.approx(
+        before.weights, abs=1e-6
+    )
+    sure = adapt(before, seen[:60], np.ones(60))  # all came out alike
+    assert sure.of(seen).mean() > before.of(seen).mean()
+    with pytest.raises(InputError, match="too few to move"):
+        adapt(before, seen[:20], done[:20])
+
+
+def test_chance_alone_is_told(demo: Dataset) -> None:
+    said = np.full(600, 0.5)
+    alone, together = (by_chance(said, asked) for asked in (np.arange(600), np.repeat(np.arange(100), 6)))
+    assert 0.02 < alone < together < 0.15  # ten bins of 60: .5 / sqrt(60) * .8 = .05, and more by question
+    assert by_chance(np.repeat([0.0, 1.0], 50), np.arange(100)) == 0.0
+
+
 def test_calibration_error_by_hand() -> None:
     assert calibration_error(np.full(100, 0.3), np.r_[np.ones(30), np.zeros(70)]) == pytest.approx(0.42)
     assert calibration_error(np.repeat([0.0, 1.0], 50), np.repeat([0.0, 1.0], 50)) == 0.0
@@ -85,7 +114,8 @@ def test_own_questions_calibrate_it(demo: Dataset, demo_index: CorpusIndex) -> N
     assert found.questions == 16
     assert 0 < found.rate < 1
     assert 0 <= found.error <= 1
-    assert found.model.about["fitted"].startswith("16 questions")
+    assert found.model.about["adapted"].startswith("to 16 questions")
+    assert 0 < found.chance < 1
     with pytest.raises(InputError, match="has gold passages"):
         calibrate_completeness(Dataset("none", demo.passages, ()), demo_index)
 

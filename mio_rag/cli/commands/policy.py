@@ -77,7 +77,8 @@ def calibrate_command(
         return
     output.console.print(
         f"{found.questions} questions: on those not seen, probabilities are off by {found.error:.3f} (as "
-        f"shipped: {found.shipped_error:.3f}), Brier {found.brier:.3f} ({found.shipped_brier:.3f})\n{out}",
+        f"shipped: {found.shipped_error:.3f}; by chance alone, on so few: {found.chance:.3f}), Brier "
+        f"{found.brier:.3f} ({found.shipped_brier:.3f})\n{out}",
         soft_wrap=True,
     )
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.measures import evidence_found
-from mio_rag.relevance.complete import SIGNALS, Completeness, fit, shipped, signals
+from mio_rag.relevance.complete import SIGNALS, Completeness, adapt, shipped, signals
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 
-__all__ = ["PRICES", "Calibrated", "calibrate_completeness", "calibration_error"]
+__all__ = ["PRICES", "Calibrated", "by_chance", "calibrate_completeness", "calibration_error"]
 
 FloatArray = NDArray[np.float64]
 
@@ -30,12 +30,14 @@ _FOLDS, _BINS = 5, 10
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A regression of one's own, and how far off it is on questions that it has not seen.
+    """The shipped regression moved towards one's own questions, and how far off it is on others of them.
 
     Parameters
     ----------
     error, shipped_error : float
         Expected calibration error on held-out questions, in [0, 1]; that of the regression that ships.
+    chance : float
+        Error that true probabilities would show, on average, on so many questions.
     brier, shipped_brier : float
         Likewise the mean squared error.
     rate : float
@@ -46,6 +48,7 @@ class Calibrated:
     questions: int
     error: float
     shipped_error: float
+    chance: float
     brier: float
     shipped_brier: float
     rate: float
@@ -64,7 +67,7 @@ def calibrate_completeness(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Calibrated:
-    """Fit the regression on labelled questions, and measure it by folds.
+    """Move the shipped regression towards labelled questions, and measure that by folds.
 
     Parameters
     ----------
@@ -80,7 +83,7 @@ def calibrate_completeness(
     Raises
     ------
     InputError
-        If too few questions are labelled, or all selections came out alike.
+        If too few questions are labelled.
     """
     labelled = [q for q in dataset.questions if q.gold_ids or q.gold_sources]
     order = np.random.default_rng(seed).permutation(len(labelled))[:limit]
@@ -106,23 +109,27 @@ def calibrate_completeness(
 
 def _measured(seen: FloatArray, done: FloatArray, name: str) -> Calibrated:
     x, y = _flat(seen, done)
-    model = fit(x, y, {"fitted": f"{len(seen)} questions of {name}, at {len(PRICES)} prices"})
-    said, was, before = [], [], []
+    about = {"adapted": f"to {len(seen)} questions of {name}, at {len(PRICES)} prices"}
+    model = adapt(shipped(), x, y, about)
+    said, was, before, asked = [], [], [], []
     fold = np.arange(len(seen)) % _FOLDS
     for k in range(_FOLDS):
         training, (test, truth) = (
             _flat(seen[fold != k], done[fold != k]),
             _flat(seen[fold == k], done[fold == k]),
         )
-        said.append(fit(*training).of(test))
+        said.append(adapt(shipped(), *training).of(test))
         before.append(shipped().of(test))
         was.append(truth)
+        known = np.isfinite(seen[fold == k]).all(axis=2)
+        asked.append(np.repeat(np.flatnonzero(fold == k), known.sum(axis=1)))
     own, other, true = np.concatenate(said), np.concatenate(before), np.concatenate(was)
     return Calibrated(
         model,
         len(seen),
         calibration_error(own, true),
         calibration_error(other, true),
+        by_chance(own, np.concatenate(asked)),
         float(np.mean((own - true) ** 2)),
         float(np.mean((other - true) ** 2)),
         float(true.mean()),
@@ -140,3 +147,19 @@ def calibration_error(said: FloatArray, was: FloatArray) -> float:
     bins = [part for part in np.array_split(np.argsort(said, kind="stable"), _BINS) if len(part)]
     off = sum(abs(float(said[part].mean() - was[part].mean())) * len(part) for part in bins)
     return off / len(said)
+
+
+def by_chance(said: FloatArray, asked: NDArray[np.intp], draws: int = 100, seed: int = 0) -> float:
+    """The calibration error that probabilities show, on average, where every one of them is true.
+
+    Parameters
+    ----------
+    asked : array, shape (n,)
+        Of which question each is: what comes of one question comes together.
+    """
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(draws):
+        luck = rng.random(int(asked.max()) + 1)[asked]
+        found.append(calibration_error(said, (luck < said).astype(np.float64)))
+    return float(np.mean(found))
