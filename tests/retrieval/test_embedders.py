@@ -120,6 +120,8 @@ def test_tfidf_needs_a_corpus_and_forgets_nothing(tmp_path: Path) -> None:
     again.fit(["Bread is baked from flour.", "The Arno flows."])
     assert again.fingerprint != embedder.fingerprint  # it is kept, and goes with what was fitted
     np.testing.assert_array_equal(again.encode([*TEXTS, "xylophone"]), vectors)
+    again.fit(["Bread is baked from flour.", "The Arno flows."])
+    assert again.fingerprint != embedder.fingerprint  # it is kept, and goes with what was fitted
     (tmp_path / "tfidf_vocabulary.json").write_text('{"arno": 0}')
     with pytest.raises(IndexFormatError, match="do not fit together"):
         make_embedder("tfidf", tmp_path)
