@@ -102,7 +102,7 @@ def linearize(program: SelectionProgram, form: Linearization = "mccormick") -> M
     helpers = _mccormick(program) if form == "mccormick" else _glover(program)
     m = helpers.objective.size
     row, column = np.nonzero(base)
-    # All entries at once: stacking sparse blocks takes milliseconds, more than HiGHS for a small program.
+    # All entries at once: stacking sparse blocks takes longer than HiGHS does for a small program.
     entries = (
         np.concatenate([base[row, column], helpers.values]),
         (np.concatenate([row, base.shape[0] + helpers.row]), np.concatenate([column, helpers.column])),
