@@ -2,7 +2,7 @@
 
 Intervals are 95 % percentile bootstrap over questions; a comparison resamples the *differences* of the same
 questions. p-values come from sign-flip permutation tests and are corrected for the number of comparisons by
-Benjamini and Hochberg's procedure (the q-values). All from scipy, all seeded.
+Benjamini and Hochberg's procedure (the q-values). All seeded.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ def mean_interval(values: Sequence[float], seed: int = 0) -> dict[str, float]:
     mean = float(data.mean())
     if data.size < 2 or np.all(data == data[0]):
         return {"mean": mean, "low": mean, "high": mean}
-    outcome = scipy.stats.bootstrap(
-        (data,),
-        np.mean,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        rng=np.random.default_rng(seed),
-        vectorized=True,
-    )
-    interval = outcome.confidence_interval
-    return {"mean": mean, "low": float(interval.low), "high": float(interval.high)}
+    # The draws of `scipy.stats.bootstrap`, without its checks, which cost more, for each of many measures.
+    means = data[_drawn(data.size, seed)].mean(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return {"mean": mean, "low": float(low), "high": float(high)}
+
+
+def _drawn(questions: int, seed: int) -> NDArray[np.int64]:
+    """Which questions each resample holds, shape (RESAMPLES, questions)."""
+    return np.random.default_rng(seed).integers(0, questions, size=(RESAMPLES, questions))
 
 
 def ratio_interval(
@@ -52,8 +51,7 @@ def ratio_interval(
     top, bottom = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
     if bottom.sum() <= 0:
         return None
-    rng = np.random.default_rng(seed)
-    rows = rng.integers(0, top.size, size=(RESAMPLES, top.size))
+    rows = _drawn(top.size, seed)
     sums = bottom[rows].sum(axis=1)
     ratios = np.full(RESAMPLES, np.inf)
     np.divide(top[rows].sum(axis=1), sums, out=ratios, where=sums > 0)

@@ -4,11 +4,12 @@ from itertools import product
 
 import numpy as np
 import pytest
+from scipy.stats import bootstrap
 
 from mio_rag.evaluation.caution import proven_yet_behind
 from mio_rag.evaluation.expenses import reading_column
 from mio_rag.evaluation.matched import matched_rows
-from mio_rag.evaluation.statistics import compare, mean_interval, ratio_interval
+from mio_rag.evaluation.statistics import RESAMPLES, compare, mean_interval, ratio_interval
 from mio_rag.evaluation.summary import compare_rows, summarize
 
 
@@ -29,6 +30,16 @@ def test_the_interval_is_the_textbook_one_on_many_values() -> None:
     assert entry["mean"] == pytest.approx(values.mean())
     assert entry["high"] - entry["low"] == pytest.approx(2 * half, rel=0.08)
     assert mean_interval(values.tolist()) == entry  # seeded
+
+
+@pytest.mark.parametrize("n", [2, 3, 12, 150, 1200])
+def test_the_interval_is_that_of_scipy(n: int) -> None:
+    values = np.random.default_rng(n).lognormal(size=n)
+    outcome = bootstrap(
+        (values,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(3)
+    )
+    entry = mean_interval(values.tolist(), seed=3)
+    assert (entry["low"], entry["high"]) == pytest.approx(tuple(outcome.confidence_interval), rel=1e-12)
 
 
 def test_degenerate_intervals() -> None:
