@@ -110,12 +110,8 @@ def _without_embeddings(
 ) -> dict[str, Any]:
     """Rows like those of `_row`, all at once: a million of them take a minute."""
     drawn = rng.integers(len(pools), size=len(rows))
-    columns: dict[str, Any] = {
-        "query_id": [f"{pools[p].question}#{k}" for p, k in zip(drawn, rows, strict=True)]
-    }
-    ids: list[list[str]] = [[]] * len(rows)
-    relevance: list[Any] = [None] * len(rows)
-    tokens: list[Any] = [None] * len(rows)
+    names = [f"{pools[p].question}#{k}" for p, k in zip(drawn, rows, strict=True)]
+    columns: dict[str, list[Any]] = {name: [None] * len(rows) for name in ("ids", "relevance", "tokens")}
     for number, pool in enumerate(pools):
         mine = np.flatnonzero(drawn == number)
         deepest = min(len(pool), _DEEPEST)
@@ -125,9 +121,9 @@ def _without_embeddings(
         queries /= np.linalg.norm(queries, axis=1, keepdims=True)
         cosines = np.take_along_axis(queries @ pool.embeddings[:deepest].T, picked, axis=1)
         order = np.argsort(-cosines, axis=1, kind="stable")
-        picked = np.take_along_axis(picked, order, axis=1)
-        cosines = np.take_along_axis(cosines, order, axis=1)
-        for k, own, values in zip(mine.tolist(), picked, cosines, strict=True):
-            ids[k], relevance[k] = list(map(str, own.tolist())), values.astype(np.float64)
-            tokens[k] = pool.tokens[own]
-    return columns | {"ids": ids, "relevance": relevance, "tokens": tokens}
+        best_first = np.take_along_axis(picked, order, axis=1)
+        values = np.take_along_axis(cosines, order, axis=1).astype(np.float64)
+        for k, own, worth in zip(mine.tolist(), best_first, values, strict=True):
+            row = (list(map(str, own.tolist())), worth, pool.tokens[own])
+            columns["ids"][k], columns["relevance"][k], columns["tokens"][k] = row
+    return {"query_id": names, **columns}

@@ -32,6 +32,7 @@ from mio_rag.evaluation.record import environment
 from mio_rag.files import write_atomically
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
+from mio_rag.solvers.branch_and_bound import warmup
 
 __all__ = ["add_scale_options", "scale"]
 
@@ -58,6 +59,7 @@ def scale(given: argparse.Namespace) -> int:
     sizes = dict(zip(_KINDS, numbers("--scale", given.scale, int), strict=False))
     items = dict(zip(_KINDS, (_ITEMS, given.plain_items), strict=True))
     pools, described = load_pools(given.data, (), 10 if given.data else 25, given.seed, _note)
+    warmup()  # compiling is neither selecting nor allocating
     scratch = given.scratch or given.out.parent / "price-scale.scratch"
     report: dict[str, Any] = {
         "benchmark": "price --scale",

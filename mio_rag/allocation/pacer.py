@@ -234,8 +234,10 @@ class Pacer:
                 state.finished += 1
                 if self._forecast is not None:
                     believed = self._believed(self._forecast, state)
-                    state.effort += believed.effort(reservation.price, used, held.tokens)
-                elif held.tokens:  # who is allowed nothing says nothing about the price
+                    effort = believed.effort(reservation.price, used, held.tokens)
+                    state.effort += effort
+                    state.course += (state.finished - 1) * effort
+                if held.tokens:  # who is allowed nothing says nothing about the price
                     state.price = self._moved(state, held.share, used)
             transaction.write(state)
 
@@ -361,13 +363,11 @@ class Pacer:
 
     def _forecasted(self, forecast: Forecast, state: State, coming: float) -> float:
         """The price for the next question of a window; those under way count as still to come."""
+        believed = self._believed(forecast, state)
         unsettled = coming + max(0, state.asked - state.finished)
         left = self.total_tokens - state.settled
-        return _kept(
-            self._believed(forecast, state).price_for(
-                state.effort, state.finished + unsettled, unsettled, left
-            )
-        )
+        told = believed.price_for(state.effort, state.course, state.finished, unsettled, left)
+        return _kept(believed.near(told, state.price))
 
 
 def selected(

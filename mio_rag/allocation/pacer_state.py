@@ -20,7 +20,7 @@ from mio_rag.errors import InputError, StateError
 
 __all__ = ["Held", "State", "Store"]
 
-_SCHEMA = 3
+_SCHEMA = 4
 _APPLICATION = 0x6D696F70  # "miop": how the file is known as a pacer's
 _PATIENCE_SECONDS = 30.0
 _KEPT_WINDOWS = 1000  # in the order in which they were left, which is not theirs where the clock jumps
@@ -54,6 +54,8 @@ class State:
         Tokens that a question takes in the mean at the price of the forecast; 0: there is none.
     effort : float
         Tokens of all questions so far, had they paid that price.
+    course : float
+        Of these, each times the number of questions before it: whether they rise or fall.
     """
 
     window: int
@@ -69,6 +71,7 @@ class State:
     before: int = 0
     usual: float = 0.0
     effort: float = 0.0
+    course: float = 0.0
 
 
 @dataclass(frozen=True)

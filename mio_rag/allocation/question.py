@@ -119,7 +119,7 @@ class PricedQuestion:
         self.candidates, self._counter = selector.valued(candidates), counter
         formulation = Formulation(selector, self.candidates, counter)
         base, self._penalty = formulation.program(ceiling), formulation.penalty(ceiling)
-        if base.segments is not None:  # parts may count more than the passages that they are of
+        if counter is not None:  # parts may count more than the passages that they are of
             self.ceiling = min(ceiling, max(1, math.ceil(base.all_costs.sum())))
             base = replace(base, budget=self.ceiling)
         self._base = self._with_floor(base)

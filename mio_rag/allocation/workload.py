@@ -31,7 +31,7 @@ _ROUNDS = 100
 _NAMED = 5
 _LONG = 10**12  # tokens, beyond any pool
 _SAME_PRICE = 1e-12
-_PART, _ENOUGH = 8, 64  # a price is first looked for among every eighth question, where these are enough
+_PART, _ENOUGH = 8, 64  # a price is sought among every eighth question first, where so many are left
 _PART_CLOSENESS = 0.01  # of that price
 _STEPS, _STEP = 7, 1.02  # away from it, each the square of the one before
 
@@ -138,20 +138,22 @@ class Workload:
         found = [question.known(price) for question in self.questions]
         return [probe.decided for probe in found if probe is not None]
 
-    def bracket(self, total_tokens: int, closeness: float = 0.0) -> Bracket:
+    def bracket(self, total_tokens: int, closeness: float = 0.0, near: float | None = None) -> Bracket:
         """The prices next to the one at which so many tokens are spent.
 
         Parameters
         ----------
         closeness : float
             Stop where the prices differ by no more than this share.
+        near : float, optional
+            Where to look first: `roughly` finds it with fewer solves.
 
         Raises
         ------
         InputError
             If even the fewest tokens that the constraints allow are too many.
         """
-        low, high = self._ends(total_tokens)
+        low, high = self._ends(total_tokens, near)
         if low is None:
             return Bracket(None, high)
         slopes = True
@@ -170,10 +172,9 @@ class Workload:
             slopes = not slopes
         return Bracket(low, high)
 
-    def _ends(self, total_tokens: int) -> tuple[Totals | None, Totals]:
+    def _ends(self, total_tokens: int, near: float | None) -> tuple[Totals | None, Totals]:
         """A price at which more is spent, None where not even 0 is, and one at which no more is."""
-        near = self._near(total_tokens)
-        if near is not None:
+        if near:
             at, step = self.at(near), _STEP
             for _ in range(_STEPS):
                 over = at.tokens > total_tokens
@@ -195,8 +196,8 @@ class Workload:
             )
         return free, high
 
-    def _near(self, total_tokens: int) -> float | None:
-        """The price at which a part of the questions spends its share; None where that says nothing."""
+    def roughly(self, total_tokens: int) -> float | None:
+        """The price at which an eighth of the questions spends an eighth; None where that says nothing."""
         part = self.questions[::_PART]
         if len(part) < _ENOUGH:
             return None

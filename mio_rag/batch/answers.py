@@ -10,7 +10,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
 from mio_rag.merging import merged
 
-__all__ = ["COLUMNS", "READ", "answer", "is_merged"]
+__all__ = ["COLUMNS", "COUNTER", "READ", "answer", "is_merged"]
 
 #: Columns of a shard.
 COLUMNS = {
@@ -32,7 +32,8 @@ COLUMNS = {
 #: The column of a shard where texts are merged: as they are to be read, in prompt order.
 READ = {"read": "list<string>"}
 
-_COUNTER = RegexCounter()
+#: Of texts that are merged.
+COUNTER = RegexCounter()
 
 
 def is_merged(job: Job) -> bool:
@@ -53,7 +54,7 @@ def answer(job: Job, row: Row) -> dict[str, Any]:
         raise pool
     budget_tokens = job.budget_tokens if row.budget is None else row.budget
     merge = is_merged(job)
-    choice = job.selector.choose(pool, budget_tokens, _COUNTER if merge else None)
+    choice = job.selector.choose(pool, budget_tokens, COUNTER if merge else None)
     result, chosen = choice.result, list(choice.chosen)
     read = {"read": [block.passage.text for block in merged(pool, chosen)]} if merge else {}
     return {

@@ -63,8 +63,9 @@ def sampled_prices(
 
 
 def _bracket(workload: Workload, tokens: float, closeness: float) -> Bracket:
+    total = max(0, math.floor(tokens))
     try:
-        return workload.bracket(max(0, math.floor(tokens)), closeness)
+        return workload.bracket(total, closeness, workload.roughly(total))
     except (
         InputError
     ):  # what must be chosen takes more in this sample: the highest price, and the whole tells

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.batch.answers import READ, is_merged
 from mio_rag.batch.job import Group, Job
 from mio_rag.batch.options import LISTED, OPTION
 from mio_rag.batch.stages import shards_of
@@ -42,10 +43,11 @@ class Shares:
     Parameters
     ----------
     fewest, most : int
-        Tokens if every row had its first, or its last option.
+        Of the total, if every row had its first, or its last option.
     shortest : int or None
         Tokens of the shortest passage of all rows; None where no row is answered.
     tokens : int
+        What all rows take of the total.
     value : float
         Sum of weight times value.
     relaxed : tuple of float
@@ -75,11 +77,11 @@ def shared(job: Job, groups: Sequence[Group], total_tokens: int) -> Shares:
     sums: list[list[float]] = [[] for _ in job.prices]
     values: list[float] = []
     parts: list[_Steps] = []
-    columns = ["row", "weight", "relaxed", "shortest", "option_tokens_used", "option_value"]
+    columns = ["row", "weight", "relaxed", "shortest", "option_charged", "option_value"]
     for group, start, _ in shards_of(job, groups):
         table = _read(job, group, start, columns)
-        places, first, last = _places(table["option_tokens_used"])
-        tokens, value = _flat(table["option_tokens_used"]), _flat(table["option_value"])
+        places, first, last = _places(table["option_charged"])
+        tokens, value = _flat(table["option_charged"]), _flat(table["option_value"])
         rows, weights = table["row"].to_numpy(), table["weight"].to_numpy()
         found.fewest += int(tokens[first].sum())
         found.most += int(tokens[last].sum())
@@ -155,48 +157,55 @@ def written(
     Raises
     ------
     SolverError
-        If a shard of the options is missing.
+        If a shard of the options is missing, or they do not hold what was shared.
     """
     arrow: Any = require("pyarrow", "batch", "batches")
     parquet: Any = require("pyarrow.parquet", "batch", "batches")
-    tokens, values, statuses = 0, [0.0], Counter[str]()
+    schema = {**COLUMNS, **READ} if is_merged(final) else COLUMNS
+    tokens, charged, values, statuses = 0, 0, [0.0], Counter[str]()
     for group, start, count in shards_of(job, groups):
         path, _ = shard_paths(final, group, start)
         held = _read(job, group, start, None)
-        _, first, _ = _places(held["option_tokens_used"])
+        _, first, _ = _places(held["option_charged"])
         chosen = arrow.array(first + shares.steps[held["row"].to_numpy()])
         made = {
-            name: held[f"option_{name}"].combine_chunks().flatten().take(chosen)
-            if name in OPTION
-            else held[name]
+            name: _of_option(held, f"option_{name}", chosen) if name in OPTION else held[name]
             for name in COLUMNS
             if name not in LISTED
         }
-        made |= _selected(arrow, held, chosen)
+        made |= {name: _listed(held, f"any_{name}", "option_places", chosen) for name in LISTED}
+        if schema is not COLUMNS:
+            made["read"] = _listed(held, "any_read", "option_read_places", chosen)
         here = Counter(made["status"].to_pylist())
         state = {**(shard_state(job, group, start) or {}), "statuses": dict(sorted(here.items()))}
         with replaced(path) as partial:
-            table = table_of(made, COLUMNS, {"mio_rag": json.dumps(state)})
+            table = table_of(made, schema, {"mio_rag": json.dumps(state)})
             parquet.write_table(table, partial, compression="zstd")
         tokens += sum(made["tokens_used"].to_pylist())
+        charged += sum(_of_option(held, "option_charged", chosen).to_pylist())
         worth = zip(made["weight"].to_pylist(), made["value"].to_pylist(), strict=True)
         values = [math.fsum([*values, *(w * v for w, v in worth)])]
         statuses += here
         progress(count)
+    if charged != shares.tokens or tokens > charged:
+        raise SolverError(f"the shards in '{final.out}' hold {tokens} tokens: delete them and run again")
     return tokens, math.fsum(values), statuses
 
 
-def _selected(arrow: Any, held: Any, chosen: Any) -> dict[str, Any]:
-    """What the chosen option of each row reads: its passages' positions and ids, in prompt order."""
-    places = held["option_places"].combine_chunks().flatten().take(chosen)
-    lengths = places.value_lengths().to_numpy(zero_copy_only=False)
-    _, begins, _ = _places(held["any_selected"])
-    taken = arrow.array(np.repeat(begins, lengths) + _flat(places))
+def _of_option(held: Any, column: str, chosen: Any) -> Any:
+    """A column of the options: its entry for the chosen option of each row."""
+    return held[column].combine_chunks().flatten().take(chosen)
+
+
+def _listed(held: Any, column: str, places: str, chosen: Any) -> Any:
+    """What the chosen option of each row has of a column that its options share, in its own order."""
+    arrow: Any = require("pyarrow", "batch", "batches")
+    own = _of_option(held, places, chosen)
+    lengths = own.value_lengths().to_numpy(zero_copy_only=False)
+    _, begins, _ = _places(held[column])
+    taken = arrow.array(np.repeat(begins, lengths) + _flat(own))
     ends = arrow.array(np.concatenate([[0], np.cumsum(lengths)]), arrow.int32())
-    return {
-        name: arrow.ListArray.from_arrays(ends, held[f"any_{name}"].combine_chunks().flatten().take(taken))
-        for name in LISTED
-    }
+    return arrow.ListArray.from_arrays(ends, held[column].combine_chunks().flatten().take(taken))
 
 
 def _read(job: Job, group: Group, start: int, columns: list[str] | None) -> Any:

@@ -22,6 +22,7 @@ import numpy as np
 from mio_rag.batch.answers import COLUMNS, READ, answer, is_merged
 from mio_rag.batch.job import Group, Job, open_parquet
 from mio_rag.batch.options import OPTIONS, options
+from mio_rag.batch.options import READ as OPTIONS_READ
 from mio_rag.batch.rows import Row, read_rows
 from mio_rag.errors import DataError, InputError, MioRagError, MissingExtraError, require
 from mio_rag.files import replaced
@@ -197,8 +198,9 @@ class _Answers:
     """The answered rows of a shard, column by column."""
 
     def __init__(self, job: Job) -> None:
-        plain = {**COLUMNS, **READ} if is_merged(job) else COLUMNS
-        self.schema, self._answer = (OPTIONS, options) if job.prices else (plain, answer)
+        columns, read = (OPTIONS, OPTIONS_READ) if job.prices else (COLUMNS, READ)
+        self.schema = {**columns, **read} if is_merged(job) else columns
+        self._answer = options if job.prices else answer
         self.columns: dict[str, list[Any]] = {name: [] for name in self.schema}
         self.statuses: Counter[str] = Counter()
 

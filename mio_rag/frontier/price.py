@@ -13,6 +13,7 @@ from mio_rag.context import TokenCounter
 from mio_rag.errors import require
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.measures import evidence_found
+from mio_rag.merging import block_tokens
 from mio_rag.pictures import save_figure, set_title
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
@@ -40,7 +41,7 @@ def price_curve(
     seed : int
         Of the intervals.
     counter : TokenCounter, optional
-        The reader's tokenizer: what passages share is then paid once.
+        The reader's tokenizer: what passages share is then paid once, and tokens are those that are read.
 
     Returns
     -------
@@ -71,10 +72,16 @@ def price_curve(
         ]
         missing = totals.bound(totals.tokens) - totals.value
         gap = missing / abs(totals.value) if totals.value else None
+        read = [one.tokens for one in decided]
+        if counter is not None:
+            read = [
+                block_tokens(pool, own, counter, selector.merge and pool.spans is not None)
+                for pool, own in zip(pools, chosen, strict=True)
+            ]
         prices.append(
             {
                 "token_price": price,
-                **figures(chosen, [float(one.tokens) for one in decided]),
+                **figures(chosen, list(map(float, read))),
                 "gap": gap if gap is not None and math.isfinite(gap) else None,
             }
         )

@@ -17,6 +17,7 @@ from mio_rag import Candidates, InputError, Selector
 from mio_rag.allocation import allocate
 from mio_rag.batch import allocate_batch
 from mio_rag.cli.app import app
+from mio_rag.context import RegexCounter
 from tests.batch.test_batch import answered, parquet, pool, refused, rows, write
 
 SELECTOR = Selector.raw(redundancy_weight=0.3, max_passages=4)
@@ -107,6 +108,59 @@ def test_rows_take_one_solve_each_beside_the_sample(tmp_path: Path, monkeypatch:
     for row in answered(out):
         assert (row["status"] == "optimal") == (row["gap"] <= 1e-6)
         assert row["bound"] >= row["objective"]
+
+
+def overlapping(seed: int, count: int = 8, size: int = 24) -> dict[str, Any]:
+    """A row: windows of one document, each sharing half of its words with the next."""
+    rng = np.random.default_rng(seed)
+    words = [f"w{k}" for k in range(size * (count + 1))]
+    at = np.cumsum([0, *(len(word) + 1 for word in words)])
+    begins = [int(at[k * size // 2]) for k in range(count)]
+    ends = [int(at[k * size // 2 + size]) - 1 for k in range(count)]
+    document = " ".join(words)
+    return {
+        "query_id": f"q{seed}",
+        "ids": [f"p{k}" for k in range(count)],
+        "relevance": rng.uniform(0.05, 1.0, count).tolist(),
+        "texts": [document[a:b] for a, b in zip(begins, ends, strict=True)],
+        "titles": ["Title"] * count,
+        "sources": ["d"] * (count - 3) + ["e"] * 3,
+        "starts": begins,
+    }
+
+
+def test_texts_that_overlap_are_read_and_paid_once(tmp_path: Path) -> None:
+    data, total = [overlapping(seed) for seed in range(40)], 40 * 70
+    path = write(tmp_path / "c.parquet", data)
+    plain = {"redundancy_weight": 0.0, "passage_penalty": 0.0}
+    done = allocate_batch(path, tmp_path / "out", total, Selector.raw(**plain), ceiling=150, workers=0)
+    found = answered(tmp_path / "out")
+    for row in found:
+        given = data[row["row"]]
+        counted = RegexCounter().count(["\n\n".join(f"Title\n{text}" for text in row["read"])])[0]
+        assert row["tokens_used"] == counted <= row["budget_tokens"] <= 150
+        assert row["value"] == pytest.approx(sum(given["relevance"][i] for i in row["selected"]))
+        words = set(" ".join(row["read"]).split()) - {"\u2026"}
+        assert words == {word for i in row["selected"] for word in given["texts"][i].split()}
+    assert any(len(row["read"]) < len(row["selected"]) for row in found)
+    assert done.tokens_used == sum(row["tokens_used"] for row in found) <= total
+    assert total - done.tokens_used < 0.03 * total
+    apart = allocate_batch(
+        path, tmp_path / "apart", total, Selector.raw(**plain, merge=False), ceiling=150, workers=0
+    )
+    assert done.value > 1.1 * apart.value
+    assert done.gap < 0.02
+    assert "read" not in answered(tmp_path / "apart")[0]
+
+
+def test_a_floor_is_refused_where_text_is_shared(tmp_path: Path) -> None:
+    data = [overlapping(seed) for seed in range(3)]
+    data[1]["sources"] = [f"d{k}" for k in range(8)]  # shares nothing
+    plain = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0)
+    out = tmp_path / "out"
+    done = allocate_batch(write(tmp_path / "c.parquet", data), out, 300, plain, floor=30, workers=0)
+    assert (done.rejected, [row["row"] for row in answered(out)]) == (2, [1])
+    assert "read them apart (merge=False), or leave the floor out" in refused(out)[0][0]
 
 
 def test_weights_floors_and_ceilings(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from mio_rag.frontier.run import data_frontier
 from mio_rag.measures import evidence_found
 from mio_rag.retrieval import CorpusIndex, RetrievalSettings, Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.types import Question
+from tests.allocation.test_shared_totals import COUNTER, windows
 
 SELECTOR = Selector()
 
@@ -39,6 +41,21 @@ def test_each_point_is_what_a_selector_at_that_price_does(demo: Dataset, demo_in
     for point in curve["budgets"]:
         alike = [SELECTOR.select(p, point["budget_tokens"]).tokens_used for p in pools]
         assert point["tokens"]["mean"] == pytest.approx(np.mean(alike))
+
+
+def test_what_passages_share_is_counted_once_as_where_they_are_read() -> None:
+    pools = [windows(seed, 8) for seed in range(6)]
+    asked = [Question(f"q{k}", "which?", gold_ids=("p1", "p2")) for k in range(6)]
+    plain = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0)
+    curve = price_curve(asked, pools, plain, [0.03, 0.01], [120], counter=COUNTER)
+    shared = 0.0
+    for point in curve["prices"]:
+        priced = replace(plain, token_price=point["token_price"])
+        chosen = [priced.choose(pool, 120, COUNTER) for pool in pools]
+        apart = [pool.tokens[list(one.chosen)].sum() for one, pool in zip(chosen, pools, strict=True)]
+        assert point["tokens"]["mean"] == pytest.approx(np.mean([one.used for one in chosen]))
+        shared += np.mean(apart) - point["tokens"]["mean"]
+    assert shared > 10
 
 
 def test_it_is_part_of_the_run_where_prices_are_given(
