@@ -126,6 +126,27 @@ class TestProperties:
             )  # each character of the document once, and what parts stretches
             assert 0 <= between <= len(APART) * (stretches - 1)
 
+    @settings(max_examples=60, deadline=None)
+    @given(_windows(), st.data())
+    def test_texts_that_contradict_each_other_are_all_read_word_for_word(self, made, data):
+        """A source that changed while it was indexed: some passages are of its older text."""
+        document, spans, sources, chosen = made
+        at = data.draw(st.integers(0, len(document) - 1))
+        other = f"{document[:at]}#{document[at + 1 :]}"
+        texts = [data.draw(st.sampled_from((document, other)))[a:b] for a, b in spans]
+        blocks = merged(_pool(spans, sources, texts=texts), chosen)
+        read = {part.id: (block, part) for block in blocks for part in block.parts}
+        assert len(read) == sum(len(block.parts) for block in blocks) == len(chosen)
+        for i in chosen:
+            block, part = read[f"p{i}"]
+            assert block.passage.text[part.start : part.end] == texts[i]
+        for block in blocks:
+            starts = [spans[int(part.id[1:])][0] for part in block.parts]
+            assert starts == sorted(starts)
+            together = {k for part in block.parts for k in range(*spans[int(part.id[1:])])}
+            stretches = len({k for k in together if k - 1 not in together})
+            assert len(block.passage.text) <= len(together) + len(APART) * (stretches - 1)
+
     @settings(max_examples=100, deadline=None)
     @given(_windows(), st.integers(1, 60))
     def test_the_budget_holds_and_the_block_is_what_was_counted(self, made, budget):

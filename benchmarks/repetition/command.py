@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.repetition.corpora import BENT, Cut, corpora_of, fitted_model
+from benchmarks.repetition.picture import draw
 from benchmarks.repetition.study import MAIN, fitted_weight, rows_of, settings_of
 from benchmarks.repetition.summary import summarize, table
 from mio_rag import __version__
@@ -50,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(given: argparse.Namespace) -> int:
-    """Run what is not finished yet; JSON and table hold every corpus so far after each one."""
+    """Run what is not finished yet; JSON, table and picture hold every corpus so far after each one."""
     try:
         for cut in _cuts(given):
             _add(given, cut.name, _measured(given, cut))
@@ -108,6 +109,7 @@ def _add(given: argparse.Namespace, name: str, measured: dict[str, Any]) -> None
     report["results"] = {**report["results"], name: measured}
     write_atomically(given.out, json.dumps(report, indent=1, allow_nan=False) + "\n")
     write_atomically(given.out.with_suffix(".txt"), table(report["results"]) + "\n")
+    draw(report["results"], given.out.with_suffix(".png"))
     _note(f"{name}: done")
 
 

@@ -102,9 +102,7 @@ MAIN = (
     "probabilities",
     f"price {PRICES[1]:g}",
     f"price {PRICES[1]:g}, greedy",
-    f"price {PRICES[0]:g}, sentences",
-    f"price {PRICES[1]:g}, sentences",
-    f"price {PRICES[2]:g}, sentences",
+    *(f"price {price:g}, sentences" for price in (0.0, *PRICES)),
     f"price {PRICES[1]:g}, sentences, greedy",
 )
 
@@ -126,7 +124,7 @@ def settings_of(model: RelevanceModel, time_limit: float) -> dict[str, tuple[Sel
     low, middle = (replace(own, token_price=price) for price in PRICES[:2])
     rows[f"price {PRICES[1]:g}, greedy"] = replace(middle, solver="greedy"), None
     rows[f"price {PRICES[1]:g}, shared text"] = replace(middle, shared_text_weight=1.0), None
-    for price in PRICES:
+    for price in (0.0, *PRICES):
         rows[f"price {price:g}, sentences"] = replace(own, token_price=price, units="sentences"), None
     rows[f"price {PRICES[1]:g}, sentences, greedy"] = (
         replace(middle, units="sentences", solver="greedy"),

@@ -56,8 +56,7 @@ def rows_of(
         path = folder / f"{name}.json".replace(" ", "-").replace(",", "")
         known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         if known.get("settings") != digest:
-            columns = {str(b): _column(selector, score, questions, pools, b) for b in _BUDGETS}
-            known = {"settings": digest, "columns": columns}
+            known = {"settings": digest, "columns": _columns(selector, score, questions, pools)}
             folder.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(known))
             tell(f"{folder.name}: {name}")
@@ -65,28 +64,26 @@ def rows_of(
     return found
 
 
-def _column(
-    selector: Selector,
-    score: str | None,
-    questions: Sequence[Question],
-    pools: Sequence[Candidates],
-    budget: int,
-) -> dict[str, list[float]]:
-    column: dict[str, list[float]] = {
-        name: [] for name in ("answer", "gold", "tokens", "proven", "milliseconds")
-    }
+def _columns(
+    selector: Selector, score: str | None, questions: Sequence[Question], pools: Sequence[Candidates]
+) -> Columns:
+    kept = ("answer", "gold", "tokens", "proven", "milliseconds")
+    columns: Columns = {str(budget): {name: [] for name in kept} for budget in _BUDGETS}
     for question, pool in zip(questions, pools, strict=True):
         scored = pool if score is None else replace(pool, relevance=pool.scores[score])
-        made = selector.choose(scored, budget, _COUNTER)
-        units = made.formulation.candidates
-        read = [block.passage for block in merged(units, made.chosen)]
-        names = {units.passage_ids[i] for i in made.chosen}
-        column["answer"].append(float(answered(question, [f"{p.title} {p.text}" for p in read])))
-        column["gold"].append(len(names & set(question.gold_ids)) / max(1, len(question.gold_ids)))
-        column["tokens"].append(float(block_tokens(units, made.chosen, _COUNTER, True)))
-        column["proven"].append(float(made.result.is_optimal))
-        column["milliseconds"].append(1000 * made.result.wall_seconds)
-    return column
+        known = None
+        for budget in _BUDGETS:
+            made = selector.choose(scored, budget, _COUNTER, known=known)
+            known = made.formulation
+            units, column = known.candidates, columns[str(budget)]
+            read = [block.passage for block in merged(units, made.chosen)]
+            names = {units.passage_ids[i] for i in made.chosen}
+            column["answer"].append(float(answered(question, [f"{p.title} {p.text}" for p in read])))
+            column["gold"].append(len(names & set(question.gold_ids)) / max(1, len(question.gold_ids)))
+            column["tokens"].append(float(block_tokens(units, made.chosen, _COUNTER, True)))
+            column["proven"].append(float(made.result.is_optimal))
+            column["milliseconds"].append(1000 * made.result.wall_seconds)
+    return columns
 
 
 def summary(rows: Mapping[str, Columns], seed: int) -> dict[str, Any]:

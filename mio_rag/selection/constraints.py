@@ -18,6 +18,12 @@ __all__ = ["KINDS", "SideConstraints"]
 #: Kinds of constraints that may be broken at a price.
 KINDS = ("passages", "sources", "clusters", "conflicts", "needs")
 
+_MAPPINGS = {
+    "versions": "id to version",
+    "needs": "id to the ids that it needs",
+    "prices": "kind of constraint to price",
+}
+
 
 @dataclass(frozen=True)
 class SideConstraints:
@@ -80,7 +86,13 @@ class SideConstraints:
         return any(value is not None for value in known) or any(map(bool, some))
 
     def __post_init__(self) -> None:
-        problems: list[str] = []
+        problems = [
+            f"{name} is of type {type(getattr(self, name)).__name__}: give a mapping of {what}"
+            for name, what in _MAPPINGS.items()
+            if not isinstance(getattr(self, name), Mapping)
+        ]
+        if problems:
+            raise InputError(problems)
         share = self.max_source_share
         if share is not None and not 0 < share <= 1:
             problems.append(f"max_source_share={share!r} must be in (0, 1]: a share of the chosen passages")

@@ -289,3 +289,21 @@ def test_radii_by_id_are_those_of_the_pool() -> None:
         Selector.raw(passage_radii={"x": 0.1}).select(given, 128)
     with pytest.raises(InputError, match="passage_radii: 'x' has -1"):
         Selector.raw(passage_radii={"x": -1.0})
+
+
+@pytest.mark.parametrize("name", ["versions", "needs", "prices"])
+def test_what_is_no_mapping_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} is of type list: give a mapping of"):
+        SideConstraints(**{name: [("a", "b")]})
+
+
+def test_a_circle_of_needs_is_read_whole_or_not_at_all() -> None:
+    ids = ["a", "b", "c", "d"]
+    circle = SideConstraints(needs={"a": ["b"], "b": ["c"], "c": ["a"], "d": ["d"]})
+    pool = Candidates(ids=ids, texts=ids, relevance=[0.9, 0.1, 0.1, 0.5], tokens=[10, 10, 10, 10])
+    assert set(
+        Selector.raw(redundancy_weight=0.0, passage_penalty=0.0, side=circle).select(pool, 40).ids
+    ) == set(ids)
+    assert Selector.raw(redundancy_weight=0.0, passage_penalty=0.0, side=circle).select(pool, 25).ids == (
+        "d",
+    )
