@@ -10,7 +10,7 @@ from typing import Any
 from mio_rag.errors import InputError
 from mio_rag.files import replaced
 
-__all__ = ["check_figure", "label_points", "save_figure", "set_title"]
+__all__ = ["check_figure", "draw_arrow", "draw_box", "label_points", "save_figure", "set_title"]
 
 _FORMATS = (".png", ".svg", ".pdf")
 _PLACES = tuple(
@@ -67,6 +67,61 @@ def label_points(axes: Any, labels: Iterable[tuple[tuple[float, float], str]]) -
         else:
             left_away += 1
     return left_away
+
+
+def draw_box(
+    axes: Any,
+    at: tuple[float, float],
+    size: tuple[float, float],
+    title: str,
+    details: str = "",
+    *,
+    colour: str = "white",
+    edge: str = "#999999",
+) -> None:
+    """A box with a title, and smaller details below it.
+
+    Parameters
+    ----------
+    at, size : (float, float)
+        Its middle; width and height, in data coordinates.
+    """
+    from matplotlib.patches import FancyBboxPatch
+
+    (x, y), (width, height) = at, size
+    corner = (x - width / 2, y - height / 2)
+    style = "round,pad=0.02,rounding_size=0.1"
+    axes.add_patch(FancyBboxPatch(corner, width, height, boxstyle=style, fc=colour, ec=edge, zorder=2))
+    told = {"ha": "center", "va": "center", "zorder": 3, "parse_math": False}
+    axes.text(x, y + (0.19 * height if details else 0), title, fontsize=9, **told)
+    if details:
+        axes.text(x, y - 0.235 * height, details, fontsize=6.5, **told)
+
+
+def draw_arrow(
+    axes: Any,
+    tail: tuple[float, float],
+    head: tuple[float, float],
+    *,
+    colour: str = "#666666",
+    dashed: bool = False,
+    bend: float = 0.0,
+) -> None:
+    """An arrow behind the boxes, straight or bent to a side."""
+    from matplotlib.patches import FancyArrowPatch
+
+    axes.add_patch(
+        FancyArrowPatch(
+            tail,
+            head,
+            arrowstyle="-|>",
+            mutation_scale=9,
+            color=colour,
+            linestyle="--" if dashed else "-",
+            zorder=1,
+            connectionstyle=f"arc3,rad={bend}",
+        )
+    )
 
 
 def check_figure(path: Path) -> None:

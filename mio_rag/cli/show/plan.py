@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from mio_rag.control.planner.trace import PlanTrace
     from mio_rag.control.planner.workflow import Workflow
 
-__all__ = ["plain_table", "print_named", "print_points", "print_table", "print_workflow_run"]
+__all__ = [
+    "plain_table",
+    "print_answered",
+    "print_named",
+    "print_points",
+    "print_table",
+    "print_workflow_run",
+]
 
 _SHOWN = (
     "token_f1",
@@ -53,15 +60,17 @@ def _step(do: str, settings: Mapping[str, object]) -> str:
     return f"{do} ({', '.join(told)})" if told else do
 
 
-def print_workflow_run(console: Terminal, trace: PlanTrace) -> None:
-    """The answer, what was read, and every node: what it gave and cost, and why it was dropped."""
+def print_answered(console: Terminal, trace: PlanTrace, by: str) -> None:
+    """The answer, what it took and by whom, and what was read."""
     console.print(trace.answer or "(no answer)", style="bold")
-    console.print(
-        f"{trace.spent()}, {trace.seconds:.2f} s; workflow {trace.workflow.get('name', '')}\n",
-        style="dim",
-    )
+    console.print(f"{trace.spent()}, {trace.seconds:.2f} s; {by}\n", style="dim")
     for place, passage in enumerate(trace.passages, 1):
         print_passage(console, place, passage["title"], passage["id"], passage["tokens"], passage["text"])
+
+
+def print_workflow_run(console: Terminal, trace: PlanTrace) -> None:
+    """The answer, what was read, and every node: what it gave and cost, and why it was dropped."""
+    print_answered(console, trace, f"workflow {trace.workflow.get('name', '')}")
     costs = trace.by_node()
     lines = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("node", "does", "gave", "tokens", "s"):

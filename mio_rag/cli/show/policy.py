@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from mio_rag.cli.show.selection import print_passage
+from mio_rag.cli.show.plan import print_answered
 from mio_rag.cli.terminal import Terminal
 from mio_rag.control.composed.describe import described, price_in_words
 
@@ -61,13 +61,7 @@ def print_policy(console: Terminal, policy: Policy, states: States) -> None:
 
 def print_policy_run(console: Terminal, trace: PolicyTrace) -> None:
     """The answer, what was read, then the question's way, a sentence a step."""
-    console.print(trace.answer or "(no answer)", style="bold")
-    console.print(
-        f"{trace.spent()}, {trace.seconds:.2f} s; {trace.controller}\n",
-        style="dim",
-    )
-    for place, passage in enumerate(trace.passages, 1):
-        print_passage(console, place, passage["title"], passage["id"], passage["tokens"], passage["text"])
+    print_answered(console, trace, trace.controller)
     if trace.passages:
         console.print()
     console.print(trace.explain(), soft_wrap=True, markup=False, highlight=False)

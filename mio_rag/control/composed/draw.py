@@ -11,7 +11,7 @@ from mio_rag.control.composed.describe import described, price_in_words
 from mio_rag.control.composed.policy import Policy
 from mio_rag.control.composed.states import States
 from mio_rag.errors import require
-from mio_rag.pictures import save_figure, set_title
+from mio_rag.pictures import draw_arrow, draw_box, save_figure, set_title
 
 __all__ = ["draw_policy"]
 
@@ -33,7 +33,7 @@ def draw_policy(policy: Policy, states: States, path: Path) -> None:
     """
     require("matplotlib", "evaluation", "drawing a policy")
     from matplotlib.figure import Figure
-    from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
+    from matplotlib.patches import Patch
 
     lines = described(policy, states)
     rows = ["question", *(line.decision for line in lines), "answer"]
@@ -45,45 +45,24 @@ def draw_policy(policy: Policy, states: States, path: Path) -> None:
     axes.set_ylim(y["answer"] - _DOWN * 0.6, _DOWN * 0.6)
 
     def box(x: float, at: float, width: float, title: str, details: str, colour: str) -> None:
-        corner = (x - width / 2, at - _HEIGHT / 2)
-        style = "round,pad=0.02,rounding_size=0.1"
-        axes.add_patch(
-            FancyBboxPatch(corner, width, _HEIGHT, boxstyle=style, fc=colour, ec="#999999", zorder=2)
-        )
-        told = (
-            textwrap.shorten(details, 60, placeholder=" \u2026") if width > 3 else textwrap.fill(details, 24)
-        )
-        shift = 0.16 if told else 0.0
-        axes.text(x, at + shift, title, ha="center", va="center", fontsize=9, zorder=3, parse_math=False)
-        axes.text(x, at - 0.2, told, ha="center", va="center", fontsize=6.5, zorder=3, parse_math=False)
-
-    def arrow(tail: tuple[float, float], head: tuple[float, float], colour: str, bend: float = 0.0) -> None:
-        axes.add_patch(
-            FancyArrowPatch(
-                tail,
-                head,
-                arrowstyle="-|>",
-                mutation_scale=9,
-                color=colour,
-                zorder=1,
-                connectionstyle=f"arc3,rad={bend}",
-            )
-        )
+        wide = width > 3
+        told = textwrap.shorten(details, 60, placeholder=" \u2026") if wide else textwrap.fill(details, 24)
+        draw_box(axes, (x, at), (width, _HEIGHT), title, told, colour=colour)
 
     box(0, y["question"], 1.6, "question", "", "white")
     box(0, y["answer"], 1.6, "answer", "", "white")
     for line in lines:
         box(0, y[line.decision], _WIDTH, f"{line.decision}: {line.who}", line.how, _COLOURS[line.kind])
     for above, below in pairwise(rows):
-        arrow((0, y[above] - _HEIGHT / 2), (0, y[below] + _HEIGHT / 2), "#666666")
+        draw_arrow(axes, (0, y[above] - _HEIGHT / 2), (0, y[below] + _HEIGHT / 2))
     middle = (y["order"] + y["repetition"]) / 2
     box(_PRICE, middle, 2.4, "price (mu)", price_in_words(policy).split(":")[0], "white")
     for line in lines:
         if line.kind != "fixed":
-            arrow((_PRICE - 1.2, middle), (_WIDTH / 2, y[line.decision]), "#5b9a70")
+            draw_arrow(axes, (_PRICE - 1.2, middle), (_WIDTH / 2, y[line.decision]), colour="#5b9a70")
     if policy.repetition.by != "never":
         edge = -_WIDTH / 2
-        arrow((edge, y["repetition"]), (edge, y["search"]), "#666666", bend=-0.35)
+        draw_arrow(axes, (edge, y["repetition"]), (edge, y["search"]), bend=-0.35)
     handles = [Patch(fc=_COLOURS[kind], ec="#999999", label=said) for kind, said in _SAID.items()]
     axes.legend(handles=handles, loc="lower right", fontsize=7, frameon=False)
     set_title(figure, policy.name)

@@ -1,20 +1,19 @@
-"""The parts of a policy: who decides each of the five questions, at which price, within which limits."""
+"""The parts of a policy: who decides each of the five questions, and at which price."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from mio_rag.allocation.pacer_checks import Window
+from mio_rag.control.composed.means import READER, SHA256, Bounds, Model, is_whole
 from mio_rag.control.mdp.policies import POLICIES, make_policy
 from mio_rag.control.steps.strategies import check_strategies
 from mio_rag.control.trace import is_between
 from mio_rag.errors import InputError, choose
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
-from mio_rag.generation import check_generator
 from mio_rag.selection.presets import PRESETS
 
 __all__ = [
@@ -30,18 +29,10 @@ __all__ = [
     "Search",
 ]
 
-#: The model that answers; policies name its price, commands name the model.
-READER = "reader"
-
 #: What U may be; a draft answer would be one more call of the model for every look.
 SIGNALS = ("complete", "evidence", "tracked")
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _DEAREST = 1.0  # a token that is worth all of the evidence
-
-
-def _whole(value: Any, least: int = 1) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _names(by: str, known: Sequence[str], where: str) -> list[str]:
@@ -55,7 +46,7 @@ def _file(file: str | None, sha256: str | None, wanted: bool, where: str, what: 
         problems.append(f"{where}: {what}: give file")
     if not wanted and file is not None:
         problems.append(f"{where}: file = {file!r} has no effect: nobody reads it")
-    if sha256 is not None and not (isinstance(sha256, str) and _SHA256.fullmatch(sha256)):
+    if sha256 is not None and not (isinstance(sha256, str) and SHA256.fullmatch(sha256)):
         problems.append(f"{where}: sha256 = {sha256!r} must be 64 hexadecimal digits")
     elif sha256 is not None and file is None:
         problems.append(f"{where}: sha256 is given without a file")
@@ -103,7 +94,7 @@ class Price:
             problems.append(f"price: worth = {self.worth!r} must be a number of dollars > 0")
         for name in ("total", "questions"):
             value = getattr(self, name)
-            if value is not None and not _whole(value):
+            if value is not None and not is_whole(value):
                 problems.append(f"price: {name} = {value!r} must be a whole number >= 1")
         if self.per is not None and self.per not in get_args(Window):
             problems.append(f"price: per = {self.per!r} is unknown: choose {', '.join(get_args(Window))}")
@@ -179,7 +170,7 @@ class Search:
             problems.append("search: a bandit needs strategies to choose among, beside raw")
         if self.by != "bandit" and self.state is not None:
             problems.append("search: state has no effect: only a bandit learns")
-        if not _whole(self.pool):
+        if not is_whole(self.pool):
             problems.append(f"search: pool = {self.pool!r} must be a whole number >= 1")
         if problems:
             raise InputError(problems)
@@ -306,96 +297,7 @@ class Repetition:
                 problems.append(f"repetition: {name} = {value!r} is unknown: {choose(value, known)}")
         if not is_between(self.finds, 0, 1):
             problems.append(f"repetition: finds = {self.finds!r} must be a number from 0 to 1")
-        if not _whole(self.most):
+        if not is_whole(self.most):
             problems.append(f"repetition: most = {self.most!r} must be a whole number >= 1")
-        if problems:
-            raise InputError(problems)
-
-
-@dataclass(frozen=True)
-class Model:
-    """A generator and what it costs.
-
-    Parameters
-    ----------
-    input, output : float, optional
-        Dollars per million tokens into and out of it, >= 0; both or none.
-    spec : str, optional
-        As `mio_rag.generation.make_generator` takes it. The reader has none: commands name it.
-    sha256 : str, optional
-        Of the file that a spec ``gguf:FILE`` names.
-    """
-
-    input: float | None = None
-    output: float | None = None
-    spec: str | None = None
-    sha256: str | None = None
-
-    def problems(self, name: str) -> list[str]:
-        """What is wrong with it, as the model of a name."""
-        where, problems = f"model '{name}'", []
-        if (self.input is None) != (self.output is None):
-            problems.append(f"{where}: give both input and output, dollars per million tokens")
-        for side in ("input", "output"):
-            value = getattr(self, side)
-            if value is not None and not is_between(value, 0, math.inf):
-                problems.append(f"{where}: {side} = {value!r} must be a number of dollars >= 0")
-        if name == READER and self.spec is not None:
-            problems.append(f"{where}: spec = {self.spec!r}: --generator names the reader; leave it out")
-        elif name != READER and self.spec is None:
-            problems.append(f'{where}: give spec, for instance "openai:gpt-4o-mini"')
-        elif self.spec is not None:
-            try:
-                check_generator(self.spec)
-            except InputError as error:
-                problems += [f"{where}: {problem}" for problem in error.problems]
-        named = self.spec or ""
-        if self.sha256 is not None and not (_SHA256.fullmatch(self.sha256) and named.startswith("gguf:")):
-            problems.append(f'{where}: sha256 is for a model of a file, spec = "gguf:FILE", in 64 digits')
-        return problems
-
-    @property
-    def is_priced(self) -> bool:
-        """Whether it has a price."""
-        return self.input is not None and self.output is not None
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Limits that hold whatever a controller wants.
-
-    Parameters
-    ----------
-    evidence_tokens : int
-        Largest block of passages, >= 1.
-    answer_tokens : int
-        Longest answer, >= 1; a tier names its own.
-    tokens : int
-        Into and out of all models for one question, >= 1.
-    steps : int
-        Actions that ask a model, >= 0.
-    seconds : float
-        After which no action begins, > 0.
-    """
-
-    evidence_tokens: int = 1024
-    answer_tokens: int = 64
-    tokens: int = 20_000
-    steps: int = 10
-    seconds: float = 120.0
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"limits: {name} = {getattr(self, name)!r} must be a whole number >= {least}"
-            for name, least in (("evidence_tokens", 1), ("answer_tokens", 1), ("tokens", 1), ("steps", 0))
-            if not _whole(getattr(self, name), least)
-        ]
-        if not (is_between(self.seconds, 0, math.inf) and self.seconds > 0):
-            problems.append(f"limits: seconds = {self.seconds!r} must be a number > 0")
-        if not problems and self.tokens < self.evidence_tokens + self.answer_tokens:
-            problems.append(
-                f"limits: tokens = {self.tokens} is below evidence_tokens and answer_tokens together "
-                f"({self.evidence_tokens + self.answer_tokens}): raise it, or lower these"
-            )
         if problems:
             raise InputError(problems)

@@ -8,7 +8,7 @@ from mio_rag.control.planner.named import nested
 from mio_rag.control.planner.workflow import NESTED, Node, Workflow
 from mio_rag.control.steps.executors import EXECUTORS
 from mio_rag.errors import InputError, require
-from mio_rag.pictures import save_figure, set_title
+from mio_rag.pictures import draw_arrow, draw_box, save_figure, set_title
 
 __all__ = ["draw_workflow", "levels", "workflow_text"]
 
@@ -76,7 +76,6 @@ def draw_workflow(workflow: Workflow, path: Path) -> None:
     """
     require("matplotlib", "evaluation", "drawing a workflow")
     from matplotlib.figure import Figure
-    from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
     rows = levels(workflow)
     widest = max(len(row) for row in rows)
@@ -92,35 +91,15 @@ def draw_workflow(workflow: Workflow, path: Path) -> None:
     axes.set_ylim(-len(rows) * _DOWN - _DOWN / 2, _DOWN / 2)
 
     def box(name: str, title: str, details: str, colour: str, edge: str) -> None:
-        x, y = places[name]
-        corner = (x - _WIDTH / 2, y - _HEIGHT / 2)
-        style = "round,pad=0.02,rounding_size=0.1"
-        axes.add_patch(FancyBboxPatch(corner, _WIDTH, _HEIGHT, boxstyle=style, fc=colour, ec=edge, zorder=2))
-        axes.text(
-            x, y + (0.12 if details else 0), title, ha="center", va="center", fontsize=9, zorder=3,
-            parse_math=False,
-        )  # fmt: skip
-        if details:
-            axes.text(x, y - 0.15, details, ha="center", va="center", fontsize=6, zorder=3, parse_math=False)
+        draw_box(axes, places[name], (_WIDTH, _HEIGHT), title, details, colour=colour, edge=edge)
 
     def arrow(start: str, end: str, dashed: bool) -> None:
         (a, b), (c, d) = places[start], places[end]
-        beside = b - d > 1.5 * _DOWN and abs(a - c) < 0.1  # around the boxes that lie between
-        tail, head = ((a, b - _HEIGHT / 2), (c, d + _HEIGHT / 2))
-        if beside:
-            tail, head = (a + _WIDTH / 2, b), (c + _WIDTH / 2, d)
-        axes.add_patch(
-            FancyArrowPatch(
-                tail,
-                head,
-                arrowstyle="-|>",
-                mutation_scale=9,
-                color="#666666",
-                linestyle="--" if dashed else "-",
-                zorder=1,
-                connectionstyle=f"arc3,rad={-(0.3 + 0.1 * (b - d)) / (b - d) if beside else 0}",
-            )
-        )
+        if b - d > 1.5 * _DOWN and abs(a - c) < 0.1:  # around the boxes that lie between
+            bend = -(0.3 + 0.1 * (b - d)) / (b - d)
+            draw_arrow(axes, (a + _WIDTH / 2, b), (c + _WIDTH / 2, d), dashed=dashed, bend=bend)
+        else:
+            draw_arrow(axes, (a, b - _HEIGHT / 2), (c, d + _HEIGHT / 2), dashed=dashed)
 
     box("", "question", "", "white", "#666666")
     for node in workflow.nodes:
