@@ -1,5 +1,6 @@
 """llama.cpp in this process. Tests that need a model run when MIO_RAG_TEST_GGUF names a GGUF file."""
 
+import dataclasses
 import gc
 import os
 import random
@@ -28,6 +29,9 @@ PASSAGES = [
     Passage("p2", "Zürich lies in Switzerland. 東京 is Tokyo. 🎉 <|im_start|> and {braces}", "Élan"),
 ]
 PROMPT = build_prompt(Question("q", "What is the capital of France?"), PASSAGES)
+# Reading instructions and passages takes most of the time: where they are not the point, they are left out.
+SHORT = dataclasses.replace(PROMPT, system="Answer in a word.", user="What is the capital of France?")
+STORY = dataclasses.replace(PROMPT, system="You tell stories.", user="Tell me a long story.")
 
 
 WINDOW = 768  # more than the 512 tokens that llama.cpp reads at once
@@ -90,9 +94,9 @@ def test_prompt_tokens_are_what_the_model_reads(generator: GGUFGenerator) -> Non
 @pytest.mark.gguf
 @needs_model
 def test_answers_are_repeatable_and_carry_their_logprobs(generator: GGUFGenerator) -> None:
-    first = generator.generate(PROMPT, max_tokens=12)
-    generator.generate(build_prompt(Question("other", "What is 1 + 1?")), max_tokens=4)
-    again = generator.generate(PROMPT, max_tokens=12)
+    first = generator.generate(SHORT, max_tokens=12)
+    generator.generate(STORY, max_tokens=4)
+    again = generator.generate(SHORT, max_tokens=12)
     assert (first.text, first.logprobs) == (again.text, again.logprobs)
     assert "Paris" in first.text
     assert 1 <= first.completion_tokens <= 12
@@ -139,7 +143,7 @@ def test_the_window_is_respected(generator: GGUFGenerator) -> None:
     while generator.count([text.strip()])[0] > allowance:
         text = text[: -len("word ")]
     answer = generator.generate(build_prompt(Question("q", "Why?"), [Passage("p", text)]), max_tokens=8)
-    assert allowance < answer.prompt_tokens <= WINDOW - 8
+    assert max(allowance, 512) < answer.prompt_tokens <= WINDOW - 8
     with pytest.raises(GenerationError, match="window"):
         generator.generate(build_prompt(Question("q", "Why?"), [Passage("p", "word " * 1100)]))
 
@@ -147,13 +151,13 @@ def test_the_window_is_respected(generator: GGUFGenerator) -> None:
 @pytest.mark.gguf
 @needs_model
 def test_streams_join_to_the_answer_and_may_be_left(generator: GGUFGenerator) -> None:
-    whole = generator.generate(PROMPT, max_tokens=8).text
-    pieces = list(generator.stream(PROMPT, max_tokens=8))
+    whole = generator.generate(SHORT, max_tokens=8).text
+    pieces = list(generator.stream(SHORT, max_tokens=8))
     assert "".join(pieces).strip() == whole
-    stream = generator.stream(PROMPT, max_tokens=200)
+    stream = generator.stream(STORY, max_tokens=200)
     next(stream)
     stream.close()  # type: ignore[attr-defined]
-    assert generator.generate(PROMPT, max_tokens=8).text == whole
+    assert generator.generate(SHORT, max_tokens=8).text == whole
 
 
 @pytest.mark.gguf
@@ -175,8 +179,8 @@ def test_with_slots_shared_beginnings_are_read_once(generator: GGUFGenerator) ->
     with GGUFGenerator(MODEL, n_ctx=WINDOW, slots=2) as remembering:
         assert remembering.context_window == generator.context_window
         assert remembering.identity != generator.identity
-        first = remembering._complete(PROMPT, max_tokens=4)
-        again = remembering._complete(PROMPT, max_tokens=4)
+        first = remembering._complete(SHORT, max_tokens=4)
+        again = remembering._complete(SHORT, max_tokens=4)
         assert first["timings"].get("cache_n", 0) == 0
         assert again["timings"]["cache_n"] > 0.8 * again["usage"]["prompt_tokens"]
 
@@ -184,9 +188,9 @@ def test_with_slots_shared_beginnings_are_read_once(generator: GGUFGenerator) ->
 @pytest.mark.gguf
 @needs_model
 def test_weigh_gives_log_probabilities(generator: GGUFGenerator) -> None:
-    said = generator.generate(PROMPT, max_tokens=1)
+    said = generator.generate(SHORT, max_tokens=1)
     assert said.logprobs is not None
-    first, missing = generator.weigh(PROMPT, [said.text, "no such token"])
+    first, missing = generator.weigh(SHORT, [said.text, "no such token"])
     assert first >= said.logprobs[0] - 1e-3  # other spellings may add to it
     assert missing < first <= 0
 
@@ -206,7 +210,7 @@ def test_what_weighs_options_can_be_remembered(tmp_path: Path) -> None:
 @needs_model
 def test_many(generator: GGUFGenerator) -> None:
     long = build_prompt(Question("q2", "long " * 1100))
-    first, second, third = generator.generate_many([PROMPT, long, PROMPT], max_tokens=4)
+    first, second, third = generator.generate_many([SHORT, long, SHORT], max_tokens=4)
     assert isinstance(second, GenerationError)
     assert not isinstance(first, GenerationError)
     assert not isinstance(third, GenerationError)
