@@ -6,7 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from mio_rag.allocation.money import Rate
@@ -28,23 +28,20 @@ from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
-from mio_rag.selection.selector import Selector
+from mio_rag.service.asked import Asked
 from mio_rag.service.governed import Governed, told
 from mio_rag.service.pacing import Held, held_tokens
 from mio_rag.service.planning import Planned, Planning, read_nothing
 from mio_rag.service.searching import Found, Searching, Strategies
-from mio_rag.solvers.result import SolveOptions
 from mio_rag.text import is_text
 from mio_rag.types import Answer, Passage, Question
 
-__all__ = ["Answering", "Asked"]
+__all__ = ["Answering"]
 
 _POOLS = 64  # cached, so that moving a slider does not retrieve again
-_LEAST_SECONDS = 0.01  # for a program, even past the deadline: enough for a selection and a bound
 _SEAM_TOKENS = 8  # that a tokenizer may count more where prompt and passages meet
 _PROBE = Passage(id="probe", text="x")  # so that headings and separators are counted
 _MOST = 1_000_000  # tokens, where tiers say how much is read
-_RESERVED = 0.1  # share of the remaining time that is kept for explanations and the response
 
 
 class _OneAtATime:
@@ -58,25 +55,6 @@ class _OneAtATime:
         """As the counter counts."""
         with self.lock:
             return self._counter.count(texts)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A checked request.
-
-    Parameters
-    ----------
-    deadline : float
-        By `time.monotonic`.
-    """
-
-    question: str
-    budget_tokens: int
-    pool: int
-    deadline: float
-    selector: Selector
-    more_tokens: int | None = None
-    max_tokens: int = 64
 
 
 class Answering:
@@ -189,7 +167,7 @@ class Answering:
         asked, pool = self._known(asked, found)
         with held_tokens(self.pacer, asked.budget_tokens, _least(pool, asked.budget_tokens)) as held:
             asked = self._held_to(asked, held, asked.budget_tokens)
-            made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
+            made = asked.timed().select(pool, asked.budget_tokens, self.counter)
             held.used = made.tokens_used
         data = {**_described(asked, made), **held.said, **self._dollars(made.tokens_used), **_search(found)}
         if asked.more_tokens is not None:
@@ -254,7 +232,7 @@ class Answering:
         asked, pool = self._known(asked, found)
         with held_tokens(self.pacer, around + allowed, around + _least(pool, allowed)) as held:
             asked = self._held_to(asked, held, allowed, around)
-            made = _timed(asked).select(pool, asked.budget_tokens, self.counter)
+            made = asked.timed().select(pool, asked.budget_tokens, self.counter)
             if made.result.x is None:
                 raise InfeasibleError(made.explain())
             prompt = build_prompt(question, made.passages)
@@ -287,7 +265,7 @@ class Answering:
 
     def _at_a_tier(self, routed: Tiered, question: Question, asked: Asked) -> dict[str, Any]:
         """As `ask`, with tiers in the place of the budget and the longest answer that the request names."""
-        timed = replace(routed.setup, selector=_timed(asked))
+        timed = replace(routed.setup, selector=asked.timed())
         # The tokenizer belongs to the answer meanwhile: it counts under no lock of its own here.
         with self._embedding, self._reading, self.counter.lock:
             found = answered(replace(routed, setup=timed).attempt(question, self.generator, _MOST))
@@ -307,7 +285,7 @@ class Answering:
 
     def _by_policy(self, governed: Governed, question: Question, asked: Asked) -> dict[str, Any]:
         """As `ask`, with the policy in the place of whatever the request sets."""
-        timed, left = _timed(asked), asked.deadline - time.monotonic()
+        timed, left = asked.timed(), asked.deadline - time.monotonic()
         with self._embedding, self._reading, self.counter.lock:
             found = governed.answer(question, timed, left)
             selection = found.selection
@@ -330,7 +308,7 @@ class Answering:
             found = planned.answer(
                 asked.question,
                 asked.pool,
-                _timed(asked),
+                asked.timed(),
                 asked.budget_tokens,
                 asked.max_tokens,
                 asked.deadline,
@@ -369,7 +347,7 @@ class Answering:
 
     def _more(self, asked: Asked, pool: Candidates, now: Selection, more_tokens: int) -> dict[str, Any]:
         """What a larger budget would select, and proven bounds on its gain."""
-        then = _timed(asked).choose(pool, asked.budget_tokens + more_tokens, self.counter)
+        then = asked.timed().choose(pool, asked.budget_tokens + more_tokens, self.counter)
         before, after = now.result, then.result
         gain = low = high = None
         if before.objective is not None and after.objective is not None:
@@ -402,12 +380,6 @@ def _search(found: Found) -> dict[str, Any]:
 def _least(pool: Candidates, budget: int) -> int:
     """Tokens that the smallest passage takes: with fewer left a request would be answered by nothing."""
     return max(1, min([budget, *map(int, pool.tokens)]))
-
-
-def _timed(asked: Asked) -> Selector:
-    """The selector, with the time left until the deadline as its time limit."""
-    left = (asked.deadline - time.monotonic()) * (1 - _RESERVED)
-    return replace(asked.selector, options=SolveOptions(time_limit_seconds=max(_LEAST_SECONDS, left)))
 
 
 def _described(asked: Asked, made: Selection) -> dict[str, Any]:

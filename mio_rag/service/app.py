@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -11,27 +10,25 @@ from importlib import resources
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel
-from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.answer_cache import AnswerCache
-from mio_rag.errors import InfeasibleError, InputError, MioRagError, SpentError
 from mio_rag.evaluation.report.text import plain
 from mio_rag.generation import Generator
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
-from mio_rag.selection.selector import Selector
-from mio_rag.service.answering import Answering, Asked
-from mio_rag.service.body import StrictRoute, UnusableBody
+from mio_rag.service.answering import Answering
+from mio_rag.service.asked import Asked, asked_of
+from mio_rag.service.body import StrictRoute
 from mio_rag.service.connections import CONNECTION_GUARD, ConnectionGuard, SeldomLogged
 from mio_rag.service.curve import EXAMPLE_PRICE, HOW, Curve, example_of
+from mio_rag.service.error_responses import explain_errors
 from mio_rag.service.examples import example_questions
-from mio_rag.service.guard import BodyLimit, Full, Gate, HeadAsGet, key_matches, refusal
+from mio_rag.service.guard import BodyLimit, Gate, HeadAsGet, key_matches, refusal
 from mio_rag.service.limits import ConnectionLimits, ServiceLimits
 from mio_rag.service.messages import (
     Answered,
@@ -44,7 +41,6 @@ from mio_rag.service.messages import (
     Rated,
     Rating,
     Selected,
-    invalid_field,
     policy_state,
     request_models,
 )
@@ -185,7 +181,7 @@ def create_app(
     models = dict(zip(("/select", "/ask"), request_models(bounds), strict=True))
     if answering.searching is not None and answering.searching.learns:
         models["/feedback"] = Rating
-    _explain_errors(app, models)
+    explain_errors(app, models)
     if loopback:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=_LOOPBACK)
     app.add_middleware(HeadAsGet)
@@ -227,59 +223,13 @@ def _guard(app: FastAPI, metrics: Metrics, api_key: str | None) -> None:
         return response
 
 
-def _explain_errors(app: FastAPI, models: Mapping[str, type[BaseModel]]) -> None:
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        problems = []
-        for part in error.errors():
-            if part["type"] == "json_invalid":
-                reason = part.get("ctx", {}).get("error", "it cannot be read")
-                problems.append(f"the body is not valid JSON (character {part['loc'][-1]}: {reason})")
-                continue
-            if len(part["loc"]) == 1:
-                problems.append("send a JSON object, as Content-Type: application/json")
-                continue
-            path = request.scope["route"].path
-            problems.append(clean(invalid_field(str(part["loc"][1]), part, path, models)))
-        return refusal(422, "InputError", *dict.fromkeys(problems[:20]))
-
-    @app.exception_handler(UnusableBody)
-    async def unusable(request: Request, error: UnusableBody) -> Response:
-        return refusal(422, "InputError", clean(error.detail))
-
-    @app.exception_handler(HTTPException)
-    async def refused(request: Request, error: HTTPException) -> Response:
-        response = refusal(error.status_code, "HTTPError", str(error.detail))
-        response.headers.update(dict(error.headers or {}))
-        if response.headers.get("allow") == "GET":
-            response.headers["allow"] = "GET, HEAD"  # see `HeadAsGet`
-        return response
-
-    @app.exception_handler(Full)
-    async def full(request: Request, error: Full) -> Response:
-        message = f"the service is busy: try again in {error.retry_after} s"
-        return refusal(503, "Busy", message, retry_after=error.retry_after)
-
-    @app.exception_handler(SpentError)
-    async def spent(request: Request, error: SpentError) -> Response:
-        wait = None if error.retry_after is None else max(1, math.ceil(error.retry_after))
-        return refusal(429, "SpentError", str(error), retry_after=wait)
-
-    @app.exception_handler(MioRagError)
-    async def failed(request: Request, error: MioRagError) -> Response:
-        if isinstance(error, InputError):
-            return refusal(400, type(error).__name__, *(clean(p) for p in error.problems))
-        status = 400 if isinstance(error, InfeasibleError) else 502
-        return refusal(status, type(error).__name__, clean(str(error)))
-
-
 def _add_questions(
     app: FastAPI, answering: Answering, metrics: Metrics, models: Mapping[str, type[BaseModel]]
 ) -> None:
     async def answered(
         request: Request, body: BaseModel, work: Callable[[Asked], dict[str, Any]]
     ) -> Response:
-        asked = _asked(body, request.state.began)
+        asked = asked_of(body, request.state.began)
         data = await request.app.state.gate.run(lambda: work(asked))
         if "cached" in data:
             metrics.looked_up(data["cached"])
@@ -300,32 +250,6 @@ def _add_questions(
     ask.__annotations__["body"] = models["/ask"]
     app.post("/select", response_model=Selected, responses=_REFUSALS)(select)
     app.post("/ask", response_model=Answered, responses=_REFUSALS)(ask)
-
-
-def _asked(body: BaseModel, began: float) -> Asked:
-    """The checked request that `Answering` takes."""
-    given = body.model_dump()
-    names = (
-        "redundancy_weight",
-        "passage_penalty",
-        "token_price",
-        "radius",
-        "max_passages",
-        "max_per_source",
-        "merge",
-        "units",
-    )
-    settings = {name: given[name] for name in names if given[name] is not None}
-    selector = Selector.preset(given["preset"], **settings)
-    return Asked(
-        given["question"],
-        given["budget_tokens"],
-        given["pool"],
-        began + given["deadline_seconds"],
-        selector,
-        given.get("more_tokens"),
-        given.get("max_tokens", 64),
-    )
 
 
 def _add_feedback(app: FastAPI, answering: Answering) -> None:

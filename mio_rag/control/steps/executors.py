@@ -6,7 +6,6 @@ What flows between them has a type: a question, several questions, a pool of pas
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import Any
 
 from mio_rag.candidates import Candidates, merge_pools
 from mio_rag.control.meter import Meter, Reply
+from mio_rag.control.steps.setting_checks import number, one_of, workflow_problem
 from mio_rag.control.steps.side_by_side import asks_a_model, listed, strategies_problem, strategy_pools
 from mio_rag.control.steps.wording import Fact, fact_passage, short_prompt
 from mio_rag.errors import InfeasibleError, InputError
@@ -301,24 +301,6 @@ def _verify(job: Job, taken: Taken) -> Value:
     return given if other is None else other
 
 
-def _number(low: float, high: float, *, whole: bool = False) -> Callable[[Any], str | None]:
-    def problem(value: Any) -> str | None:
-        fine = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if fine and low <= value <= high and (not whole or value == int(value)):
-            return None
-        return f"must be a {'whole ' if whole else ''}number in [{low:g}, {high:g}]"
-
-    return problem
-
-
-def _one_of(*names: str) -> Callable[[Any], str | None]:
-    return lambda value: None if value in names else f"must be one of {', '.join(names)}"
-
-
-def _workflow(value: Any) -> str | None:
-    return None if isinstance(value, (str, Mapping)) else "must be the name of a workflow, or a workflow"
-
-
 _ANY = 8
 _FACTS = {"facts": (0, _ANY)}
 
@@ -338,7 +320,7 @@ EXECUTORS: Mapping[str, Executor] = {
             {"question": (0, 1), **_FACTS},
             "questions",
             _decompose,
-            settings={"order": _one_of("serial", "parallel"), "most": _number(1, 8, whole=True)},
+            settings={"order": one_of("serial", "parallel"), "most": number(1, 8, whole=True)},
         ),
         Executor(
             "each",
@@ -347,7 +329,7 @@ EXECUTORS: Mapping[str, Executor] = {
             "facts",
             _each,
             asks=False,
-            settings={"workflow": _workflow},
+            settings={"workflow": workflow_problem},
             needs=("workflow",),
             runs_others=True,
         ),
@@ -359,10 +341,10 @@ EXECUTORS: Mapping[str, Executor] = {
             _retrieve,
             asks=False,
             settings={
-                "mode": _one_of("fused", "dense", "bm25"),
-                "pool": _number(1, 10_000, whole=True),
+                "mode": one_of("fused", "dense", "bm25"),
+                "pool": number(1, 10_000, whole=True),
                 "strategies": strategies_problem,
-                "deadline": _number(1e-3, 1e6),
+                "deadline": number(1e-3, 1e6),
             },
         ),
         Executor(
@@ -372,7 +354,7 @@ EXECUTORS: Mapping[str, Executor] = {
             "passages",
             _select,
             asks=False,
-            settings={"token_price": _number(0, 1), "share": _number(0.01, 1)},
+            settings={"token_price": number(0, 1), "share": number(0.01, 1)},
         ),
         Executor(
             "answer",
@@ -394,7 +376,7 @@ EXECUTORS: Mapping[str, Executor] = {
             {"answer": (1, 1), "passages": (0, 1), **_FACTS},
             "answer",
             _verify,
-            settings={"otherwise": _workflow},
+            settings={"otherwise": workflow_problem},
             runs_others=True,
         ),
     )
