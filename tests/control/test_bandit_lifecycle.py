@@ -173,6 +173,14 @@ def test_insights_are_sentences_with_numbers(tmp_path: Path) -> None:
     assert said.startswith("who questions: hyde is worth its cost, +0.15")
     assert "n = " in said
     assert any("query2doc is not worth its cost, -0.0" in text for text in told["insights"])
+    assert not any(text.startswith("all questions") for text in told["insights"])  # one type says it
+    few = tmp_path / "few.sqlite"
+    bandit = strategist(few, policy="uniform")
+    for number, word in enumerate(("Who", "When", "Where", "Which")):
+        lived(bandit, 8, TRUTH, start=8 * number, text=f"{word} is it?")
+    said = stats_of(few)["insights"]  # each type alone has too few
+    assert said[0].startswith("all questions: hyde is worth its cost, +0.15")
+    assert all(text.startswith("all questions") for text in said if "worth its cost" in text)
 
 
 def test_a_log_is_drawn(tmp_path: Path) -> None:
