@@ -49,7 +49,8 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
     left.set_ylabel("recall of the gold, less the price of tokens")
     # The two that learn nothing would leave no room for the others.
     seen = report["policies"]["linucb, published constants"]["regret_to_best_fixed"].values()
-    middle.set_ylim(top=1.3 * max(each["mean"] for each in seen))
+    top = 1.3 * max(each["mean"] for each in seen)
+    middle.set_ylim(-0.03 * top, top)
     left.legend(frameon=False, fontsize=7)
     for policy, colour in _DRAWN.items():
         if policy.startswith("fixed"):
