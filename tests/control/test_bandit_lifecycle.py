@@ -85,6 +85,7 @@ def test_recalibration_compares_on_later_questions_that_neither_learned_from(tmp
     lived(bandit, 100, TRUTH | {"hyde": 0.0}, start=150)
     found = recalibrate(path, BanditSettings(dimensions=40), now=101 * day)
     assert (found.window, found.holdout) == (80, 20)
+    assert 10 <= found.compared <= 20
     assert found.deployed
     assert found.high < 0
     assert found.new_loss < found.loss
@@ -111,6 +112,10 @@ def test_recalibration_keeps_what_is_better(tmp_path: Path) -> None:
     assert bandit.learned.dump() == before
     with pytest.raises(InputError, match="hold 0 questions"):
         recalibrate(path, now=200 * day)
+    calm = tmp_path / "calm.sqlite"  # raw alone, after the start: nothing to compare on
+    lived(strategist(calm, explore=0.0, explore_least=0.0, alpha=0.0), 30, dict.fromkeys(TRUTH, 0.0))
+    with pytest.raises(InputError, match="on 0 of the last questions did a strategy run"):
+        recalibrate(calm)
 
 
 def test_a_prior_helps_a_cold_start_and_foreign_ones_are_refused(tmp_path: Path) -> None:
