@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 
 from mio_rag.control.bandit.context import TYPES, context_of
 
-__all__ = ["at_equal_cost", "oracle_at", "predictable", "resampled"]
+__all__ = ["at_equal_cost", "at_other_costs", "oracle_at", "predictable", "resampled"]
 
 FloatArray = NDArray[np.float64]
 Fit = Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
 
 _FOLDS, _DRAWS = 10, 2000
 _RIDGES, _NEIGHBOURS = (1.0, 10.0, 100.0), (5, 20, 60)
+_SPENT = (10.0, 50.0, 100.0, 200.0)
 _PRICES = np.concatenate([[0.0], np.geomspace(1e-6, 1e-2, 25)])
 
 
@@ -57,6 +58,27 @@ def at_equal_cost(
         "oracle_margin": margin - float(fixed.mean()),
         "question_alone": predictable(lines, recall, tokens, spent, fixed),
     }
+
+
+def at_other_costs(lines: Sequence[Mapping[str, Any]], table: Any) -> list[dict[str, Any]]:
+    """The same without us, at costs that buy one strategy for some questions, for each, or more of them."""
+    recall, tokens = table.of("gold_recall"), table.of("tokens")
+    rows = []
+    for spent in _SPENT:
+        fixed = recall @ _mixture(recall.mean(axis=0), tokens.mean(axis=0), spent)
+        learners = predictable(lines, recall, tokens, spent, fixed)
+        best = max(learners, key=lambda name: learners[name]["recall"])
+        margin = oracle_at(recall, tokens, spent) - float(fixed.mean())
+        rows.append(
+            {
+                "at_most": spent,
+                "fixed_mixture": float(fixed.mean()),
+                "oracle_margin": margin,
+                "best_learner": best,
+                **learners[best],
+            }
+        )
+    return rows
 
 
 def resampled(differences: FloatArray) -> dict[str, float]:

@@ -151,7 +151,7 @@ def _text(told: dict[str, Any]) -> str:
         f"{name:55} {each['mean']:+8.2f}  [{each['low']:+.2f}, {each['high']:+.2f}]"
         for name, each in told["goals"]["difference_of_regret"].items()
     ]
-    lines += ["", *_equal(told["equal_cost"]), ""]
+    lines += ["", *_equal(told["equal_cost"]), "", *_others(told["other_costs"]), ""]
     lines += [f"goal, {name}: {each}" for name, each in told["goals"].items() if name not in _TABLES]
     lines.append(f"worth more than ... on so many questions: {told['beaten']}")
     lines += [
@@ -191,6 +191,18 @@ def _equal(told: dict[str, Any]) -> list[str]:
         )
     told_all = f"{'oracle: told the gold of this question':55} {told['oracle']:.4f}"
     return [*lines, f"{told_all}  {told['oracle_margin']:+.4f}"]
+
+
+def _others(told: list[dict[str, Any]]) -> list[str]:
+    """The same at other costs, of the best learner in hindsight."""
+    lines = [f"{'at other costs: tokens at most, best learner':55} {'fixed':>7} {'oracle':>8} {'learner':>8}"]
+    for each in told:
+        beyond, name = each["beyond_fixed"], f"{each['at_most']:.0f}, {each['best_learner']}"
+        lines.append(
+            f"{name:55} {each['fixed_mixture']:7.4f} {each['oracle_margin']:+8.4f} {beyond['mean']:+8.4f}  "
+            f"[{beyond['low']:+.4f}, {beyond['high']:+.4f}]"
+        )
+    return lines
 
 
 def _say(text: str) -> None:

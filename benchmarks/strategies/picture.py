@@ -12,14 +12,14 @@ from mio_rag.errors import require
 __all__ = ["draw"]
 
 _DRAWN = {
-    "linucb": "#3b6fb6",
     "linucb, published constants": "#8fb1de",
-    "thompson": "#4c9f70",
-    "epsilon-greedy": "#c9a227",
-    "margin rule": "#9467bd",
+    "linucb, textbook": "#17a2b8",
+    "thompson, textbook": "#4c9f70",
+    "epsilon-greedy, textbook": "#c9a227",
     "uniform": "#c05050",
     "fixed: raw": "#555555",
     "fixed: raw+hyde+query2doc+grounded+multi-query": "#bbbbbb",
+    "linucb": "#1f3f8f",
 }
 _CALLED = {
     "fixed: raw": "the question alone",
@@ -41,10 +41,16 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
     ):
         for policy, colour in _DRAWN.items():
             curve = report["policies"][policy]["curve"]
-            axes.plot(curve["questions"], curve[name], color=colour, label=_CALLED.get(policy, policy))
+            width = 2.2 if policy == "linucb" else 1.3
+            label = _CALLED.get(policy, policy)
+            axes.plot(curve["questions"], curve[name], color=colour, label=label, linewidth=width)
         axes.set_title(f"cumulative regret {title}", fontsize=9)
         axes.set_xlabel("questions")
     left.set_ylabel("recall of the gold, less the price of tokens")
+    # The two that learn nothing would leave no room for the others.
+    seen = report["policies"]["linucb, published constants"]["regret_to_best_fixed"].values()
+    top = 1.3 * max(each["mean"] for each in seen)
+    middle.set_ylim(-0.03 * top, top)
     left.legend(frameon=False, fontsize=7)
     for policy, colour in _DRAWN.items():
         if policy.startswith("fixed"):
@@ -53,7 +59,7 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
         block = shares["questions_a_block"]
         right.plot(
             [(k + 0.5) * block for k in range(len(shares["share"]))], shares["share"], color=colour,
-            label=policy,
+            label=policy, linewidth=2.2 if policy == "linucb" else 1.3,
         )  # fmt: skip
     right.set_title("share of questions that HyDE runs on", fontsize=9)
     right.set_xlabel("questions")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.strategies.bound import at_equal_cost
+from benchmarks.strategies.bound import at_equal_cost, at_other_costs
 from benchmarks.strategies.goals import OURS, goals
 from benchmarks.strategies.simulate import OTHERS, POLICIES, PRICE, Lived, action_of, live, order_of, utility
 from benchmarks.strategies.table import BASE, MEASURES, outcomes_of
@@ -67,6 +67,7 @@ def report(cells: Cells, orders: int, questions: int, say: Callable[[str], None]
     found["policies"], recalls = _policies(cells, orders, questions, best, say)
     say("what anybody could have reached")
     found["equal_cost"] = at_equal_cost(cells, table, *recalls)
+    found["other_costs"] = at_other_costs(cells, table)
     found["beaten"] = _beaten(cells, best)
     say("off-policy estimates")
     found["off_policy"] = _estimates(cells, orders, questions)

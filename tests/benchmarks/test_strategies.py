@@ -83,6 +83,7 @@ def test_the_report_holds_what_is_known(cells: list[dict[str, Any]], tmp_path: P
     equal = told["equal_cost"]
     assert equal["fixed_mixture"] == pytest.approx(0.4 + 0.5 * min(1.0, equal["tokens"] / 100))
     assert equal["oracle"] == pytest.approx(equal["fixed_mixture"])  # all questions are alike
+    assert [row["oracle_margin"] for row in told["other_costs"]] == pytest.approx([0.0] * 4)
     for learner in equal["question_alone"].values():
         assert learner["recall"] <= equal["oracle"] + 1e-9
     draw(told, tmp_path / "p.png")

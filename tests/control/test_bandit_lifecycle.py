@@ -85,6 +85,7 @@ def test_recalibration_compares_on_later_questions_that_neither_learned_from(tmp
     lived(bandit, 100, TRUTH | {"hyde": 0.0}, start=150)
     found = recalibrate(path, BanditSettings(dimensions=40), now=101 * day)
     assert (found.window, found.holdout) == (80, 20)
+    assert 10 <= found.compared <= 20
     assert found.deployed
     assert found.high < 0
     assert found.new_loss < found.loss
@@ -111,6 +112,10 @@ def test_recalibration_keeps_what_is_better(tmp_path: Path) -> None:
     assert bandit.learned.dump() == before
     with pytest.raises(InputError, match="hold 0 questions"):
         recalibrate(path, now=200 * day)
+    calm = tmp_path / "calm.sqlite"  # raw alone, after the start: nothing to compare on
+    lived(strategist(calm, explore=0.0, explore_least=0.0, alpha=0.0), 30, dict.fromkeys(TRUTH, 0.0))
+    with pytest.raises(InputError, match="on 0 of the last questions did a strategy run"):
+        recalibrate(calm)
 
 
 def test_a_prior_helps_a_cold_start_and_foreign_ones_are_refused(tmp_path: Path) -> None:
@@ -173,6 +178,14 @@ def test_insights_are_sentences_with_numbers(tmp_path: Path) -> None:
     assert said.startswith("who questions: hyde is worth its cost, +0.15")
     assert "n = " in said
     assert any("query2doc is not worth its cost, -0.0" in text for text in told["insights"])
+    assert not any(text.startswith("all questions") for text in told["insights"])  # one type says it
+    few = tmp_path / "few.sqlite"
+    bandit = strategist(few, policy="uniform")
+    for number, word in enumerate(("Who", "When", "Where", "Which")):
+        lived(bandit, 8, TRUTH, start=8 * number, text=f"{word} is it?")
+    said = stats_of(few)["insights"]  # each type alone has too few
+    assert said[0].startswith("all questions: hyde is worth its cost, +0.15")
+    assert all(text.startswith("all questions") for text in said if "worth its cost" in text)
 
 
 def test_a_log_is_drawn(tmp_path: Path) -> None:

@@ -122,7 +122,8 @@ def recalibrate(
         return
     verdict = "the new models take over" if found.deployed else "the old models stay"
     output.console.print(
-        f"{found.window} questions to learn from, {found.holdout} later ones to compare on: squared error "
+        f"{found.window} questions to learn from, {found.holdout} later ones to compare on (strategies ran "
+        f"on {found.compared} of them): squared error "
         f"{found.loss:.5f} in use, {found.new_loss:.5f} new; difference in [{found.low:+.5f}, "
         f"{found.high:+.5f}]: {verdict}",
         soft_wrap=True,

@@ -77,7 +77,7 @@ def stats(learned: Learned) -> dict[str, Any]:
 def insights(learned: Learned) -> list[str]:
     """What strategies add by type of question, net of cost, as sentences with numbers; the largest first."""
     said: list[tuple[float, str]] = []
-    for region, (count, mean, squares) in learned.regions.items():
+    for region, (count, mean, squares) in {**_pooled(learned), **learned.regions}.items():
         if count < _LEAST:
             continue
         kind, _, name = region.partition("/")
@@ -92,3 +92,16 @@ def insights(learned: Learned) -> list[str]:
             share = min(1.0, twice / smaller)
             said.append((0.0, f"{pair.replace('+', ' and ')} find {share:.0%} of the smaller part twice"))
     return [text for _, text in sorted(said)]
+
+
+def _pooled(learned: Learned) -> dict[str, tuple[float, float, float]]:
+    """Count, mean and squared deviations over all types, of strategies that ran for several."""
+    found = {}
+    for name in learned.strategies:
+        parts = [kept for region, kept in learned.regions.items() if region.endswith(f"/{name}")]
+        if len(parts) > 1:
+            counts, means, squares = np.array(parts).T
+            mean = float(np.average(means, weights=counts))
+            between = float((counts * (means - mean) ** 2).sum())
+            found[f"all/{name}"] = (float(counts.sum()), mean, float(squares.sum()) + between)
+    return found

@@ -117,6 +117,8 @@ class Recalibration:
     ----------
     window, holdout : int
         Questions that the new models learned from; later ones on which both are compared.
+    compared : int
+        Those of the later ones on which a strategy ran beside the base.
     loss, new_loss : float
         Mean squared error of the contributions of what ran, in use and recalibrated.
     low, high : float
@@ -127,6 +129,7 @@ class Recalibration:
 
     window: int
     holdout: int
+    compared: int
     loss: float
     new_loss: float
     low: float
@@ -146,7 +149,7 @@ def recalibrate(
     Raises
     ------
     InputError
-        If the window holds fewer than 20 questions.
+        If the window holds fewer than 20 questions, or strategies ran on fewer than 2 of its last part.
     """
     log, learned = _opened(path, settings)
     moment = time.time() if now is None else now
@@ -165,11 +168,7 @@ def recalibrate(
         fresh = _fitted(learned, events, start, border)
         losses = _losses([learned.models, fresh], events, border)
         difference = losses[1] - losses[0]
-        half = (
-            _NORMAL * float(difference.std(ddof=1)) / len(difference) ** 0.5
-            if len(difference) > 1
-            else np.inf
-        )
+        half = _NORMAL * float(difference.std(ddof=1)) / len(difference) ** 0.5
         middle, old = float(difference.mean()), float(losses[0].mean())
         good = middle + half <= _NOT_WORSE * old
         if good:
@@ -189,7 +188,14 @@ def recalibrate(
             }
             events.append("recalibrated", f"{events.last() + 1}", moment, data)
     return Recalibration(
-        cut, len(inside) - cut, old, float(losses[1].mean()), middle - half, middle + half, good
+        cut,
+        len(inside) - cut,
+        len(difference),
+        old,
+        float(losses[1].mean()),
+        middle - half,
+        middle + half,
+        good,
     )
 
 
@@ -219,8 +225,11 @@ def _losses(rivals: Sequence[Mapping[str, Ridge]], events: Events, border: int) 
             rows.append(
                 [np.mean([(rewarded(own[n]) - models[n].mean(x)) ** 2 for n in known]) for models in rivals]
             )
-    if not rows:
-        raise InputError("on none of the last questions did a strategy run beside those that always do")
+    if len(rows) < 2:
+        raise InputError(
+            f"on {len(rows)} of the last questions did a strategy run beside those that always do, and at "
+            "least 2 are needed to compare: give a larger --holdout, or wait"
+        )
     return np.array(rows).T
 
 
