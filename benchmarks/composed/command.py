@@ -14,6 +14,7 @@ from benchmarks.composed.complete import Rows, fitted, left_out, rows_of, studie
 from benchmarks.composed.language import Asked, Reader, planner_of, rows_of_reader, table_of, told_of
 from benchmarks.composed.load import load
 from benchmarks.composed.local import with_model
+from benchmarks.composed.overhead import overhead
 from benchmarks.composed.own import SIZES, curve_of
 from benchmarks.composed.picture import draw_contenders, draw_reliability
 from benchmarks.composed.study import CONTENDERS, Source, knobs_of, trained
@@ -230,6 +231,7 @@ def _load(given: argparse.Namespace) -> int:
     if given.part == "model":
         return _model(given)
     found = load(given.work, given.questions, given.kills, given.seed, _say)
+    found["deciding"] = overhead(given.work)
     _report(given, "load", found)
     problems = [problem for run in found["runs"].values() for problem in run["problems"]]
     for name, run in found["runs"].items():
