@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.composed.complete import Rows, fitted, left_out, rows_of, studied
+from benchmarks.composed.language import Asked, Reader, planner_of, rows_of_reader, table_of, told_of
 from benchmarks.composed.load import load
+from benchmarks.composed.local import with_model
+from benchmarks.composed.overhead import overhead
 from benchmarks.composed.own import SIZES, curve_of
 from benchmarks.composed.picture import draw_contenders, draw_reliability
 from benchmarks.composed.study import CONTENDERS, Source, knobs_of, trained
@@ -27,12 +30,12 @@ from mio_rag.retrieval import CorpusIndex
 
 __all__ = ["add_options", "command"]
 
-_PARTS = ("complete", "evidence", "load")
+_PARTS = ("complete", "evidence", "language", "load", "model")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--part", choices=_PARTS, required=True, help="which of the three")
+    parser.add_argument("--part", choices=_PARTS, required=True, help="which of them")
     parser.add_argument(
         "--work", type=Path, required=True, help="folder of finished rows; a run resumes there"
     )
@@ -44,6 +47,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--training", type=int, default=100, help="evidence: questions of a set for routers")
     parser.add_argument("--asked", type=int, default=60, help="evidence: held-out questions of a set")
     parser.add_argument("--questions", type=int, default=10_000, help="load: questions (default: 10000)")
+    parser.add_argument("--gguf", type=Path, help="model: file that the local server loads")
+    parser.add_argument("--readers", default="", help="language: NAME=SPEC@IN,OUT, separated by blanks")
+    parser.add_argument("--table", type=Path, help="language: folder of `plan outcomes`, to train a planner")
     parser.add_argument("--kills", type=int, default=6, help="load: kills of the first run (default: 6)")
     parser.add_argument("--seed", type=int, default=0, help="of orders, routers and kills (default: 0)")
     parser.add_argument("--ship", action="store_true", help="complete: also write the regression that ships")
@@ -54,11 +60,12 @@ def command(given: argparse.Namespace) -> int:
     """Run one part, write JSON, table and picture; 1 where the load test found what must not be."""
     names = [name.strip() for name in given.sets.split(",") if name.strip()]
     try:
-        if given.part != "load" and (not names or given.data is None or given.indexes is None):
+        if given.part not in ("load", "model") and (not names or given.data is None or given.indexes is None):
             raise InputError(f"--part {given.part} needs --data, --indexes and --sets")
         if given.part == "complete":
             return _complete(given, names)
-        return _evidence(given, names) if given.part == "evidence" else _load(given)
+        parts = {"evidence": _evidence, "language": _language}
+        return parts[given.part](given, names) if given.part in parts else _load(given)
     except InputError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
@@ -174,8 +181,57 @@ def _evidence(given: argparse.Namespace, names: list[str]) -> int:
     return 0
 
 
+def _readers(text: str) -> list[Reader]:
+    """NAME=SPEC@IN,OUT, separated by blanks."""
+    made = []
+    for one in text.split():
+        name, _, rest = one.partition("=")
+        spec, _, prices = rest.rpartition("@")
+        into, _, out = prices.partition(",")
+        try:
+            made.append(Reader(name, spec, float(into), float(out)))
+        except ValueError as error:
+            raise InputError(f"--readers: {one!r} must be NAME=SPEC@IN,OUT, in dollars") from error
+    if not made:
+        raise InputError("--part language needs --readers, for instance small=gguf:FILE@0.1,0.4")
+    return made
+
+
+def _language(given: argparse.Namespace, names: list[str]) -> int:
+    readers = _readers(given.readers)
+    sources = [
+        Source.of(
+            load_dataset(given.data / name),
+            CorpusIndex.load(given.indexes / f"{name}-minilm"),
+            given.training,
+            given.asked,
+            given.seed,
+        )
+        for name in names
+    ]
+    files = trained(sources, given.work, given.seed, _say)
+    learned: dict[str, Any] = {"router": given.training * len(sources)}
+    if given.table is not None:
+        files["PLANNER"] = given.work / "planner.safetensors"
+        workflows, count = planner_of(given.table, sources, files["PLANNER"])
+        learned |= {"planner": count, "workflows": workflows}
+    rows: dict[Asked, list[dict[str, Any]]] = {}
+    for reader in readers:
+        rows |= rows_of_reader(sources, reader, files, given.work, _say)
+    told = told_of(rows, readers)
+    counts = {one.name: len(one.questions) for one in sources}
+    prices = {one.name: {"input": one.into, "output": one.out} for one in readers}
+    _report(given, "language", {"questions": counts, "learned": learned, "prices": prices, "results": told})
+    write_atomically(given.out / "composed-language.txt", table_of(told))
+    print(table_of(told))
+    return 0
+
+
 def _load(given: argparse.Namespace) -> int:
+    if given.part == "model":
+        return _model(given)
     found = load(given.work, given.questions, given.kills, given.seed, _say)
+    found["deciding"] = overhead(given.work)
     _report(given, "load", found)
     problems = [problem for run in found["runs"].values() for problem in run["problems"]]
     for name, run in found["runs"].items():
@@ -186,3 +242,18 @@ def _load(given: argparse.Namespace) -> int:
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     return 1 if problems else 0
+
+
+def _model(given: argparse.Namespace) -> int:
+    """The load test against a local server with a real model."""
+    if given.gguf is None or not given.gguf.is_file():
+        raise InputError("--part model needs --gguf: the file of a model")
+    found = with_model(given.work, given.gguf, given.questions, given.kills, given.seed, _say)
+    _report(given, "model", found)
+    run = found["run"]
+    print(
+        f"{run['answered']} of {run['questions']} answered, {run['kills']} kills, ${run['spent']:.4f} spent"
+    )
+    for problem in run["problems"]:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if run["problems"] else 0

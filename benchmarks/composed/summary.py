@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from mio_rag.evaluation.statistics import mean_interval
 __all__ = ["TOTALS", "at_total", "summarize", "table"]
 
 FloatArray = NDArray[np.float64]
+K = TypeVar("K")
 Rows = Mapping[Knob, Sequence[Mapping[str, float]]]
 
 #: Mean tokens a question, prompts included, that contenders are compared at.
@@ -21,12 +22,18 @@ TOTALS = (300, 500, 900)
 _MEASURES = ("recall", "complete", "searches")
 
 
-def at_total(rows: Rows, knobs: Sequence[Knob], total: float) -> dict[str, FloatArray] | None:
-    """Outcomes of every question where the mean of tokens is the total; None where no knob spends so much.
+def at_total(
+    rows: Mapping[K, Sequence[Mapping[str, Any]]],
+    knobs: Sequence[K],
+    total: float,
+    cost: str = "tokens",
+    measures: Sequence[str] = _MEASURES,
+) -> dict[str, FloatArray] | None:
+    """Outcomes of every question where the mean of a cost is the total; None where every knob spends more.
 
     A mixture of the two neighbouring knobs, each taken with the probability that makes the mean right.
     """
-    means = [float(np.mean([row["tokens"] for row in rows[knob]])) for knob in knobs]
+    means = [float(np.mean([row[cost] for row in rows[knob]])) for knob in knobs]
     order = np.argsort(means)
     below = [k for k in order if means[k] <= total]
     above = [k for k in order if means[k] > total]
@@ -34,16 +41,16 @@ def at_total(rows: Rows, knobs: Sequence[Knob], total: float) -> dict[str, Float
         return None
     low = below[-1]
     if not above:  # it has no use for more
-        return {m: _column(rows[knobs[low]], m) for m in (*_MEASURES, "tokens")}
+        return {m: _column(rows[knobs[low]], m) for m in (*measures, cost)}
     high = above[0]
     share = (total - means[low]) / (means[high] - means[low])
     return {
         m: (1 - share) * _column(rows[knobs[low]], m) + share * _column(rows[knobs[high]], m)
-        for m in (*_MEASURES, "tokens")
+        for m in (*measures, cost)
     }
 
 
-def _column(rows: Sequence[Mapping[str, float]], measure: str) -> FloatArray:
+def _column(rows: Sequence[Mapping[str, Any]], measure: str) -> FloatArray:
     return np.array([row[measure] for row in rows])
 
 
