@@ -117,8 +117,6 @@ def test_tfidf_needs_a_corpus_and_forgets_nothing(tmp_path: Path) -> None:
     embedder.save(tmp_path)
     again = make_embedder("tfidf", tmp_path)
     assert again.fingerprint == embedder.fingerprint
-    again.fit(["Bread is baked from flour.", "The Arno flows."])
-    assert again.fingerprint != embedder.fingerprint  # it is kept, and goes with what was fitted
     np.testing.assert_array_equal(again.encode([*TEXTS, "xylophone"]), vectors)
     again.fit(["Bread is baked from flour.", "The Arno flows."])
     assert again.fingerprint != embedder.fingerprint  # it is kept, and goes with what was fitted
