@@ -44,7 +44,7 @@ from mio_rag.types import GenerationError, Question
 __all__ = ["Asked", "Reader", "contenders", "planner_of", "rows_of_reader", "table_of", "told_of"]
 
 _LIMITS, _PRICES = (160.0, 480.0, 1280.0), (0.004, 0.001, 0.0002)
-_CEILING, _ANSWER = 1280, 24
+_CEILING, _ANSWER = 2048, 24  # the largest tier of the routers
 _RANKED = {"by": "ranking"}
 _PARTS: Mapping[str, dict[str, Any]] = {
     "order": {"order": {"by": "planner", "file": "PLANNER"}},

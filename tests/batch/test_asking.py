@@ -337,3 +337,6 @@ def test_the_command_resumes(river_index: CorpusIndex, tmp_path: Path) -> None:
     wrong = here("answer-batch", asked, index, "--out", out, "--policy", "nobody")
     assert wrong.returncode == 2
     assert "neither a file nor a preset" in wrong.stderr
+    wrong = here("answer-batch", asked, index, "--out", out, "--policy", "nobody", "--generator", "gguf:none")
+    assert "neither a file nor a preset" in wrong.stderr  # all at once
+    assert "gguf:none: no such file" in wrong.stderr

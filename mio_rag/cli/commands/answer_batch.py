@@ -13,6 +13,7 @@ from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.batch import Engine
+    from mio_rag.control.composed.policy import Policy
 
 __all__ = ["answer_batch"]
 
@@ -60,10 +61,18 @@ def answer_batch(
     output = open_output(json_output, lambda: f"what is answered is kept in '{out}': run the same to resume")
     if limit is not None and limit < 1:
         raise InputError(f"--limit={limit} must be >= 1")
-    found, *_ = collect(
-        lambda: read_policy(policy), lambda: check_index(index), lambda: check_generator(generator)
+
+    def checked() -> Policy:
+        held = read_policy(policy)
+        read_states(held)
+        return held
+
+    found, asked, *_ = collect(
+        checked,
+        lambda: read_questions(questions),
+        lambda: check_index(index),
+        lambda: check_generator(generator),
     )
-    asked, _ = collect(lambda: read_questions(questions), lambda: read_states(found))
     asked = asked[:limit]
     with progress_bar("answering", len(asked)) as advance:
         done = ask_many(
