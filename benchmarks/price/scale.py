@@ -28,8 +28,10 @@ from benchmarks.price.decisions import decisions_a_second
 from benchmarks.speed.pools import load_pools
 from benchmarks.speed.runner import machine
 from mio_rag.batch import BatchSummary, allocate_batch, select_batch
+from mio_rag.errors import require
 from mio_rag.evaluation.record import environment
 from mio_rag.files import write_atomically
+from mio_rag.pictures import save_figure, set_title
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.solvers.branch_and_bound import warmup
@@ -78,6 +80,7 @@ def scale(given: argparse.Namespace) -> int:
     report["decisions"] = decisions_a_second()
     report |= environment()
     write_json(given.out, report)
+    draw(report, given.out.with_suffix(".png"))
     text = table(report)
     write_atomically(given.out.with_suffix(".txt"), text + "\n")
     print(text)
@@ -133,6 +136,27 @@ def _cpu() -> float:
     """CPU seconds of this process and of those that it waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def draw(report: dict[str, Any], path: Path) -> None:
+    """Memory of worker and parent over the rows, of both commands on the rows that are most."""
+    require("matplotlib", "evaluation", "the picture")
+    from matplotlib.figure import Figure
+
+    kind, run = max(report["runs"].items(), key=lambda entry: entry[1]["rows"])
+    figure = Figure(figsize=(7, 3.5), layout="constrained")
+    panel = figure.subplots()
+    for name, colour in (("select", "#9aa1a8"), ("allocate", "#0072b2")):
+        curve = run[name]["memory"]["curve_rows_worker_mb_parent_mb"]
+        rows = [point[0] for point in curve]
+        for place, who, style in ((1, "worker", "-"), (2, "parent", "--")):
+            panel.plot(rows, [point[place] for point in curve], style, color=colour, label=f"{name}, {who}")
+    panel.set(xlabel=f"rows ({kind})", ylabel="resident MB", ylim=(0, None))
+    panel.legend(frameon=False)
+    set_title(
+        figure, f"{run['rows']:,} rows: allocate takes {run['ratio']:.2f} times the CPU of select-batch"
+    )
+    save_figure(figure, path)
 
 
 def _listed(items: dict[str, int]) -> str:
