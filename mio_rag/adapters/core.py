@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ __all__ = [
     "number",
     "place",
 ]
+
+_LOG = logging.getLogger("mio_rag.adapters")
 
 #: Where the notes stand in the metadata of what is chosen.
 NOTES = "mio_rag"
@@ -202,6 +205,8 @@ def choose(
     )
     if selection.result.x is None:
         raise InfeasibleError(selection.explain())
+    if not selection.chosen:  # no document is there to carry the notes
+        _LOG.warning("%s", "; ".join(selection.notes) or selection.explain())
     proof = _certificate(selection)
     notes = tuple(
         {**_notes(selection.decisions[i], rank), "certificate": {**proof, "notes": list(proof["notes"])}}
@@ -306,7 +311,7 @@ def _ids(documents: Documents) -> Sequence[str]:
 
 
 def _certificate(selection: Selection) -> dict[str, Any]:
-    result = selection.result
+    result, source = selection.result, selection.relevance_source
     return {
         "status": result.status.value,
         "objective": result.objective,
@@ -315,6 +320,7 @@ def _certificate(selection: Selection) -> dict[str, Any]:
         "solver": result.solver,
         "text": result.certificate(),
         "notes": list(selection.notes),
+        "relevance_source": None if source is None else f"{source.kind}: {source.why}",
     }
 
 

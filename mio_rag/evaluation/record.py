@@ -16,7 +16,7 @@ from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.ledger import Key, Ledger
 from mio_rag.files import is_vacant, locked, write_atomically
 
-__all__ = ["check_folder", "environment", "now", "opened_run"]
+__all__ = ["check_folder", "environment", "free_folder", "now", "opened_run"]
 
 #: Packages whose versions the run record names.
 _RECORDED = (
@@ -78,6 +78,15 @@ def check_folder(folder: Path, resume: bool = False) -> None:
             raise InputError(
                 f"'{folder}' already holds a run: continue with --resume, or choose a new folder"
             )
+
+
+def free_folder(named: Path, resume: bool = False) -> Path:
+    """The first vacant folder of ``named``, ``named-2`` and so on; to resume, the last that is not vacant."""
+    folder, last, count = named, named, 1
+    while not is_vacant(folder):
+        last, count = folder, count + 1
+        folder = named.with_name(f"{named.name}-{count}")
+    return last if resume else folder
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -151,11 +151,17 @@ def _no_answer_here(choice: Choice) -> list[str]:
     source, candidates = formulation.source, formulation.candidates
     if source is None or source.kind not in ("fitted weights", "ranks") or not choice.chosen:
         return []
-    best = float(candidates.relevance.max())
     if formulation.passages is not candidates:  # sentences: each of them is needed more seldom
         return []
+    fitting = candidates.tokens <= choice.budget_tokens
+    best = float(candidates.relevance[fitting].max(initial=0.0))
     if best >= _UNLIKELY:
         return []
+    if float(candidates.relevance.max()) >= _UNLIKELY:
+        return [
+            f"the passages that are likely to be needed do not fit {choice.budget_tokens} tokens (the most "
+            f"likely one that does has probability {best:.2g}): raise the budget, or split passages"
+        ]
     return [
         f"no passage stands out (the most likely one is needed with probability {best:.2g}): the collection "
         "may not hold the answer; a higher passage_penalty, as in preset 'frugal', reads less then"

@@ -106,13 +106,18 @@ function show(data, took) {
   if (!state.moved.has("redundancy")) $("redundancy").value = data.redundancy_weight;
   values();
   proof(data);
+  noted(data);
   if ("more" in data) more(data.more);  // answers do not include it; what is shown remains valid
   $("answer-title").textContent = data.selected_ids.join("\n") === state.answered ? "Answer" : "Answer, from other passages";
   lists(data, new Set(entered), new Set(left));
   $("ask").disabled = data.selected_ids.length === 0;
   const change = entered.length + left.length ? `${plural(entered.length, "passage")} added, ${left.length} removed. ` : first ? "" : "The same passages. ";
   if (data.selected_ids.length) say(`${change}${plural(data.selected_ids.length, "passage")}, ${data.tokens_used} tokens, ${Math.round(took)} ms.`);
-  else say(data.message || "No passage is worth its penalty: lower the passage penalty or the redundancy weight.", data.status !== "optimal");
+  else say(data.message || "Nothing is chosen; the notes say why.", data.status !== "optimal");
+}
+function noted(data) {  // above all why nothing is chosen, and where no passage stands out
+  $("notes").replaceChildren(...data.notes.map(note => el("li", {}, note[0].toUpperCase() + note.slice(1))));
+  $("notes").hidden = data.notes.length === 0;
 }
 function reveal() {  // on a small screen the passages lie below the settings
   state.reveal = false;

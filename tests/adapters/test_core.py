@@ -242,6 +242,18 @@ def test_no_documents_is_no_choice() -> None:
     assert isinstance(found, Choice)
 
 
+def test_where_nothing_is_chosen_a_warning_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    items = Documents(["one two three", "four five six"], scores=[0.9, 0.8])
+    found = choose("q", items, budget_tokens=1, selector=Selector())
+    assert found.indices == ()
+    assert "the shortest passage has" in caplog.text
+    caplog.clear()
+    read = choose("q", items, budget_tokens=100, selector=Selector())
+    assert read.indices
+    assert all(note["certificate"]["relevance_source"].startswith("scores: ") for note in read.notes)
+    assert not caplog.text
+
+
 def test_an_empty_context_is_an_error() -> None:
     selector = Selector.raw(redundancy_weight=0, min_passages=2)
     items = Documents(["one two three", "four five six"], scores=[1.0, 1.0])

@@ -12,6 +12,7 @@ from mio_rag.control.costs import Prices
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.harness import evaluate
+from mio_rag.evaluation.record import free_folder
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, RetrievalSettings
 from mio_rag.selection.selector import Selector
@@ -217,3 +218,13 @@ def test_a_ledger_from_before_costs_had_columns_is_gone_on_with(
     few: dict[str, Any] = {"methods": ("topk",), "budgets": (30,), "prices": priced}
     with pytest.raises(InputError, match="another prices"):
         run(rivers, river_index, failing(), tmp_path, resume=True, **few)
+
+
+def test_a_run_without_a_folder_takes_the_first_free_one(tmp_path: Path) -> None:
+    named = tmp_path / "evaluation"
+    assert free_folder(named) == free_folder(named, resume=True) == named
+    for count, name in enumerate(("evaluation", "evaluation-2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}", encoding="utf-8")
+        assert free_folder(named) == tmp_path / f"evaluation-{count + 2}"
+        assert free_folder(named, resume=True) == tmp_path / name

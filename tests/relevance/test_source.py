@@ -226,3 +226,20 @@ def test_products_that_no_worst_case_holds_for_are_refused(name: str) -> None:
 def test_scores_of_a_reranker_that_no_shipped_weights_know_are_named(pool: Candidates) -> None:
     scored = replace(pool, scores={**pool.scores, "cross-encoder": pool.relevance})
     assert "without cross-encoder: fit a model to use it" in relevance_of("auto", scored)[1].why
+
+
+# --- what is doubtful is said
+
+
+def test_a_note_says_where_nothing_likely_can_be_read(pool: Candidates, demo_index) -> None:
+    read = Selector().select(pool, 400)
+    assert not [note for note in read.notes if "stands out" in note or "do not fit" in note]
+    likely = Selector().valued(pool).relevance >= 0.2
+    long = replace(pool, tokens=np.where(likely, 401, np.minimum(pool.tokens, 400)))
+    (note,) = Selector().select(long, 400).notes
+    assert "likely to be needed do not fit 400 tokens" in note
+    other = Retriever(demo_index, pool=25).retrieve("zebra crossings painted at midnight by unknown tailors")
+    other = replace(other, relevance=other.relevance)
+    assert Selector().valued(other).relevance.max() < 0.2
+    (note,) = Selector().select(other, 400).notes
+    assert note.startswith("no passage stands out")

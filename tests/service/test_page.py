@@ -78,9 +78,11 @@ def test_a_person_asks_moves_sliders_and_sees_passages_enter_and_leave(page: Any
     assert {n.text_content() for n in page.query_selector_all("#in .badge")} == {"added"}
     moved(page, "#penalty", "End", 1)
     assert chosen(page) == []
-    assert "No passage is worth its penalty" in page.text_content("#status")
+    assert "Nothing is chosen" in page.text_content("#status")
+    assert "no passage is worth its price" in page.text_content("#notes")
     moved(page, "#penalty", "Home", 1)
     assert len(chosen(page)) >= len(first)
+    assert "worth its price" not in page.text_content("#notes")
     moved(page, "#redundancy", "End", 1)
     moved(page, "#radius", "End", 1)
     assert page.text_content("#radius-value") == "0.30"

@@ -137,7 +137,12 @@ def evaluate(
             "between them."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Folder of ledger, summary and report.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder of ledger, summary and report.", show_default="evaluation, or -2, -3"
+        ),
+    ] = None,
     *,
     comparison: ComparisonOptions,
     program: ProgramOptions,
@@ -173,12 +178,13 @@ def evaluate(
     )
     from mio_rag.cli.show.refusal import print_scores
     from mio_rag.cli.show.selection import print_left_out
-    from mio_rag.evaluation.record import check_folder
+    from mio_rag.evaluation.record import check_folder, free_folder
     from mio_rag.evaluation.refusals import refusal_scores
     from mio_rag.evaluation.run import evaluate_and_report
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.retrieval.embedders import check_embedder
 
+    out = free_folder(Path("evaluation"), resume) if out is None else out
     output = open_output(json_output, kept_rows(out))
     _, among = comparison.split()
     chosen = [*control.names, *among, *([] if search.controller is None else [search.controller])]
