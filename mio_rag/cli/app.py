@@ -56,9 +56,7 @@ app.add_typer(policy_app, name="policy")
 
 
 #: What most people set when passages are chosen.
-_SELECTING = (
-    "budget_tokens", "preset", "passage_penalty", "relevance", "max_passages", "max_per_source", "pool",
-)  # fmt: skip
+_SELECTING = ("budget_tokens", "preset", "passage_penalty", "relevance", "max_passages")
 
 
 def _version(wanted: bool) -> None:
@@ -81,11 +79,11 @@ def _common(
 
 app.command()(demo)
 app.command()(index)
-app.command(cls=brief(*_SELECTING, "retrieval", "solver", "explain", "config"))(select)
+app.command(cls=brief(*_SELECTING, "pool", "retrieval", "solver", "explain", "config"))(select)
 app.command(cls=brief("generator", *_SELECTING, "controller", "policy", "explain", "config"))(ask)
 app.command(
-    cls=brief("out", "methods", "budget_tokens", "generator", "index", "limit", "baseline", "preset",
-              "passage_penalty", "details", "resume", "config")
+    cls=brief("out", "methods", "budget_tokens", "generator", "index", "limit", "preset",
+              "passage_penalty", "details", "resume")
 )(evaluate)  # fmt: skip
 app.command()(calibrate)
 app.command(name="select-batch")(select_batch)

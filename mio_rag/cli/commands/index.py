@@ -134,7 +134,7 @@ def index(
     said = [
         f"{count} {what}"
         for count, what in (
-            (repeated.overlapping, "at a known place of their document"),
+            (repeated.overlapping, "whose place in their document is known, so that overlaps are read once"),
             (repeated.copies, "near-duplicates of an earlier one"),
         )
         if count
