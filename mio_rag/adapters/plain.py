@@ -138,6 +138,9 @@ def select(
             raise InputError(
                 f"scores has {plural(len(given), 'value')}, texts {n}: give one score for each text"
             )
+        if given.dtype.kind == "f" and not np.isfinite(given).all():
+            bad = int(np.flatnonzero(~np.isfinite(given))[0])
+            raise InputError(f"scores[{bad}] is {given.flat[bad]}: every score must be finite; larger is better")
     else:
         if vectors is None or query_vector is None:
             raise InputError(
