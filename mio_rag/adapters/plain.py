@@ -140,7 +140,7 @@ def select(
             )
         if given.dtype.kind == "f" and not np.isfinite(given).all():
             bad = int(np.flatnonzero(~np.isfinite(given))[0])
-            raise InputError(f"scores[{bad}] is {given.flat[bad]}: every score must be finite; larger is better")
+            raise InputError(f"scores[{bad}] is {given.flat[bad]}: scores must be finite, larger is better")
     else:
         if vectors is None or query_vector is None:
             raise InputError(

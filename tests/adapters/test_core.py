@@ -270,7 +270,7 @@ def test_an_empty_context_is_an_error() -> None:
         (Documents(["a"], embeddings=[[1.0, 0.0]]), 9, "the question has no embedding"),
         (Documents(["a", "b"], embeddings=[[1.0], [1.0, 2.0]]), 9, "the documents: vectors are not rows"),
         (Documents(["  "], ["x"], scores=[1.0]), 9, r"passages without text \(x\)"),
-        (Documents(["a"], scores=[float("nan")]), 9, r"scores\[0\] is nan: every score must be finite"),
+        (Documents(["a"], scores=[float("nan")]), 9, r"scores\[0\] is nan: scores must be finite"),
         (Documents(["a"], scores=["0.5"]), 9, "document 0: its score is '0.5', expected a number"),
         (Documents(["a"], scores=[True]), 9, "document 0: its score is True"),
         (Documents(["a"], scores=[1.0]), 0, "budget_tokens=0 must be >= 1"),
