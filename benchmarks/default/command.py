@@ -97,9 +97,9 @@ def _pools(given: argparse.Namespace, name: str, embedder: str) -> Pools:
 
 
 def _fitted(pools: dict[tuple[str, str], Pools], name: str) -> dict[str, RelevanceModel]:
-    """Models for a set, fitted on the others: one for each embedder, and one for single scores."""
+    """Models for a set, fitted on the others: one for each embedder, for any, and for scores."""
     others = [one for (other, _), one in pools.items() if other != name]
-    made = {"scores": by_scores(others, "left out, scores")}
+    made = {"any": by_ranks(others, "left out, any"), "scores": by_scores(others, "left out, scores")}
     for embedder in EMBEDDERS:
         here = [one for (other, by), one in pools.items() if other != name and by == embedder]
         made[embedder] = by_ranks(here, "left out")
@@ -110,7 +110,7 @@ def _fitted(pools: dict[tuple[str, str], Pools], name: str) -> dict[str, Relevan
 def _left_out(fitted: dict[str, RelevanceModel], embedder: str) -> dict[str, RelevanceModel]:
     """What each row of a set with an embedder uses."""
     other = next(by for by in EMBEDDERS if by != embedder)
-    return {"own": fitted[embedder], "other": fitted[other], "scores": fitted["scores"]}
+    return {"own": fitted[embedder], "other": fitted[other], "any": fitted["any"], "scores": fitted["scores"]}
 
 
 def _ship(every: list[Pools], pools: dict[tuple[str, str], Pools]) -> None:

@@ -5,6 +5,7 @@
     same probabilities       ranking by the probabilities of `default`, whatever fits
     price .05                `default` with the same price for every question
     without sources          `default` where nothing says which passages share a document
+    any embedder             `default` with weights as for unknown embedders, fitted on the other sets
     other embedder           `default` with weights fitted on the other sets and on the other embedder
     fused scores alone       `default` where nothing but the fused score is known
     raw                      `Selector.raw()`, on cosines
@@ -40,6 +41,7 @@ OURS = (
     "same probabilities",
     "price .05",
     "without sources",
+    "any embedder",
     "other embedder",
     "fused scores alone",
     "raw",
@@ -59,7 +61,7 @@ def rows_of(
     time_limit: float,
     tell: Callable[[str], None],
 ) -> dict[str, Columns]:
-    """Every row of a set; `models` holds "own", "other" and "scores", none of them fitted on this set."""
+    """Every row of a set; `models` are "own", "any", "other" and "scores", none fitted on this set."""
     found = {}
     for name, (selector, of) in _rows(models, time_limit).items():
         said = f"{name}{selector.to_dict()}{[q.id for q in given.questions]}"
@@ -92,6 +94,7 @@ def _rows(models: Mapping[str, RelevanceModel], time_limit: float) -> dict[str, 
     rows["same probabilities"] = (make_methods(["calibrated"], own)[0].selector, whole)
     rows["price .05"] = (dataclasses.replace(own, passage_penalty=0.05), whole)
     rows["without sources"] = (own, _sourceless)
+    rows["any embedder"] = (dataclasses.replace(own, relevance_model=models["any"]), whole)
     rows["other embedder"] = (dataclasses.replace(own, relevance_model=models["other"]), whole)
     rows["fused scores alone"] = (dataclasses.replace(own, relevance_model=models["scores"]), _bare)
     rows["raw"] = (plain, head)
