@@ -7,15 +7,17 @@ tokens of all questions, plus price times total. Nothing that keeps to the total
     one budget     every question has the same budget, total / questions, and tokens cost nothing
     first day      a pacer that begins at its first price
     second day     one that has seen a day of other questions of these sets, in the same kind of order
+    third day      one that has seen two: those others, and those others in another order of that kind
     forecast       one that begins with the price and mean tokens that `price_for` finds on those others
     wrong forecast likewise, with mean tokens that are 1.3 times what those take
     even rate      the best split in hindsight that gives each tenth of the questions a tenth of the total:
                    what can be had where all that is known is that the total has to last
 
-The days before are of the same mix: where a set has too few other questions, they are asked more than once.
+The days before are of the same mix, and every draw shares the questions out anew among today and the days
+before: how far days differ decides what a forecast is worth. Of a set with few questions each has half.
 Orders: random; easy first and hard first, by tokens at the best price; bursts, 25 questions of one set at a
-time. The constants of the pacer were chosen with other questions (seed 7 of hotpotqa, mini_wikipedia, nq_open
-and musique) and other orders (seeds 0 to 5).
+time. The constants of the pacer were chosen with questions of other sets (hotpotqa, mini_wikipedia and
+pubmedqa; that of the step with seed 7 of hotpotqa, mini_wikipedia, nq_open and musique).
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ from mio_rag.types import Question
 
 __all__ = ["add_options", "command"]
 
+DAYS = ("first day", "second day", "third day")
 ORDERS = ("random", "easy first", "hard first", "bursts")
 _BURST, _PARTS = 25, 10
 _DAY = 86400.0
@@ -78,6 +81,15 @@ class Read:
     evidence: float
 
 
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """What a day reached: value as a share of the bound, tokens as one of the total, mean evidence."""
+
+    value: float
+    spent: float
+    evidence: float
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     add = parser.add_argument
@@ -86,7 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--sets", required=True, help="comma-separated")
     add("--limit", type=int, default=150, help="questions of a set, on either day (default: %(default)s)")
     add("--seed", type=int, default=0, help="of the choice of questions (default: 0)")
-    add("--orders", type=int, default=3, help="draws of every order (default: %(default)s)")
+    add("--draws", type=int, default=6, help="of the days' questions and their order (default: %(default)s)")
     add("--tokens", default="128,256,512", help="a question, on average (default: %(default)s)")
     add("--most", type=int, default=2048, help="tokens of one question (default: %(default)s)")
     add("--out", type=Path, default=Path("benchmarks/results/pacing.json"))
@@ -95,19 +107,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(given: argparse.Namespace) -> int:
     """Run it, then write JSON and table; the exit status is 1 where a total was exceeded."""
     names = [name.strip() for name in given.sets.split(",") if name.strip()]
-    today, yesterday = _questions(given, names)
+    asked = _questions(given, names)
     selector = Selector(options=SolveOptions(time_limit_seconds=1.0, relative_gap=1e-3))
     results = {}
     for mean in numbers("--tokens", given.tokens, int):
-        results[str(mean)] = _at(selector, today, yesterday, mean, given.most, given.orders)
+        results[str(mean)] = _at(selector, asked, given.limit, mean, given.most, given.draws)
         print(f"{mean} tokens a question: done", file=sys.stderr, flush=True)
     report = {
         "benchmark": "pacing",
         "sets": names,
-        "questions": len(today),
-        "questions_before": len(yesterday),
+        "questions": sum(_half(of, given.limit) for of in asked),
         "seed": given.seed,
-        "orders": given.orders,
+        "draws": given.draws,
         "most": given.most,
         "counter": "regex",
         "results": results,
@@ -122,66 +133,77 @@ def command(given: argparse.Namespace) -> int:
     return int(any(row["most_spent"] > 1 for one in results.values() for row in one["rows"].values()))
 
 
-def _questions(given: argparse.Namespace, names: Sequence[str]) -> tuple[list[Asked], list[Asked]]:
-    """Questions of the day that is reported, and others of the day before."""
-    today: list[Asked] = []
-    yesterday: list[Asked] = []
+def _questions(given: argparse.Namespace, names: Sequence[str]) -> list[list[Asked]]:
+    """The questions of each set, enough for two days."""
+    sets = []
     for name in names:
         index = CorpusIndex.load(given.indexes / f"{name}-minilm")
         found = pools_of(load_dataset(given.data / name), index, 2 * given.limit, given.seed)
-        of = [Asked(q, pool, name) for q, pool in zip(found.questions, found.pools, strict=True)]
-        others = of[given.limit :]
-        if not others:
+        if len(found.questions) < 2:
             raise InputError(
-                f"'{name}' has no more than --limit={given.limit} questions: none are left to learn from"
+                f"'{name}' has {len(found.questions)} questions: two are needed, one for each day"
             )
-        today += of[: given.limit]
-        yesterday += [others[k % len(others)] for k in range(min(given.limit, len(of)))]
-        print(f"{name}: {len(of)} pools", file=sys.stderr, flush=True)
+        sets.append([Asked(q, pool, name) for q, pool in zip(found.questions, found.pools, strict=True)])
+        print(f"{name}: {len(sets[-1])} pools", file=sys.stderr, flush=True)
+    return sets
+
+
+def _half(of: Sequence[Asked], limit: int) -> int:
+    return min(limit, len(of) // 2)
+
+
+def _shared_out(sets: Sequence[Sequence[Asked]], limit: int, draw: int) -> tuple[list[Asked], list[Asked]]:
+    """Questions of the day that is reported, and others of the day before."""
+    rng = np.random.default_rng(draw)
+    today: list[Asked] = []
+    yesterday: list[Asked] = []
+    for of in sets:
+        half, mixed = _half(of, limit), rng.permutation(len(of))
+        today += [of[k] for k in mixed[:half]]
+        yesterday += [of[k] for k in mixed[half : 2 * half]]
     return today, yesterday
 
 
 def _at(
-    selector: Selector,
-    today: Sequence[Asked],
-    yesterday: Sequence[Asked],
-    mean: int,
-    most: int,
-    draws: int,
+    selector: Selector, sets: Sequence[Sequence[Asked]], limit: int, mean: int, most: int, draws: int
 ) -> dict[str, Any]:
-    """Everything at one total."""
-    total = mean * len(today)
-    best, bound, price = offline(selector, today, total, most)
-    fixed = [read(selector, asked, 0.0, mean) for asked in today]
-    efforts = {
-        "today": [one.tokens for one in best],
-        "yesterday": [read(selector, asked, price, most).tokens for asked in yesterday],
-    }
-    found = price_for([asked.pool for asked in yesterday], mean, selector=selector, ceilings=most)
-    forecasts = {
-        name: Forecast(found.token_price, factor * found.at.mean_tokens)
-        for name, factor in (("forecast", 1.0), ("wrong forecast", _WRONG))
-    }
-    rows = {"best split": _row([best], bound, total), "one budget": _row([fixed], bound, total)}
-    for kind in ORDERS:
-        kinds: dict[str, list[list[Read]]] = {name: [] for name in ("first day", "second day", *forecasts)}
-        for draw in range(draws):
-            orders = {
-                "today": order(kind, today, efforts["today"], 100 + draw),
-                "yesterday": order(kind, yesterday, efforts["yesterday"], 200 + draw),
-            }
-            days = [[yesterday[k] for k in orders["yesterday"]], [today[k] for k in orders["today"]]]
-            kinds["first day"].append(paced(selector, days[1:], total, most))
-            kinds["second day"].append(paced(selector, days, total, most))
-            for name, told in forecasts.items():
-                kinds[name].append(paced(selector, days[1:], total, most, told))
-        rows |= {f"{name}, {kind}": _row(runs, bound, total) for name, runs in kinds.items()}
-        at = order(kind, today, efforts["today"], 100)
-        parts = [[today[k] for k in part] for part in np.array_split(at, _PARTS)]
-        even = [one for part in parts for one in offline(selector, part, mean * len(part), most)[0]]
-        rows[f"even rate, {kind}"] = _row([even], bound, total)
-    forecast = dataclasses.asdict(forecasts["forecast"])
-    return {"total": total, "price": price, "bound": bound, "forecast": forecast, "rows": rows}
+    """Everything at one total, a question in the mean."""
+    shares: dict[str, list[Share]] = {}
+    told = []
+    for draw in range(draws):
+        today, yesterday = _shared_out(sets, limit, draw)
+        total = mean * len(today)
+        best, bound, price = offline(selector, today, total, most)
+        found = price_for([asked.pool for asked in yesterday], mean, selector=selector, ceilings=most)
+        forecasts = {
+            name: Forecast(found.token_price, factor * found.at.mean_tokens)
+            for name, factor in (("forecast", 1.0), ("wrong forecast", _WRONG))
+        }
+        takes = float(np.mean([read(selector, asked, found.token_price, most).tokens for asked in today]))
+        told.append({"best_price": price, **dataclasses.asdict(forecasts["forecast"]), "day_takes": takes})
+        runs = {"best split": best, "one budget": [read(selector, asked, 0.0, mean) for asked in today]}
+        efforts = (
+            [one.tokens for one in best],
+            [read(selector, asked, price, most).tokens for asked in yesterday],
+        )
+        for kind in ORDERS:
+            last = [today[k] for k in order(kind, today, efforts[0], 100 + draw)]
+            days = [
+                *([yesterday[k] for k in order(kind, yesterday, efforts[1], s + draw)] for s in (300, 200)),
+                last,
+            ]
+            for count, name in enumerate(DAYS, 1):
+                runs[f"{name}, {kind}"] = paced(selector, days[-count:], total, most)
+            for name, forecast in forecasts.items():
+                runs[f"{name}, {kind}"] = paced(selector, [last], total, most, forecast)
+            parts = [[last[k] for k in part] for part in np.array_split(np.arange(len(last)), _PARTS)]
+            runs[f"even rate, {kind}"] = [
+                one for part in parts for one in offline(selector, part, mean * len(part), most)[0]
+            ]
+        for name, run in runs.items():
+            shares.setdefault(name, []).append(_share(run, bound, total))
+        print(f"{mean} tokens a question: draw {draw + 1} of {draws}", file=sys.stderr, flush=True)
+    return {"draws": told, "rows": {name: _row(of) for name, of in shares.items()}}
 
 
 def read(selector: Selector, asked: Asked, price: float, allowed: int) -> Read:
@@ -264,24 +286,31 @@ def paced(
     return found
 
 
-def _row(runs: Sequence[Sequence[Read]], bound: float, total: int) -> dict[str, float]:
-    """Means over the draws of an order, and the worst of them."""
-    shares = [sum(one.value for one in run) / bound for run in runs]
-    spent = [sum(one.tokens for one in run) / total for run in runs]
+def _share(run: Sequence[Read], bound: float, total: int) -> Share:
+    return Share(
+        sum(one.value for one in run) / bound,
+        sum(one.tokens for one in run) / total,
+        float(np.mean([one.evidence for one in run])),
+    )
+
+
+def _row(shares: Sequence[Share]) -> dict[str, float]:
+    """Means over the draws, and the worst of them."""
+    values = [one.value for one in shares]
     return {
-        "share_of_bound": float(np.mean(shares)),
-        "worst_share": min(shares),
-        "spent": float(np.mean(spent)),
-        "most_spent": max(spent),
-        "evidence": float(np.mean([one.evidence for run in runs for one in run])),
+        "share_of_bound": float(np.mean(values)),
+        "worst_share": min(values),
+        "spent": float(np.mean([one.spent for one in shares])),
+        "most_spent": max(one.spent for one in shares),
+        "evidence": float(np.mean([one.evidence for one in shares])),
     }
 
 
 def table(report: Mapping[str, Any]) -> str:
     """The figures as text."""
     lines = [
-        f"{report['questions']} questions of {', '.join(report['sets'])}; value as a share of a bound on any "
-        "split of the total",
+        f"{report['questions']} questions a day of {', '.join(report['sets'])}; value as a share of a bound "
+        f"on any split of the total; means (and worst) of {report['draws']} draws",
         "",
         f"{'tokens a question':>26}" + "".join(f"{mean:>34}" for mean in report["results"]),
         f"{'':26}" + f"{'value (worst)   spent  evidence':>34}" * len(report["results"]),

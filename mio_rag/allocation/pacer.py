@@ -5,8 +5,8 @@ multiplied by exp(step * (spent - share) / share), where the share is what is le
 that are still expected. This is dual mirror descent with the entropy as its mirror map (Balseiro, Lu and
 Mirrokni, "The best of many worlds: dual mirror descent for online allocation problems", Operations Research,
 2023), with the share taken anew for every question. Who knows what a day's questions take, if not in which
-order, can say so (`mio_rag.allocation.pacer_forecast`). The total is never exceeded, whatever the price does:
-a question reserves what it may spend before it spends it.
+order, can say so; where there are windows, each tells the next (`mio_rag.allocation.pacer_forecast`). The
+total is never exceeded, whatever the price does: a question reserves what it may spend before it spends it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any, get_args
 from mio_rag.allocation.pacer_account import Account, Reservation, refusal
 from mio_rag.allocation.pacer_checks import WhenSpent, Window, count_problem, whole, window_seconds
 from mio_rag.allocation.pacer_clock import Windows
-from mio_rag.allocation.pacer_forecast import Forecast, forecast_problem
+from mio_rag.allocation.pacer_forecast import forecast_problem
+from mio_rag.allocation.pacer_learning import LARGEST_PRICE, count, expected, following, kept
 from mio_rag.allocation.pacer_state import State, Store, Transaction
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
@@ -34,8 +35,6 @@ __all__ = ["FIRST_PRICE", "LARGEST_PRICE", "Pacer", "WhenSpent", "Window", "sele
 
 #: Where nothing is known yet: a passage of 100 tokens is read if it is needed with more than 10 %.
 FIRST_PRICE = 1e-3
-#: No token is worth more than all of the evidence, and a price of 0 could never rise again.
-LARGEST_PRICE, _SMALLEST_PRICE = 1.0, 1e-7
 
 _STEP = 1.5  # over the square root of the questions; `python -m benchmarks pacing` measures it
 _MOST = 3.0  # a question that takes more than four shares moves the price as one of four does
@@ -58,8 +57,9 @@ class Pacer:
         Price to begin with, in units of relevance per token, up to 1. A file that exists knows its own; a
         new window begins with the mean price of the last.
     mean_tokens : float, optional
-        What questions take in the mean at `price`, as `price_for` finds it. The pacer believes that of every
-        window as a whole, whatever its order, and learns it anew from each; see `pacer_forecast`.
+        What questions take in the mean at `price`, as `price_for` finds it. The pacer believes that of the
+        first window as a whole, whatever its order. Of the next ones it believes what the last window has
+        shown, if that had 50 questions; see `pacer_forecast`.
     path : path-like, optional
         File of the state, shared by threads and processes and kept over restarts; in memory without one.
     when_spent : {"rest", "refuse"}
@@ -113,11 +113,11 @@ class Pacer:
             problems.append(problem)
         if problems:
             raise InputError(problems)
-        self._forecast = None if mean_tokens is None else Forecast(float(price or 0), float(mean_tokens))
         self.total_tokens, self.horizon = int(total_tokens), None if horizon is None else int(horizon)
         self.most, self.when_spent, self.expires_seconds = int(most), when_spent, float(expires_seconds)
         assert seconds is not None
         self.window_seconds, self._windows = seconds, Windows(seconds, clock)
+        first = kept(FIRST_PRICE if price is None else float(price))
         self._store = Store(
             None if path is None else Path(path),
             {
@@ -128,7 +128,8 @@ class Pacer:
             },
             State(
                 *self._windows.at(self._windows.now()),
-                _kept(FIRST_PRICE if price is None else float(price)),
+                first,
+                reference=first if price else FIRST_PRICE,
                 usual=0.0 if mean_tokens is None else float(mean_tokens),
             ),
         )
@@ -167,11 +168,12 @@ class Pacer:
                 refused, allowed = None, min(wanted, left)
                 coming = self._expected(state, now)
                 share = left / coming
-                if self._forecast is not None:
-                    state.price = self._forecasted(self._forecast, state, coming)
+                if state.usual:
+                    unsettled = coming + transaction.under_way(state.window)
+                    state.price = self._forecasted(state, unsettled)
                 state.asked += 1
                 state.reserved += allowed
-                state.logs += math.log(state.price)
+                state.logs += expected(state).counted(state.price)
                 identity = transaction.reserve(state.window, allowed, share, now + self.expires_seconds)
                 transaction.write(state)
         if refused is not None:
@@ -218,8 +220,11 @@ class Pacer:
                 )
             if held.window != state.window:
                 # What was under way when its window ended counts there as spent in full.
-                told = (-1, 0) if tokens is None else (0, 1)
-                transaction.correct_past(held.window, used - held.tokens, -held.tokens, *told)
+                if past := transaction.past_state(held.window):
+                    past.settled += used - held.tokens
+                    past.lost -= held.tokens
+                    count(past, reservation.price, tokens, held.tokens)
+                    transaction.write_past(past)
                 return
             if held.expired:
                 state.settled += used - held.tokens
@@ -227,18 +232,9 @@ class Pacer:
             else:
                 state.reserved -= held.tokens
                 state.settled += used
-            if tokens is None:
-                state.asked -= 1
-                state.logs -= math.log(reservation.price)
-            else:
-                state.finished += 1
-                if self._forecast is not None:
-                    believed = self._believed(self._forecast, state)
-                    effort = believed.effort(reservation.price, used, held.tokens)
-                    state.effort += effort
-                    state.course += (state.finished - 1) * effort
-                if held.tokens:  # who is allowed nothing says nothing about the price
-                    state.price = self._moved(state, held.share, used)
+            count(state, reservation.price, tokens, held.tokens)
+            if tokens is not None and held.tokens:  # who is allowed nothing says nothing about the price
+                state.price = self._moved(state, held.share, used)
             transaction.write(state)
 
     def select(
@@ -320,14 +316,7 @@ class Pacer:
         number, began = self._windows.at(now)
         if number != state.window:
             transaction.close_window(state)
-            price = math.exp(state.logs / state.asked) if state.asked else state.price
-            state = transaction.reopened(number) or State(
-                number,
-                began,
-                _kept(price),
-                before=state.asked or state.before,
-                usual=state.effort / state.finished if state.effort > 0 else state.usual,
-            )
+            state = transaction.reopened(number) or following(state, number, began)
             transaction.write(state)
         for window, tokens in transaction.expired(now):
             if window == state.window:  # those of a window that has ended count in it already
@@ -355,19 +344,14 @@ class Pacer:
         """The price after a question that was to spend about `share` and spent `used`."""
         questions = self.horizon or state.before or max(_GUESS, state.asked)
         off = min(_MOST, (used - share) / share) if share > 0 else _MOST
-        return _kept(state.price * math.exp(_STEP / math.sqrt(questions) * off))
+        return kept(state.price * math.exp(_STEP / math.sqrt(questions) * off))
 
-    def _believed(self, forecast: Forecast, state: State) -> Forecast:
-        """With what the last window has taught."""
-        return dataclasses.replace(forecast, mean_tokens=state.usual)
-
-    def _forecasted(self, forecast: Forecast, state: State, coming: float) -> float:
+    def _forecasted(self, state: State, unsettled: float) -> float:
         """The price for the next question of a window; those under way count as still to come."""
-        believed = self._believed(forecast, state)
-        unsettled = coming + max(0, state.asked - state.finished)
+        believed = expected(state)
         left = self.total_tokens - state.settled
         told = believed.price_for(state.effort, state.course, state.finished, unsettled, left)
-        return _kept(believed.near(told, state.price))
+        return kept(believed.near(told, state.price))
 
 
 def selected(
@@ -385,7 +369,3 @@ def selected(
     if reservation.allowed:
         return made
     return dataclasses.replace(made, notes=(*made.notes, "no tokens are left: nothing is read"))
-
-
-def _kept(price: float) -> float:
-    return min(LARGEST_PRICE, max(_SMALLEST_PRICE, price))

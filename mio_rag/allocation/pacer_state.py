@@ -20,7 +20,7 @@ from mio_rag.errors import InputError, StateError
 
 __all__ = ["Held", "State", "Store"]
 
-_SCHEMA = 4
+_SCHEMA = 5
 _APPLICATION = 0x6D696F70  # "miop": how the file is known as a pacer's
 _PATIENCE_SECONDS = 30.0
 _KEPT_WINDOWS = 1000  # in the order in which they were left, which is not theirs where the clock jumps
@@ -47,11 +47,13 @@ class State:
     price : float
         Of the next token.
     logs : float
-        Sum of the logarithms of the prices that were asked.
+        Sum of the logarithms of the prices that were asked, those far from the reference counted as less far.
     before : int
         Questions of the last window that had any; 0: there was none.
+    reference : float
+        Price of the forecast, or the first price where there is none.
     usual : float
-        Tokens that a question takes in the mean at the price of the forecast; 0: there is none.
+        Tokens that a question is expected to take in the mean at that price; 0: there is no forecast.
     effort : float
         Tokens of all questions so far, had they paid that price.
     course : float
@@ -69,6 +71,7 @@ class State:
     refused: int = 0
     logs: float = 0.0
     before: int = 0
+    reference: float = 0.0
     usual: float = 0.0
     effort: float = 0.0
     course: float = 0.0
@@ -100,6 +103,7 @@ _READ = f"SELECT {', '.join(_COLUMNS)} FROM state"
 _REOPEN = f"SELECT {', '.join(_COLUMNS)} FROM windows WHERE window = ?"
 _CLOSE = f"INSERT OR REPLACE INTO windows ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _WRITE = f"UPDATE state SET {', '.join(f'{c} = ?' for c in _COLUMNS)}"
+_REWRITE = f"UPDATE windows SET {', '.join(f'{c} = ?' for c in _COLUMNS)}"
 
 
 class Store:
@@ -310,13 +314,22 @@ class Transaction:
             )
         return [(int(window), int(tokens)) for window, tokens in found]
 
-    def correct_past(self, window: int, settled: int, lost: int, asked: int, finished: int) -> None:
-        """Add to the account of a window that is not open, as far as it is kept."""
-        self._connection.execute(
-            "UPDATE windows SET settled = settled + ?, lost = lost + ?, asked = asked + ?, "
-            "finished = finished + ? WHERE window = ?",
-            (settled, lost, asked, finished, window),
-        )
+    def under_way(self, window: int) -> int:
+        """How many reservations of a window may still spend; those that expired are spent."""
+        (count,) = self._connection.execute(
+            "SELECT count(*) FROM reservations WHERE expires IS NOT NULL AND window = ?", (window,)
+        ).fetchone()
+        return int(count)
+
+    def past_state(self, window: int) -> State | None:
+        """The account of a window that is not open; None where it is not kept."""
+        found = self._connection.execute(_REOPEN, (window,)).fetchone()
+        return None if found is None else State(*found)
+
+    def write_past(self, state: State) -> None:
+        """Replace it, in its place among those that are kept."""
+        values = [getattr(state, name) for name in _COLUMNS]
+        self._connection.execute(f"{_REWRITE} WHERE window = ?", [*values, state.window])
 
     def past(self) -> list[tuple[int, float, float, int, int, int, int]]:
         """Windows that are not open: number, beginning, price, settled, lost, asked, refused."""

@@ -41,10 +41,12 @@ def test_the_price_rises_with_what_is_spent_beyond_the_share_and_falls_below_it(
     assert after(0) == pytest.approx(0.002 * math.exp(-0.15))
 
 
-def sorted_day(pacer: Pacer, wants: list[int]) -> list[float]:
+def sorted_day(pacer: Pacer, wants: list[int], clock: Clock | None = None) -> list[float]:
     """Prices of a day in which each question spends what it wants at a price of .001, by a power law."""
     prices = []
     for want in wants:
+        if clock is not None:
+            clock.now += 86400 / len(wants) * (1 - 1e-9)
         reservation = pacer.ask()
         prices.append(reservation.price)
         pacer.spent(reservation, min(reservation.allowed, round(want * (0.001 / reservation.price) ** 0.55)))
@@ -76,7 +78,7 @@ def test_a_forecast_that_is_wrong_costs_value_and_never_the_total() -> None:
         assert pacer.account().spent <= 60_000
 
 
-@pytest.mark.parametrize("factor", [0.85, 1.2])
+@pytest.mark.parametrize("factor", [0.7, 1.36])
 def test_in_random_order_the_day_corrects_its_forecast(factor: float) -> None:
     wants = np.random.default_rng(0).exponential(300, 400).round().tolist()
     total = int(sum(wants))
@@ -101,13 +103,45 @@ def test_a_forecast_is_learned_anew_from_every_window(tmp_path: Path) -> None:
     pacer = Pacer(
         60_000, 200, "day", 0.001, tmp_path / "p.sqlite", mean_tokens=900, clock=clock
     )  # three times what they take
-    first = sorted_day(pacer, [300] * 200)
-    clock.now = 86400.0
-    second = sorted_day(pacer, [300] * 200)
-    assert first[0] == pytest.approx(0.002)  # further from its own price, a forecast knows nothing
-    assert second[0] == pytest.approx(0.001, rel=0.05)
+    days = [sorted_day(pacer, [300] * 200, clock) for _ in range(4)]
+    assert days[0][0] == pytest.approx(0.002)  # further from its own price, a forecast knows nothing
+    assert days[2][:180] == pytest.approx([0.001] * 180, rel=0.15)
+    assert days[3][:180] == pytest.approx([0.001] * 180, rel=0.05)
     with pytest.raises(InputError, match=r"mean tokens 900 at 0.001 there, none here"):
         Pacer(60_000, 200, "day", 0.001, tmp_path / "p.sqlite", clock=clock)
+
+
+@pytest.mark.parametrize("hard_first", [False, True])
+def test_each_window_tells_the_next_what_to_expect_where_nobody_else_does(hard_first: bool) -> None:
+    """Days that all begin with their easy or with their hard questions: soon the price holds nevertheless."""
+    wants = sorted(np.random.default_rng(0).exponential(300, 200).round().tolist(), reverse=hard_first)
+    clock, total = Clock(0.0), int(sum(wants))
+    pacer = Pacer(total, 200, "day", clock=clock)
+    days, spent = [], []
+    for _ in range(4):
+        days.append(sorted_day(pacer, wants, clock)[:150])
+        spent.append(pacer.account().spent / total)
+    moved = [max(day) / min(day) for day in days]
+    assert moved[0] > 4
+    assert max(moved[1:]) < 2
+    assert max(moved[2:]) < 1.4
+    assert 1 >= min(spent[1:]) > 0.9
+
+
+def test_a_window_of_few_questions_tells_the_next_one_nothing() -> None:
+    clock = Clock(0.0)
+    pacer = Pacer(15_000, 40, "day", 0.001, mean_tokens=300, clock=clock)
+    sorted_day(pacer, [3000] * 40, clock)
+    clock.now = 86400.0
+    assert pacer.ask().price == pytest.approx(0.001 * (300 * 40 / 15_000) ** (1 / 1.5), rel=0.05)
+
+
+def test_a_first_price_that_is_far_off_is_forgotten() -> None:
+    clock = Clock(0.0)
+    pacer = Pacer(60_000, 200, "day", price=0, clock=clock)
+    days = [sorted_day(pacer, [300] * 200, clock) for _ in range(3)]
+    assert days[0][0] < 1e-6
+    assert days[2][:180] == pytest.approx([0.001] * 180, rel=0.1)
 
 
 def test_what_was_cut_short_does_not_teach_that_questions_are_cheap() -> None:
@@ -221,7 +255,7 @@ def test_files_of_something_else_are_refused_with_the_reason(tmp_path: Path) -> 
         Pacer(10_000, horizon=10, window="day", path=path)
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 7")
-    with pytest.raises(InputError, match="of version 7, and this is version 4"):
+    with pytest.raises(InputError, match="of version 7, and this is version 5"):
         Pacer(10_000, horizon=10, path=path)
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as connection:
