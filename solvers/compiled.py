@@ -17,7 +17,7 @@ import numpy as np
 
 from mio_rag.solvers.code_cache import cached, in_cache
 
-__all__ = ["NONE", "VERSION", "announced", "compiled", "compiled_beside"]
+__all__ = ["NONE", "VERSION", "ZERO", "announced", "compiled", "compiled_beside"]
 
 VERSION = f"numba {numba.__version__}"
 
@@ -32,8 +32,13 @@ _FLAGS: dict[str, Any] = {
 
 _PATIENCE_SECONDS = 15.0  # for the other interpreter, which may get little time on a busy machine
 
-#: "No item" as an argument. Of a function that is called with a plain -1, numba compiles another version.
+# Compiling makes millions of objects; looking for garbage among them would take a seventh of the time.
+_RARELY = "import gc; gc.set_threshold(50_000, 20, 20)"
+
+#: "No item", and nothing counted yet, where they become arguments. Of a function that may be called with a
+#: plain -1 or 0, numba compiles another version, even where it is never called with one.
 NONE = cast(int, np.int64(-1))
+ZERO = cast(int, np.int64(0))
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -100,7 +105,7 @@ def compiled_beside(function: Callable[..., object], statement: str) -> Iterator
         paths = os.pathsep.join(path for path in sys.path if path)
         with suppress(OSError):
             other = subprocess.Popen(
-                [sys.executable, "-c", statement],
+                [sys.executable, "-c", f"{_RARELY}; {statement}"],
                 env={**os.environ, "PYTHONPATH": paths},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

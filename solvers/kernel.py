@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.solvers.compiled import NONE, compiled
+from mio_rag.solvers.compiled import NONE, ZERO, compiled
 from mio_rag.solvers.kernel_relax import is_positive_definite, relax
 
 FloatArray = NDArray[np.float64]
@@ -359,7 +359,7 @@ def search(
             d -= 1
             continue
         # Branch on the largest fraction: most likely in, and the include branch is searched first.
-        at = 0
+        at = ZERO
         score = -1.0
         for t in range(m):
             s = x[t] if x[t] < 1.0 - 1e-6 else 1e-9

@@ -17,7 +17,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.solvers.compiled import compiled
+from mio_rag.solvers.compiled import ZERO, compiled
 
 __all__ = ["is_positive_definite", "probe", "relax"]
 
@@ -181,7 +181,7 @@ def probe(
         i = order[t]
         b = room - c[i]
         used = 0.0
-        n = 0
+        n = ZERO
         for k in range(m):
             if k != i and c[k] <= b and out[k] == 0:
                 ids[n] = k

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mio_rag.solvers.compiled import NONE, compiled
+from mio_rag.solvers.compiled import NONE, ZERO, compiled
 from mio_rag.solvers.kernel import (
     _LARGEST_FACTOR,
     _LARGEST_SHARE,
@@ -176,7 +176,7 @@ def search_shared(
             if base[d] > numbers[INCUMBENT] and _rows_hold(activity[d], W, w, NONE):
                 _record(numbers, best, chosen[d], count[d], base[d], NONE)
             top = -np.inf
-            single = -1
+            single = NONE
             for t in range(m):
                 i = ids_[t]
                 gain = p[t] + shift[i]
@@ -287,7 +287,7 @@ def search_shared(
             d -= 1
             continue
         # Branch on the largest fraction: most likely in, and the include branch is searched first.
-        at = 0
+        at = ZERO
         score = -1.0
         for t in range(m):
             f = x[t] if x[t] < 1.0 - 1e-6 else 1e-9

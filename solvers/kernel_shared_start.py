@@ -73,8 +73,8 @@ def _local_search(
                 activity[r] += W[r, i]
     for _ in range(10 * n + 50):
         best = 1e-10
-        add = -1
-        drop = -1
+        add = NONE
+        drop = NONE
         for i in range(n):
             if x[i] == 0:
                 if g[i] > best:
@@ -83,12 +83,12 @@ def _local_search(
                     if gain > best and used + spend <= room and _holds(W, w, activity, i, NONE):
                         best = gain
                         add = i
-                        drop = -1
+                        drop = NONE
             else:
                 gain = _last(i, start, segment, price, users) - g[i]
                 if gain > best and _holds(W, w, activity, NONE, i):
                     best = gain
-                    add = -1
+                    add = NONE
                     drop = i
         for j in range(n):
             if x[j]:
@@ -168,7 +168,7 @@ def _greedy(
             if activity[r] > w[r]:
                 broken = True
         best = 0.0
-        add = -1
+        add = NONE
         for i in range(n):
             if g[i] == -np.inf or (not broken and g[i] <= 1e-12):
                 continue

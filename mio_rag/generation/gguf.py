@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import InputError, require
+from mio_rag.generation._gguf_file import trained_context
 from mio_rag.generation._http import HttpFailure, LoopbackClient
 from mio_rag.generation._letters import option_logprobs
 from mio_rag.generation.base import BaseGenerator, Chosen
@@ -65,7 +66,7 @@ class GGUFGenerator(BaseGenerator):
     path : str or Path
         A ``.gguf`` file.
     n_ctx : int
-        Context window in tokens, >= 1; the model's own is the upper limit. Memory grows with it.
+        Context window in tokens, >= 1; the model's own is the upper limit. Memory grows with it, up to there.
     threads : int
         CPU threads, >= 1. More than one helps only while that many cores are idle: llama.cpp's threads wait
         for each other, and on a busy machine two are several times slower than one.
@@ -258,7 +259,8 @@ def _start(file: Path, n_ctx: int, threads: int, slots: int) -> tuple[Any, Loopb
     key = secrets.token_urlsafe(24)
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
-    params.n_ctx = n_ctx
+    # llama.cpp makes room for all that is asked for, and no prompt may use more than the model knows.
+    params.n_ctx = min(n_ctx, slots * (trained_context(file) or n_ctx))
     params.n_parallel = slots
     params.kv_unified = True  # every slot may take the whole window
     params.cpuparams.n_threads = threads

@@ -96,8 +96,8 @@ def at_scale(program: SelectionProgram, values: float, costs: float, rows: float
     )
 
 
-def hard_program(rng: np.random.Generator, n: int = 60) -> SelectionProgram:
-    """Dense pairs of both signs, a third of the total cost: nothing proves the optimum in seconds."""
+def hard_program(rng: np.random.Generator, n: int = 120) -> SelectionProgram:
+    """Dense pairs of both signs, a third of the total cost: nothing proves 120 items in seconds."""
     pairwise = _symmetric(rng, n, rng.normal(size=(n, n)))
     costs = rng.integers(1, 50, n).astype(np.float64)
     return SelectionProgram(3 * rng.random(n), pairwise, costs, float(costs.sum() // 3))

@@ -301,7 +301,7 @@ def _of_309(what: str, options: SolveOptions, exact: bool) -> _Trial:
 
 
 def _limits(seed: int) -> Iterator[_Trial]:
-    given = hard_program(np.random.default_rng([seed, 1]), 100)
+    given = hard_program(np.random.default_rng([seed, 1]))
     known = registry.solve(given, "local_search").objective
     assert known is not None
 
@@ -318,7 +318,7 @@ def _limits(seed: int) -> Iterator[_Trial]:
 
     for seconds in (0.001, 0.5):
         options = SolveOptions(time_limit_seconds=seconds)
-        yield _Trial(f"time_limit_seconds={seconds} on 100 dense items", given, judge, options)
+        yield _Trial(f"time_limit_seconds={seconds} on {given.n} dense items", given, judge, options)
 
 
 def _gap(seed: int) -> _Trial:

@@ -5,6 +5,7 @@ import gc
 import os
 import random
 import sqlite3
+import struct
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,7 @@ import pytest
 from mio_rag.context import passage_tokens, render_context
 from mio_rag.errors import InputError
 from mio_rag.generation import GGUFGenerator, build_prompt, make_generator
+from mio_rag.generation._gguf_file import trained_context
 from mio_rag.generation._http import HttpFailure, LoopbackClient
 from mio_rag.retrieval.rerank import make_reranker
 from mio_rag.types import GenerationError, Passage, Question
@@ -77,6 +79,46 @@ def test_a_damaged_file_is_a_generation_error(tmp_path: Path) -> None:
     model.write_bytes(b"GGUF" + b"\0" * 100)
     with pytest.raises(GenerationError, match="cut short"):
         GGUFGenerator(model)
+
+
+def named(text: str, kind: int, value: bytes) -> bytes:
+    """A name of a GGUF file, and its value."""
+    return struct.pack("<Q", len(text)) + text.encode() + struct.pack("<I", kind) + value
+
+
+def string(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+HEAD = [
+    named("general.architecture", 8, string("toy")),
+    named("general.name", 8, string("a model")),
+    named("toy.rope.scale", 6, struct.pack("<f", 0.5)),
+    named("other.context_length", 4, struct.pack("<I", 5)),
+    named("toy.numbers", 9, struct.pack("<IQ3I", 4, 3, 1, 2, 3)),
+    named("toy.words", 9, struct.pack("<IQ", 8, 2) + string("one") + string("two")),
+    named("toy.context_length", 4, struct.pack("<I", 2048)),
+]
+
+
+def headed(path: Path, entries: list[bytes], version: int = 3) -> Path:
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", version, 0, len(entries)) + b"".join(entries))
+    return path
+
+
+def test_the_head_of_a_file_says_what_window_the_model_has(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    assert trained_context(headed(path, HEAD)) == 2048
+    assert trained_context(headed(path, HEAD[::-1])) == 2048
+    assert trained_context(headed(path, HEAD[:-1])) is None
+    assert trained_context(headed(path, HEAD, version=1)) is None
+    assert trained_context(tmp_path / "none.gguf") is None
+    for length in range(headed(path, HEAD).stat().st_size - 1, 3, -1):
+        os.truncate(path, length)
+        assert trained_context(path) is None
+    huge = struct.pack("<IQ", 10, 2**63)
+    for wrong in ((9, huge), (99, b""), (9, struct.pack("<IQ", 9, 4)), (8, struct.pack("<Q", 2**64 - 1))):
+        assert trained_context(headed(path, [named("toy.x", *wrong), *HEAD])) is None
 
 
 @pytest.mark.gguf
@@ -225,6 +267,7 @@ def test_the_window_never_exceeds_the_model_s_own() -> None:
     with GGUFGenerator(MODEL, n_ctx=100_000) as large:
         own = large._call("GET", "/v1/models")["data"][0]["meta"]["n_ctx_train"]
         assert large.context_window == min(100_000, own)
+        assert trained_context(Path(MODEL)) == own
 
 
 @pytest.mark.gguf
@@ -269,10 +312,11 @@ ENDINGS = {
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_process_ends_cleanly_and_prints_nothing_of_its_own(ending: str) -> None:
     code = textwrap.dedent(f"""
-        from mio_rag.generation import build_prompt, make_generator
+        from mio_rag.generation import make_generator
+        from mio_rag.generation.prompts import Prompt
         from mio_rag.types import Question
         g = make_generator("gguf:" + {MODEL!r}, n_ctx=512)
-        p = build_prompt(Question("q", "What is the capital of France?"))
+        p = Prompt(Question("q", "?"), (), {SHORT.system!r}, {SHORT.user!r})
         print(bool(g.generate(p, max_tokens=2).text))
     """)
     done = subprocess.run(
