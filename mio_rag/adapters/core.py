@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mio_rag.adapters.given import Counter, as_counter, check_budget
 from mio_rag.adapters.plain import select
 from mio_rag.adapters.vectors import Vectors, matrix
-from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError
-from mio_rag.formulations.constraints import count_problem
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.selection.result import Decision, Selection
 from mio_rag.selection.selector import Selector
 
-__all__ = [
-    "NOTES",
-    "Choice",
-    "Counter",
-    "Documents",
-    "Read",
-    "as_counter",
-    "check_budget",
-    "choose",
-    "label",
-    "number",
-    "place",
-]
+__all__ = ["NOTES", "Choice", "Documents", "Read", "choose"]
 
 _LOG = logging.getLogger("mio_rag.adapters")
 
 #: Where the notes stand in the metadata of what is chosen.
 NOTES = "mio_rag"
-
-#: A `TokenCounter`, or a function that counts the tokens of one text.
-Counter = TokenCounter | Callable[[str], int]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -332,79 +316,3 @@ def _notes(decision: Decision, rank: int) -> dict[str, Any]:
         "value": decision.value,
         "tokens": decision.tokens,
     }
-
-
-class _FunctionCounter:
-    def __init__(self, function: Callable[[str], int]) -> None:
-        self._function = function
-
-    @property
-    def name(self) -> str:
-        return getattr(self._function, "__name__", "counter")
-
-    def count(self, texts: Sequence[str]) -> list[int]:
-        counts = [self._function(text) for text in texts]
-        for text, count in zip(texts, counts, strict=True):
-            if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
-                raise InputError(
-                    f"counter {self.name} made {count!r} of {text[:40]!r}, expected a whole number >= 0"
-                )
-        return [int(count) for count in counts]
-
-
-def as_counter(counter: Counter) -> TokenCounter:
-    """A counter of many texts, of one that counts a single text.
-
-    Raises
-    ------
-    InputError
-        If it is neither.
-    """
-    if isinstance(counter, TokenCounter):
-        return counter
-    if callable(counter):
-        return _FunctionCounter(counter)
-    raise InputError(
-        f"counter={counter!r} counts nothing: give a function from a text to its tokens, or a TokenCounter"
-    )
-
-
-def check_budget(budget_tokens: int) -> None:
-    """Refuse a budget that is no whole number >= 1.
-
-    Raises
-    ------
-    InputError
-        If it is not.
-    """
-    if problem := count_problem("budget_tokens", budget_tokens):
-        raise InputError(problem)
-    if budget_tokens < 1:
-        raise InputError(f"budget_tokens={budget_tokens} must be >= 1")
-
-
-def place(value: Any) -> int | None:
-    """Where a text begins, as it stands in metadata; None for what is no place."""
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    return int(value) if whole and value >= 0 else None
-
-
-def label(value: Any) -> str:
-    """What stands in metadata as a text; blank for nothing."""
-    return "" if value is None else str(value)
-
-
-def number(metadata: Mapping[str, Any], key: str | None, where: str) -> float | None:
-    """The number under a key of a document's metadata; None without key, or where it is missing.
-
-    Raises
-    ------
-    InputError
-        If something else stands there.
-    """
-    value = None if key is None else metadata.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise InputError(f"{where}: '{key}' is {value!r}, expected a number")
-    return float(value)

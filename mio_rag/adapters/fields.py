@@ -9,7 +9,8 @@ from typing import Any
 from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PrivateAttr, field_serializer
 
-from mio_rag.adapters.core import Choice, Documents, as_counter, check_budget, choose
+from mio_rag.adapters.core import Choice, Documents, choose
+from mio_rag.adapters.given import as_counter, check_budget
 from mio_rag.adapters.keywords import check_names, from_plain, make_selector, to_plain
 from mio_rag.adapters.vectors import Vectors
 from mio_rag.errors import InputError

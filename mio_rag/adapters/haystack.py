@@ -14,17 +14,8 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.adapters.core import (
-    NOTES,
-    Counter,
-    Documents,
-    Read,
-    as_counter,
-    check_budget,
-    choose,
-    label,
-    place,
-)
+from mio_rag.adapters.core import NOTES, Documents, Read, choose
+from mio_rag.adapters.given import Counter, as_counter, check_budget, label, place
 from mio_rag.adapters.keywords import SelectorSettings, from_plain, make_selector, to_plain
 from mio_rag.adapters.vectors import Vectors
 from mio_rag.errors import InputError, optional

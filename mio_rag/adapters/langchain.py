@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mio_rag.adapters.core import NOTES, Documents, Read, label, number, place
+from mio_rag.adapters.core import NOTES, Documents, Read
+from mio_rag.adapters.given import label, number, place
 from mio_rag.adapters.vectors import Vectors
 from mio_rag.errors import optional
 

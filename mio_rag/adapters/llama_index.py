@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from mio_rag.adapters.core import NOTES, Documents, Read, label, place
+from mio_rag.adapters.core import NOTES, Documents, Read
+from mio_rag.adapters.given import label, place
 from mio_rag.adapters.vectors import Vectors
 from mio_rag.errors import InputError, optional
 

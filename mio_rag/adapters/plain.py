@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,7 +37,7 @@ def select(
     sources: Sequence[str] | None = None,
     clusters: Sequence[str] | None = None,
     links: ArrayLike | None = None,
-    spans: ArrayLike | None = None,
+    spans: ArrayLike | Sequence[tuple[int, int] | None] | None = None,
     dates: Sequence[str] | None = None,
     duplicates: ArrayLike | None = None,
     embedder: Embedder | str | None = None,
@@ -69,8 +69,9 @@ def select(
         Titles are part of what a passage costs; sources and clusters are what caps and coverage go by.
     links : array_like, shape (n, n), optional
         Evidence links, as in `Candidates`.
-    spans : array_like of int, shape (n, 2), optional
-        Characters [start, end) of each text in the document that its source names; (-1, -1) where unknown.
+    spans : array_like of int, shape (n, 2), or sequence with None, optional
+        Characters [start, end) of each text in the document that its source names; (-1, -1) or None where
+        unknown.
         Texts of one source that overlap or touch are then read as one, unless ``merge=False``.
     dates : sequence of str, length n, optional
         Days of the texts (ISO 8601); of near-duplicates the newest is read.
@@ -170,11 +171,18 @@ def select(
         question=query,
         links=links,  # type: ignore[arg-type]
         positions=np.arange(n),
-        spans=spans,  # type: ignore[arg-type]
+        spans=_known(spans),
         dates=dates,
         duplicates=_equal(texts) if duplicates is None else duplicates,  # type: ignore[arg-type]
     )
     return make_selector(selector, settings).select(pool, budget_tokens, checked)
+
+
+def _known(spans: ArrayLike | Sequence[tuple[int, int] | None] | None) -> Any:
+    """Spans as numbers, where a list says None for some."""
+    if not isinstance(spans, (list, tuple)):
+        return spans
+    return [(-1, -1) if span is None else span for span in spans]
 
 
 def _equal(texts: Sequence[str]) -> NDArray[np.float32] | None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.adapters.core import Choice, Documents, as_counter, choose, number
+from mio_rag.adapters.core import Choice, Documents, choose
+from mio_rag.adapters.given import as_counter, number
 from mio_rag.adapters.vectors import REMEMBERED, Vectors, matrix
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.retrieval import TfidfEmbedder

@@ -28,6 +28,8 @@ class TestPlain:
         assert found.ids == ("0", "1", "2")
         assert select("?", _TEXTS, spans=spans, merge=False, **given).texts == tuple(_TEXTS)
         assert select("?", _TEXTS, **given).texts == tuple(_TEXTS)
+        two = select("?", _TEXTS, spans=[*spans[:2], None], **given)
+        assert two.texts == (_MERGED.split("\n")[0], _TEXTS[2])
 
     def test_spans_that_do_not_fit_are_refused(self):
         with pytest.raises(InputError, match=r"spans\[0\]"):
