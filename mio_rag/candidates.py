@@ -31,7 +31,7 @@ def _frozen_array(value: ArrayLike, dtype: Any) -> NDArray[Any]:
     if np.iscomplexobj(value):
         raise TypeError("complex numbers")
     try:
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as that
+        with np.errstate(over="ignore", invalid="ignore"):  # infinite in float32: refused as that
             array = np.array(value, dtype=dtype)
     except OverflowError as error:  # a whole number that no float64 holds
         raise ValueError(str(error)) from error
@@ -312,6 +312,11 @@ class Candidates:
     def passage_ids(self) -> Sequence[str]:
         """Ids of the passages: the candidates' own, or where they are sentences, those they are of."""
         return self.ids if self.cut_from is None else self.cut_from
+
+    @property
+    def unit(self) -> Literal["passage", "sentence"]:
+        """What the candidates are."""
+        return "passage" if self.cut_from is None else "sentence"
 
     def passage(self, i: int) -> Passage:
         """The i-th candidate as a `Passage`."""

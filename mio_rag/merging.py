@@ -28,6 +28,7 @@ __all__ = [
     "block_tokens",
     "documents",
     "merged",
+    "numbered",
     "runs",
     "shared_characters",
 ]
@@ -92,18 +93,24 @@ def documents(candidates: Candidates) -> NDArray[np.int64]:
     Those of one number have the same source and title, and texts that agree wherever their spans overlap.
     Where texts contradict each other, the later one (by its start) is by itself.
     """
-    number = np.full(len(candidates), -1, dtype=np.int64)
-    spans = candidates.spans
-    if spans is None or candidates.sources is None:
-        return number
+    spans, sources = candidates.spans, candidates.sources
+    if spans is None or sources is None:
+        return np.full(len(candidates), -1, dtype=np.int64)
+    return numbered(spans, sources, candidates.titles or [""] * len(candidates), candidates.texts)
+
+
+def numbered(
+    spans: NDArray[np.int64], sources: Sequence[str], titles: Sequence[str], texts: Sequence[str]
+) -> NDArray[np.int64]:
+    """`documents` of texts that lie at `spans` of their sources; (-1, -1) where that is unknown."""
+    number = np.full(len(texts), -1, dtype=np.int64)
     groups: dict[tuple[str, str], list[int]] = {}
     for i in np.flatnonzero(spans[:, 0] >= 0).tolist():
-        title = "" if candidates.titles is None else candidates.titles[i]
-        groups.setdefault((candidates.sources[i], title), []).append(i)
+        groups.setdefault((sources[i], titles[i]), []).append(i)
     for k, group in enumerate(groups.values()):
         start, text = 0, ""  # what is known of the document around here
         for i in _in_order(spans, group):
-            at, own = int(spans[i, 0]), candidates.texts[i]
+            at, own = int(spans[i, 0]), texts[i]
             if at >= start + len(text):
                 start, text = at, own
             else:

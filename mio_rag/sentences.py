@@ -15,6 +15,8 @@ __all__ = ["Sentences", "leans", "sentence_spans"]
 
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Mt|Prof|Jr|Sr|vs|ca|No|Inc|Ltd|Co|approx)|\b[A-Z])\.$")
 _BREAK = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+(?=[\"'“‘(\[]?[A-Z0-9À-ÖØ-Þ])|\n+")
+#: The same, where a line that goes on in lower case is the rest of the one before.
+_WRAPPED_BREAK = re.compile(_BREAK.pattern.removesuffix(r"\n+") + r"\n\s*\n|\n(?![^\S\n]*[a-zß-öø-ÿ])")
 _LONGEST_ABBREVIATION = 8  # characters, with the one before it
 _PRONOUN = re.compile(
     r"[\"'“‘(\[]*(?:he|she|it|they|his|her|hers|its|their|theirs|him|them|this|these|those|such|both|"
@@ -23,14 +25,20 @@ _PRONOUN = re.compile(
 )
 
 
-def sentence_spans(text: str) -> list[tuple[int, int]]:
+def sentence_spans(text: str, *, wrapped: bool = False) -> list[tuple[int, int]]:
     """Characters [start, end) of each sentence, in order, without the white space around them.
 
     Initials and common abbreviations do not end a sentence; the end of a line does.
+
+    Parameters
+    ----------
+    wrapped : bool
+        Whether lines may be wrapped, as in text from PDF files: then one that goes on in lower case belongs
+        to the sentence before, unless a blank line lies between. Rows of a table stay sentences.
     """
     spans: list[tuple[int, int]] = []
     start = 0
-    for match in _BREAK.finditer(text):
+    for match in (_WRAPPED_BREAK if wrapped else _BREAK).finditer(text):
         before = text[max(start, match.start() - _LONGEST_ABBREVIATION) : match.start()]
         if "\n" not in match.group() and _ABBREVIATION.search(before):
             continue

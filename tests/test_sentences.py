@@ -23,6 +23,20 @@ def test_spans_are_the_sentences_without_the_white_space_around_them():
     assert sentences(TEXT) == found
 
 
+def test_a_wrapped_line_goes_on_in_lower_case_and_rows_of_a_table_stay_apart():
+    text = "Our report\nfully complies. Net sales\n  of 2022:\nMac 11,508\n7,174 iPads\n\nand costs\n\tfell."
+    found = [text[a:b] for a, b in sentence_spans(text, wrapped=True)]
+    assert found == [
+        "Our report\nfully complies.",
+        "Net sales\n  of 2022:",
+        "Mac 11,508",
+        "7,174 iPads",
+        "and costs\n\tfell.",
+    ]
+    assert len(sentence_spans(text)) == 8
+    assert sentence_spans("A. B c.\nD e. F\ng.", wrapped=True)[-1] == (13, 17)
+
+
 @pytest.mark.parametrize("text", ["", "  \n "])
 def test_blank_texts_have_none(text):
     assert sentence_spans(text) == []

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks.repetition.answers import model_answers
 from benchmarks.repetition.corpora import BENT, Cut, corpora_of, fitted_model
 from benchmarks.repetition.picture import draw
 from benchmarks.repetition.study import MAIN, fitted_weight, rows_of, settings_of
@@ -43,6 +44,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=int, default=150, help="questions (default: 150)")
     add("--held-out", type=int, default=50, help="questions that weights are measured on (default: 50)")
     add("--seed", type=int, default=0, help="of the questions and intervals (default: 0)")
+    add("--generator", help="only what this model answers, as `mio-rag ask --generator`; rows stay")
+    add("--answers", type=int, default=36, help="questions that it answers (default: 36)")
     add("--time-limit", type=float, default=1.0, help="seconds a program (default: 1)")
     add("--work", type=Path, required=True, help="folder of indexes and finished rows")
     add(
@@ -54,7 +57,7 @@ def command(given: argparse.Namespace) -> int:
     """Run what is not finished yet; JSON, table and picture hold every corpus so far after each one."""
     try:
         for cut in _cuts(given):
-            _add(given, cut.name, _measured(given, cut))
+            _add(given, cut.name, _answered(given, cut) if given.generator else _measured(given, cut))
     except InputError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
@@ -95,6 +98,17 @@ def _measured(given: argparse.Namespace, cut: Cut) -> dict[str, Any]:
         "versions": {"mio-rag": __version__, **{p: metadata.version(p) for p in ("numpy", "scikit-learn")}},
         **summarize(rows, given.seed),
     }
+
+
+def _answered(given: argparse.Namespace, cut: Cut) -> dict[str, Any]:
+    """The rows that are known of a corpus, and what a model answers beside them."""
+    known = _known(given.out)["results"].get(cut.name)
+    if known is None:
+        raise InputError(f"'{given.out}' has no rows of {cut.name} yet: run it without --generator first")
+    model = fitted_model(given.data, given.indexes, given.work, cut, given.fit, given.seed)
+    _, corpus = corpora_of(cut, given.work, given.held_out, given.limit, given.seed, _note)
+    found = model_answers(given.generator, given.work, corpus, model, given.answers, given.seed, _note)
+    return {**known, "model_answers": found}
 
 
 def _known(out: Path) -> dict[str, Any]:

@@ -193,13 +193,18 @@ def answered(question: Question, texts: Sequence[str]) -> bool:
 
 
 _FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_OF_A_DATE = re.compile(r"[12]?\d|3[01]|(?:19|20)\d\d")
 
 
 def figures(question: Question) -> frozenset[str]:
-    """The numbers of two digits or more in a question's answers that it does not name itself."""
+    """The numbers of two digits or more in a question's answers that it does not name itself.
+
+    Days and years are none: every page of a filing holds some of them.
+    """
     own = set(_FIGURE.findall(question.text))
     found = {figure.rstrip(",") for answer in question.answers for figure in _FIGURE.findall(answer)}
-    return frozenset(figure for figure in found - own if sum(map(str.isdigit, figure)) > 1)
+    told = {figure for figure in found - own if not _OF_A_DATE.fullmatch(figure)}
+    return frozenset(figure for figure in told if sum(map(str.isdigit, figure)) > 1)
 
 
 def figures_found(question: Question, texts: Sequence[str]) -> float:

@@ -105,8 +105,19 @@ def table(results: Mapping[str, dict[str, Any]]) -> str:
                 f"{b}: {_spread(at['tokens'])} ({_spread(at['answers'], '+')})" for b, at in chosen.items()
             )
             lines.append(f"    {said}")
+        if "model_answers" in given:
+            lines += _answers(given["model_answers"])
         lines.append("")
     return "\n".join(lines)
+
+
+def _answers(found: Mapping[str, Any]) -> list[str]:
+    lines = [f"{found['generator']}, {found['questions']} questions, {found['budget_tokens']} tokens"]
+    for name, means in found["means"].items():
+        f1, held, tokens = means["f1"], means["answer"]["mean"], means["prompt_tokens"]["mean"]
+        said = f"token F1 {_spread(f1)}, answer read {held:.2f}, prompt tokens {tokens:.0f}"
+        lines.append(f"    {name:34}{said}")
+    return [*lines, *(f"    {pair}: {_spread(f1, '+')}" for pair, f1 in found["f1"].items())]
 
 
 def _told(ratio: Mapping[str, float | None]) -> str:

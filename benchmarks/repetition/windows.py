@@ -3,6 +3,8 @@ under a notice that every window repeats."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,6 +18,7 @@ from mio_rag.types import Passage
 
 __all__ = ["in_versions", "recut", "under_a_notice", "words_of"]
 
+_WORD = re.compile(r"(\s*)(\S+)")
 _OLD, _NEW = "2019-01-01", "2024-01-01"
 _NOTICE = (
     "This text is part of a collection that is provided as it is, without warranty of any kind. Copying and "
@@ -59,6 +62,8 @@ def under_a_notice(windows: Dataset) -> Dataset:
 def recut(dataset: Dataset, words: int, overlap: float, least_passages: int = 1) -> Dataset:
     """The documents of a set (its passages by source, in order) in windows; its questions without gold ids.
 
+    Lines stay lines, so that the rows of a table do.
+
     Parameters
     ----------
     words : int
@@ -83,13 +88,14 @@ def recut(dataset: Dataset, words: int, overlap: float, least_passages: int = 1)
     for source, passages in documents.items():
         if len(passages) < least_passages:
             continue
-        said = [word for passage in passages for word in passage.text.split()]
+        said, gaps = _words(passages)
         starts = [0]
         for word in said:
             starts.append(starts[-1] + len(word) + 1)
         firsts = [0, *(k + step for k in range(0, max(0, len(said) - words), step))]
         for number, first in enumerate(firsts):
-            text = " ".join(said[first : first + words])
+            pieces = zip(gaps[first : first + words], said[first : first + words], strict=True)
+            text = "".join(gap + word for gap, word in pieces)[1:]
             name = f"{source}#{number}"
             date = passages[0].date
             windows.append(Passage(name, text, passages[0].title, source, starts[first], date=date))
@@ -100,3 +106,16 @@ def recut(dataset: Dataset, words: int, overlap: float, least_passages: int = 1)
         type(q)(q.id, q.text, q.answers, (), q.gold_sources, q.choices, q.type) for q in dataset.questions
     )
     return Dataset(f"{dataset.name}-{words}-{round(100 * overlap)}", tuple(windows), asked)
+
+
+def _words(passages: Sequence[Passage]) -> tuple[list[str], list[str]]:
+    """The words of a document, and the space or the end of a line before each."""
+    said: list[str] = []
+    gaps: list[str] = []
+    for passage in passages:
+        lined = "\n" in passage.text
+        for found in _WORD.finditer(passage.text):
+            first = found.start() == 0
+            gaps.append("\n" if "\n" in found[1] or (first and lined) else " ")
+            said.append(found[2])
+    return said, gaps

@@ -20,11 +20,12 @@ def signs_of(question: str, selection: Selection, answer: Answer) -> NDArray[np.
     """Signs, shape (7,): the more, the likelier there is an answer.
 
     best_cosine, mean_cosine: of question and selected passages. lexical: largest BM25 score of them over the
-    best of the pool's, 0 without. best_relevance: of the selected passages. sentence_cover: largest share of
-    the question's content words in one sentence that was read. answer_cover: the same for sentences that hold
-    all words of the answer. said: whether the answer has any words.
+    best of the pool's, 0 without. best_relevance: of the selected passages; where sentences were selected, of
+    the passages that they are of. sentence_cover: largest share of the question's content words in one
+    sentence that was read. answer_cover: the same for sentences that hold all words of the answer. said:
+    whether the answer has any words.
     """
-    pool, chosen = selection.candidates, list(selection.chosen)
+    pool, chosen = selection.pool, list(selection.places)
     if not chosen:
         return np.zeros(len(SIGNS))
     cosines = np.zeros(1)
@@ -38,13 +39,12 @@ def signs_of(question: str, selection: Selection, answer: Answer) -> NDArray[np.
     read = [stems(part) for p in selection.passages for part in sentences(render_passage(p))]
     covers = [len(asked & part) / max(1, len(asked)) for part in read]
     holding = [cover for cover, part in zip(covers, read, strict=True) if said and said <= part]
-    relevance = max(selection.decisions[i].relevance for i in chosen)
     return np.array(
         [
             float(cosines.max()),
             float(cosines.mean()),
             lexical,
-            float(relevance),
+            float(pool.relevance[chosen].max()),
             max(covers, default=0.0),
             max(holding, default=0.0),
             float(bool(said)),

@@ -18,9 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import IndexFormatError, InputError, require
+from mio_rag.merging import numbered
 from mio_rag.types import Passage
 
-__all__ = ["LEAST_SIMILARITY", "REPETITION_FILE", "Repetition", "find_groups", "find_spans", "similarity"]
+__all__ = [
+    "LEAST_SIMILARITY",
+    "REPETITION_FILE",
+    "Repetition",
+    "contradicting",
+    "find_groups",
+    "find_spans",
+    "similarity",
+]
 
 REPETITION_FILE = "repetition.npz"
 #: Jaccard similarity from which two passages are near-duplicates, unless said otherwise.
@@ -199,6 +208,14 @@ def _overlap_at(first: str, second: str) -> int | None:
             return at
         at = first.find(head, at + 1)
     return None
+
+
+def contradicting(passages: Sequence[Passage], spans: NDArray[np.int64]) -> int:
+    """How many texts say something else than others do at the same place; they are read by themselves."""
+    number = numbered(
+        spans, [p.source for p in passages], [p.title for p in passages], [p.text for p in passages]
+    )
+    return int(((spans[:, 0] >= 0) & (number < 0)).sum())
 
 
 def find_groups(

@@ -60,14 +60,18 @@ class SentenceIndex:
         InputError
             If the embedder returns vectors of a wrong shape, or NaN.
         """
-        spans = [sentence_spans(passage.text) for passage in passages]
+        spans = [sentence_spans(passage.text, wrapped=True) for passage in passages]
         texts = [p.text[a:b] for p, found in zip(passages, spans, strict=True) for a, b in found]
-        vectors = np.asarray(embedder.encode(texts, progress), dtype=np.float16)
-        if vectors.ndim != 2 or len(vectors) != len(texts) or not np.isfinite(vectors).all():
+        place = {text: k for k, text in enumerate(dict.fromkeys(texts))}  # windows that overlap share many
+        distinct = np.asarray(embedder.encode(list(place), progress), dtype=np.float16)
+        if distinct.ndim != 2 or len(distinct) != len(place) or not np.isfinite(distinct).all():
             raise InputError(
-                f"embedder '{embedder.name}' returned shape {vectors.shape} for {len(texts)} sentences, or "
+                f"embedder '{embedder.name}' returned shape {distinct.shape} for {len(place)} sentences, or "
                 "NaN: it must return a finite row for each"
             )
+        if progress:
+            progress(len(texts) - len(place))
+        vectors = distinct[[place[text] for text in texts]]
         first = np.cumsum([0, *map(len, spans)], dtype=np.int64)
         flat = np.array([span for found in spans for span in found], dtype=np.int64).reshape(-1, 2)
         return cls(first, flat, vectors)

@@ -82,6 +82,7 @@ def decisions(
             partner="" if beside.partner is None else candidates.ids[beside.partner],
             repeats_several=beside.repeats > 1,
             in_company=beside.gains > 1,
+            unit=candidates.unit,
         )
         reason = (
             _why_in(program, x, i, worth)
@@ -166,6 +167,7 @@ class _Worth:
     partner: str
     repeats_several: bool
     in_company: bool
+    unit: str
 
     @property
     def overlap(self) -> float:
@@ -187,10 +189,10 @@ class _Worth:
         """What the other passages make of that, clause by clause, without what is next to `nothing`."""
         is_, said = ("would be" if would else "is"), []
         if self.gain > nothing:
-            others = "other chosen passages, most of all " if self.in_company else ""
+            others = f"other chosen {self.unit}s, most of all " if self.in_company else ""
             said.append(f"{_amount(self.gain)} {is_} gained beside {others}'{self.partner}'")
         if self.overlap > nothing and self.rival:
-            others = "other chosen passages, most of all " if self.repeats_several else ""
+            others = f"other chosen {self.unit}s, most of all " if self.repeats_several else ""
             said.append(f"{_amount(self.overlap)} {is_} lost because it repeats {others}{self.rival}")
         if self.pays > nothing:
             said.append(f"{_amount(self.pays)} {is_} paid for what it breaks or changes")
@@ -352,4 +354,4 @@ def _best_swap(
             verb = "gain" if change[k] > 0 else "lose"
             moves = f"{verb} {_amount(abs(float(change[k])))} in total"
         return f"read in place of '{candidates.ids[out[k]]}' it would {moves}"
-    return "no single passage could make room for it"
+    return f"no single {candidates.unit} could make room for it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,15 +191,23 @@ class Selection:
         return self.candidates if self.retrieved is None else self.retrieved
 
     @property
-    def unit(self) -> str:
-        """What is chosen: "passage" or "sentence"."""
-        return "passage" if self.candidates.cut_from is None else "sentence"
+    def unit(self) -> Literal["passage", "sentence"]:
+        """What is chosen."""
+        return self.candidates.unit
 
     @property
     def ids(self) -> tuple[str, ...]:
         """Ids of the chosen passages, in prompt order; of chosen sentences, the passages that they are of."""
         names = self.candidates.passage_ids
         return tuple(dict.fromkeys(names[i] for i in self.chosen))
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """Where in `pool` the passages of `ids` stand."""
+        if self.retrieved is None:
+            return self.chosen
+        place = {name: i for i, name in enumerate(self.retrieved.ids)}
+        return tuple(place[name] for name in self.ids)
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -222,11 +230,12 @@ class Selection:
     def complete(self) -> float | None:
         """The probability that all passages which the answer needs are among the chosen ones, in [0, 1].
 
-        None where relevance is no probability. See `mio_rag.relevance.complete`.
+        None where relevance is no probability; of sentences, as if all of their passages were read. See
+        `mio_rag.relevance.complete`.
         """
         if self.relevance_source is None or self.relevance_source.kind == "given":
             return None
-        return complete(self.candidates.relevance, self.chosen, self.candidates.question)
+        return complete(self.pool.relevance, self.places, self.pool.question)
 
     def explain(self) -> str:
         """A plain-text account: the certificate first, then one line per candidate, chosen ones first."""
@@ -261,6 +270,7 @@ class Selection:
         order = [*self.chosen, *(i for i in range(len(self.candidates)) if i not in set(self.chosen))]
         return {
             **self.result.to_dict(),
+            "unit": self.unit,
             "tokens_used": self.tokens_used,
             "budget_tokens": self.budget_tokens,
             "selected_ids": list(self.ids),

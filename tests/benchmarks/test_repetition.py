@@ -39,6 +39,15 @@ def test_windows_cover_every_document_and_overlap_by_so_much(overlap: float) -> 
         assert (find_spans(bare) == [[p.start, p.end] for p in windows]).all()
 
 
+def test_lines_of_a_document_stay_lines() -> None:
+    rows = [f"item{k} {k}00\nnext{k}  {k}50" for k in range(6)]
+    table = Dataset("set", tuple(Passage(f"p{k}", t, "T", "d") for k, t in enumerate(rows)), data().questions)
+    document = "\n".join(row.replace("  ", " ") for row in rows)
+    cut = recut(table, 6, 0.5).passages
+    assert all(document[p.start : p.end] == p.text for p in cut)
+    assert cut[-1].end == len(document)
+
+
 @pytest.mark.parametrize(("words", "overlap"), [(0, 0), (10, 1), (10, -0.1), (10, 0.99)])
 def test_windows_that_cannot_be_cut_are_refused(words: int, overlap: float) -> None:
     with pytest.raises(InputError):
@@ -141,6 +150,8 @@ def test_a_notice_hides_where_windows_lie() -> None:
 def test_long_answers_are_looked_for_by_their_figures() -> None:
     asked = Question("q", "How much in 2022?", ("In 2022 it was $1,250, or 12.5 % (5 more), of 99,",))
     assert figures(asked) == {"1,250", "12.5", "99"}
+    dated = Question("q", "?", ("On July 30, 2023 and in 1999, 31 % of 32, 2100 or 2,023",))
+    assert figures(dated) == {"32", "2100", "2,023"}
     assert figures_found(asked, ["it was 1,250 then", "and 12.5"]) == pytest.approx(2 / 3)
     assert figures_found(asked, ["11,250 or 112.5"]) == 0
     assert figures_found(Question("q", "?", ("none",)), ["12"]) == 0

@@ -10,15 +10,16 @@ from typer.testing import CliRunner
 
 from mio_rag.candidates import Candidates
 from mio_rag.cli.app import app
+from mio_rag.context import RegexCounter
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ExtractiveGenerator
 from mio_rag.refusal.fitting import Observed, fit_refusal, observe
 from mio_rag.refusal.model import Refusal, Verdict
 from mio_rag.refusal.signs import SIGNS, signs_of
-from mio_rag.retrieval import CorpusIndex
+from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Answer, Question
+from mio_rag.types import Answer, Passage, Question
 
 
 def answer(text: str) -> Answer:
@@ -44,6 +45,27 @@ def test_signs_by_hand() -> None:
     assert signs_of("Who baked?", chosen, answer(" "))[6] == 0
     none = Selector.raw(redundancy_weight=0, must_exclude=["p", "q", "r"]).select(pool, 3)
     assert not signs_of("Who baked?", none, answer("Ada")).any()
+
+
+def test_of_sentences_the_signs_are_those_of_their_passages() -> None:
+    texts = ["Ada baked dark bread. It rained.", "The Po is long. It is cold.", "Ada sang. Bert slept."]
+    passages = [Passage(f"p{k}", text) for k, text in enumerate(texts)]
+    index = CorpusIndex.build(passages, TfidfEmbedder(dimensions=3), "breads", sentences=True)
+    pool = Retriever(index, counter=RegexCounter()).retrieve("Who baked dark bread?")
+    selector = Selector(units="sentences", passage_penalty=0.0)
+    chosen = selector.select(pool, 6, RegexCounter())
+    rest = set(pool.ids) - set(chosen.ids)
+    same = replace(selector, units="passages", must_include=chosen.ids, must_exclude=tuple(rest))
+    whole = same.select(pool, 40, RegexCounter())
+    assert chosen.candidates.cut_from is not None
+    assert [chosen.pool.ids[i] for i in chosen.places] == list(chosen.ids)
+    assert set(whole.ids) == set(chosen.ids)
+    for name, one, other in zip(
+        SIGNS, signs_of("Who?", chosen, answer("Ada")), signs_of("Who?", whole, answer("Ada")), strict=True
+    ):
+        if name in ("best_cosine", "mean_cosine", "lexical", "best_relevance"):
+            assert one == pytest.approx(other), name
+    assert chosen.complete == pytest.approx(whole.complete)
 
 
 def made(n: int, told: float, seed: int = 0) -> list[Observed]:

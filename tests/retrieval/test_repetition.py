@@ -15,6 +15,7 @@ from mio_rag.retrieval.embedders import TfidfEmbedder
 from mio_rag.retrieval.repetition import (
     REPETITION_FILE,
     Repetition,
+    contradicting,
     find_groups,
     find_spans,
     similarity,
@@ -67,6 +68,16 @@ class TestPlaces:
     def test_offsets_that_are_given_stay(self):
         passages = [Passage(str(k), p.text, "", "a", 7 + 50 * k) for k, p in enumerate(_windows("a"))]
         assert find_spans(passages)[:, 0].tolist() == [7 + 50 * k for k in range(len(passages))]
+
+    def test_texts_that_contradict_others_at_their_place_are_counted(self):
+        windows = [Passage(p.id, p.text, "", "a", k * 60) for k, p in enumerate(_windows("a", step=15))]
+        right = [Passage(p.id, p.text, "", "a", int(s)) for p, (s, _) in zip(
+            windows, find_spans(_windows("a")), strict=True)]  # fmt: skip
+        assert contradicting(right, find_spans(right)) == 0
+        wrong = [*right]
+        wrong[3] = Passage("x", right[3].text.replace("w5", "v5"), "", "a", right[3].start)
+        assert contradicting(wrong, find_spans(wrong)) == 1
+        assert contradicting(windows, find_spans(windows)) > 1
 
     def test_a_window_within_the_one_before(self):
         whole = " ".join(_WORDS[:40])

@@ -35,6 +35,18 @@ def test_every_sentence_has_its_own_vector(index):
     assert np.allclose(found.embeddings, index.embedder.encode(said), atol=1e-3)
 
 
+def test_sentences_that_passages_share_are_embedded_once():
+    embedder, given = TfidfEmbedder(), []
+    embedder.fit([p.text for p in PASSAGES])
+    encode = embedder.encode
+    embedder.encode = lambda texts, progress=None: given.extend(texts) or encode(texts, progress)
+    told = []
+    found = SentenceIndex.build([*PASSAGES, *PASSAGES], embedder, told.append)
+    assert sorted(given) == sorted(set(given))
+    assert len(found) == 2 * len(given) == sum(told)
+    assert np.array_equal(found.of([0, 1, 2]).embeddings, found.of([3, 4, 5]).embeddings)
+
+
 def test_a_pool_brings_its_sentences(index):
     pool = Retriever(index).retrieve("Where does the Tiber flow?")
     assert texts(pool.sentences, [p for i in pool.ids for p in PASSAGES if p.id == i])

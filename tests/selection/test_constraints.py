@@ -15,25 +15,11 @@ from mio_rag.errors import InputError
 from mio_rag.formulations import DeviationBudget, NormBall, SparseBox
 from mio_rag.relevance import load_model
 from mio_rag.solvers import Status, solve
+from tests.selection import pools
 
 
 def pool(n: int = 10, seed: int = 0, **changes) -> Candidates:
-    rng = np.random.default_rng(seed)
-    vectors = rng.normal(size=(n, 6)) + 0.7
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    query = rng.normal(size=6) + 0.7
-    query /= np.linalg.norm(query)
-    fields = {
-        "ids": [f"p{k}" for k in range(n)],
-        "texts": [f"passage number {k}" for k in range(n)],
-        "relevance": vectors @ query,
-        "tokens": rng.integers(5, 40, n),
-        "embeddings": vectors,
-        "query_embedding": query,
-        "sources": [f"doc{k % 3}" for k in range(n)],
-        "clusters": [f"topic{k % 4}" for k in range(n)],
-    }
-    return Candidates(**{**fields, **changes})
+    return pools.pool(n, seed, **{"clusters": [f"topic{k % 4}" for k in range(n)], **changes})
 
 
 def made(side: SideConstraints, **settings) -> Selector:

@@ -213,6 +213,8 @@ class TestSelect:
         assert "sentences, " in found.explain().splitlines()[0]
         assert any(decision.id.endswith("#s4") or "#s" in decision.id for decision in found.decisions)
         assert found.to_dict()["selected_ids"] == list(found.ids)
+        assert found.to_dict()["unit"] == "sentence"
+        assert not any("passage" in decision.reason for decision in found.decisions)
 
     @pytest.mark.parametrize(
         ("setting", "value"), [("max_passages", 3), ("merge", False), ("radius", 0.1), ("max_per_source", 1)]

@@ -91,6 +91,7 @@ def index(
     from mio_rag.retrieval.embedders import check_embedder
     from mio_rag.retrieval.entities import entity_names
     from mio_rag.retrieval.index import check_target
+    from mio_rag.retrieval.repetition import contradicting
 
     output = open_output(json_output)
     start = time.perf_counter()
@@ -112,6 +113,7 @@ def index(
     repeated = built.repetition
     cut = "" if built.sentences is None else f" in {plural(len(built.sentences), 'sentence')}"
     assert repeated is not None
+    contradict = contradicting(dataset.passages, repeated.spans)
     if json_output:
         output.json(
             {
@@ -121,6 +123,7 @@ def index(
                 "embedder": embedder,
                 "seconds": seconds,
                 "overlapping": repeated.overlapping,
+                "contradicting": contradict,
                 "near_duplicates": repeated.copies,
                 "sentences": 0 if built.sentences is None else len(built.sentences),
                 "left_out": [asdict(item) for item in dataset.left_out],
@@ -134,11 +137,12 @@ def index(
     said = [
         f"{count} {what}"
         for count, what in (
-            (repeated.overlapping, "whose place in their document is known, so that overlaps are read once"),
+            (repeated.overlapping, "with a known place in their document (overlaps are read once)"),
+            (contradict, "whose text is not what others have at the same place (read by themselves)"),
             (repeated.copies, "near-duplicates of an earlier one"),
         )
         if count
     ]
     if said:
-        output.console.print(f"of these {', '.join(said)}")
+        output.console.print(f"of these, {', '.join(said)}")
     print_left_out(output.console, dataset.left_out)
