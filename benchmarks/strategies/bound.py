@@ -4,9 +4,13 @@ Three rivals of a policy that spends so many tokens a question:
 
 - the best fixed set in hindsight, or mixture of two, of no larger mean cost;
 - the oracle, which knows every question's outcome of every set: the upper end of what any policy could reach;
-- learners that are told the gold of every set on all other questions, far more than a bandit hears, and see
-  of a question what a bandit sees. They are cross-fitted: no question is decided by what was learned on it.
-  The best of several, chosen in hindsight, overstates what can be learned.
+- learners that are told the gold of every set on other questions, far more than a bandit hears, and see of a
+  question what a bandit sees, but for the number of its names that the index knows. They are cross-fitted:
+  no question is decided by what was learned on it. The best of several, at the price that is best for it in
+  hindsight, overstates what can be learned.
+
+That learners find nothing is evidence only as far as they find what is there, and as the interval is narrow:
+its upper end bounds what was missed of learners like these, with as many questions.
 """
 
 from __future__ import annotations

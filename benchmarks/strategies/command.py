@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.files import replaced, write_json
 from benchmarks.options import numbers
 from benchmarks.strategies.found import POOL, find, read_found
+from benchmarks.strategies.goals import in_words
 from benchmarks.strategies.live import lived_live
 from benchmarks.strategies.picture import draw
 from benchmarks.strategies.simulate import reported
@@ -137,32 +138,37 @@ def _text(told: dict[str, Any]) -> str:
         f"{'oracle':45} {best['gold_recall']:7.3f} {'':6} {'':6} {best['tokens']:7.0f} {best['utility']:7.3f}"
     )
     last = str(max(int(p) for p in next(iter(told["policies"].values()))["regret"]))
-    lines += ["", f"{'policy':55} {'regret':>8} {'+-':>6} {'recall':>7} {'tokens':>7} {'worth':>7}"]
+    orders = told["orders"]
+    lines += [
+        "",
+        f"worth lost in {last} questions, mean of {orders} orders and half its 95 % interval:",
+        "  'one for all' against the best set for all in hindsight, which is the regret of a bandit;",
+        "  'of each' against the best set of every single question, which nobody can know.",
+        "recall, tokens and worth are of the second half",
+        f"{'policy':50} {'one for all':>11} {'+-':>6} {'of each':>8} {'+-':>6} {'recall':>7} {'tokens':>7} "
+        f"{'worth':>7}",
+    ]
     for name, each in sorted(told["policies"].items(), key=lambda item: item[1]["regret"][last]["mean"]):
-        regret = each["regret"][last]
-        half = regret["high"] - regret["mean"]
+        regrets = [each[kind][last] for kind in ("regret_to_best_fixed", "regret")]
+        (one, half), (single, wide) = ((r["mean"], r["high"] - r["mean"]) for r in regrets)
         lines.append(
-            f"{name:55} {regret['mean']:8.2f} {half:6.2f} {each['late_recall']:7.3f} "
+            f"{name:50} {one:11.2f} {half:6.2f} {single:8.2f} {wide:6.2f} {each['late_recall']:7.3f} "
             f"{each['late_tokens']:7.1f} {each['late_utility']['mean']:7.4f}"
         )
-    orders = told["orders"]
-    lines += ["", f"regret of linucb less that of ..., on the same {orders} orders, with 95 % intervals"]
+    lines += [
+        "",
+        f"regret of linucb less that of ..., on the same {orders} orders (either definition: the same "
+        "difference), with 95 % intervals",
+    ]
     lines += [
         f"{name:55} {each['mean']:+8.2f}  [{each['low']:+.2f}, {each['high']:+.2f}]"
         for name, each in told["goals"]["difference_of_regret"].items()
     ]
     lines += ["", *_equal(told["equal_cost"]), "", *_others(told["other_costs"]), ""]
-    lines += [f"goal, {name}: {each}" for name, each in told["goals"].items() if name not in _TABLES]
-    lines.append(f"worth more than ... on so many questions: {told['beaten']}")
-    lines += [
-        f"pools of {pool}: {name}: {each}"
-        for pool, other in told.get("other_pools", {}).items()
-        for name, each in {**other["goals"], "beaten": other["beaten"]}.items()
-        if name not in _TABLES
-    ]
+    for pool, each in {str(told.get("pool", POOL)): told, **told.get("other_pools", {})}.items():
+        lines += [f"goals, pools of {pool}:", *(f"  {said}" for said in in_words(each)), ""]
     if "live" in told:
         lines.append(f"live: { {k: v for k, v in told['live'].items() if k != 'rows'} }")
-    lines.append(f"regret after {last} questions, mean of {orders} orders; the rest is of the second half")
     lines += ["", f"off-policy: truth {told['off_policy']['truth']:.4f}"]
     for name, each in told["off_policy"]["estimators"].items():
         lines.append(f"  {name}: {each['mean']:.4f}, width {each['width']:.4f}, covers {each['covered']:.0%}")
@@ -170,15 +176,13 @@ def _text(told: dict[str, Any]) -> str:
     return "\n".join([*lines, "", *told["insights"]])
 
 
-_TABLES = ("difference_of_regret",)
-
-
 def _equal(told: dict[str, Any]) -> list[str]:
     """What anybody could have reached at the tokens that the default spends."""
     sets = " and ".join(f"{share:.0%} {name}" for name, share in told["fixed_sets"].items())
     beyond, spent = told["beyond_fixed"], told["tokens"]
     lines = [
-        f"at equal cost, {spent:.1f} tokens a question: recall, and beyond the best fixed sets in hindsight",
+        f"at equal cost, {spent:.1f} tokens a question: recall, and beyond the best fixed sets in hindsight, "
+        "with 95 % bootstrap intervals over questions; learners are cross-fitted",
         f"{'fixed: ' + sets:55} {told['fixed_mixture']:.4f}",
         f"{'linucb':55} {told['recall']:.4f}  {beyond['mean']:+.4f}  [{beyond['low']:+.4f}, "
         f"{beyond['high']:+.4f}]",
@@ -195,7 +199,8 @@ def _equal(told: dict[str, Any]) -> list[str]:
 
 def _others(told: list[dict[str, Any]]) -> list[str]:
     """The same at other costs, of the best learner in hindsight."""
-    lines = [f"{'at other costs: tokens at most, best learner':55} {'fixed':>7} {'oracle':>8} {'learner':>8}"]
+    title = "at other costs: tokens at most, best learner of eight"
+    lines = [f"{title:55} {'fixed':>7} {'oracle':>8} {'learner':>8}"]
     for each in told:
         beyond, name = each["beyond_fixed"], f"{each['at_most']:.0f}, {each['best_learner']}"
         lines.append(

@@ -1,5 +1,6 @@
 """The study of search strategies, on made-up cells with a known answer."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,13 @@ def test_the_report_holds_what_is_known(cells: list[dict[str, Any]], tmp_path: P
         assert learner["recall"] <= equal["oracle"] + 1e-9
     draw(told, tmp_path / "p.png")
     assert (tmp_path / "p.png").stat().st_size > 10_000
-    assert "off-policy: truth" in _text(told)
+    text = _text(told)
+    assert "off-policy: truth" in text
+    (row,) = re.findall(r"^uniform +([\d.]+) +[\d.]+ +([\d.]+) ", text, re.M)
+    assert [float(v) for v in row] == pytest.approx([behind["uniform"], regret["uniform"]], abs=0.01)
+    (said,) = re.findall(r"at most a third of uniform's regret after 120 questions: (.*)", text)
+    share = goals["regret_share_of_uniform"]["share"]
+    assert f"of each question ({share:.2f}; on 0 of 12 questions is any set worth more than hyde)" in said
     table = outcomes_of(cells)
     table.write(tmp_path / "o.parquet")
     assert read_outcomes(tmp_path / "o.parquet").actions == tuple(every_action())
@@ -114,6 +121,23 @@ def test_learners_are_not_tried_on_what_they_learned_from(cells: list[dict[str, 
     found = predictable(lines, recall, tokens, 0.0, recall[:, 0])
     assert max(each["recall"] for each in found.values()) < 0.7
     assert all(each["beyond_fixed"]["low"] <= 0 for each in found.values())
+
+
+def test_learners_find_what_a_question_shows() -> None:
+    """Else that they find nothing would be no evidence that there is nothing."""
+    words = ("Who", "When", "Why", "Which")
+    lines = [{**line(number), "question": f"{words[number % 4]} is it?"} for number in range(120)]
+    who = np.arange(120) % 4 == 0
+    rng = np.random.default_rng(0)
+    noise = rng.random(120) < 0.1
+    recall = np.column_stack([np.full(120, 0.5), np.where(who ^ noise, 1.0, 0.3)])
+    tokens = np.tile([0.0, 100.0], (120, 1))
+    fixed = np.full(120, 0.5)  # what the other pays for one in four is lost on the rest
+    found = predictable(lines, recall, tokens, 30.0, fixed)
+    for name in ("by type of question", "ridge 1", "ridge 10"):
+        assert found[name]["beyond_fixed"]["low"] > 0.05
+        assert found[name]["tokens"] <= 30
+    assert found["the same for all"]["beyond_fixed"]["high"] <= 1e-9
 
 
 def test_nothing_is_reported_on_what_settings_were_chosen_by(cells: list[dict[str, Any]]) -> None:

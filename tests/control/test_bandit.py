@@ -1,8 +1,7 @@
 """The bandit: what it chooses and with which probability, what it learns, and the defects that it mends."""
 
 import json
-import sqlite3
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +9,13 @@ import pytest
 from scipy.stats import qmc
 
 from mio_rag.control.bandit.chooser import Choice
-from mio_rag.control.bandit.learned import Learned
-from mio_rag.control.bandit.lifecycle import add_strategy
+from mio_rag.control.bandit.lifecycle import add_strategy, recalibrate
 from mio_rag.control.bandit.policy import drawn_by, mixture
 from mio_rag.control.bandit.programme import every_set
 from mio_rag.control.bandit.settings import BanditSettings, StrategyOptions, options_of
-from mio_rag.control.bandit.store import EventLog
-from mio_rag.control.bandit.strategist import Strategist, folded
-from mio_rag.errors import DataError, InputError
-from tests.control.bandits import EMBEDDER, STRATEGIES, asked, lived, outcome, strategist
+from mio_rag.control.bandit.strategist import Strategist
+from mio_rag.errors import InputError
+from tests.control.bandits import asked, lived, outcome, strategist
 
 GOOD_BAD = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}  # costs are .05
 
@@ -107,6 +104,32 @@ def _row(bandit: Strategist, identity: str):  # type: ignore[no-untyped-def]
     return found
 
 
+def test_a_late_rating_weighs_what_is_left_of_its_question(tmp_path: Path) -> None:
+    """As if it had been given at once: what was forgotten, or lies before the window, is not brought back."""
+    day, found = 86_400.0, {}
+    for late in (False, True):
+        path = tmp_path / f"{late}.sqlite"
+        bandit = strategist(path, cold_start=0, policy="uniform", forget=0.25, change_threshold=1e9)
+        bandit._now = lambda: 0.0
+        old = lived(bandit, 20, GOOD_BAD)
+        if not late:
+            bandit.feedback(old[0].id, 1)
+        bandit.learned._changed(bandit.learned.seq)
+        if late:
+            bandit.feedback(old[0].id, 1)
+        found[late] = {name: model.vector.copy() for name, model in bandit.learned.models.items()}
+        bandit._now = lambda: 100 * day
+        lived(bandit, 80, {"hyde": 0.5, "query2doc": 0.3, "grounded": -0.2}, start=20)
+        assert recalibrate(path, replace(bandit.settings, holdout=0.25), now=100 * day).deployed
+        bandit.refresh()
+        before = {name: model.vector.copy() for name, model in bandit.learned.models.items()}
+        assert bandit.feedback(old[1].id, 1)
+        for name, model in bandit.learned.models.items():
+            np.testing.assert_array_equal(model.vector, before[name])
+    for name, vector in found[False].items():
+        np.testing.assert_allclose(found[True][name], vector, atol=1e-12)
+
+
 def test_pruning_is_by_type_of_question_and_never_for_good(tmp_path: Path) -> None:
     bandit = strategist(tmp_path / "s.sqlite", prune_after=20, explore=1.0, explore_decay=1.0, retrial=0.1)
     lived(bandit, 80, {"hyde": 0.2, "query2doc": 0.0, "grounded": 0.1}, text="Who wrote it?")
@@ -193,6 +216,15 @@ def test_a_change_raises_exploration_and_is_survived(tmp_path: Path) -> None:
     assert sum("hyde" in c.strategies for c in late) < 25
 
 
+def test_a_change_ends_what_pruning_rests_on(tmp_path: Path) -> None:
+    bandit = strategist(tmp_path / "s.sqlite", prune_after=20, forget=0.1, policy="uniform")
+    lived(bandit, 100, GOOD_BAD)
+    before = bandit.learned.pruned("who").tolist()
+    assert any(before)
+    bandit.learned._changed(bandit.learned.seq)
+    assert not bandit.learned.pruned("who").any()
+
+
 def test_questions_of_another_kind_are_noticed_where_no_strategy_runs(tmp_path: Path) -> None:
     bandit = strategist(tmp_path / "s.sqlite", explore=0.0, explore_least=0.0, alpha=0.0)
     useless, rng = dict.fromkeys(GOOD_BAD, 0.0), np.random.default_rng(5)
@@ -261,145 +293,3 @@ def test_settings_are_checked_and_come_from_plain_data() -> None:
     assert again == options
     with pytest.raises(InputError, match="alhpa"):
         options_of({"strategies": {"bandit": {"alhpa": 1}}})
-
-
-# --- the log ---------------------------------------------------------------------------------------------
-
-
-def refolded(path: Path, afresh: bool = True) -> Learned:
-    bandit = strategist(path)
-    with bandit.log.reading() as events:
-        return folded(Learned(bandit.settings, STRATEGIES[1:]), events, afresh=afresh)
-
-
-def test_the_state_is_a_fold_over_the_log_to_the_last_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mio_rag.control.bandit.strategist._SNAPSHOT_EVERY", 16)
-    path = tmp_path / "s.sqlite"
-    bandit = strategist(path, refresh=7)
-    choices = lived(bandit, 50, GOOD_BAD)
-    for choice in choices[::5]:
-        bandit.feedback(choice.id, -1)
-    with bandit.log.reading() as events:
-        kept = events.snapshot()
-        assert kept is not None
-        assert 0 < kept[0] < events.last()
-        afresh = folded(Learned(bandit.settings, STRATEGIES[1:]), events, afresh=True)
-        resumed = folded(Learned(bandit.settings, STRATEGIES[1:]), events)
-    assert afresh.dump() == bandit.learned.dump() == resumed.dump()
-
-
-def test_two_at_once_learn_from_each_other_and_nothing_is_written_twice(tmp_path: Path) -> None:
-    one, other = (strategist(tmp_path / "s.sqlite") for _ in range(2))
-    lived(one, 10, GOOD_BAD)
-    first = asked(one, 50)
-    again = asked(other, 50)
-    assert other.learned.questions == 10
-    assert one.record(first, outcome(first, GOOD_BAD))
-    assert not other.record(again, outcome(again, GOOD_BAD))  # the same question: it is there
-    assert not one.record(first, outcome(first, GOOD_BAD))
-    assert other.learned.dump() == one.learned.dump()
-    assert one.learned.questions == 11
-
-
-def test_files_of_others_are_refused_and_stay_as_they_are(tmp_path: Path) -> None:
-    path = tmp_path / "s.sqlite"
-    lived(strategist(path), 3, GOOD_BAD)
-    with pytest.raises(
-        InputError, match=r"another bandit \(strategies hyde\+query2doc\+grounded there, hyde here"
-    ):
-        strategist(path, possible=("raw", "hyde"))
-    with pytest.raises(InputError, match="embedder test:8 there, minilm here"):
-        Strategist(path, STRATEGIES, BanditSettings(dimensions=40), "minilm")
-    with pytest.raises(InputError, match="choose among"):
-        strategist(tmp_path / "t.sqlite", possible=("raw",))
-    assert refolded(path).questions == 3
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 9")
-    with pytest.raises(InputError, match="version 9 of its layout"):
-        strategist(path)
-    foreign = tmp_path / "foreign.sqlite"
-    with sqlite3.connect(foreign) as connection:
-        connection.execute("CREATE TABLE t (a)")
-    for bad in (foreign, tmp_path):
-        with pytest.raises(InputError):
-            strategist(bad)
-    with pytest.raises(InputError, match="does not exist"):
-        EventLog(tmp_path / "missing.sqlite")
-    assert not (tmp_path / "missing.sqlite").exists()
-
-
-def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
-    path = tmp_path / "s.sqlite"
-    bandit = strategist(path)
-    lived(bandit, 5, GOOD_BAD)
-    bandit.close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE snapshot")
-        connection.execute("PRAGMA user_version = 1")
-    again = strategist(path)
-    assert again.learned.dump() == bandit.learned.dump()
-    lived(again, 5, GOOD_BAD, start=5)
-
-
-def test_events_of_a_later_release_are_not_guessed_at(tmp_path: Path) -> None:
-    bandit = strategist(tmp_path / "s.sqlite")
-    with bandit.log.transaction() as events:
-        events.append("dream", "1", 0.0, {})
-    with pytest.raises(DataError, match="'dream'"):
-        strategist(tmp_path / "s.sqlite")
-
-
-def test_memory_is_bounded(tmp_path: Path) -> None:
-    sizes = []
-    bandit = strategist(tmp_path / "s.sqlite")
-    lived(bandit, 520, GOOD_BAD)
-    sizes.append(len(bandit.learned.dump()))
-    lived(bandit, 300, GOOD_BAD, start=520)
-    sizes.append(len(bandit.learned.dump()))
-    assert sizes[1] < sizes[0] + 200
-    assert bandit.log.about["embedder"] == EMBEDDER
-
-
-def test_questions_that_fail_on_the_way_do_not_pile_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mio_rag.control.bandit.strategist._MOST_WAITING", 3)
-    bandit = strategist(tmp_path / "s.sqlite")
-    choices = [asked(bandit, number) for number in range(6)]
-    assert len(bandit._waiting) == 3
-    assert not bandit.record(choices[0], outcome(choices[0], GOOD_BAD))
-    assert bandit.record(choices[5], outcome(choices[5], GOOD_BAD))
-
-
-def test_threads_share_a_bandit(tmp_path: Path) -> None:
-    bandit = strategist(tmp_path / "s.sqlite")
-
-    def live(start: int) -> None:
-        lived(bandit, 15, GOOD_BAD, start=start)
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(live, range(0, 400, 100)))
-    assert bandit.learned.questions == 60
-    assert refolded_with(bandit).dump() == bandit.learned.dump()
-
-
-def refolded_with(bandit: Strategist) -> Learned:
-    with bandit.log.reading() as events:
-        return folded(Learned(bandit.settings, STRATEGIES[1:]), events, afresh=True)
-
-
-def test_on_request_rankings_are_weighed_by_what_is_expected(tmp_path: Path) -> None:
-    plain, weighing = strategist(tmp_path / "p.sqlite"), strategist(tmp_path / "w.sqlite", weighted=True)
-    lived(plain, 80, GOOD_BAD)
-    assert asked(plain, 99).weights == {}
-    assert asked(weighing, 0).weights == {}  # nothing is known
-    lived(weighing, 80, GOOD_BAD)
-    weights = asked(weighing, 99).weights
-    assert weights["hyde"] == 1.0
-    assert 0.3 < weights["grounded"] < 0.8
-    assert weights["query2doc"] == pytest.approx(0.1, abs=0.05)
-    assert "raw" not in weights  # 1
-    with pytest.raises(InputError, match="weighted"):
-        BanditSettings(weighted=1)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from sklearn.linear_model import Ridge as FullRidge
 from mio_rag.control.bandit.change import PageHinkley
 from mio_rag.control.bandit.context import TYPES, context_of, question_type
 from mio_rag.control.bandit.programme import Program, chosen_set, every_set, margin_set, worths
+from mio_rag.control.bandit.regions import forget, net, observe, pooled, region
 from mio_rag.control.bandit.ridge import Ridge
 
 
@@ -153,6 +154,25 @@ def test_a_change_is_found_soon_and_none_is_found_where_there_is_none() -> None:
     down = PageHinkley(0.25, 20.0)
     assert not any(down.change(0.0) for _ in range(100))
     assert any(down.change(-1.0) for _ in range(40))
+
+
+def test_what_a_region_nets_at_any_price_is_that_of_all_its_questions() -> None:
+    rng = np.random.default_rng(3)
+    value, tokens = rng.normal(0.1, 0.3, 40), rng.integers(0, 200, 40)
+    parts = []
+    for rows in (slice(0, 1), slice(1, 15), slice(15, 40), slice(0, 0)):
+        kept = region()
+        for v, t in zip(value[rows], tokens[rows], strict=True):
+            observe(kept, float(v), float(t))
+        parts.append(kept)
+    for price in (0.0, 1e-4, 0.02):
+        worth = value - price * tokens
+        count, mean, squares = net(pooled(parts), price)
+        assert count == 40
+        assert mean == pytest.approx(worth.mean())
+        assert squares == pytest.approx(((worth - worth.mean()) ** 2).sum())
+        forget(whole := pooled(parts), 0.25)
+        assert net(whole, price) == pytest.approx((10, worth.mean(), squares / 4))
 
 
 def test_types_of_questions() -> None:

@@ -1,7 +1,9 @@
 """Off-policy estimates, recalibration, priors; and kills at any moment."""
 
+import json
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,16 @@ import pytest
 
 from mio_rag.control.bandit.insights import stats_of
 from mio_rag.control.bandit.learned import Learned
-from mio_rag.control.bandit.lifecycle import export, prune, rebuild, recalibrate, replay, start_from
+from mio_rag.control.bandit.lifecycle import (
+    add_strategy,
+    export,
+    prune,
+    rebuild,
+    recalibrate,
+    replay,
+    settings_of,
+    start_from,
+)
 from mio_rag.control.bandit.off_policy import off_policy
 from mio_rag.control.bandit.plot import plot_log
 from mio_rag.control.bandit.settings import BanditSettings
@@ -73,6 +84,32 @@ def test_a_replay_finds_the_better_policy(tmp_path: Path) -> None:
     lived(strategist(cold, cold_start=50), 10, TRUTH)
     with pytest.raises(InputError, match="holds 0 questions"):
         replay(cold, price)
+
+
+def test_a_replay_chooses_among_what_could_be_chosen_then(tmp_path: Path) -> None:
+    """A strategy that came later is no alternative on earlier questions: weights of one policy stay 1."""
+    path = tmp_path / "s.sqlite"
+    bandit = strategist(path, policy="uniform", cold_start=0)
+    lived(bandit, 40, TRUTH)
+    assert add_strategy(path, "multi-query")
+    bandit.refresh()
+    found = replay(path, settings_of(path))
+    assert found.questions == 40
+    ips, snips, _ = found.estimates
+    assert ips.effective == pytest.approx(40)
+    assert ips.value == pytest.approx(found.earned)
+    assert snips.value == pytest.approx(found.earned)
+
+
+def test_settings_of_a_log_are_those_that_it_was_opened_with(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    bandit = strategist(path, ridge=7.0, token_price=0.02)
+    assert settings_of(path) == replace(bandit.settings)
+    with bandit.log.transaction() as events:
+        later = json.loads(json.dumps(asdict(bandit.settings))) | {"a setting of a later release": 1}
+        events.append("settings", "later", 0.0, later)
+    assert settings_of(path).ridge == 7.0
+    assert stats_of(path)["questions"] == 0
 
 
 def test_recalibration_compares_on_later_questions_that_neither_learned_from(tmp_path: Path) -> None:
@@ -170,6 +207,7 @@ def test_insights_are_sentences_with_numbers(tmp_path: Path) -> None:
     told = stats_of(path)
     assert told["questions"] == 120
     assert told["strategies"]["raw"]["selection_rate"] == 1
+    assert told["strategies"]["raw"]["contribution"] is None  # nothing is held against it
     assert 0.35 < told["strategies"]["hyde"]["selection_rate"] < 0.65
     assert told["strategies"]["hyde"]["contribution"] == pytest.approx(0.2, abs=0.01)
     assert told["entropy_bits"] > 2

@@ -17,7 +17,7 @@ from mio_rag.control.settings import ControlSettings
 from mio_rag.control.steps.search import search
 from mio_rag.control.steps.strategy import Desk, Found
 from mio_rag.control.trace import Trace, append_traces, read_traces, wrong_totals
-from mio_rag.errors import InputError
+from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
@@ -198,6 +198,25 @@ def test_a_bandit_answers_learns_and_can_be_rated(river_index: CorpusIndex, tmp_
     assert chooser.feedback(traces[0].chosen["id"], 1)  # type: ignore[attr-defined]
     again = make_controller("strategies:bandit", setup).chooser  # type: ignore[attr-defined]
     assert again.learned.dump() == chooser.learned.dump()
+
+
+def test_nothing_is_learned_where_what_always_runs_has_failed(
+    river_index: CorpusIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held against nothing, the others would be credited with all that is read."""
+    settings = ControlSettings(
+        kinds={"strategies": {"state": str(tmp_path / "s.sqlite"), "bandit": {"cold_share": 1.0}}}
+    )
+    setup = Setup(settings, Retriever(river_index, pool=4), Selector.raw(passage_penalty=0.0))
+    agent = make_controller("strategies:bandit", setup)
+
+    def fails(self: object, desk: Desk) -> Found:
+        raise DataError("the disk is gone")
+
+    monkeypatch.setattr("mio_rag.control.steps.strategies._Raw.find", fails)
+    trace = answered(agent.attempt(QUESTION, ScriptedGenerator(spoken), 60)).trace
+    assert "raw: left out, the disk is gone" in trace.notes  # type: ignore[attr-defined]
+    assert agent.chooser.learned.questions == 0  # type: ignore[attr-defined]
 
 
 def test_what_makes_no_sense_is_refused(river_index: CorpusIndex) -> None:

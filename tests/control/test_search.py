@@ -106,6 +106,7 @@ def test_names_and_neighbours_are_those_of_the_index(index: CorpusIndex) -> None
     assert grounds.entities == ("Florence",)
     assert set(grounds.neighbours) == {"Arno", "Dante Alighieri"}
     assert names_of(index).grounds("which river flows through florence").entities == ("Florence",)
+    assert names_of(index).mentioned("which river flows through florence") == ("Florence",)
     assert names_of(index) is names_of(index)
     assert Grounds(("Florence",), ("Dante Alighieri",)).kept(["dante", "Dan", ""]) == (
         ("Dante Alighieri",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,22 +80,24 @@ def replay(
     ] = "linucb",
     rule: Annotated[str, typer.Option("--rule", help="program, or margin: the published rule.")] = "program",
     price: Annotated[
-        float, typer.Option("--strategy-price", help="What a token of the model must add.")
-    ] = 1e-4,
+        float | None,
+        typer.Option("--strategy-price", help="What a token of the model must add. [that of the log]"),
+    ] = None,
     alpha: Annotated[
-        float | None, typer.Option("--alpha", help="Width of the upper confidence; as it ships by default.")
+        float | None, typer.Option("--alpha", help="Width of the upper confidence. [that of the log]")
     ] = None,
     json_output: Json = False,
 ) -> None:
     """Estimate what another policy would have earned on the logged questions, with 95 % intervals."""
     from mio_rag.cli.show.strategies import print_replay
     from mio_rag.control.bandit.lifecycle import replay as replayed
-    from mio_rag.control.bandit.settings import BanditSettings
+    from mio_rag.control.bandit.lifecycle import settings_of
 
     output = open_output(json_output)
-    given: dict[str, Any] = {"policy": policy, "rule": rule, "token_price": price}
+    given: dict[str, Any] = {"policy": policy, "rule": rule}
     given |= {} if alpha is None else {"alpha": alpha}
-    found = replayed(state, BanditSettings(**given))
+    given |= {} if price is None else {"token_price": price}
+    found = replayed(state, replace(settings_of(state), **given))
     if json_output:
         output.json(asdict(found))
     else:
@@ -113,10 +115,10 @@ def recalibrate(
 ) -> None:
     """Fit the models on the last days alone; they take over only if they are not worse on later questions."""
     from mio_rag.control.bandit.lifecycle import recalibrate as recalibrated
-    from mio_rag.control.bandit.settings import BanditSettings
+    from mio_rag.control.bandit.lifecycle import settings_of
 
     output = open_output(json_output)
-    found = recalibrated(state, BanditSettings(window_days=window_days, holdout=holdout))
+    found = recalibrated(state, replace(settings_of(state), window_days=window_days, holdout=holdout))
     if json_output:
         output.json(asdict(found))
         return

@@ -90,6 +90,8 @@ class StrategyChoice:
             if given:
                 raise InputError(f"{', '.join(given)}: no effect without --strategies")
             return
+        if not self.learns and "bandit" in [part.strip() for part in self.strategies.split(",")]:
+            raise InputError("--strategies bandit chooses among all strategies: name no others beside it")
         from mio_rag.control.make import check_controllers
         from mio_rag.control.settings import ControlSettings
 

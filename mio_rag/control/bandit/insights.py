@@ -9,6 +9,7 @@ import numpy as np
 
 from mio_rag.control.bandit.context import TYPES
 from mio_rag.control.bandit.learned import Learned, tally
+from mio_rag.control.bandit.regions import net, pooled
 from mio_rag.control.bandit.store import EventLog
 from mio_rag.control.bandit.strategist import folded, known_settings
 
@@ -40,11 +41,12 @@ def stats(learned: Learned) -> dict[str, Any]:
     for name in (*learned.settings.base, *learned.strategies):
         kept = learned.tallies.get(name) or tally()
         ran = kept["ran"]
-        mean = {
-            key: kept[key] / ran if ran else None for key in ("added", "own", "reward", "tokens", "seconds")
-        }
+        always = name not in learned.models
+        mean = {key: kept[key] / ran if ran else None for key in ("tokens", "seconds")}
+        # The others are held against those that always run: of these nothing is known to be added.
+        mean |= {key: kept[key] / ran if ran and not always else None for key in ("added", "own", "reward")}
         each[name] = {
-            "always": name not in learned.models,
+            "always": always,
             "ran": int(ran),
             "selection_rate": ran / n if n else None,
             "share_exploring": kept["explored"] / ran if ran else None,
@@ -77,16 +79,17 @@ def stats(learned: Learned) -> dict[str, Any]:
 def insights(learned: Learned) -> list[str]:
     """What strategies add by type of question, net of cost, as sentences with numbers; the largest first."""
     said: list[tuple[float, str]] = []
-    for region, (count, mean, squares) in {**_pooled(learned), **learned.regions}.items():
+    for key, kept in {**_pooled(learned), **learned.regions}.items():
+        count, mean, squares = net(kept, learned.token_price)
         if count < _LEAST:
             continue
-        kind, _, name = region.partition("/")
+        kind, _, name = key.partition("/")
         half = _NORMAL * float(np.sqrt(squares / (count - 1) / count))
         if abs(mean) <= half:
             continue
         worth = "worth its cost" if mean > 0 else "not worth its cost"
-        net = f"{mean:+.3f} \u00b1 {half:.3f} a question net, n = {count:.0f}"
-        said.append((-abs(mean), f"{kind} questions: {name} is {worth}, {net}"))
+        shown = f"{mean:+.3f} \u00b1 {half:.3f} a question net, n = {count:.0f}"
+        said.append((-abs(mean), f"{kind} questions: {name} is {worth}, {shown}"))
     for pair, (twice, smaller) in learned.overlaps.items():
         if smaller > 0.05:
             share = min(1.0, twice / smaller)
@@ -94,14 +97,11 @@ def insights(learned: Learned) -> list[str]:
     return [text for _, text in sorted(said)]
 
 
-def _pooled(learned: Learned) -> dict[str, tuple[float, float, float]]:
-    """Count, mean and squared deviations over all types, of strategies that ran for several."""
+def _pooled(learned: Learned) -> dict[str, list[float]]:
+    """Regions over all types, of strategies that ran for several."""
     found = {}
     for name in learned.strategies:
-        parts = [kept for region, kept in learned.regions.items() if region.endswith(f"/{name}")]
+        parts = [kept for key, kept in learned.regions.items() if key.endswith(f"/{name}")]
         if len(parts) > 1:
-            counts, means, squares = np.array(parts).T
-            mean = float(np.average(means, weights=counts))
-            between = float((counts * (means - mean) ** 2).sum())
-            found[f"all/{name}"] = (float(counts.sum()), mean, float(squares.sum()) + between)
+            found[f"all/{name}"] = pooled(parts)
     return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from mio_rag.control.bandit.change import PageHinkley
 from mio_rag.control.bandit.context import SLOTS, Context, ridges
 from mio_rag.control.bandit.passages import PassageMemory
+from mio_rag.control.bandit.regions import forget, net, observe, region
 from mio_rag.control.bandit.ridge import Ridge
 from mio_rag.control.bandit.settings import BanditSettings
 from mio_rag.control.bandit.store import Event
@@ -29,6 +29,7 @@ FloatArray = NDArray[np.float64]
 _REMEMBERED = 500  # past questions among which similar ones are looked for
 _ADDED = 1e-3  # what counts as having contributed
 _SETTLED = 20  # questions before anything is said of how what is found deviates from the usual
+_FADED = 50  # changes of which is known what they left: before these nothing to speak of is left
 _HALF = 0.99  # what a question leaves of the weight of those before it, in the entropy of choices
 _NUMBERS = ("ran", "explored", "added", "own", "reward", "tokens", "seconds", "rated", "credit")
 
@@ -56,10 +57,17 @@ class Learned:
     settings : BanditSettings
     strategies : sequence of str
         Those that are chosen among, beside the ones that always run.
+
+    Attributes
+    ----------
+    token_price : float
+        At which is chosen, that of the settings at first. It may change with every question: nothing that is
+        kept depends on it.
     """
 
     def __init__(self, settings: BanditSettings, strategies: Sequence[str]) -> None:
         self.settings, self.strategies = settings, list(strategies)
+        self.token_price = settings.token_price
         self.seq = self.questions = self.since = self.changes = 0
         self.models = {name: self._model() for name in self.strategies}
         self.overlaps: dict[str, list[float]] = {}
@@ -75,6 +83,7 @@ class Learned:
         self.past: FloatArray = np.full((_REMEMBERED, SLOTS), np.nan)
         self.remembered = 0
         self.passages = PassageMemory()
+        self.faded: list[list[float]] = []  # (seq, share): what is left of questions up to there
 
     def _model(self) -> Ridge:
         how = self.settings
@@ -138,8 +147,9 @@ class Learned:
             reward, model = rewarded(value), self.models[name]
             errors.append((reward - model.mean(x)) / max(model.noise, 1e-6))
             model.update(x, reward)
-            net = reward - self.price(data["tokens"].get(name, 0), data["seconds"].get(name, 0.0))
-            _welford(self.regions.setdefault(_key(data["type"], name), [0.0, 0.0, 0.0]), net)
+            timed = reward - self.settings.second_price * data["seconds"].get(name, 0.0)
+            kept = self.regions.setdefault(_key(data["type"], name), region())
+            observe(kept, timed, data["tokens"].get(name, 0))
         for a, b, value in data["overlap"]:
             sums = self.overlaps.setdefault(_pair(a, b), [0.0, 0.0])
             sums[0] += value
@@ -149,7 +159,7 @@ class Learned:
         self.questions += 1
         changed = bool(errors) and self.watch.change(float(np.mean(errors)))
         if self._base_changed(float(data["base"])) or changed:
-            self._changed()
+            self._changed(event.seq)
 
     def _base_changed(self, value: float) -> bool:
         """Whether questions are of another kind, by what those that always run find: this is seen of each."""
@@ -184,12 +194,15 @@ class Learned:
         self.past[row] = [own.get(name, np.nan) for name in (*self.strategies, *[""] * SLOTS)[:SLOTS]]
         self.remembered += 1
 
-    def _changed(self) -> None:
+    def _changed(self, seq: int) -> None:
         """What is learned held for other questions: keep some of it, and start again."""
         self.changes += 1
+        self.faded = [*self.faded, [seq, self.settings.forget]][-_FADED:]
         self.since = self.questions
         for model in self.models.values():
             model.forget(self.settings.forget)
+        for kept in self.regions.values():  # who was on probation may be of use now
+            forget(kept, self.settings.forget)
         self.watch.restart()
         self.watch_base.restart()
         self.level = [0.0, 0.0, 0.0]
@@ -197,6 +210,7 @@ class Learned:
     def _feedback(self, event: Event, about: Event) -> None:
         """Credit goes to who found what was read, in shares; not to all alike."""
         x = context_in(about)
+        left = float(np.prod([share for seq, share in self.faded if about.seq <= seq]))
         self.passages.learn(about.data.get("read", ()), event.data["value"] > 0)
         for name, share in about.data["credit"].items():
             kept = self.tallies.setdefault(name, tally())
@@ -204,11 +218,12 @@ class Learned:
             if name in self.models and name in about.data["own"]:
                 own = about.data["own"][name]
                 better = rewarded(own + self.settings.feedback * event.data["value"] * share)
-                self.models[name].correct(x, better - rewarded(own))
+                self.models[name].correct(x, left * (better - rewarded(own)))
                 kept["reward"] += better - rewarded(own)
 
     def _recalibrated(self, event: Event) -> None:
         """Models that were fitted on a window take the place of those here."""
+        self.faded = [[int(event.data["from"]), 0.0]]  # they know nothing from before it
         for name, arrays in event.data["models"].items():
             if name in self.models:
                 model = self._model()
@@ -223,7 +238,7 @@ class Learned:
 
     def price(self, tokens: float, seconds: float) -> float:
         """A cost in units of contribution."""
-        return self.settings.token_price * tokens + self.settings.second_price * seconds
+        return self.token_price * tokens + self.settings.second_price * seconds
 
     def costs(self) -> FloatArray:
         """Expected cost of each strategy; of one that never ran, the mean of the others."""
@@ -252,10 +267,10 @@ class Learned:
         """Strategies on probation for questions of a type: clearly not worth their cost there, so far."""
         return np.array([self._is_pruned(_key(kind, name)) for name in self.strategies], dtype=bool)
 
-    def _is_pruned(self, region: str) -> bool:
-        if region in self.forced:
+    def _is_pruned(self, key: str) -> bool:
+        if key in self.forced:
             return True
-        count, mean, squares = self.regions.get(region, (0.0, 0.0, 0.0))
+        count, mean, squares = net(self.regions.get(key, region()), self.token_price)
         if count < self.settings.prune_after:
             return False
         error = np.sqrt(squares / (count - 1) / count)
@@ -284,6 +299,10 @@ class Learned:
 
     # --- snapshots ---------------------------------------------------------------------------------------
 
+    def _shaping(self) -> dict[str, Any]:
+        """Settings that the fold depends on; with others only the choices change."""
+        return {name: getattr(self.settings, name) for name in _SHAPING}
+
     def dump(self) -> bytes:
         """All of it, without pickle; equal states give equal bytes."""
         arrays = {"places": self.places, "past": self.past}
@@ -291,7 +310,7 @@ class Learned:
             arrays |= {f"model/{name}/{key}": value for key, value in model.arrays().items()}
         plain = {name: getattr(self, name) for name in _PLAIN}
         plain |= {"watch": self.watch.to_list(), "watch_base": self.watch_base.to_list()}
-        plain |= {"form": _FORM, "settings": asdict(self.settings), "passages": self.passages.to_dict()}
+        plain |= {"form": _FORM, "settings": self._shaping(), "passages": self.passages.to_dict()}
         arrays["plain"] = np.frombuffer(json.dumps(plain, sort_keys=True).encode(), dtype=np.uint8)
         file = io.BytesIO()
         for name in sorted(arrays):
@@ -314,9 +333,7 @@ class Learned:
                 name = file.read(int.from_bytes(size, "little")).decode()
                 arrays[name] = np.load(file, allow_pickle=False)
             plain = json.loads(arrays["plain"].tobytes())
-            if plain.get("form") != _FORM or plain["settings"] != json.loads(
-                json.dumps(asdict(self.settings))
-            ):
+            if plain.get("form") != _FORM or plain["settings"] != self._shaping():
                 return False
             for name in _PLAIN:
                 setattr(self, name, plain[name])
@@ -338,10 +355,14 @@ class Learned:
         return True
 
 
-_FORM = 2  # of snapshots: those of another form are folded again
+_FORM = 3  # of snapshots: those of another form are folded again
+_SHAPING = (
+    "dimensions", "ridge", "ridge_embedding", "refresh", "second_price", "feedback", "change_tolerance",
+    "change_threshold", "forget",
+)  # fmt: skip
 _PLAIN = (
     "strategies", "seq", "questions", "since", "changes", "overlaps", "regions", "forced", "tallies", "sets",
-    "regret", "remembered", "level",
+    "regret", "remembered", "level", "faded",
 )  # fmt: skip
 
 

@@ -30,12 +30,18 @@ __all__ = [
     "rebuild",
     "recalibrate",
     "replay",
+    "settings_of",
     "start_from",
 ]
 
 WEIGHTS_KIND, WEIGHTS_VERSION = "strategies", 1
 _NORMAL = 1.959963984540054
 _NOT_WORSE = 0.01  # of the loss: what recalibrated models may lose on the holdout, interval included
+
+
+def settings_of(path: Path) -> BanditSettings:
+    """The settings that a log was last opened with; errors as `EventLog`."""
+    return known_settings(EventLog(path))[0]
 
 
 def _opened(path: Path, settings: BanditSettings | None = None) -> tuple[EventLog, Learned]:
@@ -66,8 +72,9 @@ class Replay:
 def replay(path: Path, settings: BanditSettings) -> Replay:
     """Estimate what a bandit with these settings would have earned on the logged questions.
 
-    It sees the questions in their order and learns, as it would have done, only from what lay before; of each
-    it says with which probability it would have run what was run. The model of the doubly robust estimate has
+    It sees the questions in their order and learns from what was run on those before, which need not be what
+    it would have run itself; of each it says with which probability it would have run what was run. It
+    chooses among the strategies that could be chosen then. The model of the doubly robust estimate has
     learned from earlier questions alone.
 
     Raises
@@ -94,7 +101,7 @@ def replay(path: Path, settings: BanditSettings) -> Replay:
 
 def _replayed(learned: Learned, event: Event) -> tuple[float, float, float, float, float]:
     x, data = context_in(event), event.data
-    found = mixture(learned, x, data["type"], event.id)
+    found = mixture(learned, x, data["type"], event.id, data["each"])
     members = tuple(int(name in data["strategies"]) for name in learned.strategies)
     means = np.array([learned.models[name].mean(x) for name in learned.strategies])
     worth = worths(means[None, :], learned.overlap(means), learned.costs())[0]

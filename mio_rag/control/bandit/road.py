@@ -113,7 +113,12 @@ def measured(
     budget_tokens: int,
     counter: TokenCounter | None = None,
 ) -> Contributions | None:
-    """What each strategy of a choice added: `contributions` of a search that was asked for its sets."""
+    """What each strategy of a choice added: `contributions` of a search that was asked for its sets.
+
+    None where one that always runs has failed: there is nothing to hold the others against.
+    """
+    if any(one.failed and one.strategy in choice.base for one in searched.tried):
+        return None
     pool = searched.pool if searched.every is None else searched.every
     valuing, valued = chooser.valued(selector, pool)
     values = Values(valuing, valued, searched.alone, budget_tokens, counter)

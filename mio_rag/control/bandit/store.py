@@ -148,6 +148,8 @@ class EventLog:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
             opened = connection
+            # Before anything is changed: even the mode of a file of others is theirs.
+            _patiently(lambda: self._is_new(opened))
             _patiently(lambda: opened.execute("PRAGMA journal_mode = WAL"))
             opened.execute("PRAGMA synchronous = NORMAL")
             _patiently(lambda: opened.execute("BEGIN IMMEDIATE"))
@@ -169,22 +171,27 @@ class EventLog:
             raise
         return connection
 
+    def _is_new(self, connection: sqlite3.Connection) -> bool:
+        """Whether there is nothing yet in a file that may be written; others are refused."""
+        application = _pragma(connection, "application_id")
+        if application == _APPLICATION:
+            return False
+        if application or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            raise InputError(f"'{self.path}' is a file of something else: choose another path")
+        if self._wanted is None:
+            raise InputError(f"'{self.path}' is empty: give a file that --strategy-state wrote")
+        return True
+
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Make the tables of a new file, bring an older one up to date, refuse what means something else."""
-
-        def pragma(name: str) -> int:
-            return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
-
-        application, version = pragma("application_id"), pragma("user_version")
-        if not application and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        version = _pragma(connection, "user_version")
+        if self._is_new(connection):
             for statement in _CREATE:
                 connection.execute(statement)
             rows = list((self._wanted or {}).items())
             connection.executemany("INSERT INTO about VALUES (?, ?)", rows)
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             version = 1
-        elif application != _APPLICATION:
-            raise InputError(f"'{self.path}' is a file of something else: choose another path")
         if not 1 <= version <= _SCHEMA:
             raise InputError(
                 f"'{self.path}' has version {version} of its layout, this release reads up to {_SCHEMA}: use "
@@ -288,6 +295,10 @@ class Events:
 def _event(row: tuple[Any, ...]) -> Event:
     seq, kind, identity, at, x, data = row
     return Event(int(seq), kind, identity, float(at), x or b"", json.loads(data))
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 def _same(name: str, there: str | None, here: str, again: bool) -> bool:

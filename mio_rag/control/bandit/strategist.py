@@ -11,8 +11,9 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,14 @@ class Strategist:
         self.learned = Learned(settings, self._others)
         with self.log.transaction() as events:
             _note_settings(events, settings, now())
-            folded(self.learned, events)
+        # Reading alone: where there is no snapshot that fits, this takes long, and others go on meanwhile.
+        with self.log.reading() as events:
+            kept = events.snapshot()
+            begun = kept[0] if kept is not None and self.learned.load(kept[1]) else 0
+            folded(self.learned, events, afresh=True)  # on from there
+        if self.learned.seq >= begun + _SNAPSHOT_EVERY:
+            with self.log.transaction() as events:
+                events.keep_snapshot(self.learned.seq, self.learned.dump())
         self._waiting: dict[str, tuple[Context, dict[str, Any]]] = {}
         self._lock = threading.RLock()
 
@@ -105,6 +113,11 @@ class Strategist:
     def learns(self) -> bool:
         """Yes."""
         return True
+
+    def price_tokens(self, price: float) -> None:
+        """From now on, choose at this price of a token."""
+        with self._lock:
+            self.learned.token_price = price
 
     def choose(self, question: Question, retriever: Retriever) -> Choice:
         """Strategies for a question, by what is known of questions like it."""
@@ -139,6 +152,7 @@ class Strategist:
             "expected": {n: float(m) for n, m in zip(learned.strategies, means, strict=True)},
             "expected_worth": float(worth[place]),
             "regret": float(worth.max() - worth[place]),
+            "token_price": learned.token_price,
             "state": learned.seq,
         }
         self._waiting[identity] = context, about
@@ -244,6 +258,13 @@ class Strategist:
             if events.last() > self.learned.seq:
                 self._fold(events, keep=False)
 
+    @contextmanager
+    def settled(self) -> Iterator[Learned]:
+        """What is known by now, which does not change meanwhile."""
+        with self._lock:
+            self.refresh()
+            yield self.learned
+
     def _fold(self, events: Events, keep: bool = True) -> None:
         before = self.learned.seq
         for event in events.after(before):
@@ -309,7 +330,8 @@ def known_settings(log: EventLog, settings: BanditSettings | None = None) -> tup
     with log.reading() as events:
         last = events.latest("settings")
     given = asdict(settings) if settings is not None else dict(last.data) if last else {}
-    given |= {
+    known = {f.name for f in fields(BanditSettings)}  # a later release may have written more
+    given = {name: value for name, value in given.items() if name in known} | {
         "dimensions": int(log.about["dimensions"]),
         "base": tuple(filter(None, log.about["base"].split("+"))),
     }

@@ -71,14 +71,15 @@ class IndexNames:
 
     def mentioned(self, text: str) -> tuple[str, ...]:
         """Names of the index in a text, each once, in its order."""
-        keys = dict.fromkeys(self._dictionary.mentions(text))
-        return tuple(self._names[self._dictionary.bearers[key][0]] for key in keys)
+        return tuple(self._names[self._dictionary.bearers[key][0]] for key in self._keys(text))
+
+    def _keys(self, text: str) -> dict[str, None]:
+        # Names are told by their capitals; who types none means them all the same.
+        return dict.fromkeys(self._dictionary.mentions(text.title() if text == text.lower() else text))
 
     def grounds(self, question: str) -> Grounds:
         """What the index knows about the names in a question."""
-        # Names are told by their capitals; who types none means them all the same.
-        text = question.title() if question == question.lower() else question
-        keys = dict.fromkeys(self._dictionary.mentions(text))
+        keys = self._keys(question)
         rows = [row for key in keys for row in self._dictionary.bearers[key][:_BEARERS]]
         entities = tuple(self._names[self._dictionary.bearers[key][0]] for key in keys)
         near: dict[str, str] = {}

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mio_rag.candidates import Candidates
 from mio_rag.control.costs import Amount, Costs
@@ -32,6 +32,9 @@ __all__ = ["SearchSettings", "Searched", "Tried", "check_search", "search"]
 
 #: The rank of a passage that none of a strategy's queries found, and to which its best passages link.
 BY_LINK = 0
+
+_SHARE = 0.7  # of the time that a question has left: the rest is for selection and answer
+_LEAST_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,11 @@ class SearchSettings:
             problems.append(f"deadline_seconds={self.deadline_seconds!r} must be finite and > 0")
         if problems:
             raise InputError([f"search: {problem}" for problem in problems])
+
+    def within(self, seconds: float) -> SearchSettings:
+        """These where a question has so many seconds left: a strategy that would take most is left out."""
+        left = max(_LEAST_SECONDS, _SHARE * seconds)
+        return replace(self, deadline_seconds=min(self.deadline_seconds, left))
 
 
 @dataclass(frozen=True, eq=False)

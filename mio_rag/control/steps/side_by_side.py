@@ -64,6 +64,7 @@ def strategy_pools(
 ) -> tuple[list[Candidates], list[str]]:
     """A pool for each question, of what the strategies found, and what there is to say of them.
 
+    A strategy that would take most of the time that the meter's question has left is left out, too.
     What they spend is in the meter's books, also where they fail.
     """
     how = SearchSettings()
@@ -71,8 +72,9 @@ def strategy_pools(
         how = replace(how, deadline_seconds=float(deadline_seconds))
     pools, notes = [], []
     for question in questions:
+        timed = how.within(meter.seconds_left)
         searched = search(
-            question, retriever, meter.generator, names, how, costs=meter.costs, meters=meter.beside
+            question, retriever, meter.generator, names, timed, costs=meter.costs, meters=meter.beside
         )
         meter.joined()
         found = {name: sum(name in by for by in searched.found.values()) for name in names}

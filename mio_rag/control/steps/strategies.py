@@ -133,7 +133,8 @@ class _Grounded:
         ]
         kept, dropped = grounds.kept(named)
         new = [name for name in kept if name not in grounds.entities][: self.settings.names]
-        note = f"{dropped} names that are not in the context were dropped" if dropped else ""
+        words = "1 name that is not" if dropped == 1 else f"{dropped} names that are not"
+        note = f"dropped {words} in the context" if dropped else ""
         if not new:
             return Found(dropped=dropped, note=note or "the model named nothing that is new")
         query = f"{text} {', '.join(new)}"

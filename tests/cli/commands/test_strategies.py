@@ -1,12 +1,16 @@
 """Searching by strategies from the command line, and what is learned there."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mio_rag.control.bandit.lifecycle import recalibrate, replay, settings_of
 from mio_rag.retrieval import CorpusIndex
 from tests.cli.running import here, only_object
+from tests.control.bandits import lived, strategist
 
 QUESTION = "How long is the Tiber?"
 
@@ -72,6 +76,7 @@ def test_evaluate_compares_strategies_with_methods(folder: Path, tmp_path: Path)
         (["--strategies", "raw,raw"], "'raw' is given twice"),
         (["--strategies", "hyde"], "hyde: these strategies need a language model: give --generator"),
         (["--strategies", "bandit"], "give --strategy-state FILE.sqlite"),
+        (["--strategies", "bandit,raw", "--strategy-state", "s.sqlite"], "name no others beside it"),
         (["--strategies", "raw", "--strategy-state", "s.sqlite"], "--strategy-state: no effect without"),
         (["--strategy-price", "0.1"], "--strategy-price: no effect without --strategies"),
         (["--strategies", "raw", "--strategy-deadline", "0"], "deadline_seconds=0.0 must be finite and > 0"),
@@ -82,6 +87,22 @@ def test_what_makes_no_sense_is_refused(folder: Path, options: list[str], words:
     done = here("select", folder / "INDEX", QUESTION, *options)
     assert done.returncode == 2
     assert words in " ".join(done.stderr.split())
+
+
+def test_a_log_is_looked_at_with_its_own_settings(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    truth = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}
+    bandit = strategist(path, policy="uniform", token_price=0.01, ridge=20.0)
+    lived(bandit, 60, truth)
+    bandit.close()
+    own = settings_of(path)
+    told = only_object(here("strategies", "replay", path, "--json"))
+    assert told["earned"] == replay(path, replace(own, policy="linucb")).earned
+    cheap = only_object(here("strategies", "replay", path, "--strategy-price", "0", "--json"))
+    assert cheap["earned"] == pytest.approx(told["earned"] + 0.01 * 50 * 1.5, abs=0.3)
+    copy = shutil.copy(path, tmp_path / "copy.sqlite")
+    told = only_object(here("strategies", "recalibrate", path, "--json"))
+    assert told["loss"] == pytest.approx(recalibrate(Path(copy), own).loss)
 
 
 def test_ask_takes_a_controller_or_strategies(folder: Path) -> None:
