@@ -7,6 +7,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 
 from benchmarks.default.models import by_ranks, pools_of
 from benchmarks.files import replaced, write_json
-from benchmarks.router.goals import goals_of
+from benchmarks.router.goals import chosen_elsewhere, goals_of
+from benchmarks.router.kept import Kept, asked_model, merged, read_rows, tables_of, write_rows
 from benchmarks.router.live import confirmed
 from benchmarks.router.rows import (
     Folds,
@@ -25,15 +27,28 @@ from benchmarks.router.rows import (
     rows_of,
     without,
 )
-from benchmarks.router.study import TRAINED, UNSEEN, Plan, begun, finished, ladders_of, run_round
-from benchmarks.router.summary import draw, summarized, table
+from benchmarks.router.study import (
+    TRAINED,
+    UNSEEN,
+    Plan,
+    begun,
+    finished,
+    ladders_of,
+    run_round,
+    selector_of,
+)
+from benchmarks.router.summary import MEASURES, draw, shortened, summarized, table
+from mio_rag.control.router.features import look
 from mio_rag.control.router.table import Table
+from mio_rag.control.router.worked import By
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError, choose
 from mio_rag.evaluation.record import environment
+from mio_rag.evaluation.tiers import silent
 from mio_rag.generation import Generator, ScriptedGenerator, make_generator
 from mio_rag.measures.judges import make_judge
 from mio_rag.relevance import RelevanceModel
+from mio_rag.retrieval import Retriever
 from mio_rag.retrieval.index import CorpusIndex
 
 __all__ = ["add_options", "command"]
@@ -51,25 +66,33 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--by", choices=("evidence", "answers"), default="evidence", help="what tiers are held against")
     add("--generator", help="of answers, for instance 'gguf:MODEL.gguf?replies=FILE.sqlite'")
     add("--weights", choices=("left-out", "shipped"), default="left-out", help="of relevance, for programs")
-    add("--questions", type=int, default=80, help="of a set, in the whole study (default: 80)")
+    add("--questions", default="80", help="of each set in the whole study (default: 80), or SET=N,SET=N")
     add("--share", type=float, default=100.0, help="percent of them to ask; 0: report what is finished")
     add("--sets", help="comma-separated (default: all of the study)")
     add("--live", action="store_true", help="also ask trained routers, against what the table foretells")
     add("--seed", type=int, default=0, help="of folds and networks (default: 0)")
+    add("--rows", type=Path, help="rows of an earlier run by answers, to go on from in a new --work folder")
     add("--out", type=Path, help="default: benchmarks/results/router-BY.json")
 
 
 def command(given: argparse.Namespace) -> int:
     """Ask in rounds over all sets, train by folds, report."""
-    if not 0 <= given.share <= 100 or given.questions < 1:
-        raise InputError(f"--share={given.share:g} must be in [0, 100], --questions={given.questions} >= 1")
+    if not 0 <= given.share <= 100:
+        raise InputError(f"--share={given.share:g} must be in [0, 100]")
     if given.by == "answers" and (given.share or given.live) and not given.generator:
         raise InputError("answers need a model: give --generator")
     names = _names(given.sets)
+    counts = _counts(given.questions, names)
     plan = Plan(given.by, given.data, given.indexes, given.work, given.weights)
-    if given.share:
-        _ask(plan, names, given)
-    tables = {name: found for name in names if (found := finished(plan, name))}
+    about = {"by": given.by, "weights": given.weights}
+    kept: Kept = read_rows(given.rows, about) if given.rows else {}
+    known: dict[str, dict[str, Table]] = {}
+    if given.share or kept:
+        sources = _sources(plan, names)
+        known = {name: _known(sources[name], kept[name]) for name in names if name in kept}
+        if given.share:
+            _ask(plan, sources, counts, given, known)
+    tables = {name: found for name in names if (found := merged(known.get(name, {}), finished(plan, name)))}
     learned = [name for name in TRAINED if name in tables]
     if not learned:
         raise InputError(f"nothing of {', '.join(TRAINED)} is finished in '{given.work}': raise --share")
@@ -77,7 +100,9 @@ def command(given: argparse.Namespace) -> int:
     results = _results(plan, tables, learned, given.seed)
     if given.live:
         results["live"] = _asked_live(plan, tables, learned, given)
-    write_json(out, results)
+    write_json(out, shortened(results))
+    if given.by == "answers":
+        write_rows(out.with_name(f"{out.stem}-rows.json"), tables, about, MEASURES)
     text = table(results)
     with replaced(out.with_suffix(".txt")) as partial:
         partial.write_text(text + "\n", encoding="utf-8")
@@ -94,19 +119,66 @@ def _names(text: str | None) -> list[str]:
     return names
 
 
-def _ask(plan: Plan, names: list[str], given: argparse.Namespace) -> None:
+def _counts(text: str, names: list[str]) -> dict[str, int]:
+    """How many questions of each set are asked. A set with none still teaches the weights of others."""
+    counts = dict.fromkeys(names, 0)
+    for entry in text.split(","):
+        name, given, number = entry.strip().rpartition("=")
+        if not number.isdecimal() or (given and name not in counts):
+            raise InputError(f"--questions: '{entry}' must be a number, or SET=N of {', '.join(names)}")
+        counts.update({name: int(number)} if given else dict.fromkeys(names, int(number)))
+    if not any(counts.values()):
+        raise InputError(f"--questions={text}: give at least one question")
+    return counts
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """A set, its index, and the weights that were fitted without it; None: those that ship."""
+
+    dataset: Dataset
+    index: CorpusIndex
+    model: RelevanceModel | None
+
+
+def _sources(plan: Plan, names: list[str]) -> dict[str, _Source]:
+    sets = {name: (plan.load(name), plan.index(name)) for name in names}
+    models = _left_out(sets) if plan.weights == "left-out" else {}
+    return {name: _Source(*found, models.get(name)) for name, found in sets.items()}
+
+
+def _known(source: _Source, kept: Mapping[str, Any]) -> dict[str, Table]:
+    retriever, selector = Retriever(source.index), selector_of(source.model)
+    return tables_of(
+        kept,
+        source.dataset,
+        source.index.embedder.fingerprint,
+        lambda text: look(retriever.retrieve(text), selector),
+    )
+
+
+def _ask(
+    plan: Plan,
+    sources: Mapping[str, _Source],
+    counts: Mapping[str, int],
+    given: argparse.Namespace,
+    known: Mapping[str, Mapping[str, Table]],
+) -> None:
+    """Every round asks some more of every set. Questions that are known already count."""
     generator = None if plan.by == "evidence" else make_generator(given.generator)
     judge = None if plan.by == "evidence" else make_judge("embedding")
+    rounds = _ROUNDS if plan.by == "answers" else 1
     try:
-        sets = {name: (plan.load(name), plan.index(name)) for name in names}
-        models = _left_out(sets) if plan.weights == "left-out" else {}
-        rounds, wanted = _ROUNDS if plan.by == "answers" else 1, given.questions * given.share / 100
         for k in range(1, rounds + 1):
-            for name, (dataset, index) in sets.items():
-                upto = min(math.ceil(wanted * k / rounds), len(dataset.questions))
-                if upto > begun(plan, name) or not finished(plan, name):
-                    upto = max(upto, begun(plan, name))
-                    run_round(plan, name, dataset, index, generator, upto, _say, models.get(name), judge)
+            for name, source in sources.items():
+                done = {i for table in known.get(name, {}).values() for i in table.outcomes.ids}
+                rest = tuple(q for q in source.dataset.questions if q.id not in done)
+                wanted = math.ceil(counts[name] * given.share / 100 * k / rounds) - len(done)
+                upto, before = min(wanted, len(rest)), begun(plan, name)
+                if upto > 0 and (upto > before or not finished(plan, name)):
+                    asked = dataclasses.replace(source.dataset, questions=rest)
+                    upto = max(upto, before)
+                    run_round(plan, name, asked, source.index, generator, upto, _say, source.model, judge)
     finally:
         if generator is not None:
             generator.close()
@@ -130,23 +202,23 @@ def _results(
 ) -> dict[str, Any]:
     trained = groups_of(tables, learned, "sets that routers learn from, by folds")
     known: Folds = {}
-    groups = {trained.name: _group(trained, trained, seed, known)}
+    groups = {trained.name: _group(trained, trained, seed, known, plan.by)}
     others = [name for name in UNSEEN if name in tables]
     if others:
         unseen = groups_of(tables, others, "sets that routers never met")
-        groups[unseen.name] = _group(trained, unseen, seed, known)
+        groups[unseen.name] = _group(trained, unseen, seed, known, plan.by)
     if plan.by == "answers" and (elsewhere := _by_evidence(plan, trained, names=learned)) is not None:
         named = "the same questions, by routers that learned from evidence on others"
-        groups[named] = _group(elsewhere, dataclasses.replace(trained, name=named), seed, {})
+        groups[named] = _group(elsewhere, dataclasses.replace(trained, name=named), seed, {}, plan.by)
     quality = "exact match or token F1 of .6" if plan.by == "answers" else "all gold evidence in the context"
     deciding = deciding_seconds(trained.ladders["published"], seed)
-    first = next(iter(tables.values()))["published"].outcomes.provenance["tables"][0]
+    generator = asked_model(next(iter(tables.values())))
     return {
         "benchmark": "router",
         "by": plan.by,
         "weights": plan.weights,
         "quality": quality,
-        "about": f"what tiers are held against: {quality}; generator {first.get('generator')}; "
+        "about": f"what tiers are held against: {quality}; generator {generator}; "
         f"{plan.weights} weights of relevance; out of fold;\nmean and 95 % interval; 'against' compares "
         "question by question with the best mixture at equal tokens;\n'saved': tokens against k = 5; "
         "'label': share of right tiers",
@@ -177,7 +249,7 @@ def _asked_live(
     half = set(group.outcomes.ids[1::2])
     others = without(group, half).ladders["published"]
     asked = without(group, set(group.outcomes.ids) - half)
-    reader: Generator = ScriptedGenerator(lambda prompt: "")
+    reader: Generator = ScriptedGenerator(silent)
     if plan.by == "answers":
         reader = make_generator(given.generator)
     try:
@@ -187,7 +259,7 @@ def _asked_live(
         reader.close()
 
 
-def _group(trained: Group, asked: Group, seed: int, known: Folds) -> dict[str, Any]:
+def _group(trained: Group, asked: Group, seed: int, known: Folds, by: By) -> dict[str, Any]:
     rows = rows_of(trained, None if asked is trained else asked, seed, known)
     published = asked.ladders["published"]
     sets, m = asked.outcomes.sets, len(published.tiers)
@@ -203,6 +275,7 @@ def _group(trained: Group, asked: Group, seed: int, known: Folds) -> dict[str, A
         },
         "routed": {name: routed[mask].mean(axis=0).tolist() for name, mask in here.items()},
         "rows": summarized(rows, asked),
+        "chosen": chosen_elsewhere(rows, asked, by),
     }
 
 

@@ -45,7 +45,7 @@ def confirmed(
     sets : mapping
         Name -> questions and index.
     work : Path
-        Folder for routers and runs; a run resumes there.
+        Folder for routers and runs; a run resumes there. Of other rows comes another router, and another run.
     kinds : sequence of str
         They go by the question alone: what the search shows depends on the weights of relevance.
     """
@@ -63,7 +63,7 @@ def confirmed(
         for name, (dataset, index) in sets.items():
             here = tuple(q for q in dataset.questions if q.id in place)
             if here:
-                folder = work / f"{kind}-{name}-{len(here)}"
+                folder = work / f"{kind}-{name}-{len(here)}-{learned.sha256[:8]}"
                 rows += evaluate(
                     dataclasses.replace(dataset, questions=here),
                     index,

@@ -106,7 +106,11 @@ class Row:
 
 
 def groups_of(tables: Mapping[str, Mapping[str, Table]], names: Sequence[str], name: str) -> Group:
-    """The questions of some sets that every ladder has, as one group."""
+    """The questions of some sets that every ladder has, as one group.
+
+    What the labels of a set leave undefined is nan there.
+    """
+    columns = dict.fromkeys(m for one in names for t in tables[one].values() for m in t.outcomes.values)
     parts: dict[str, list[Table]] = {}
     for one in names:
         ladders = tables[one]
@@ -114,7 +118,7 @@ def groups_of(tables: Mapping[str, Mapping[str, Table]], names: Sequence[str], n
         for ladder, table in ladders.items():
             place = {i: k for k, i in enumerate(table.outcomes.ids)}
             kept = [place[i] for i in next(iter(ladders.values())).outcomes.ids if i in shared]
-            parts.setdefault(ladder, []).append(table.where(kept))
+            parts.setdefault(ladder, []).append(_padded(table.where(kept), columns))
     merged = {ladder: joined(some) for ladder, some in parts.items()}
     first = next(iter(merged.values())).outcomes
     measures = [m for m in first.values if all(m in table.outcomes.values for table in merged.values())]
@@ -126,6 +130,13 @@ def groups_of(tables: Mapping[str, Mapping[str, Table]], names: Sequence[str], n
         first.sets,
     )
     return Group(name, merged, outcomes)
+
+
+def _padded(table: Table, columns: Collection[str]) -> Table:
+    """The table with all these columns."""
+    nowhere = np.full(table.worked.shape, np.nan)
+    values = {name: table.outcomes.values.get(name, nowhere) for name in columns}
+    return dataclasses.replace(table, outcomes=dataclasses.replace(table.outcomes, values=values))
 
 
 def without(group: Group, ids: Collection[str]) -> Group:

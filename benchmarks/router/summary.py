@@ -16,7 +16,7 @@ from mio_rag.control.router.table import LABEL, WORKED
 from mio_rag.errors import require
 from mio_rag.evaluation.statistics import mean_interval
 
-__all__ = ["draw", "summarized", "table"]
+__all__ = ["MEASURES", "draw", "shortened", "summarized", "table"]
 
 FloatArray = NDArray[np.float64]
 
@@ -37,6 +37,7 @@ PUBLISHED = {
     "completion_tokens": ("output tokens", 1),
     "total_seconds": ("seconds", 2),
 }
+_PAIRED = tuple(m for m in PUBLISHED if m not in ("exact_match", "token_f1", COST))
 MEASURES = (WORKED, "gold_recall", "gold_precision", "answer_in_context", "answer_cosine", *PUBLISHED)
 _BASELINE = "k5"
 _COLOURS = {
@@ -104,6 +105,22 @@ def summarized(rows: Sequence[Row], group: Group) -> dict[str, Any]:
     return summary
 
 
+def shortened(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The report as it is kept: of rows that only the picture shows, what the picture shows."""
+    kept = ("kind", "learner", "features", "price", "shown", WORKED, COST)
+    groups = {
+        group: {
+            **found,
+            "rows": {
+                name: {k: entry[k] for k in kept if k in entry} if entry.get("shown") is False else entry
+                for name, entry in found["rows"].items()
+            },
+        }
+        for group, found in results["groups"].items()
+    }
+    return {**results, "groups": groups}
+
+
 def _against(row: Row, base: Row, outcomes: Outcomes, here: NDArray[np.bool_]) -> dict[str, Any]:
     """Paired differences to the baseline on some questions."""
     named = {"against k5": WORKED, "exact match against k5": "exact_match"}
@@ -117,7 +134,7 @@ def _against(row: Row, base: Row, outcomes: Outcomes, here: NDArray[np.bool_]) -
 def _differences(row: Row, base: Row, group: Group) -> dict[str, Any]:
     outcomes = group.outcomes
     told: dict[str, Any] = {}
-    for measure in (WORKED, "exact_match", "token_f1", COST):
+    for measure in (WORKED, *PUBLISHED):
         if measure in outcomes.values:
             told[measure] = _interval(row.values(outcomes, measure) - base.values(outcomes, measure))
     spent, before = row.values(outcomes, COST).mean(), base.values(outcomes, COST).mean()
@@ -162,6 +179,7 @@ def table(results: Mapping[str, Any]) -> str:
                 f"{entry['against k5']['token_reduction']:>6.0%} {accuracy}"
             )
         lines += _published(found["rows"])
+        lines += _paired(found["rows"])
         lines += _by_set(found["rows"])
         lines.append("  labels by set (easy, medium, hard): " + _shares(found["labels"]))
         lines.append("  published router by set: " + _shares(found["routed"]))
@@ -197,6 +215,17 @@ def _published(rows: Mapping[str, Any]) -> list[str]:
         speedup = "-" if against.get("speedup") is None else f"{against['speedup']:.2f}"
         pairs = " ".join(f"{_cell(against.get(m), 3, '+'):>24}" for m in ("exact_match", "token_f1"))
         lines.append(f"  {name:34}{cells} {against['token_reduction']:>7.0%} {speedup:>7} {pairs}")
+    return lines
+
+
+def _paired(rows: Mapping[str, Any]) -> list[str]:
+    """Differences to k = 5 of measures that the table of means has without an interval."""
+    shown = {name: entry["against k5"] for name, entry in rows.items() if entry.get("shown") is not False}
+    told = {m: PUBLISHED[m] for m in _PAIRED if any(against.get(m) for against in shown.values())}
+    lines = ["  question by question against k = 5"] if told else []
+    for name, against in shown.items() if told else ():
+        cells = [f"{head} {_cell(against[m], digits, '+')}" for m, (head, digits) in told.items()]
+        lines.append(f"  {name:34} {'; '.join(cells)}")
     return lines
 
 
@@ -243,7 +272,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
             _line(panel, some, kind, colour, "o-" if kind in ("tier", "fixed k", "price") else "D")
         few = " (few)" if found["questions"] < _FEW else ""
         panel.set(
-            title=f"{name}: {found['questions']} questions{few}",
+            title=f"{name}\n{found['questions']} questions{few}",
             xlabel="prompt tokens of a question",
             ylabel=results["quality"],
         )

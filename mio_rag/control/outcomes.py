@@ -24,7 +24,7 @@ from mio_rag.errors import DataError, InputError, require
 from mio_rag.files import make_parent, replaced
 from mio_rag.reading import parse_json
 
-__all__ = ["FORMAT", "VERSION", "Outcomes", "read_outcomes"]
+__all__ = ["FORMAT", "VERSION", "Outcomes", "mixtures", "read_outcomes"]
 
 FORMAT = "mio-rag-outcomes"
 VERSION = 1
@@ -292,6 +292,35 @@ class Outcomes:
         make_parent(path)
         with replaced(path) as partial:
             parquet.write_table(table, partial)
+
+
+def mixtures(quality: FloatArray, cost: FloatArray, spent: FloatArray) -> FloatArray:
+    """As `Outcomes.fixed_at`, for many tables at once; below the cheapest action the cheapest.
+
+    The best mixture is one of two actions: all pairs are tried.
+
+    Parameters
+    ----------
+    quality, cost : array, shape (k, m)
+        Means of every action.
+    spent : array, shape (k,)
+
+    Returns
+    -------
+    array, shape (k,)
+    """
+    spent = np.maximum(spent, cost.min(axis=1))
+    best = np.full(len(spent), -np.inf)
+    for one in range(cost.shape[1]):
+        here = cost[:, one] <= spent
+        for other in range(cost.shape[1]):
+            more = cost[:, other] - cost[:, one]
+            share = np.zeros(len(spent))
+            np.divide(spent - cost[:, one], more, out=share, where=more > 0)
+            share = np.clip(share, 0, 1)
+            found = (1 - share) * quality[:, one] + share * quality[:, other]
+            best = np.where(here, np.maximum(best, found), best)
+    return best
 
 
 def read_outcomes(path: str | Path) -> Outcomes:

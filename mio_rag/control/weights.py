@@ -1,14 +1,15 @@
 """Files of learned controllers: arrays and plain data in one safetensors file, never a pickle.
 
 The header holds the format, its version, the kind of controller, what it is to be used with, and where it
-comes from. A file is refused if it is damaged, foreign, of another version or of another kind.
+comes from. A file is refused if it is damaged, which a digest of all that decisions rest on tells to the bit,
+foreign, of another version or of another kind.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from mio_rag.reading import parse_json
 __all__ = ["FORMAT", "Weights", "read_weights", "write_weights"]
 
 FORMAT = "mio-rag-weights"
+_DIGEST = f"{FORMAT}-sha256"
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +101,10 @@ def write_weights(weights: Weights, path: Path) -> None:
     """
     safetensors: Any = require("safetensors.numpy", "retrieval", "files of learned controllers")
     arrays = {name: np.ascontiguousarray(array) for name, array in weights.arrays.items()}
-    made = safetensors.save(arrays, metadata={FORMAT: weights.header()})
+    header = weights.header()
+    as_read = parse_json(header, f"'{path}'", DataError)["about"]
+    written = replace(weights, about=as_read).sha256
+    made = safetensors.save(arrays, metadata={FORMAT: header, _DIGEST: written})
     make_parent(path)
     with replaced(path) as partial:
         partial.write_bytes(made)
@@ -118,12 +123,15 @@ def read_weights(path: str | Path, kind: str, version: int) -> Weights:
         raise DataError(f"'{path}' does not exist: give a file of a {kind}")
     try:
         with safetensors.safe_open(str(path), framework="numpy") as file:
-            said = parse_json((file.metadata() or {}).get(FORMAT, "null"), f"'{path}'", DataError)
+            marks = file.metadata() or {}
+            said = parse_json(marks.get(FORMAT, "null"), f"'{path}'", DataError)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except DataError:
         raise
     except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise DataError(f"'{path}' cannot be read, it is damaged or no file of a {kind}: {error}") from error
+        raise DataError(
+            f"'{path}' cannot be read, it is damaged or not of the kind '{kind}': {error}"
+        ) from error
     if not isinstance(said, dict) or said.get("format") != FORMAT:
         raise DataError(f"'{path}' is not a file of a learned controller: it lacks the mark '{FORMAT}'")
     if said.get("kind") != kind:
@@ -134,6 +142,9 @@ def read_weights(path: str | Path, kind: str, version: int) -> Weights:
             "train it anew"
         )
     try:
-        return Weights(kind, version, arrays, said["about"], said["provenance"])
+        found = Weights(kind, version, arrays, said["about"], said["provenance"])
     except (KeyError, InputError) as error:
         raise DataError(f"'{path}' is damaged: {error}") from error
+    if marks.get(_DIGEST, found.sha256) != found.sha256:  # older files have none
+        raise DataError(f"'{path}' is damaged: its numbers are not those that were written; copy it anew")
+    return found

@@ -25,14 +25,15 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError, choose
 from mio_rag.evaluation.harness import EvaluationSettings, Progress, evaluate
 from mio_rag.evaluation.record import environment
-from mio_rag.generation import Generator, ScriptedGenerator
+from mio_rag.generation import Generator, Prompt, ScriptedGenerator
+from mio_rag.generation.prompts import LETTERS
 from mio_rag.measures import Instruments, measures
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
 from mio_rag.selection.selector import Selector
 
-__all__ = ["LabelSettings", "Labelled", "label_questions"]
+__all__ = ["LabelSettings", "Labelled", "label_questions", "silent"]
 
 #: Columns of the ledger that the table keeps beside every measure, where any row has them.
 _COSTS = (
@@ -134,7 +135,7 @@ def label_questions(
     """
     if generator is None and settings.by == "answers":
         raise InputError("labels by answers need a model that answers: give --generator, or --by evidence")
-    reader = generator or ScriptedGenerator(lambda prompt: "")
+    reader = generator or ScriptedGenerator(silent)
     names = [f"tier:{tier.name}" for tier in settings.tiers]
     evaluation = EvaluationSettings(
         methods=(),
@@ -189,6 +190,11 @@ def label_questions(
     seen = tuple(look(retriever.retrieve(text)) for text in outcomes.questions)
     table = Table(outcomes, settings.tiers, seen, index.embedder.fingerprint)
     return Labelled(table, unlabelled, failed)
+
+
+def silent(prompt: Prompt) -> str:
+    """What a reader that says nothing replies: of options it must name one."""
+    return LETTERS[0] if prompt.question.choices else ""
 
 
 def _labelled(rows: Sequence[dict[str, Any]], by: By) -> tuple[list[dict[str, Any]], int, int]:

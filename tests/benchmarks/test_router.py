@@ -12,7 +12,7 @@ from benchmarks.router import study
 from benchmarks.router.command import add_options, command
 from benchmarks.router.rows import Folds, Group, groups_of, mixture, rows_of
 from benchmarks.router.study import Plan, begun, finished, run_round
-from benchmarks.router.summary import draw, summarized, table
+from benchmarks.router.summary import draw, shortened, summarized, table
 from mio_rag.control.outcomes import Outcomes
 from mio_rag.control.router.table import Table
 from mio_rag.control.router.tier import Tier
@@ -87,11 +87,57 @@ def test_rows_and_figures(tmp_path: Path) -> None:
             }
         },
     }  # fmt: skip
-    text = table(json.loads(json.dumps(results)))
+    kept = json.loads(json.dumps(shortened(results)))
+    text = table(kept)
+    assert text == table(results)
+    hidden = kept["groups"]["made"]["rows"]["utility, question @0"]
+    assert set(hidden) == {"kind", "learner", "features", "price", "shown", "worked", "prompt_tokens"}
     assert "fewer than 100 questions: no verdict" in text
     assert "published router" in text
-    draw(results, tmp_path / "router.png")
+    draw(kept, tmp_path / "router.png")
     assert (tmp_path / "router.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_a_set_does_not_define_is_nan_there() -> None:
+    def renamed(given: Table, mark: str, more: dict[str, np.ndarray]) -> Table:
+        outcomes = dataclasses.replace(
+            given.outcomes,
+            ids=tuple(f"{mark}{i}" for i in given.outcomes.ids),
+            values={**given.outcomes.values, **more},
+            sets=(mark,) * len(given),
+        )
+        return dataclasses.replace(given, outcomes=outcomes)
+
+    plain, recall = group(20), np.full((20, 3), 0.5)
+    tables = {
+        "a": {k: renamed(t, "a", {}) for k, t in plain.ladders.items()},
+        "b": {k: renamed(t, "b", {"recall": recall[:, : len(t.tiers)]}) for k, t in plain.ladders.items()},
+    }
+    both = groups_of(tables, ["a", "b"], "both").outcomes
+    assert np.isnan(both.values["recall"][:20]).all()
+    assert (both.values["recall"][20:] == 0.5).all()
+    np.testing.assert_array_equal(both.of("worked")[:20], plain.outcomes.of("worked"))
+
+
+def test_gold_documents_hold_only_answers_that_can_be_found(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "corpus.jsonl").write_text('{"id": "p", "text": "The Po.", "source": "Po"}\n')
+    asked = (
+        {"id": "1", "question": "Which?", "answers": ["Po"], "gold_sources": ["Po"]},
+        {"id": "2", "question": "Is it?", "answers": ["Yes"], "gold_sources": ["Po"]},
+        {"id": "3", "question": "Is it so?", "answers": ["no"], "gold_ids": ["p"]},
+        {"id": "4", "question": "Who?", "answers": ["Ada"]},
+        {"id": "5", "question": "When?", "answers": [], "gold_ids": ["p"]},
+    )
+    lines = "".join(json.dumps(one) + "\n" for one in asked)
+    (tmp_path / "made" / "questions.jsonl").write_text(lines)
+
+    def ids(by: str) -> set[str]:
+        plan = Plan(by, tmp_path, tmp_path, tmp_path)  # type: ignore[arg-type]
+        return {q.id for q in plan.load("made").questions}
+
+    assert ids("evidence") == {"1", "3"}
+    assert ids("answers") == {"1", "2", "3"}
 
 
 def test_the_best_mixture_is_the_envelope_of_the_table() -> None:

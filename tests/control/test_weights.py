@@ -52,11 +52,31 @@ def test_other_kinds_versions_and_damaged_files_are_refused(weights: Weights, tm
         path.write_bytes(whole[:cut])
         with pytest.raises(DataError, match="damaged"):
             read_weights(path, "router", 2)
+    for place in (-1, whole.index(b"hard") + 1):  # a bit of a number, a letter of what is said
+        flipped = bytearray(whole)
+        flipped[place] ^= 1
+        path.write_bytes(flipped)
+        with pytest.raises(DataError, match="damaged: its numbers are not those that were written"):
+            read_weights(path, "router", 2)
     from safetensors.numpy import save_file
 
     save_file({"x": np.zeros(2)}, str(path))
     with pytest.raises(DataError, match="not a file of a learned controller"):
         read_weights(path, "router", 2)
+
+
+def test_files_of_older_releases_have_no_digest(weights: Weights, tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "old.safetensors"
+    save_file(dict(weights.arrays), str(path), metadata={"mio-rag-weights": weights.header()})
+    assert read_weights(path, "router", 2).sha256 == weights.sha256
+
+
+def test_what_was_said_is_known_again_as_json_says_it(tmp_path: Path) -> None:
+    path, about = tmp_path / "w.safetensors", {"places": {10: "a", 9: "b"}, "pair": (1, 0.1)}
+    write_weights(Weights("router", 1, {"a": np.ones(2)}, about), path)
+    assert read_weights(path, "router", 1).about == {"places": {"10": "a", "9": "b"}, "pair": [1, 0.1]}
 
 
 def test_what_is_no_number_is_refused() -> None:

@@ -20,8 +20,8 @@ def print_labels(console: Terminal, found: Labelled) -> None:
     """Each tier: how many questions need it, how often it does, and what it costs."""
     table = found.table
     console.print(
-        f"{len(table)} questions labelled; {found.unlabelled} have no gold to be held against, of "
-        f"{found.failed} a tier failed"
+        f"{len(table)} questions labelled; left out: {found.unlabelled} without gold, "
+        f"{found.failed} on which a tier failed"
     )
     needed = np.bincount(table.labels, minlength=len(table.tiers))
     costs = table.costs()
@@ -69,8 +69,12 @@ def print_router(console: Terminal, router: Router) -> None:
         f"frequent: {measures['most_frequent_label']:.3f}); calibration error "
         f"{measures['calibration_error']:.3f}; several tiers plausible for {measures['unsure_share']:.0%}"
     )
-    rows = measures["rows"]
-    columns = list(next(iter(rows.values())))
+    places = {f"tier:{tier.name}": place for place, tier in enumerate(router.tiers)}
+    # A file keeps names in alphabetical order: it shows what training showed.
+    order = sorted(measures["rows"], key=lambda name: (not name.startswith("router"), places.get(name, 99)))
+    rows = {name: measures["rows"][name] for name in order}
+    first = ["worked", "prompt_tokens", "tokens_used", "gold_recall"]
+    columns = sorted(rows["router"], key=lambda name: first.index(name) if name in first else len(first))
     print_fields(
         console,
         [Field("", list(rows), "left")],
@@ -79,13 +83,17 @@ def print_router(console: Terminal, router: Router) -> None:
             for name in columns
         ],
     )
-    mixed, routed = measures["best_mixture_at_equal_cost"], rows["router"]["worked"]
-    if mixed is not None:
-        verdict = "above" if routed > mixed else "not above"
-        console.print(
-            f"the router does for {routed:.3f}, {verdict} the best mixture of fixed tiers at its tokens "
-            f"({mixed:.3f})"
-        )
+    if (found := measures.get("against_mixture")) is None:  # of an earlier release
+        return
+    verdict = (
+        "more than" if found["low"] > 0 else "less than" if found["high"] < 0 else "not clearly more than"
+    )
+    routed = rows["router"]["worked"]
+    console.print(
+        f"the router does for {routed:.3f}, {verdict} the best mixture of fixed tiers at its tokens "
+        f"({routed - found['mean']:.3f}): {found['mean']:+.3f}, 95 % interval {found['low']:+.3f} to "
+        f"{found['high']:+.3f}"
+    )
 
 
 def _number(value: float | None) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.control.outcomes import mixtures
 from mio_rag.control.router.fit import FOLDS, FitSettings, Fitted, fit_once, folds_of, plausible_at
 from mio_rag.control.router.model import Router
 from mio_rag.control.router.settings import Utility
@@ -28,6 +29,7 @@ IntArray = NDArray[np.intp]
 #: Prices of a token at which the frontier of a router of utility is drawn.
 PRICES = (0.0, 1e-5, 3e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 1e-2)
 _BINS = 10
+_DRAWS = 1000
 LEAST = 13  # questions, of which 10 are left without a fold
 
 
@@ -171,6 +173,7 @@ def measured(found: Validated, utility: Utility) -> dict[str, Any]:
         "utility": dict(vars(utility)),
         "rows": rows,
         "best_mixture_at_equal_cost": _mixture(table, rows["router"]["prompt_tokens"]),
+        "against_mixture": _against_mixture(table, found.choice),
     }
 
 
@@ -207,6 +210,20 @@ def _mixture(table: Table, tokens: float) -> float | None:
     """How often the best mixture of fixed tiers does at so many tokens; None below the cheapest tier."""
     found = table.outcomes.fixed_at(WORKED, "prompt_tokens", tokens)
     return None if np.isnan(found) else found
+
+
+def _against_mixture(table: Table, choice: IntArray) -> dict[str, float]:
+    """How much more often a choice does than the best mixture of fixed tiers at its tokens, with the 95 %
+    interval: a bootstrap over questions, in which each draw has a mixture of its own."""
+    n, rows = len(table), np.arange(len(table))
+    worked, tokens = table.worked, table.outcomes.of("prompt_tokens")
+    rng = np.random.default_rng(0)
+    drawn = [np.bincount(rng.integers(n, size=n), minlength=n) / n for _ in range(_DRAWS)]
+    weights = np.vstack([np.full(n, 1 / n), *drawn])
+    spent, did = weights @ tokens[rows, choice], weights @ worked[rows, choice]
+    gains = did - mixtures(weights @ worked, weights @ tokens, spent)
+    low, high = np.quantile(gains[1:], [0.025, 0.975])
+    return {"mean": float(gains[0]), "low": float(low), "high": float(high)}
 
 
 def frontier(

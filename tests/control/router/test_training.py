@@ -15,7 +15,7 @@ from mio_rag.control.router.model import KINDS, first_success, read_router, term
 from mio_rag.control.router.pictures import plot_frontier, plot_history
 from mio_rag.control.router.settings import Utility
 from mio_rag.control.router.table import Table, read_table, seen_path, write_table
-from mio_rag.control.router.validate import fit_and_validate, out_of_fold
+from mio_rag.control.router.validate import fit_and_validate, measured, out_of_fold
 from mio_rag.control.router.worked import answer_worked, labels, row_worked
 from mio_rag.control.weights import write_weights
 from mio_rag.errors import DataError, InputError
@@ -292,6 +292,21 @@ def test_routers_that_cannot_be_used(tmp_path: Path) -> None:
     path.write_bytes(b"not safetensors")
     with pytest.raises(DataError, match="damaged"):
         read_router(str(path))
+
+
+def test_a_router_is_held_against_the_best_mixture_with_an_interval() -> None:
+    known = fit_and_validate(table(90), FitSettings("logistic"))[1]
+    right = dataclasses.replace(known, choice=known.table.labels)
+    # Of tiers that do for a third, two thirds and all, at 100, 250 and 500 tokens, a mixture at the 283
+    # tokens of the right ones does for 2/3 + (283.3 - 250) / 250 / 3; the right ones do for all.
+    found = measured(right, Utility())["against_mixture"]
+    assert found["mean"] == pytest.approx(1 / 3 - (850 / 3 - 250) / 750)
+    assert 0 < found["low"] < found["mean"] < found["high"] < 1 / 3 + 0.15
+    hard = dataclasses.replace(known, choice=np.full(90, 2))
+    told = measured(hard, Utility())["against_mixture"]
+    assert [told[name] for name in ("mean", "low", "high")] == pytest.approx([0, 0, 0])
+    wrong = dataclasses.replace(known, choice=(known.table.labels + 1) % 3)
+    assert measured(wrong, Utility())["against_mixture"]["high"] < 0
 
 
 def test_only_one_tier_is_ever_needed() -> None:
