@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.composed.complete import Rows, fitted, left_out, rows_of, studied
-from benchmarks.composed.language import Asked, Reader, planner_of, rows_of_reader, table_of, told_of
+from benchmarks.composed.costs import costs_of
+from benchmarks.composed.language import LANGUAGE_TIERS, Asked, Reader, bandit_of, planner_of, rows_of_readers
+from benchmarks.composed.language_summary import PLAIN, table_of, told_of
 from benchmarks.composed.load import load
 from benchmarks.composed.local import with_model
 from benchmarks.composed.overhead import overhead
 from benchmarks.composed.own import SIZES, curve_of
-from benchmarks.composed.picture import draw_contenders, draw_reliability
+from benchmarks.composed.picture import draw_contenders, draw_costs, draw_reliability
 from benchmarks.composed.study import CONTENDERS, Source, knobs_of, trained
 from benchmarks.composed.study import rows_of as contender_rows
 from benchmarks.composed.summary import summarize, table
@@ -25,12 +27,13 @@ from mio_rag import __version__
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
 from mio_rag.files import write_atomically
+from mio_rag.reading import read_json
 from mio_rag.relevance import complete as shipped
 from mio_rag.retrieval import CorpusIndex
 
 __all__ = ["add_options", "command"]
 
-_PARTS = ("complete", "evidence", "language", "load", "model")
+_PARTS = ("complete", "costs", "evidence", "language", "load", "model")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +51,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--asked", type=int, default=60, help="evidence: held-out questions of a set")
     parser.add_argument("--questions", type=int, default=10_000, help="load: questions (default: 10000)")
     parser.add_argument("--gguf", type=Path, help="model: file that the local server loads")
-    parser.add_argument("--readers", default="", help="language: NAME=SPEC@IN,OUT, separated by blanks")
+    parser.add_argument(
+        "--readers", default="", help="language: NAME=SPEC@IN,OUT[,ASKED], separated by blanks"
+    )
     parser.add_argument("--table", type=Path, help="language: folder of `plan outcomes`, to train a planner")
     parser.add_argument("--kills", type=int, default=6, help="load: kills of the first run (default: 6)")
     parser.add_argument("--seed", type=int, default=0, help="of orders, routers and kills (default: 0)")
@@ -60,10 +65,14 @@ def command(given: argparse.Namespace) -> int:
     """Run one part, write JSON, table and picture; 1 where the load test found what must not be."""
     names = [name.strip() for name in given.sets.split(",") if name.strip()]
     try:
-        if given.part not in ("load", "model") and (not names or given.data is None or given.indexes is None):
+        if given.part not in ("costs", "load", "model") and (
+            not names or given.data is None or given.indexes is None
+        ):
             raise InputError(f"--part {given.part} needs --data, --indexes and --sets")
         if given.part == "complete":
             return _complete(given, names)
+        if given.part == "costs":
+            return _costs(given)
         parts = {"evidence": _evidence, "language": _language}
         return parts[given.part](given, names) if given.part in parts else _load(given)
     except InputError as error:
@@ -148,8 +157,8 @@ def _unseen(given: argparse.Namespace) -> list[Rows]:
     return made
 
 
-def _evidence(given: argparse.Namespace, names: list[str]) -> int:
-    sources = [
+def _sources(given: argparse.Namespace, names: list[str]) -> list[Source]:
+    return [
         Source.of(
             load_dataset(given.data / name),
             CorpusIndex.load(given.indexes / f"{name}-minilm"),
@@ -159,6 +168,10 @@ def _evidence(given: argparse.Namespace, names: list[str]) -> int:
         )
         for name in names
     ]
+
+
+def _evidence(given: argparse.Namespace, names: list[str]) -> int:
+    sources = _sources(given, names)
     routers = trained(sources, given.work, given.seed, _say)
     knobs = {name: knobs_of(name) for name in CONTENDERS}
     every = [knob for mine in knobs.values() for knob in mine]
@@ -182,16 +195,19 @@ def _evidence(given: argparse.Namespace, names: list[str]) -> int:
 
 
 def _readers(text: str) -> list[Reader]:
-    """NAME=SPEC@IN,OUT, separated by blanks."""
+    """NAME=SPEC@IN,OUT or NAME=SPEC@IN,OUT,ASKED, separated by blanks."""
     made = []
     for one in text.split():
         name, _, rest = one.partition("=")
         spec, _, prices = rest.rpartition("@")
-        into, _, out = prices.partition(",")
         try:
-            made.append(Reader(name, spec, float(into), float(out)))
+            into, out, *asked = prices.split(",")
+            made.append(Reader(name, spec, float(into), float(out), *map(int, asked[:1])))
         except ValueError as error:
-            raise InputError(f"--readers: {one!r} must be NAME=SPEC@IN,OUT, in dollars") from error
+            raise InputError(
+                f"--readers: {one!r} must be NAME=SPEC@IN,OUT, in dollars, or with ,ASKED: fewer questions "
+                "of a set than --asked"
+            ) from error
     if not made:
         raise InputError("--part language needs --readers, for instance small=gguf:FILE@0.1,0.4")
     return made
@@ -199,31 +215,43 @@ def _readers(text: str) -> list[Reader]:
 
 def _language(given: argparse.Namespace, names: list[str]) -> int:
     readers = _readers(given.readers)
-    sources = [
-        Source.of(
-            load_dataset(given.data / name),
-            CorpusIndex.load(given.indexes / f"{name}-minilm"),
-            given.training,
-            given.asked,
-            given.seed,
-        )
-        for name in names
-    ]
-    files = trained(sources, given.work, given.seed, _say)
-    learned: dict[str, Any] = {"router": given.training * len(sources)}
+    sources = _sources(given, names)
+    files = trained(sources, given.work, given.seed, _say, LANGUAGE_TIERS)
+    files["STATE"] = given.work / "bandit.sqlite"
+    bandit = bandit_of(sources, readers[-1], given.work / "replies.sqlite", files["STATE"], _say)
+    learned: dict[str, Any] = {"router": given.training * len(sources), "bandit": bandit}
     if given.table is not None:
         files["PLANNER"] = given.work / "planner.safetensors"
         workflows, count = planner_of(given.table, sources, files["PLANNER"])
         learned |= {"planner": count, "workflows": workflows}
-    rows: dict[Asked, list[dict[str, Any]]] = {}
-    for reader in readers:
-        rows |= rows_of_reader(sources, reader, files, given.work, _say)
+    rows = rows_of_readers(sources, readers, files, given.work, _say)
     told = told_of(rows, readers)
     counts = {one.name: len(one.questions) for one in sources}
     prices = {one.name: {"input": one.into, "output": one.out} for one in readers}
     _report(given, "language", {"questions": counts, "learned": learned, "prices": prices, "results": told})
-    write_atomically(given.out / "composed-language.txt", table_of(told))
-    print(table_of(told))
+    text = table_of(told)
+    write_atomically(given.out / "composed-language.txt", text)
+    widest = max(readers, key=lambda one: len(rows[Asked(PLAIN, 0, one.name)]))
+    draw_contenders(told[widest.name], given.out / "composed-language.png", PLAIN)
+    print(text)
+    return 0
+
+
+def _costs(given: argparse.Namespace) -> int:
+    """Of what `--part evidence` wrote."""
+    found = costs_of(read_json(given.out / "composed-evidence.json")["results"])
+    _report(given, "costs", found)
+    draw_costs(found, given.out / "composed-costs.png")
+    for level in found["levels"]:
+        tokens, told = level["tokens"], []
+        for model, dollars in level["dollars"].items():
+            after = "more than was tried" if dollars["after"] is None else f"${dollars['after']:.2f}"
+            told.append(f"{model} ${dollars['before']:.2f} to {after}")
+        after = "more than was tried" if tokens["after"] is None else f"{tokens['after']:.0f}"
+        print(
+            f"all evidence for {100 * level['complete']:.0f} % of the questions: {tokens['before']:.0f} "
+            f"tokens to {after}; a thousand answers: {', '.join(told)}"
+        )
     return 0
 
 

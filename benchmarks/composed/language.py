@@ -1,12 +1,15 @@
-"""What the parts of a policy are worth with a language model that answers, words queries and decomposes.
+"""What the parts of a policy are worth with language models that answer, word queries and decompose.
 
 Every contender is a policy with one knob, as in `study.py`: none of the five parts, each alone, all but each,
-all five, and fixed rivals (workflows, a tier, a set of strategies), of which the best is picked afterwards.
-Costs are those of all calls of all models. Routers and a planner have learned from other questions; a bandit
-learns while it is asked. Replies are kept by content, and rows as they come, so that a run goes on anywhere.
+all five, and fixed rivals (workflows, a set of strategies), of which the best is picked afterwards; the
+ranking at one of its limits is the fixed tier.
+Costs are those of all calls of all models. Routers, a planner and a bandit have learned from other questions;
+the bandit goes on learning, each contender's from the same start. One question of each set is asked of all
+contenders and all readers before the next, so that whatever is finished is balanced. Replies are kept by
+content, and rows as they come: a run goes on anywhere, and one with fewer questions tells of those.
 
     order        a planner chooses the workflow
-    search       a bandit chooses among the question itself, HyDE and Query2Doc
+    search       a bandit chooses among the question itself and HyDE
     amount       a router allows what is read
     reading      the exact program at the price, instead of a ranking
     repetition   another search, worded by the model, where the price says that it pays
@@ -17,38 +20,47 @@ Without the program a router reads by the rule of its tier, from which nothing c
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.composed.study import Source
-from benchmarks.composed.summary import at_total
-from mio_rag.control.composed.controller import Composed, compose
+from benchmarks.composed.study import TIERS, Source
+from mio_rag.control.composed.controller import compose
 from mio_rag.control.composed.policy import policy_of
 from mio_rag.control.composed.trace import PolicyTrace
 from mio_rag.control.controller import Failure, Setup
 from mio_rag.control.planner.policy import write_planner
 from mio_rag.control.planner.train import read_table, train_planner
-from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.generation import Generator, make_generator
 from mio_rag.lines import append_lines
 from mio_rag.measures import evidence_found, token_f1
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.types import GenerationError, Question
 
-__all__ = ["Asked", "Reader", "contenders", "planner_of", "rows_of_reader", "table_of", "told_of"]
+__all__ = ["LANGUAGE_TIERS", "Asked", "Reader", "bandit_of", "contenders", "planner_of", "rows_of_readers"]
 
-_LIMITS, _PRICES = (160.0, 480.0, 1280.0), (0.004, 0.001, 0.0002)
-_CEILING, _ANSWER = 2048, 24  # the largest tier of the routers
+#: What is read at most where that is the knob, and the price of a token where it is, or beside a limit.
+_LIMITS, _PRICES = (80.0, 200.0, 450.0), (0.006, 0.002, 0.0005)
+_CEILING, _ANSWER = 450, 16
+#: What the router chooses among.
+LANGUAGE_TIERS = tuple(
+    dataclasses.replace(tier, context=int(limit), new_tokens=_ANSWER)
+    for tier, limit in zip(TIERS, _LIMITS, strict=True)
+)
+_STRATEGIES = ["raw", "hyde"]
+_LEARN = 102  # a bandit treats the first 100 questions alike
 _RANKED = {"by": "ranking"}
 _PARTS: Mapping[str, dict[str, Any]] = {
     "order": {"order": {"by": "planner", "file": "PLANNER"}},
-    "search": {"search": {"by": "bandit", "strategies": ["raw", "hyde", "query2doc"], "state": "STATE"}},
+    "search": {"search": {"by": "bandit", "strategies": _STRATEGIES, "state": "STATE"}},
     "amount": {"amount": {"by": "router", "file": "PROGRAM"}},
     "reading": {},
     "repetition": {"repetition": {"by": "price", "query": "model", "most": 1}},
@@ -56,7 +68,7 @@ _PARTS: Mapping[str, dict[str, Any]] = {
 _RIVALS: Mapping[str, dict[str, Any]] = {
     "workflow rewrite-first": {"order": {"workflow": "rewrite-first"}, "reading": _RANKED},
     "workflow search-parts": {"order": {"workflow": "search-parts"}, "reading": _RANKED},
-    "strategies raw, hyde": {"search": {"strategies": ["raw", "hyde"]}, "reading": _RANKED},
+    "strategies raw, hyde": {"search": {"strategies": _STRATEGIES}, "reading": _RANKED},
 }
 
 
@@ -71,21 +83,23 @@ class Reader:
         As `make_generator` takes it.
     into, out : float
         Dollars per million tokens.
+    asked : int, optional
+        Questions of each set that it is asked, where that is fewer than all.
     """
 
     name: str
     spec: str
     into: float
     out: float
+    asked: int | None = None
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A contender at one value of its knob, with one reader."""
+    """A contender at one place of its knob, from the least that is spent, with one reader."""
 
     contender: str
-    knob: str
-    value: float
+    place: int
     reader: str
 
 
@@ -114,11 +128,7 @@ def contenders(planner: bool) -> dict[str, tuple[str, dict[str, Any]]]:
     made |= {f"{part} alone": joined([part]) for part in parts}
     made |= {f"without {part}": joined([one for one in parts if one != part]) for part in parts}
     made["all"] = joined(parts)
-    made |= {name: ("limit", said) for name, said in _RIVALS.items()}
-    made["tier medium"] = (
-        "once", {"reading": {"by": "tier"}, "amount": {"by": "tier", "tier": "medium"}}
-    )  # fmt: skip
-    return made
+    return made | {name: ("limit", said) for name, said in _RIVALS.items()}
 
 
 def planner_of(table: Path, sources: Sequence[Source], path: Path) -> tuple[list[str], int]:
@@ -140,155 +150,157 @@ def planner_of(table: Path, sources: Sequence[Source], path: Path) -> tuple[list
     return [workflow.name for workflow in made.planner.tree.workflows], len(places)
 
 
-def rows_of_reader(
+def bandit_of(
+    sources: Sequence[Source], reader: Reader, replies: Path, path: Path, say: Callable[[str], None]
+) -> int:
+    """Let a bandit learn from the training questions, set by set in turn; returns how many."""
+    stream = islice(_rounds([(source, source.training.questions) for source in sources]), _LEARN)
+    done = path.with_suffix(".done")
+    if done.is_file():
+        return int(done.read_text(encoding="utf-8"))
+    path.unlink(missing_ok=True)
+    policy = _policy(_PARTS["search"], "price", 1, {"STATE": str(path)})
+    count = 0
+    with closing(_generator(reader, replies)) as generator:
+        for source, question in stream:
+            setup = Setup(retriever=Retriever(source.index, counter=generator))
+            with closing(compose(policy_of(policy, "bandit"), setup)) as controller:
+                found = controller.attempt(question, generator, _CEILING)
+            if isinstance(found, Failure):
+                raise found.error
+            count += 1
+            if count % 20 == 0:
+                say(f"bandit: {count} questions")
+    done.write_text(str(count), encoding="utf-8")
+    return count
+
+
+def _rounds(
+    sources: Sequence[tuple[Source, Sequence[Question]]],
+) -> Iterator[tuple[Source, Question]]:
+    """One question of each set, then the next; from the last, so that fewer are the beginning of more."""
+    for k in range(1, max((len(questions) for _, questions in sources), default=0) + 1):
+        for source, questions in sources:
+            if k <= len(questions):
+                yield source, questions[-k]
+
+
+def rows_of_readers(
     sources: Sequence[Source],
-    reader: Reader,
+    readers: Sequence[Reader],
     files: Mapping[str, Path],
     work: Path,
     say: Callable[[str], None],
 ) -> dict[Asked, list[dict[str, Any]]]:
-    """What every contender answered to every question, at every value of its knob.
+    """What every contender answered to the questions of a reader, at every place of its knob.
+
+    Questions come in the same order for all; a reader that is asked fewer has the first of them.
 
     Parameters
     ----------
     files : mapping
-        Of what was learned: PLANNER, PROGRAM, RANKING.
+        Of what was learned: PROGRAM, RANKING, STATE; PLANNER where there is one.
     """
-    found: dict[Asked, list[dict[str, Any]]] = {}
-    folder = work / "language" / reader.name
-    folder.mkdir(parents=True, exist_ok=True)
-    stream = [(source, question) for source in sources for question in source.questions]
+    every = contenders("PLANNER" in files)
+    asked = [
+        Asked(name, place, reader.name)
+        for reader in readers
+        for name in every
+        for place in range(len(_LIMITS))
+    ]
+    paths = {one: _path(work, one) for one in asked}
+    kept = {one: _read(path) for one, path in paths.items()}
+    by_name = {reader.name: reader for reader in readers}
+    stream = list(_rounds([(source, source.questions) for source in sources]))
+    own = {reader.name: stream[: _count(reader, sources)] for reader in readers}
+    with ExitStack() as stack:
+        generators = {
+            reader.name: stack.enter_context(closing(_generator(reader, work / "replies.sqlite")))
+            for reader in readers
+        }
+        for count, (source, question) in enumerate(stream, 1):
+            for one in asked:
+                if question.id in kept[one] or count > len(own[one.reader]):
+                    continue
+                knob, said = every[one.contender]
+                state = paths[one].with_suffix(".sqlite")
+                if "state" in said.get("search", {}) and not state.is_file():
+                    shutil.copyfile(files["STATE"], state)
+                known = {name: str(path) for name, path in files.items()} | {"STATE": str(state)}
+                policy = _policy(said, knob, one.place, known)
+                row = _row(policy, source, question, generators[one.reader], by_name[one.reader])
+                append_lines(paths[one], [json.dumps(row)])
+                kept[one][question.id] = row
+            say(f"{count} of {len(stream)} questions")
+    return {one: [kept[one][question.id] for _, question in own[one.reader]] for one in asked}
+
+
+def _count(reader: Reader, sources: Sequence[Source]) -> int:
+    """Questions of all sets that a reader is asked."""
+    most = max(len(source.questions) for source in sources) if reader.asked is None else reader.asked
+    return sum(min(most, len(source.questions)) for source in sources)
+
+
+def _generator(reader: Reader, replies: Path) -> Generator:
+    if ":" not in reader.spec:  # without a model there is nothing worth keeping
+        return make_generator(reader.spec)
     joint = "&" if "?" in reader.spec else "?"
-    with closing(make_generator(f"{reader.spec}{joint}replies={work / 'replies.sqlite'}")) as generator:
-        for name, (knob, said) in contenders("PLANNER" in files).items():
-            values = {"limit": _LIMITS, "price": _PRICES, "once": (0.0,)}[knob]
-            for value in values:
-                asked = Asked(name, knob, value, reader.name)
-                path = folder / f"{name.replace(', ', '-').replace(' ', '-')}-{value:g}.jsonl"
-                files_here = {**files, "STATE": path.with_suffix(".sqlite")}
-                policy = _policy(said, knob, value, {k: str(v) for k, v in files_here.items()})
-                found[asked] = _asked(policy, stream, generator, reader, path)
-                say(f"{reader.name}: {name} at {value:g}")
-    return found
+    return make_generator(f"{reader.spec}{joint}replies={replies}")
 
 
-def _policy(said: Mapping[str, Any], knob: str, value: float, files: Mapping[str, str]) -> dict[str, Any]:
+def _path(work: Path, asked: Asked) -> Path:
+    folder = work / "language" / asked.reader
+    folder.mkdir(parents=True, exist_ok=True)
+    name = asked.contender.replace(", ", "-").replace(" ", "-").replace("(", "").replace(")", "")
+    return folder / f"{name}-{asked.place}.jsonl"
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    """Question -> its row; a line that was cut short does not count."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    rows = [json.loads(line) for line in lines if line.endswith("}")]
+    return {row["question"]: row for row in rows}
+
+
+def _policy(said: Mapping[str, Any], knob: str, place: int, files: Mapping[str, str]) -> dict[str, Any]:
     """A policy as plain data, with the files that stand for their names."""
     data: dict[str, Any] = json.loads(json.dumps(said))
     for part in ("order", "amount", "search"):
         for key in ("file", "state"):
             if key in data.get(part, {}):
                 data[part][key] = files[data[part][key]]
-    limit = int(value) if knob == "limit" else _CEILING
-    price = value if knob == "price" else 0.001
+    limit = int(_LIMITS[place]) if knob == "limit" else _CEILING
     return {
         **data,
-        "price": {"token": price},
+        "price": {"token": _PRICES[place]},
         "limits": {"evidence_tokens": limit, "answer_tokens": _ANSWER, "tokens": 12_000},
     }
 
 
-def _asked(
-    policy: Mapping[str, Any],
-    stream: Sequence[tuple[Source, Question]],
-    generator: Generator,
-    reader: Reader,
-    path: Path,
-) -> list[dict[str, Any]]:
-    """The rows of a policy, one for each question; those of the file are kept."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    kept = [json.loads(line) for line in lines if line.endswith("}")]
-    opened: dict[str, Composed] = {}
-    try:
-        for source, question in stream[len(kept) :]:
-            if source.name not in opened:
-                for one in opened.values():  # a bandit's log has one writer of an index
-                    one.close()
-                setup = Setup(retriever=Retriever(source.index, counter=generator))
-                opened = {source.name: compose(policy_of(policy, path.stem), setup)}
-            found = opened[source.name].attempt(question, generator, _CEILING)
-            if isinstance(found, Failure) and isinstance(found.error, GenerationError):
-                raise found.error
-            trace, amount = found.trace, found.costs.total()
-            assert isinstance(trace, PolicyTrace)
-            recall = 0.0
-            if found.selection is not None:
-                recall = evidence_found(question, found.selection.candidates, found.selection.chosen)
-            dollars = (amount.prompt_tokens * reader.into + amount.completion_tokens * reader.out) / 1e6
-            row = {
-                "question": question.id,
-                "set": source.name,
-                "tokens": float(amount.prompt_tokens + amount.completion_tokens),
-                "dollars": dollars,
-                "f1": token_f1(trace.answer, question.answers),
-                "recall": float(recall),
-                "complete": float(recall >= 1.0),
-                "searches": float(amount.retrieval_calls),
-                "calls": float(amount.lm_calls),
-            }
-            append_lines(path, [json.dumps(row)])
-            kept.append(row)
-    finally:
-        for one in opened.values():
-            one.close()
-    return kept
-
-
-def told_of(rows: Mapping[Asked, Sequence[Mapping[str, Any]]], readers: Sequence[Reader]) -> dict[str, Any]:
-    """Every contender at three totals of tokens, reader by reader; and of dollars, over all readers."""
-    told: dict[str, Any] = {
-        reader.name: _totals({a: r for a, r in rows.items() if a.reader == reader.name}, "tokens")
-        for reader in readers
+def _row(
+    policy: Mapping[str, Any], source: Source, question: Question, generator: Generator, reader: Reader
+) -> dict[str, Any]:
+    """What a policy answered, what it read and what it took."""
+    setup = Setup(retriever=Retriever(source.index, counter=generator))
+    with closing(compose(policy_of(policy, "contender"), setup)) as controller:
+        found = controller.attempt(question, generator, _CEILING)
+    if isinstance(found, Failure) and isinstance(found.error, GenerationError):
+        raise found.error
+    trace, amount = found.trace, found.costs.total()
+    assert isinstance(trace, PolicyTrace)
+    recall = 0.0
+    if found.selection is not None:
+        recall = evidence_found(question, found.selection.candidates, found.selection.chosen)
+    return {
+        "question": question.id,
+        "set": source.name,
+        "tokens": float(amount.prompt_tokens + amount.completion_tokens),
+        "dollars": (amount.prompt_tokens * reader.into + amount.completion_tokens * reader.out) / 1e6,
+        "f1": token_f1(trace.answer, question.answers),
+        "recall": float(recall),
+        "complete": float(recall >= 1.0),
+        "searches": float(amount.retrieval_calls),
+        "calls": float(amount.lm_calls),
+        "failed": float(isinstance(found, Failure)),
+        "answer": trace.answer,
     }
-    if len(readers) > 1:
-        told["dollars, whichever reader"] = _totals(rows, "dollars")
-    return told
-
-
-def _totals(rows: Mapping[Asked, Sequence[Mapping[str, Any]]], cost: str) -> dict[str, Any]:
-    """At what the plain contender spends at each of its limits, in the mean."""
-    by_name: dict[str, list[Asked]] = {}
-    for asked in rows:
-        by_name.setdefault(asked.contender, []).append(asked)
-    plain = by_name["none (fused)"]
-    totals = sorted(float(np.mean([row[cost] for row in rows[asked]])) for asked in plain)
-    told = {}
-    for total in dict.fromkeys(totals[:: max(1, len(totals) // 3)][:3]):
-        at = {name: at_total(rows, mine, total, cost, ("f1", "complete")) for name, mine in by_name.items()}
-        base = at["none (fused)"]
-        assert base is not None
-        here: dict[str, Any] = {}
-        for name, columns in at.items():
-            here[name] = None
-            if columns is not None:
-                here[name] = {m: float(column.mean()) for m, column in columns.items()}
-                for measure in ("f1", "complete"):
-                    for other in ("none (fused)", "all"):
-                        against = at[other]
-                        if name != other and against is not None:
-                            off = (columns[measure] - against[measure]).tolist()
-                            here[name][f"{measure} beside {other}"] = mean_interval(off)
-        told[f"{total:.6g}"] = here
-    return told
-
-
-def table_of(told: Mapping[str, Any]) -> str:
-    """The summary as text."""
-    lines = []
-    for who, totals in told.items():
-        for total, here in totals.items():
-            unit = "dollars" if who.startswith("dollars") else "tokens"
-            lines.append(f"{who}: {total} {unit} a question")
-            lines.append(f"{'':24}{'F1':>7}{'all evidence':>14}{unit:>10}  F1 beside fused (points)")
-            for name, one in here.items():
-                if one is None:
-                    lines.append(f"{name:24}  spends more than that at every setting")
-                    continue
-                beside = one.get("f1 beside none (fused)")
-                said = ""
-                if beside is not None:
-                    mean, low, high = (100 * beside[key] for key in ("mean", "low", "high"))
-                    said = f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
-                lines.append(f"{name:24}{one['f1']:7.3f}{one['complete']:14.3f}{one[unit]:10.4g}  {said}")
-            lines.append("")
-    return "\n".join(lines)

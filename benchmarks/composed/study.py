@@ -145,20 +145,26 @@ class _Remembering(Retriever):
         return self._fused_pools[key]
 
 
-def trained(sources: Sequence[Source], work: Path, seed: int, say: Callable[[str], None]) -> dict[str, Path]:
+def trained(
+    sources: Sequence[Source],
+    work: Path,
+    seed: int,
+    say: Callable[[str], None],
+    among: Sequence[Tier] = TIERS,
+) -> dict[str, Path]:
     """Routers of the training questions: one for what rankings read, one for what the program reads."""
     files = {}
     for name, price in (("RANKING", None), ("PROGRAM", 0.0)):
         path = work / f"{name.lower()}.safetensors"
         if not path.is_file():
-            tiers = tuple(dataclasses.replace(tier, token_price=price) for tier in TIERS)
+            tiers = tuple(dataclasses.replace(tier, token_price=price) for tier in among)
             settings = LabelSettings(tiers, by="evidence", seed=seed)
             tables = [
                 label_questions(one.training, one.index, None, settings, work / name / one.name).table
                 for one in sources
             ]
             made = fit_once(joined(tables), FitSettings("utility", "question+search", seed))
-            plain = tuple(dataclasses.replace(tier, token_price=None) for tier in TIERS)
+            plain = tuple(dataclasses.replace(tier, token_price=None) for tier in among)
             router = dataclasses.replace(made.router, tiers=plain)
             write_weights(router.weights(), path)
             say(f"router {name} of {sum(len(table) for table in tables)} questions")

@@ -112,6 +112,11 @@ class Meter:
         """Time since the question was taken up, as if every reply had been waited for."""
         return time.perf_counter() - self._started + self._remembered
 
+    @property
+    def seconds_left(self) -> float:
+        """Until no further action may begin; below 0 where that was before."""
+        return self.limits.seconds - self.seconds
+
     def take(self) -> tuple[Call, ...]:
         """The calls since this was last asked."""
         calls = self.costs.calls[self._told :]

@@ -4,6 +4,7 @@ import gzip
 import json
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from mio_rag.batch.asking.questions import read_questions
 from mio_rag.batch.asking.retrying import Retrying
 from mio_rag.batch.asking.run import AskedSummary, ask_many
 from mio_rag.batch.asking.workers import Died, Workers
+from mio_rag.batch.job import Engine
+from mio_rag.control.composed.controller import compose
+from mio_rag.control.composed.parts import Price
 from mio_rag.control.composed.policy import Policy, policy_of
+from mio_rag.control.controller import Setup
 from mio_rag.errors import DataError, InputError, StateError
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator, build_prompt
-from mio_rag.retrieval import CorpusIndex
+from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import GenerationError, Question
 from tests.cli.running import here
 
@@ -141,6 +146,30 @@ def test_a_total_of_tokens_is_never_exceeded(total: int, river_index: CorpusInde
         assert done.answered > 2
 
 
+@pytest.mark.parametrize("total", [700, 1500, 3000])
+def test_what_is_left_of_a_total_is_spent_on_reading_less(
+    total: int, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    limits = {"evidence_tokens": 400, "answer_tokens": 8}
+    policy = policy_of({"limits": limits, "search": {"pool": 6}, "price": {"token": 0.0}}, "much")
+    done = run(river_index, tmp_path, total_tokens=total, policy=policy)
+    left = total - done.spent
+    assert done.left > 0
+    assert done.failed == 0
+    assert left >= 0
+    reader = ScriptedGenerator(Shaky())
+    paced = replace(policy, price=Price(total=total, questions=24))
+    controller = compose(paced, Setup(retriever=Retriever(river_index, counter=reader)))
+    most, least = (
+        sum(controller.most_tokens(QUESTIONS[0], reader)),
+        controller.least_tokens(QUESTIONS[0], reader),
+    )
+    controller.close()
+    assert least is not None
+    assert most - least == 399
+    assert left < least  # not even one passage could be read any more
+
+
 def test_a_total_of_dollars_is_never_exceeded(river_index: CorpusIndex, tmp_path: Path) -> None:
     priced = policy_of(
         {"limits": LIMITS, "search": {"pool": 6}, "models": {"reader": {"input": 100.0, "output": 400.0}}},
@@ -178,6 +207,9 @@ class Mortal:
 
     def most(self, question: Question) -> int:
         return 100
+
+    def least(self, question: Question) -> int | None:
+        return None
 
     def answer(self, claim: Claim) -> Answered:
         self.asked[claim.question.id] += 1
@@ -226,6 +258,36 @@ def test_ray_is_refused_what_it_cannot_do_all_at_once(river_index: CorpusIndex, 
     with pytest.raises(InputError, match="engine='spark' is unknown"):
         run(river_index, tmp_path / "o", engine="spark")
     assert not (tmp_path / "o").exists()  # nothing was made
+
+
+def test_ray_answers_as_threads_do_and_spends_nearly_all_of_a_total_and_no_more(
+    river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    pytest.importorskip("ray")
+    index = tmp_path / "INDEX"
+    river_index.save(index)
+    asked = tuple(Question(f"q{k}", f"How long is the river number {k}?") for k in range(60))
+
+    def on(engine: Engine, name: str, **more: Any) -> AskedSummary:
+        out = tmp_path / name
+        return ask_many(asked, index, "extractive", POLICY, out, engine=engine, concurrency=4, **more)
+
+    free, here_ = on("ray", "ray", workers=2), on("local", "local")
+    assert (free.answered, free.lost, free.spent) == (60, 0, here_.spent)
+    found = [
+        [{k: v for k, v in row.items() if k != "cpu_seconds"} for row in rows(tmp_path / name)]
+        for name in ("ray", "local")
+    ]
+    assert found[0] == found[1]
+
+    total = int(0.6 * free.spent)
+    paced = on("ray", "paced", workers=2, total_tokens=total)
+    answered = [row for row in rows(tmp_path / "paced") if row["state"] == "answered"]
+    assert paced.spent == sum(row["prompt_tokens"] + row["completion_tokens"] for row in answered)
+    assert 0.9 * total <= paced.spent + paced.lost <= total
+    again = on("ray", "paced", workers=2, total_tokens=total)
+    assert again.spent + again.lost <= total
+    assert again.done_before == paced.answered
 
 
 def test_nobody_is_charged_twice(tmp_path: Path) -> None:
@@ -325,18 +387,14 @@ def test_questions_from_files(tmp_path: Path) -> None:
 
 
 def test_the_command_resumes(river_index: CorpusIndex, tmp_path: Path) -> None:
-    index, asked = tmp_path / "INDEX", tmp_path / "q.jsonl"
+    index, asked, out = (tmp_path / name for name in ("INDEX", "q.jsonl", "out"))
     river_index.save(index)
     asked.write_text('{"id": "a", "question": "How long is the Tiber?"}\n')
-    out = tmp_path / "out"
     done = here("answer-batch", asked, index, "--out", out, "--policy", "frugal", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["answered"] == 1
+    assert (done.returncode, json.loads(done.stdout)["answered"]) == (0, 1), done.stderr
     again = here("answer-batch", asked, index, "--out", out, "--policy", "frugal")
     assert "1 were answered before" in again.stdout
-    wrong = here("answer-batch", asked, index, "--out", out, "--policy", "nobody")
+    wrong = here("answer-batch", asked, index, "--out", out, "--policy", "nobody", "--generator", "gguf:none")
     assert wrong.returncode == 2
     assert "neither a file nor a preset" in wrong.stderr
-    wrong = here("answer-batch", asked, index, "--out", out, "--policy", "nobody", "--generator", "gguf:none")
-    assert "neither a file nor a preset" in wrong.stderr  # all at once
     assert "gguf:none: no such file" in wrong.stderr

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.composed.complete import Rows, fitted, studied
+from benchmarks.composed.costs import costs_of
 from benchmarks.composed.load import problems_of
+from benchmarks.composed.picture import draw_costs
 from benchmarks.composed.server import Scripted, started
 from benchmarks.composed.study import CONTENDERS, Knob, Source, knobs_of, rows_of
 from benchmarks.composed.summary import at_total, summarize, table
@@ -49,6 +51,30 @@ def test_contenders_run_and_are_told_beside_fused(
     told = summarize({name: (found, mine) for name, mine in knobs.items()})
     assert "price, again" in table(told)
     assert set(CONTENDERS) >= set(knobs)
+
+
+def test_costs_are_told_at_the_same_evidence(tmp_path: Path) -> None:
+    def here(before: tuple[float, float], after: tuple[float, float]) -> dict[str, dict[str, float]]:
+        both = {"fused": before, "price": after}
+        return {name: {"tokens": tokens, "complete": share} for name, (tokens, share) in both.items()}
+
+    found = costs_of(
+        {
+            "200": here((200, 0.1), (200, 0.3)),
+            "400": here((400, 0.4), (400, 0.5)),
+            "800": here((800, 0.6), (500, 0.55)),
+        },
+        {"m": (1.0, 10.0)},
+    )
+    assert [level["tokens"]["before"] for level in found["levels"]] == [200, 400, 800]
+    # .1 is less than was tried; .4 lies half-way from .3 to .5; .6 is never reached.
+    assert [level["tokens"]["after"] for level in found["levels"]] == [200, 300, None]
+    dollars = found["levels"][1]["dollars"]["m"]
+    assert dollars["before"] == pytest.approx((400 * 1.0 + 32 * 10.0) / 1e6 * 1000)
+    assert dollars["after"] == pytest.approx((300 * 1.0 + 32 * 10.0) / 1e6 * 1000)
+    assert found["levels"][2]["dollars"]["m"]["after"] is None
+    draw_costs(found, tmp_path / "costs.png")
+    assert (tmp_path / "costs.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_completeness_is_told_for_known_and_unknown_sets() -> None:

@@ -153,10 +153,19 @@ class Answering:
         """The most that a question may cost."""
         return self._unit.most(*self._composed.most_tokens(question, self._reader))
 
+    def least(self, question: Question) -> int | None:
+        """With how little it can be asked: under a total of tokens, with hardly any evidence."""
+        if self._unit.dollars or self._composed.pacer is None:
+            return None
+        return self._composed.least_tokens(question, self._reader)
+
     def answer(self, claim: Claim) -> Answered:
         """Answer a question that is held in the ledger; whatever fails is told."""
         self._mine.claim, began = claim, time.thread_time()
-        found = self._composed.attempt(claim.question, self._reader, 10**9)
+        budget, least = 10**9, self.least(claim.question)
+        if least is not None:
+            budget = max(1, claim.held - least + 1)
+        found = self._composed.attempt(claim.question, self._reader, budget)
         assert isinstance(found.trace, PolicyTrace)
         return Answered(
             self._unit.spent(found.trace),

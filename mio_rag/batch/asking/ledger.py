@@ -55,10 +55,17 @@ class Account:
 
 @dataclass(frozen=True)
 class Claim:
-    """A question that is being asked."""
+    """A question that is being asked.
+
+    Parameters
+    ----------
+    held : int
+        The most that it may cost, in the unit of the batch.
+    """
 
     number: int
     question: Question
+    held: int = 0
 
 
 class Ledger:
@@ -166,18 +173,26 @@ class Ledger:
             return None
         return int(row[0]), Question(str(row[1]), str(row[2]), choices=tuple(json.loads(row[3])))
 
-    def hold(self, number: int, cost: int, total: int | None) -> bool:
-        """Hold the most that a question may cost; False where the total does not allow it now."""
+    def hold(self, number: int, cost: int, total: int | None, least: int | None = None) -> int:
+        """Hold the most that a question may cost; 0 where the total does not allow it now.
+
+        Parameters
+        ----------
+        least : int, optional
+            With how much less it can be asked: then all that is left is held, where that is enough.
+        """
         with self._transaction() as connection:
             spent, held, lost = connection.execute("SELECT spent, held, lost FROM account").fetchone()
             if total is not None and spent + held + lost + cost > total:
-                return False
+                cost = total - spent - held - lost
+                if least is None or cost < least:
+                    return 0
             connection.execute("UPDATE account SET held = held + ?", (cost,))
             connection.execute(
                 "UPDATE questions SET state = 'held', held = ?, attempts = attempts + 1 WHERE number = ?",
                 (cost, number),
             )
-        return True
+        return cost
 
     def lose(self, claim: Claim, cost: int, total: int | None) -> bool:
         """Count a call of a question that was made and never told what it took.

@@ -144,6 +144,10 @@ class _Worker:
         """As `Answering.most`."""
         return self._answering.most(question)
 
+    def least(self, question: Question) -> int | None:
+        """As `Answering.least`."""
+        return self._answering.least(question)
+
     def answer(self, claim: Claim) -> Answered:
         """As `Answering.answer`."""
         return self._answering.answer(claim)
@@ -183,9 +187,17 @@ class RayTeam:
 
     def most(self, question: Question) -> int:
         """The most that a question may cost; nothing is spent on that, so whoever lives may say."""
+        return int(self._said("most", question))
+
+    def least(self, question: Question) -> int | None:
+        """With how little it can be asked."""
+        found: int | None = self._said("least", question)
+        return found
+
+    def _said(self, method: str, question: Question) -> Any:
         for _ in range(_TRIES):
             with suppress(Died):
-                return int(self._one("most", question))
+                return self._one(method, question)
         raise SolverError(f"{_TRIES} workers died one after another: look at Ray's logs")
 
     def answer(self, claim: Claim) -> Answered:

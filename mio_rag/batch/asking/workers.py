@@ -30,6 +30,10 @@ class Team(Protocol):
         """The most that a question may cost."""
         ...
 
+    def least(self, question: Question) -> int | None:
+        """With how little it can be asked, where it then reads less; None: not with less than the most."""
+        ...
+
     def answer(self, claim: Claim) -> Answered:
         """What came of a question.
 
@@ -110,19 +114,29 @@ class Workers:
                 return None
             number, question = found
             self._next = number
-        return Claim(number, question) if self._held(number, self.team.most(question)) else None
+        held = self._held(number, question)
+        return Claim(number, question, held) if held else None
 
-    def _held(self, number: int, cost: int) -> bool:
-        """Hold the most that a question may cost, now or once others have told what they took."""
+    def _held(self, number: int, question: Question) -> int:
+        """Hold the most that a question may cost, now or once others have told what they took.
+
+        Where nothing will be freed any more, it is asked with what is left, if that is enough; 0: it is not.
+        """
+        cost = self.team.most(question)
         while not self.stop.is_set():
             with self._lock:
-                if self.ledger.hold(number, cost, self.total):
+                last = not self._under_way
+                if held := self.ledger.hold(number, cost, self.total):
                     self._under_way += 1
-                    return True
-                if not self._under_way:
-                    return False  # nothing will be freed any more
+                    return held
+            if last:
+                least = self.team.least(question)
+                with self._lock:
+                    held = self.ledger.hold(number, cost, self.total, least)
+                    self._under_way += held > 0
+                return held
             time.sleep(_POLL_SECONDS)
-        return False
+        return 0
 
     def _answer(self, claim: Claim) -> None:
         found = self._answered(claim)
@@ -158,8 +172,10 @@ class Workers:
                 self.ledger.abandon(claim, again=True)
                 with self._lock:
                     self._under_way -= 1
-                if not self._held(claim.number, self.team.most(claim.question)):
+                held = self._held(claim.number, claim.question)
+                if not held:
                     with self._lock:
                         self._under_way += 1  # the caller takes it off
                     return None
+                claim = Claim(claim.number, claim.question, held)
         raise AssertionError("unreachable")

@@ -40,7 +40,8 @@ def check_command(policy: _Named, index: _Index = None, json_output: Json = Fals
     if json_output:
         output.json({"name": found.name, "sha256": states.sha256, "files": dict(states.hashes)})
         return
-    files = f", {len(states.hashes)} files" if states.hashes else ""
+    count = len(states.hashes)
+    files = f", with {count} file{'s' if count > 1 else ''}" if count else ""
     output.console.print(f"{found.name} holds together{files}; content {states.sha256[:12]}", soft_wrap=True)
 
 

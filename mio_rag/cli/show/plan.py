@@ -9,6 +9,7 @@ import numpy as np
 from rich.table import Table
 
 from mio_rag.cli.show.selection import print_passage
+from mio_rag.cli.show.strategies import found_by
 from mio_rag.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -60,12 +61,18 @@ def _step(do: str, settings: Mapping[str, object]) -> str:
     return f"{do} ({', '.join(told)})" if told else do
 
 
-def print_answered(console: Terminal, trace: PlanTrace, by: str) -> None:
-    """The answer, what it took and by whom, and what was read."""
+def print_answered(
+    console: Terminal, trace: PlanTrace, by: str, found: Mapping[str, Mapping[str, int]] | None = None
+) -> None:
+    """The answer, what it took and by whom, what was read, and where that is known by whom it was found."""
     console.print(trace.answer or "(no answer)", style="bold")
     console.print(f"{trace.spent()}, {trace.seconds:.2f} s; {by}\n", style="dim")
     for place, passage in enumerate(trace.passages, 1):
-        print_passage(console, place, passage["title"], passage["id"], passage["tokens"], passage["text"])
+        ranks = (found or {}).get(passage["id"])
+        said = f"found by {found_by(ranks)}" if ranks else ""
+        print_passage(
+            console, place, passage["title"], passage["id"], passage["tokens"], passage["text"], said
+        )
 
 
 def print_workflow_run(console: Terminal, trace: PlanTrace) -> None:

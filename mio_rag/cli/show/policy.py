@@ -61,10 +61,12 @@ def print_policy(console: Terminal, policy: Policy, states: States) -> None:
 
 def print_policy_run(console: Terminal, trace: PolicyTrace) -> None:
     """The answer, what was read, then the question's way, a sentence a step."""
-    print_answered(console, trace, trace.controller)
+    print_answered(console, trace, trace.controller, trace.search.get("found_by"))
     if trace.passages:
         console.print()
     console.print(trace.explain(), soft_wrap=True, markup=False, highlight=False)
+    if trace.search.get("id"):
+        console.print(f"id for feedback: {trace.search['id']}", style="dim", soft_wrap=True)
     if trace.fallback is not None:
         console.print(f"answered another way: {trace.fallback}", style="yellow", soft_wrap=True)
     if trace.error is not None:

@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 
 from mio_rag.candidates import Candidates, merge_pools
+from mio_rag.control.composed.planned import PlannedWalk
 from mio_rag.control.composed.repeat import Looked, Rule, rule_of
 from mio_rag.control.composed.trace import share
-from mio_rag.control.composed.walk import Walk
 from mio_rag.control.mdp.gauges import Evidence, draw, tracked_next
 from mio_rag.control.mdp.policies import State, open_actions
 from mio_rag.control.mdp.trace import ProcessStep
@@ -31,7 +31,7 @@ _QUERY_TOKENS = 32  # the longest query that a model writes
 
 
 @dataclass(eq=False)
-class LoopingWalk(Walk):
+class LoopingWalk(PlannedWalk):
     """A walk that may search more than once."""
 
     def look_again(self, node: Node, pool: Candidates, selection: Selection) -> Selection:

@@ -144,6 +144,16 @@ class Composed:
         around = generator.prompt_tokens(build_prompt(question)) + _NOTES
         return around + self.policy.limits.evidence_tokens, longest
 
+    def least_tokens(self, question: Question, generator: Generator) -> int | None:
+        """With how many tokens a question can still be asked, with one of evidence.
+
+        None where more than the answer asks a model: nobody knows then.
+        """
+        if self._asks_more:
+            return None
+        into, out = self.most_tokens(question, generator)
+        return into + out - self.policy.limits.evidence_tokens + 1
+
     def _kit(self) -> Kit:
         policy, equipment = self.policy, self.equipment
         prices = policy.prices.dollars
@@ -198,7 +208,7 @@ class Composed:
         """A bandit weighs tokens at the price of the moment."""
         chooser = self.equipment.chooser
         if isinstance(chooser, Strategist):
-            chooser.learned.settings = replace(chooser.learned.settings, token_price=price)
+            chooser.price_tokens(price)
 
     def _settings(self) -> dict[str, Any]:
         return {"policy": self.policy.to_dict(), "sha256": self.sha256, "seed": int(self.equipment.seed)}
@@ -211,12 +221,14 @@ class Composed:
         for step in trace.steps:
             level = walk.levels.get(step.node, level)
             told = {f.name: getattr(step, f.name) for f in fields(step)}
-            inner = f"part of {step.node.split('/')[0]}: {step.action}"
+            inner = f"part of {step.node.split('/')[0]}: {step.action}{f', {step.note}' if step.note else ''}"
             if step.dropped is not None:
                 inner = f"{step.action}: {step.dropped}"
             steps.append(PolicyStep(**told, why=walk.said.get(step.node, inner), complete=level))
         given = {f.name: getattr(trace, f.name) for f in fields(trace)} | {"steps": tuple(steps)}
-        return replace(found, trace=PolicyTrace(**given, token_price=walk.price, complete=level))
+        search = walk.search_told([passage["id"] for passage in trace.passages])
+        last = PolicyTrace(**given, token_price=walk.price, complete=level, search=search)
+        return replace(found, trace=last)
 
 
 def _planner(policy: Policy, setup: Setup, states: States) -> PlannerController | None:

@@ -9,6 +9,7 @@ from typing import Any
 from mio_rag.control.composed.policy import Policy
 from mio_rag.control.composed.states import States
 from mio_rag.control.composed.trace import share
+from mio_rag.control.planner.named import searches_within
 
 __all__ = ["Line", "described", "policy_json", "price_in_words"]
 
@@ -66,9 +67,22 @@ def _order(policy: Policy, states: States) -> Line:
     names = [workflow.name for workflow in states.workflows]
     if states.planner is not None:
         listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        return Line("order", f"planner {_file(policy.order.file)}", f"chooses among {listed}", "learned")
+        again = "" if states.planner.tree.mode == "once" else ", again after every executor"
+        how = f"chooses among {listed}{again}{_within(policy, states)}"
+        return Line("order", f"planner {_file(policy.order.file)}", how, "learned")
     steps = ", ".join(node.do for node in states.workflows[0].nodes)
-    return Line("order", f"workflow {names[0]}", steps, "fixed")
+    return Line("order", f"workflow {names[0]}", f"{steps}{_within(policy, states)}", "fixed")
+
+
+def _within(policy: Policy, states: States) -> str:
+    """What holds for sub-questions, where a workflow has any: not all of it is as for the question."""
+    if not any(searches_within(node) for workflow in states.workflows for node in workflow.nodes):
+        return ""
+    search = policy.search
+    by = "" if search.strategies == ("raw",) else f"searched for by {', '.join(search.strategies)} and "
+    if search.by == "bandit":
+        by = "searched for by what the bandit chooses for the question and "
+    return f"; sub-questions are {by}read by the program, with neither tier nor further searches"
 
 
 def _search(policy: Policy) -> Line:
@@ -117,7 +131,7 @@ def _again(policy: Policy) -> Line:
         else "a query by the reader"
     )
     more = "one more search" if repetition.most == 1 else f"up to {repetition.most} more searches"
-    how = f"{more} {by}; U by {repetition.signal}"
+    how = f"{more}, by {by}; what is missing is judged by {repetition.signal}"
     named = {"price": "the price", "process": "decision process at the price"}
     kind = "priced" if repetition.by in named else "fixed"
     return Line("repetition", named.get(repetition.by, f"rule {repetition.by}"), how, kind)

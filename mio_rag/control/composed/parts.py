@@ -116,6 +116,8 @@ class Order:
     ----------
     by : {"workflow", "planner"}
         workflow: the one of that name or file for every question. planner: a learned one chooses.
+    workflow : str
+        Of no effect beside a planner, and refused there.
     file, sha256 : str, optional
         Of the planner; a file of another content is refused.
     """
@@ -131,6 +133,10 @@ class Order:
         problems += _file(
             self.file, self.sha256, needs, "order", "a planner is a file of `mio-rag plan train`"
         )
+        if needs and self.workflow != Order.workflow:
+            problems.append(
+                f"order: workflow = {self.workflow!r} has no effect beside a planner: leave one out"
+            )
         if problems:
             raise InputError(problems)
 

@@ -39,7 +39,7 @@ from mio_rag.control.planner.named import find_workflow
 from mio_rag.errors import InputError, choose
 from mio_rag.selection.selector import Selector
 
-__all__ = ["DECISIONS", "Policy", "policy_of"]
+__all__ = ["DECISIONS", "Policy", "policy_of", "rough_policy"]
 
 #: The five questions, and the class that answers each.
 DECISIONS: Mapping[str, type[Any]] = {
@@ -221,6 +221,36 @@ def policy_of(data: Mapping[str, Any], name: str, folder: Path | None = None) ->
     InputError
         With every problem of every part, and every contradiction between them.
     """
+    made, problems = _parts(data, folder)
+    try:
+        policy = Policy(str(data.get("name", name)), str(data.get("about", "")), **made)
+    except InputError as error:
+        problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return policy
+
+
+def rough_policy(data: Mapping[str, Any], name: str, folder: Path | None = None) -> Policy:
+    """What stands of a policy that contradicts itself: to see what else is wrong with it, never to be run.
+
+    Parts that are none are those of a policy that says nothing.
+    """
+    made, _ = _parts(data, folder)
+    reader = made["models"].get(READER)
+    if "price" in made and made["price"].worth is not None and (reader is None or not reader.is_priced):
+        del made["price"]  # nobody knows what it comes to
+    rough = object.__new__(Policy)
+    for part in fields(Policy):
+        value = made.get(part.name)
+        if value is None:
+            value = name if part.name == "name" else getattr(_PLAIN, part.name)
+        object.__setattr__(rough, part.name, value)
+    return rough
+
+
+def _parts(data: Mapping[str, Any], folder: Path | None) -> tuple[dict[str, Any], list[str]]:
+    """The parts that are whole, by name, and what is wrong with the others."""
     known = ("name", "about", "models", *_TABLES)
     problems = [f"'{key}' is unknown: {choose(key, known)}" for key in data if key not in known]
     made: dict[str, Any] = {}
@@ -237,17 +267,10 @@ def policy_of(data: Mapping[str, Any], name: str, folder: Path | None = None) ->
     made["models"] = {
         str(key): _part(f"models.{key}", Model, one, problems, None) for key, one in models.items()
     }
-    if any(part is None for part in made.values()) or None in made["models"].values():
-        # The parts that are whole are still held against each other.
-        made = {key: part for key, part in made.items() if part is not None}
-        made["models"] = {key: one for key, one in made.get("models", {}).items() if one is not None}
-    try:
-        policy = Policy(str(data.get("name", name)), str(data.get("about", "")), **made)
-    except InputError as error:
-        problems += error.problems
-    if problems:
-        raise InputError(problems)
-    return policy
+    # The parts that are whole are still held against each other.
+    whole = {key: part for key, part in made.items() if part is not None}
+    whole["models"] = {key: one for key, one in made["models"].items() if one is not None}
+    return whole, problems
 
 
 def _part(name: str, form: type[Any], given: Any, problems: list[str], folder: Path | None) -> Any | None:
@@ -277,3 +300,6 @@ def _part(name: str, form: type[Any], given: Any, problems: list[str], folder: P
     except TypeError as error:
         problems.append(f"{name}: {error}")
     return None
+
+
+_PLAIN = Policy()

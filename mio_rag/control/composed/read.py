@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from mio_rag.control.composed.policy import Policy, policy_of
+from mio_rag.control.composed.policy import Policy, policy_of, rough_policy
+from mio_rag.control.composed.states import read_states
 from mio_rag.errors import InputError, choose
 from mio_rag.reading import parse_toml, read_text
 
@@ -40,7 +42,7 @@ def read_policy(name: str | Path) -> Policy:
     Raises
     ------
     InputError
-        If there is none of that name; with every problem of the file.
+        If there is none of that name; with every problem of the file, and of those that it names.
     """
     text = str(name)
     if text in PRESETS:
@@ -51,8 +53,18 @@ def read_policy(name: str | Path) -> Policy:
         raise InputError(
             f"policy '{text}' is neither a file nor a preset: {choose(text, PRESETS, more=more)}"
         )
-    data = parse_toml(read_text(path), f"'{text}'")
+    data, folder = parse_toml(read_text(path), f"'{text}'"), path.absolute().parent
     try:
-        return policy_of(data, path.stem, path.absolute().parent)
+        return policy_of(data, path.stem, folder)
     except InputError as error:
-        raise InputError([f"'{text}': {problem}" for problem in error.problems]) from error
+        told = [*error.problems, *_further(data, path.stem, folder)]
+        raise InputError([f"'{text}': {problem}" for problem in dict.fromkeys(told)]) from error
+
+
+def _further(data: Mapping[str, Any], name: str, folder: Path) -> list[str]:
+    """What is wrong with the files of a policy that is wrong itself, so that all is told at once."""
+    try:
+        read_states(rough_policy(data, name, folder))
+    except InputError as error:
+        return list(error.problems)
+    return []

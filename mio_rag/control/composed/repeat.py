@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from mio_rag.control.composed.parts import Repetition
-from mio_rag.control.composed.trace import share
+from mio_rag.control.composed.trace import per_token, share
 from mio_rag.control.mdp.plan import Plan, solve_plan
 from mio_rag.control.mdp.policies import Decision, Policy, State, make_policy
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
@@ -57,7 +57,7 @@ class Rule(Protocol):
 
 
 def _sentence(action: str, looked: Looked) -> str:
-    expected = f"+{share(looked.gain)} for {looked.tokens} tokens at {share(looked.price, 4)}"
+    expected = f"+{share(looked.gain)} for {looked.tokens} tokens at {per_token(looked.price)}"
     if action == "retrieve":
         return f"retrieved again: expected {expected}"
     return f"stopped: another search was expected to bring {expected}, which would cost {share(looked.cost)}"

@@ -119,7 +119,8 @@ def read_states(policy: Policy, closed_book: bool = False) -> States:
             if planner.embedder:
                 embedders["planner"] = planner.embedder
     else:
-        workflows = (find_workflow(policy.order.workflow),)
+        workflow = opened(lambda: find_workflow(policy.order.workflow), "order")
+        workflows = () if workflow is None else (workflow,)
     problems += _workflow_problems(policy, workflows)
     tiers: tuple[Tier, ...] = ()
     if policy.amount.by == "router":
@@ -164,11 +165,6 @@ def _content(path: Path) -> str:
 
 def _planner_problems(policy: Policy, planner: Planner) -> list[str]:
     problems = []
-    if planner.tree.mode != "once":
-        problems.append(
-            "order: this planner decides again after every executor, and a policy takes one that decides "
-            "once: train it with --mode once"
-        )
     if planner.embedder.startswith(PREFIX):
         problems.append(
             "order: this planner looks at the hidden state of a model, which a policy does not open: train "

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mio_rag.control.planner.trace import PlanStep, PlanTrace
 from mio_rag.control.trace import Step, is_between
 
-__all__ = ["PolicyStep", "PolicyTrace", "share"]
+__all__ = ["PolicyStep", "PolicyTrace", "per_token", "share"]
 
 
 def share(value: float, digits: int = 2) -> str:
     """A probability, or a difference of two, as sentences hold it: .21, +.21 is made of it, 1.00."""
     said = f"{value:.{digits}f}"
     return said.replace("0.", ".", 1) if abs(value) < 1 and said.lstrip("-").startswith("0.") else said
+
+
+def per_token(price: float) -> str:
+    """A price of a token, in four digits, and however small it is never as nothing: .0005, .000020."""
+    if price == 0 or price >= 1e-4:
+        return share(price, 4)
+    return share(price, 1 - math.floor(math.log10(price)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +51,10 @@ class PolicyTrace(PlanTrace):
         mu, as every controller saw it; 0 where the question was turned away before it had one.
     complete : float or None
         Probability that the evidence is complete, in the end.
+    search : dict
+        Where strategies search: id (by which a bandit is told a rating), strategies, why these, notes (who
+        was left out), what their chooser says of them, and under found_by, of each passage read, strategy ->
+        its rank there, 0 where only a link leads to it. Otherwise empty.
     """
 
     kind: ClassVar[str] = "policy"
@@ -51,6 +63,7 @@ class PolicyTrace(PlanTrace):
     steps: tuple[PolicyStep, ...]
     token_price: float = 0.0
     complete: float | None = None
+    search: dict[str, Any] = field(default_factory=dict)
 
     def explain(self) -> str:
         """The question's way, a line for each step."""
@@ -76,6 +89,8 @@ class PolicyTrace(PlanTrace):
             problems.append("a probability that the evidence is complete is not in [0, 1]")
         if not is_between(self.token_price, 0, 1e12):
             problems.append(f"token_price is {self.token_price!r}, not a number >= 0")
+        if not isinstance(self.search, dict):
+            problems.append("search is no object")
         if not all(isinstance(step.why, str) for step in self.steps):
             problems.append("why is no sentence")
         return problems

@@ -11,16 +11,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from mio_rag.candidates import Candidates, merge_pools
 from mio_rag.control.bandit.chooser import Choice, Chooser, Seen
 from mio_rag.control.bandit.contribution import sets_to_compare
 from mio_rag.control.bandit.road import measured
 from mio_rag.control.composed.policy import Policy
-from mio_rag.control.composed.states import States, alpha_of
-from mio_rag.control.composed.trace import share
+from mio_rag.control.composed.states import States
+from mio_rag.control.composed.trace import per_token, share
 from mio_rag.control.meter import LimitReached, Meter, Reply
-from mio_rag.control.planner.experience import observation, seen
+from mio_rag.control.planner.named import searches_within
 from mio_rag.control.planner.planning import PlannerController
 from mio_rag.control.planner.purse import BranchMeter
 from mio_rag.control.planner.run import Run
@@ -81,6 +82,10 @@ class Walk:
         Path of a step -> why, in a sentence.
     levels : dict of str to float
         Path of a step -> the probability that the evidence is complete, after it.
+    found_by : dict of str to dict of str to int
+        Passage -> strategy -> rank, of all that strategies found.
+    left_out : list of str
+        Strategies that were, and why.
     """
 
     equipment: Equipment
@@ -88,12 +93,13 @@ class Walk:
     price: float
     said: dict[str, str] = field(default_factory=dict)
     levels: dict[str, float] = field(default_factory=dict)
-    worth: dict[str, float] = field(default_factory=dict)
     tier: Tier | None = None
     corrected: bool = False
     choice: Choice | None = None
     searched: Searched | None = None
+    found_by: dict[str, dict[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     @cached_property
     def program(self) -> Selector:
@@ -102,27 +108,53 @@ class Walk:
 
     def answer(self) -> tuple[Reply, Workflow]:
         """Take the question to its answer; as `Run.workflow`."""
-        workflow = self._plan()
+        return self.answer_by(self.equipment.states.workflows[0])
+
+    def answer_by(self, workflow: Workflow) -> tuple[Reply, Workflow]:
+        """Take the question through a workflow."""
         values: dict[str, Value | None] = {}
         last: Work | None = None
         for node in workflow.nodes:
             given = [values[name] for name in node.takes]
-            final = node.id == workflow.answer
-            if node.do == "retrieve" and self.equipment.chooser is not None:
-                last = self._search(node, given)
-                values[node.id] = last.value
-            elif node.do == "select":
-                last = self._read(node, given)
-                values[node.id] = last.value
-                if isinstance(last.value, Selection):
-                    values[node.id] = self.look_again(node, self._joined(given), last.value)
-            else:
-                notes = Facts(tuple(Fact("", note) for note in self.notes))
-                more = [notes] if final and self.notes else []
-                last = self.run.node(node, node.id, [*given, *more], final=final)
-                values[node.id] = last.value
-                self._explain(node, workflow, last)
+            last, values[node.id] = self.take(node, given, workflow.name, final=node.id == workflow.answer)
         return self.run.concluded(last), workflow
+
+    def take(
+        self, node: Node, given: Sequence[Value | None], workflow: str, *, final: bool
+    ) -> tuple[Work, Value | None]:
+        """One node of a workflow on what it takes, and what comes of it in the end."""
+        if node.do == "retrieve" and self.equipment.chooser is not None:
+            work = self._search(node, given)
+            return work, work.value
+        if node.do == "select":
+            work = self._read(node, given)
+            if isinstance(work.value, Selection):
+                return work, self.look_again(node, self._joined(given), work.value)
+            return work, work.value
+        if searches_within(node):
+            self._prepare_others(node)
+        notes = Facts(tuple(Fact("", note) for note in self.notes))
+        more = [notes] if final and self.notes else []
+        work = self.run.node(node, node.id, [*given, *more], final=final)
+        self._explain(node, workflow, work, final=final)
+        return work, work.value
+
+    def _prepare_others(self, node: Node) -> None:
+        """Sub-questions are searched for by the strategies of their question."""
+        chooser, retriever = self.equipment.chooser, self.equipment.retriever
+        if chooser is None or retriever is None:
+            return
+        if self.choice is None:
+
+            def choose(meter: Meter) -> tuple[None, str]:
+                with meter.timed("choose"):
+                    self.choice = made = chooser.choose(self.run.question, retriever)
+                why = f" ({made.why})" if made.why else ""
+                return None, f"chose {' + '.join(made.strategies)} to search for sub-questions{why}"
+
+            self.step(Node(f"{node.id}-search", "choose"), choose)
+        if self.choice is not None:
+            self.run.kit = replace(self.run.kit, strategies=self.choice.strategies)
 
     def step(self, node: Node, act: Callable[[Meter], tuple[Value | None, str]]) -> Work:
         """One step of the policy's own: what it came to, and why, with what it took on the books."""
@@ -142,29 +174,6 @@ class Walk:
             self.said[node.id] = f"{node.do}: {work.dropped}"
         return work
 
-    def _plan(self) -> Workflow:
-        equipment = self.equipment
-        if equipment.planner is None:
-            return equipment.states.workflows[0]
-        planner, controller = equipment.planner.planner, equipment.planner
-        found: list[Workflow] = []
-
-        def plan(meter: Meter) -> tuple[None, str]:
-            with meter.timed("plan"):
-                looked = observation(controller.features(self.run.question.text), seen([]), 0.0)
-                child, scores = planner.choose(looked, 0, alpha_of(equipment.policy, planner, self.price))
-            tree = planner.tree
-            found.append(tree.workflows[tree.branches[child].leaves[0]])
-            for place, score in zip(tree.branches[0].children, scores, strict=True):
-                self.worth[tree.workflows[tree.branches[place].leaves[0]].name] = float(score)
-            others = sorted(self.worth, key=lambda name: -self.worth[name])
-            named = [f"{name} {share(self.worth[name])}" for name in others if name != found[0].name][:1]
-            told = f"planned {found[0].name}: worth {share(self.worth[found[0].name])} after its costs at "
-            return None, f"{told}{share(self.price, 4)} a token" + (f", next {named[0]}" if named else "")
-
-        self.step(Node("plan", "plan"), plan)
-        return found[0] if found else equipment.states.workflows[0]
-
     def _search(self, node: Node, given: Sequence[Value | None]) -> Work:
         texts = [text for value in given if isinstance(value, Queries) for text in value.texts]
         texts += [value for value in given if isinstance(value, str)]
@@ -174,7 +183,7 @@ class Walk:
             pools = [self._found(text, meter) for text in asked]
             assert self.choice is not None
             spent = sum(call.prompt_tokens + call.completion_tokens for call in meter.costs.calls)
-            cost = f": {spent} tokens, which cost {share(spent * self.price)}" if spent else ""
+            cost = self._cost_in_words(spent)
             why = f" ({self.choice.why})" if self.choice.why else ""
             return self._joined(pools), f"searched by {' + '.join(self.choice.strategies)}{cost}{why}"
 
@@ -193,6 +202,7 @@ class Walk:
         if left < 1:
             raise LimitReached(f"{purse.limits.tokens} tokens")
         each = SearchSettings(tokens=max(1, left // len(self.choice.strategies)))
+        each = each.within(meter.seconds_left)
         purse.hold(left, False)
         before = len(meter.costs.spent)
         try:
@@ -215,6 +225,9 @@ class Walk:
             purse.settle(left, sum(call.prompt_tokens + call.completion_tokens for call in calls), 0.0)
         if self.searched is None and text == run.question.text:
             self.searched = found
+        self.left_out += [note for note in found.notes if note not in self.left_out]
+        for identity, ranks in found.found.items():  # of several queries, the rank in the first
+            self.found_by[identity] = {**ranks, **self.found_by.get(identity, {})}
         return found.pool
 
     def look_again(self, node: Node, pool: Candidates, selection: Selection) -> Selection:
@@ -246,10 +259,17 @@ class Walk:
         """What is read, in a sentence."""
         count = len(selection.chosen)
         passages = "1 passage" if count == 1 else f"{count} passages"
-        priced = f"; a token had to add {share(self.price, 4)}" if self.priced else ""
+        priced = f"; a token had to add {per_token(self.price)}" if self.priced else ""
         return (
             f"read {passages}, {selection.tokens_used} tokens: the evidence is complete with "
             f"{share(level)}{priced}"
+        )
+
+    def _cost_in_words(self, tokens: int) -> str:
+        return (
+            f": {tokens} tokens, {share(tokens * self.price)} at {per_token(self.price)} each"
+            if tokens
+            else ""
         )
 
     @property
@@ -307,7 +327,7 @@ class Walk:
 
     def complete(self, pool: Candidates, selection: Selection) -> float:
         """The probability that the evidence is complete."""
-        valued = selection.candidates
+        valued = selection.pool
         if not self.priced or len(valued) != len(pool):
             valued = self.program.valued(pool)
         place = {name: i for i, name in enumerate(valued.ids)}
@@ -322,18 +342,32 @@ class Walk:
             return
         self.searched = None
         with meter.timed("learn"):
-            added = measured(chooser, self.program, searched, choice, self.run.budget_tokens)
+            retriever = self.equipment.retriever
+            counter = None if retriever is None else retriever.counter
+            added = measured(chooser, self.program, searched, choice, self.run.budget_tokens, counter)
             spent = {one.strategy: one.amount for one in searched.tried}
             chooser.learn(choice, Seen(searched, selection, added, spent))
 
-    def _explain(self, node: Node, workflow: Workflow, work: Work) -> None:
+    def search_told(self, read: Sequence[str]) -> dict[str, Any]:
+        """What a trace says of strategies and who found what is read; nothing where none were chosen.
+
+        Nor where they searched for sub-questions alone: nobody learns from that, and no rating is for them.
+        """
+        if self.choice is None or not self.found_by:
+            return {}
+        found = {identity: self.found_by.get(identity, {}) for identity in read}
+        names = list(self.choice.strategies)
+        said = {"why": self.choice.why, "notes": list(self.left_out)}
+        return {"id": self.choice.id, "strategies": names, **said, **self.choice.about, "found_by": found}
+
+    def _explain(self, node: Node, workflow: str, work: Work, *, final: bool) -> None:
         spent = sum(s.call.prompt_tokens + s.call.completion_tokens for s in work.spent())
-        cost = f": {spent} tokens, which cost {share(spent * self.price)}" if spent else ""
+        cost = self._cost_in_words(spent)
         if work.dropped is not None:
             self.said[node.id] = f"{node.do}: {work.dropped}"
-        elif node.id == workflow.answer:
+        elif final:
             self.said[node.id] = f"answered in at most {self.run.kit.max_tokens} tokens{cost}"
         else:
             done = {"retrieve": "searched for the question", "decompose": "broke the question into parts"}
-            known = done.get(node.do, f"did the step {node.id}, {node.do}, of {workflow.name}")
+            known = done.get(node.do, f"did the step {node.id}, {node.do}, of {workflow}")
             self.said[node.id] = f"{known}{cost}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -77,7 +78,7 @@ class Tracked:
         return tracked_next(self.model, action, doubt, new, luck)
 
 
-class _OfWhatIsRead:
+class _OfWhatIsRead(ABC):
     """U from what is read, whatever was done."""
 
     def start(self, memory: Memory, meter: Meter) -> float:
@@ -89,9 +90,9 @@ class _OfWhatIsRead:
         return self.level(memory)
 
     @staticmethod
+    @abstractmethod
     def level(memory: Memory) -> float:
         """U of what is read; 1 where nothing is."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

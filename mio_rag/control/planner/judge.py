@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.control.outcomes import mixtures
 from mio_rag.control.planner.experience import Experience
 from mio_rag.control.planner.policy import Planner
 
@@ -62,7 +63,7 @@ def judged(
     rows = np.arange(len(experience))
     quality, cost = experience.quality[rows, chosen], experience.cost[rows, chosen]
     means = experience.quality.mean(axis=0), experience.cost.mean(axis=0)
-    fixed = float(_mixtures(means[0][None], means[1][None], cost.mean(keepdims=True))[0])
+    fixed = float(mixtures(means[0][None], means[1][None], cost.mean(keepdims=True))[0])
     rng = np.random.default_rng(seed)
     gains = np.concatenate(
         [
@@ -90,37 +91,8 @@ def _gains(experience: Experience, quality: FloatArray, cost: FloatArray, at: In
     draws, n = at.shape
     cells = (at + n * np.arange(draws)[:, None]).ravel()
     weights = np.bincount(cells, minlength=draws * n).reshape(draws, n) / n
-    mixed = _mixtures(weights @ experience.quality, weights @ experience.cost, weights @ cost)
+    mixed = mixtures(weights @ experience.quality, weights @ experience.cost, weights @ cost)
     return np.asarray(weights @ quality - mixed, dtype=np.float64)
-
-
-def _mixtures(quality: FloatArray, cost: FloatArray, spent: FloatArray) -> FloatArray:
-    """As `Outcomes.fixed_at`, for many tables at once; below the cheapest workflow the cheapest.
-
-    The best mixture is one of two workflows: all pairs are tried.
-
-    Parameters
-    ----------
-    quality, cost : array, shape (k, m)
-        Means of every workflow.
-    spent : array, shape (k,)
-
-    Returns
-    -------
-    array, shape (k,)
-    """
-    spent = np.maximum(spent, cost.min(axis=1))
-    best = np.full(len(spent), -np.inf)
-    for one in range(cost.shape[1]):
-        here = cost[:, one] <= spent
-        for other in range(cost.shape[1]):
-            more = cost[:, other] - cost[:, one]
-            share = np.zeros(len(spent))
-            np.divide(spent - cost[:, one], more, out=share, where=more > 0)
-            share = np.clip(share, 0, 1)
-            found = (1 - share) * quality[:, one] + share * quality[:, other]
-            best = np.where(here, np.maximum(best, found), best)
-    return best
 
 
 def frontier(

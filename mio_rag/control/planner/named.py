@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mio_rag.control.planner.workflow import NESTED, Workflow, chain, read_workflow
+from mio_rag.control.planner.workflow import NESTED, Node, Workflow, chain, read_workflow
 from mio_rag.control.steps.side_by_side import needs_links
 from mio_rag.errors import InputError, choose
 from mio_rag.retrieval.index import CorpusIndex
 
-__all__ = ["NAMED", "find_workflow", "lacking_links", "nested", "workflow_problems"]
+__all__ = ["NAMED", "find_workflow", "lacking_links", "nested", "searches_within", "workflow_problems"]
 
 _PLAIN = ("retrieve", "select", "answer")
 _SERIAL = ({"do": "decompose", "order": "serial"}, {"do": "each", "workflow": "plain"})
@@ -95,6 +95,25 @@ def nested(workflow: Workflow) -> Iterator[tuple[str, Workflow | InputError]]:
                 yield node.id, given if isinstance(given, Workflow) else find_workflow(str(given))
             except InputError as error:
                 yield node.id, error
+
+
+def searches_within(node: Node) -> bool:
+    """Whether a workflow that a node runs, or one within that, searches."""
+    waiting, known = _named_by(node), set[str]()
+    while waiting:
+        workflow = waiting.pop()
+        if workflow.name in known:  # one may run itself, as deep as is allowed
+            continue
+        known.add(workflow.name)
+        if any(inner.do == "retrieve" for inner in workflow.nodes):
+            return True
+        waiting += [one for inner in workflow.nodes for one in _named_by(inner)]
+    return False
+
+
+def _named_by(node: Node) -> list[Workflow]:
+    given = [node.settings[key] for key in NESTED if key in node.settings]
+    return [one if isinstance(one, Workflow) else find_workflow(str(one)) for one in given]
 
 
 def workflow_problems(

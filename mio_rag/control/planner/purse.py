@@ -91,6 +91,11 @@ class BranchMeter(Meter):
         self.asking: tuple[str, int, int, float] | None = None  # part, prompt, longest reply, since when
         self._beside: list[BranchMeter] = []
 
+    @property
+    def seconds_left(self) -> float:
+        """As `Meter.seconds_left`, of the question: branches begin late."""
+        return self._purse.limits.seconds - self._purse.seconds
+
     def beside(self) -> BranchMeter:
         """As `Meter.beside`, from the common purse; until `joined` what it spends is told with this one's."""
         other = BranchMeter(self.generator, self._purse, self._replies)

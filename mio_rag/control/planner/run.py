@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -41,7 +41,13 @@ _POLL = 0.05  # seconds
 
 @dataclass(frozen=True, eq=False)
 class Kit:
-    """What workflows run with."""
+    """What workflows run with.
+
+    Parameters
+    ----------
+    strategies : tuple of str
+        By which 'retrieve' searches where a workflow does not say so itself; none: for the question as it is.
+    """
 
     retriever: Retriever | None
     selector: Selector
@@ -49,6 +55,13 @@ class Kit:
     settings: WorkflowSettings
     limits: Limits
     max_tokens: int
+    strategies: tuple[str, ...] = ()
+
+    def settings_of(self, node: Node) -> Mapping[str, Any]:
+        """The settings of a node, with what holds where it says nothing."""
+        if node.do != "retrieve" or self.strategies in ((), ("raw",)) or "strategies" in node.settings:
+            return node.settings
+        return {**node.settings, "strategies": list(self.strategies)}
 
 
 @dataclass(eq=False)
@@ -204,6 +217,7 @@ class Run:
     ) -> None:
         """Run a node; whatever goes wrong drops it, with its reason."""
         node, executor = work.node, EXECUTORS[work.node.do]
+        settings = self.kit.settings_of(node)
         try:
             if not executor.runs_others:
                 self._places.acquire()
@@ -216,7 +230,7 @@ class Run:
                 raise Nothing(f"what it needs was dropped: {', '.join(missing)}")
             generator = self.reader if node.model is None else self.kit.models.get(node.model)
             work.meter = BranchMeter(generator, self.purse, self.replies)
-            if asks(node.do, node.settings) and not final:
+            if asks(node.do, settings) and not final:
                 self.purse.check()
                 self.purse.step()
             job = Job(
@@ -226,7 +240,7 @@ class Run:
                 self.kit.selector,
                 self.kit.retriever,
                 self.kit.max_tokens,
-                node.settings,
+                settings,
                 known,
                 final,
                 partial(self._solve, work, question, known),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 from mio_rag.control.composed.controller import Composed, compose
 from mio_rag.control.composed.policy import policy_of
 from mio_rag.control.composed.read import read_policy
-from mio_rag.control.composed.trace import PolicyTrace, share
+from mio_rag.control.composed.trace import PolicyTrace, per_token, share
 from mio_rag.control.controller import Failure, Outcome, Setup, answered
 from mio_rag.control.make import make_controller
 from mio_rag.control.meter import Limits
+from mio_rag.control.planner.experience import observation, seen
 from mio_rag.control.settings import ControlSettings
 from mio_rag.control.trace import append_traces, read_traces, wrong_totals
 from mio_rag.corpora.load import Dataset
@@ -79,7 +81,9 @@ def test_every_step_is_a_sentence_with_its_price(river_index: CorpusIndex, tmp_p
 
 def test_shares_are_written_as_sentences_hold_them() -> None:
     assert [share(x) for x in (0.214, 1.0, 0.0, -0.05, 12.5)] == [".21", "1.00", ".00", "-.05", "12.50"]
-    assert share(0.0007, 4) == ".0007"
+    prices = (0.0007, 0.002, 0.00002, 0.0000213, 9.99e-7, 0.0, 1.0, 1e-4)
+    told = [".0007", ".0020", ".000020", ".000021", ".00000100", ".0000", "1.0000", ".0001"]
+    assert [per_token(price) for price in prices] == told
 
 
 def test_a_higher_price_never_reads_nor_searches_more(river_index: CorpusIndex) -> None:
@@ -185,11 +189,18 @@ def test_strategies_search_and_a_bandit_learns_at_the_price(river_index: CorpusI
     asked(controller)
     chooser: Any = controller.equipment.chooser
     assert chooser.learned.questions == 1
+    trace = asked(controller).trace
+    assert isinstance(trace, PolicyTrace)
+    assert set(trace.search["found_by"]) == {passage["id"] for passage in trace.passages}
+    assert all("raw" in ranks for ranks in trace.search["found_by"].values())
+    assert chooser.feedback(trace.search["id"], 1)  # the id is that of the log
+    append_traces(tmp_path / "t.jsonl", [trace])
+    assert read_traces(tmp_path / "t.jsonl", PolicyTrace) == [trace]
     assert chooser.settings.token_price == 0.003
     controller.close()
     other = dataclasses.replace(policy_of({"search": state}, "x", tmp_path))
     again = compose(other, Setup(retriever=Retriever(river_index)))
-    assert again.equipment.chooser.learned.questions == 1  # type: ignore[union-attr]
+    assert again.equipment.chooser.learned.questions == 2  # type: ignore[union-attr]
     again.close()
 
 
@@ -204,6 +215,92 @@ def test_a_planner_chooses_at_the_price(river_index: CorpusIndex, tmp_path: Path
         assert whys(found)[0].startswith(f"planned {names[-1]}: worth ")
     assert names[-1] == "no-retrieval"  # nothing is worth its tokens
     assert names[0] != "no-retrieval"
+
+
+def test_a_planner_that_decides_after_every_executor_does_so_at_the_price(
+    river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    path = planner_file(tmp_path / "p.safetensors", "again")
+    names = []
+    for price in (0.0, 0.01):
+        data = {"price": {"token": price}, "order": {"by": "planner", "file": path.name}}
+        controller = composed(data, river_index, tmp_path)
+        found = asked(controller)
+        assert isinstance(found.trace, PolicyTrace)
+        names.append(found.trace.workflow["name"])
+        steps = [(step.action, step.node) for step in found.trace.steps if "/" not in step.node]
+        assert len({node for _, node in steps}) == len(steps)  # costs are told by node
+        did = [action for action, _ in steps if action != "plan"]
+        assert did == [node["do"] for node in found.trace.workflow["nodes"].values()]
+        # By hand: every decision is the planner's own, on what the steps before it gave and took.
+        planned = [why for why in whys(found) if why.startswith("planned ")]
+        assert len(planned) == sum(action == "plan" for action, _ in steps) >= 1
+        assert f"at {per_token(price)} a token" in planned[0]
+        replayed(controller, found, price)
+        worth = {way: value for way, value in found.trace.choice_of.items() if way.startswith("0: ")}
+        best = max(worth, key=lambda way: worth[way])
+        assert f"planned {best.partition(': ')[2]} next" in planned[0]
+    assert names[-1] == "no-retrieval"  # nothing is worth its tokens
+    assert names[0] != "no-retrieval"
+
+
+def replayed(controller: Composed, found: Outcome, price: float) -> None:
+    """Go down the planner's tree with what the trace holds, and come to the same workflow."""
+    assert isinstance(found.trace, PolicyTrace)
+    chooser = controller.equipment.planner
+    assert chooser is not None
+    planner, tree = chooser.planner, chooser.planner.tree
+    told: list[tuple[str, dict[str, float], bool]] = []
+    spent, place = 0, 0
+    waiting = [step for step in found.trace.steps if step.action != "plan" and "/" not in step.node]
+    cost = found.trace.by_node()
+    while tree.branches[place].ends is None:
+        looked = observation(chooser.features(QUESTION.text), seen(told), spent / planner.unit)
+        place, _ = planner.choose(looked, place, price * planner.unit)
+        if tree.branches[place].node is not None:
+            step = waiting.pop(0)
+            told.append((step.action, dict(step.signals), step.dropped is not None))
+            spent += cost[step.node].prompt_tokens + cost[step.node].completion_tokens
+    assert tree.workflows[tree.branches[place].ends or 0].name == found.trace.workflow["name"]
+    assert not waiting
+
+
+@pytest.mark.parametrize("by", ["strategies", "bandit"])
+def test_sub_questions_are_searched_for_as_their_question_is(
+    by: str, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    search: dict[str, Any] = {"strategies": ["raw", "hyde"]}
+    if by == "bandit":
+        search |= {"by": "bandit", "state": "arms.sqlite"}
+    order = {"workflow": "decompose-parallel"}
+    controller = composed({"order": order, "search": search}, river_index, tmp_path)
+    found = asked(controller)
+    controller.close()
+    assert isinstance(found.trace, PolicyTrace)
+    inner = [step for step in found.trace.steps if step.action == "retrieve" and "/" in step.node]
+    assert inner
+    assert found.trace.search == {}  # no rating is for what nobody learned from
+    told = [why for why in whys(found) if "to search for sub-questions" in why]
+    assert len(told) == 1
+    chosen = re.match(r"chose (.+) to search", told[0])
+    assert chosen is not None
+    names = chosen[1].split(" + ")
+    if by == "strategies":
+        assert names == ["raw", "hyde"]
+    if names != ["raw"]:
+        listed = ", ".join(rf"{name} \d+" for name in names)
+        assert all(re.fullmatch(rf"of \d+ found: {listed}", step.note) for step in inner)
+        assert all(
+            f"part of {step.node.split('/')[0]}: retrieve, {step.note}" in whys(found) for step in inner
+        )
+    plain = asked(composed({"order": order}, river_index))
+    assert not any("sub-questions" in why for why in whys(plain))
+    written = len(inner) if "hyde" in names else 0  # HyDE, once for each
+    assert found.costs.total().lm_calls == plain.costs.total().lm_calls + written
+    from_memory = asked(
+        composed({"order": {"workflow": "recall-parts"}, "search": search}, river_index, tmp_path)
+    )
+    assert not any("chose" in why for why in whys(from_memory))  # nobody searches there
 
 
 def test_all_five_at_once(river_index: CorpusIndex, tmp_path: Path) -> None:

@@ -127,6 +127,36 @@ def test_a_tier_above_the_ceiling_is_found_before_anything_runs(tmp_path: Path) 
     assert "a search brings 50" in told[1]
 
 
+def test_a_workflow_has_no_effect_beside_a_planner_and_is_refused() -> None:
+    (told,) = problems({"order": {"by": "planner", "file": "p.safetensors", "workflow": "rewrite-first"}})
+    assert "workflow = 'rewrite-first' has no effect beside a planner" in told
+
+
+def test_files_are_looked_at_though_the_policy_contradicts_itself(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(
+        '[price]\nworth = 1\n[order]\nby = "planner"\nfile = "none.safetensors"\n'
+        '[amount]\nby = "tier"\ntier = "large"\ntiers = "tiers.toml"\n'
+        '[reading]\nby = "ranking"\n[limits]\nevidence_tokens = 50\nstep = 3\n'
+    )
+    (tmp_path / "tiers.toml").write_text(
+        '[[tier]]\nname = "large"\ndepth = 9\ncontext = 900\nnew_tokens = 8\n'
+        'unit = "tokens"\ncompress = "none"\n'
+    )
+    with pytest.raises(InputError) as error:
+        read_policy(path)
+    told = error.value.problems
+    assert len(told) == len(set(told))
+    for said in (
+        "limits: step is unknown",
+        "the reader has no price",
+        'by = "ranking" reads until',
+        "none.safetensors' does not exist",
+        "tier 'large' may read 900 tokens, above limits.evidence_tokens = 50",
+    ):
+        assert sum(said in problem for problem in told) == 1, said
+
+
 def test_learned_parts_must_fit_together(tmp_path: Path) -> None:
     router = router_file(tmp_path / "r.safetensors", "tfidf:one", 4)
     planner = planner_file(tmp_path / "p.safetensors", embedder="tfidf:two")
@@ -149,7 +179,7 @@ def test_learned_parts_must_fit_together(tmp_path: Path) -> None:
 
 def test_planners_that_a_policy_cannot_run_are_refused(tmp_path: Path) -> None:
     again = planner_file(tmp_path / "again.safetensors", "again")
-    assert "train it with --mode once" in problems({"order": {"by": "planner", "file": str(again)}})[0]
+    assert not problems({"order": {"by": "planner", "file": str(again)}})
     trained = planner_file(tmp_path / "one.safetensors", alphas=(0.1,))
     told = problems({"order": {"by": "planner", "file": str(trained)}})
     assert "at 0.0005 a token: alpha=0.15: this planner was trained for 0.1" in told[0]
