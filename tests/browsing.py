@@ -15,6 +15,7 @@ from mio_rag.allocation.pacer import Pacer
 from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.curve import Curve
+from mio_rag.service.searching import Strategies
 
 __all__ = ["layout_problems", "served", "started_browser"]
 
@@ -41,6 +42,7 @@ def served(
     examples: Sequence[str] = (),
     pacer: Pacer | None = None,
     curve: Curve | None = None,
+    strategies: Strategies | None = None,
 ) -> Iterator[str]:
     """The address of an index that is served until the iterator goes on or is closed."""
     uvicorn: Any = pytest.importorskip("uvicorn")
@@ -48,7 +50,13 @@ def served(
     from mio_rag.service.app import create_app
 
     app = create_app(
-        index, make_generator("extractive"), api_key=api_key, examples=examples, pacer=pacer, curve=curve
+        index,
+        make_generator("extractive"),
+        api_key=api_key,
+        examples=examples,
+        pacer=pacer,
+        curve=curve,
+        strategies=strategies,
     )
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)

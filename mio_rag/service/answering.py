@@ -6,6 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -29,10 +30,10 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.service.asked import Asked
-from mio_rag.service.governed import Governed, told
+from mio_rag.service.governed import Governed, told, told_search
 from mio_rag.service.pacing import Held, held_tokens
 from mio_rag.service.planning import Planned, Planning, read_nothing
-from mio_rag.service.searching import Found, Searching, Strategies
+from mio_rag.service.searching import Found, Strategies, searching_of
 from mio_rag.text import is_text
 from mio_rag.types import Answer, Passage, Question
 
@@ -114,30 +115,33 @@ class Answering:
         self.index, self.generator, self.pacer, self.rate = index, generator, pacer, rate
         self._routing = None if routing is None else dict(routing)  # names the router's file by its hash
         self._routed = None if routing is None else _routed(index, routing)
-        self.governed = None if policy is None else Governed(policy, index, generator)
-        self.counter = _OneAtATime(generator)
-        self.searching = None if strategies is None else Searching(strategies, index, generator, self.counter)
+        counter = self.counter = _OneAtATime(generator)
+        self._embedding, self._reading = threading.Lock(), threading.Lock()
+        self.governed = None if policy is None else Governed(policy, index, generator, counter, self._reading)
+        self.searching = None if strategies is None else searching_of(strategies, index, generator, counter)
+        self.learning = self.searching if self.governed is None else self.governed
         self._planning = None if planning is None else planning.kinds  # names the planner's file by its hash
         self.planned = None if planning is None else Planned(planning, index, generator)
-        self._pools: OrderedDict[tuple[str, int], Found] = OrderedDict()
+        self._pools: OrderedDict[tuple[str, int, str], Found] = OrderedDict()
         self._lock = threading.Lock()
-        self._embedding, self._reading = threading.Lock(), threading.Lock()
 
     def found(self, asked: Asked) -> Found:
         """The candidates of a question, from the cache if it was asked recently."""
         question, size = asked.question, asked.pool
         if not is_text(question):
             raise InputError("the question is not valid text: send it as UTF-8")
-        key = (question, size)
-        with self._lock:
-            if key in self._pools:
-                self._pools.move_to_end(key)
-                return self._pools[key]
-        if self.searching is not None and question.strip():
-            found = self.searching.find(question, size, asked.selector, asked.budget_tokens, asked.deadline)
-        else:
-            with self._embedding:
-                found = Found(Retriever(self.index, pool=size, counter=self.counter).retrieve(question))
+        governed = self.governed
+        with nullcontext((self.searching, "")) if governed is None else governed.searching() as (by, whose):
+            key = (question, size, whose)
+            with self._lock:
+                if key in self._pools:
+                    self._pools.move_to_end(key)
+                    return self._pools[key]
+            if by is not None and question.strip():
+                found = by.find(question, size, asked.selector, asked.budget_tokens, asked.deadline)
+            else:
+                with self._embedding:
+                    found = Found(Retriever(self.index, pool=size, counter=self.counter).retrieve(question))
         with self._lock:
             self._pools[key] = found
             while len(self._pools) > _POOLS:
@@ -285,8 +289,8 @@ class Answering:
 
     def _by_policy(self, governed: Governed, question: Question, asked: Asked) -> dict[str, Any]:
         """As `ask`, with the policy in the place of whatever the request sets."""
-        timed, left = asked.timed(), asked.deadline - time.monotonic()
         with self._embedding, self._reading, self.counter.lock:
+            timed, left = asked.timed(), asked.deadline - time.monotonic()  # others may have taken long
             found = governed.answer(question, timed, left)
             selection = found.selection
             if selection is None:
@@ -299,6 +303,7 @@ class Answering:
             "generator": self.generator.name,
             "prompt_tokens": spent.prompt_tokens,
             "completion_tokens": spent.completion_tokens,
+            **told_search(trace, found.costs),
             "policy": told(trace, str(trace.settings["sha256"])),
         }
 
@@ -354,15 +359,16 @@ class Answering:
             gain = after.objective - before.objective
             low = None if before.bound is None else max(0.0, after.objective - before.bound)
             high = None if after.bound is None else after.bound - before.objective
-        ids = {pool.ids[i] for i in then.chosen}
+        ids = [then.formulation.candidates.ids[i] for i in then.chosen]
+        held = [now.candidates.ids[i] for i in now.chosen]
         return {
             "more_tokens": more_tokens,
             "tokens_used": then.used,
             "gain": gain,
             "low": low,
             "high": high,
-            "added": [pool.ids[i] for i in then.chosen if pool.ids[i] not in now.ids],
-            "removed": [i for i in now.ids if i not in ids],
+            "added": [name for name in ids if name not in held],
+            "removed": [name for name in held if name not in ids],
             "certified": before.is_optimal and after.is_optimal,
         }
 

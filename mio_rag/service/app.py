@@ -179,7 +179,7 @@ def create_app(
     app.router.route_class = StrictRoute
     _guard(app, metrics, api_key)
     models = dict(zip(("/select", "/ask"), request_models(bounds), strict=True))
-    if answering.searching is not None and answering.searching.learns:
+    if answering.learning is not None and answering.learning.learns:
         models["/feedback"] = Rating
     explain_errors(app, models)
     if loopback:
@@ -256,9 +256,9 @@ def _add_feedback(app: FastAPI, answering: Answering) -> None:
     @app.post("/feedback", response_model=Rated, responses=_REFUSALS)
     async def feedback(request: Request, body: Rating) -> Rated:
         """Rate an answer; those strategies are credited that found what was read."""
-        assert answering.searching is not None
-        searching = answering.searching
-        noted = await request.app.state.gate.run(lambda: {"noted": searching.rate(body.id, body.helpful)})
+        assert answering.learning is not None
+        learning = answering.learning
+        noted = await request.app.state.gate.run(lambda: {"noted": learning.rate(body.id, body.helpful)})
         return Rated(**noted)
 
 
@@ -272,6 +272,7 @@ def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, limits: Ser
             index=clean(answering.index.name),
             passages=len(answering.index),
             embedder=clean(answering.index.embedder.name),
+            sentences=answering.index.sentences is not None,
             generator=clean(answering.generator.name),
             limits=Limits(**limits.to_dict()),
             policy=None if answering.governed is None else policy_state(answering.governed.state()),
@@ -282,10 +283,10 @@ def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, limits: Ser
         response_class=Response,
         responses={200: {"content": {"text/plain": {}}}, 401: _REFUSALS[401]},
     )
-    async def show_metrics() -> Response:
+    def show_metrics() -> Response:  # in a thread: what was learned is read from a file
         """Requests, latencies, certificates and gaps in Prometheus' text format."""
         account = standing(answering.pacer)
-        learned = None if answering.searching is None else answering.searching.stats()
+        learned = None if answering.learning is None else answering.learning.stats()
         return Response(metrics.text(account, learned), media_type=CONTENT_TYPE_LATEST)
 
 

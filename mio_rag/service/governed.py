@@ -15,21 +15,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mio_rag.allocation.pacer import Pacer
+from mio_rag.context import TokenCounter
+from mio_rag.control.bandit.road import Road
+from mio_rag.control.bandit.strategist import Strategist
 from mio_rag.control.composed.controller import Composed, compose
 from mio_rag.control.composed.policy import Policy
 from mio_rag.control.composed.read import PRESETS, read_policy
 from mio_rag.control.composed.states import read_states
 from mio_rag.control.composed.trace import PolicyTrace
 from mio_rag.control.controller import Outcome, Setup, answered
+from mio_rag.control.costs import Costs
+from mio_rag.control.steps.search import SearchSettings
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
+from mio_rag.service.rated import Logs
+from mio_rag.service.searching import Searching
 from mio_rag.types import Question
 
-__all__ = ["Governed", "check_policy", "told"]
+__all__ = ["Governed", "check_policy", "told", "told_search"]
 
 _MOST = 1_000_000  # tokens: the policy's own limit holds
 _LOG = logging.getLogger("mio_rag.service")
@@ -59,6 +67,7 @@ class _Held:
     """A policy that serves, and how many requests it has under way."""
 
     composed: Composed
+    searching: Searching | None
     seen: _Seen
     users: int = 0
     retired: bool = False
@@ -71,6 +80,10 @@ class Governed:
     ----------
     name : str
         Preset or file.
+    counter : TokenCounter
+        That counts for searches beside an answer.
+    asking : threading.Lock
+        Held by who asks the generator.
 
     Raises
     ------
@@ -78,8 +91,18 @@ class Governed:
         If the policy cannot be used with this index.
     """
 
-    def __init__(self, name: str, index: CorpusIndex, generator: Generator) -> None:
+    learns = True  # a policy that does not may give way to one that does
+
+    def __init__(
+        self,
+        name: str,
+        index: CorpusIndex,
+        generator: Generator,
+        counter: TokenCounter,
+        asking: threading.Lock,
+    ) -> None:
         self._name, self._index, self._generator = name, index, generator
+        self._counter, self._asking, self._logs = counter, asking, Logs()
         self._lock = threading.Lock()
         self._problem: str | None = None
         policy = read_policy(name)
@@ -93,14 +116,14 @@ class Governed:
             return composed.policy.name, composed.sha256, self._problem
 
     @contextmanager
-    def using(self) -> Iterator[Composed]:
+    def using(self) -> Iterator[_Held]:
         """The policy of the moment, which stays open until the block ends."""
         with self._lock:
             self._refresh()
             held = self._held
             held.users += 1
         try:
-            yield held.composed
+            yield held
         finally:
             with self._lock:
                 held.users -= 1
@@ -119,13 +142,30 @@ class Governed:
         MioRagError
             As `Composed.attempt` fails.
         """
-        with self.using() as composed:
+        with self.using() as held:
+            composed = held.composed
             timed = replace(
                 composed,
                 limits=replace(composed.limits, seconds=min(composed.limits.seconds, max(0.01, seconds))),
                 equipment=replace(composed.equipment, base=base),
             )
             return answered(timed.attempt(question, self._generator, _MOST))
+
+    @contextmanager
+    def searching(self) -> Iterator[tuple[Searching | None, str]]:
+        """Who searches as the policy of the moment says, None: the index alone; and the policy's hash."""
+        with self.using() as held:
+            yield held.searching, held.composed.sha256
+
+    def rate(self, identity: str, helpful: bool) -> bool:
+        """Take in a rating, for the bandit that gave the id; as `Logs.rate`."""
+        with self.using():  # what serves now is known
+            return self._logs.rate(identity, helpful)
+
+    def stats(self) -> dict[str, Any] | None:
+        """What the bandit of the policy has learned, as `Searching.stats`."""
+        with self.searching() as (searching, _):
+            return None if searching is None else searching.stats()
 
     def nothing_read(self, question: str, base: Selector) -> Selection:
         """The empty selection, for a workflow that reads nothing."""
@@ -140,7 +180,23 @@ class Governed:
 
     def _opened(self, policy: Policy, seen: _Seen) -> _Held:
         setup = Setup(retriever=Retriever(self._index, counter=self._generator))
-        return _Held(compose(policy, setup), seen)
+        composed = compose(policy, setup)
+        try:
+            return _Held(composed, self._searching(composed), seen)
+        except BaseException:
+            composed.close()
+            raise
+
+    def _searching(self, composed: Composed) -> Searching | None:
+        """Who searches as a policy says for a request that wants no answer; its log is known from then on."""
+        chooser, pacer = composed.equipment.chooser, composed.pacer
+        if chooser is None:
+            return None
+        each = SearchSettings(tokens=max(1, composed.limits.tokens // len(chooser.possible)))
+        road = Road(chooser, Retriever(self._index), self._generator, Selector(), each)
+        if isinstance(chooser, Strategist):
+            self._logs.add(chooser.log.path)
+        return Searching(road, self._counter, self._asking, pacer if isinstance(pacer, Pacer) else None)
 
     def _refresh(self) -> None:
         """Take in a policy that has changed; one that is wrong is only told."""
@@ -186,6 +242,18 @@ def _look(name: str, policy: Policy) -> _Seen:
         return found.st_size, found.st_mtime_ns
 
     return tuple((file, state(file)) for file in files)
+
+
+def told_search(trace: PolicyTrace, costs: Costs) -> dict[str, Any]:
+    """What a response says of the search; nothing where the policy names no strategies."""
+    found = trace.search
+    if not found:
+        return {}
+    calls = [spent.call for spent in costs.spent if "search" in spent.within]
+    said = {key: found[key] for key in ("id", "strategies", "why", "notes", "found_by")}
+    said["prompt_tokens"] = sum(call.prompt_tokens for call in calls)
+    said["completion_tokens"] = sum(call.completion_tokens for call in calls)
+    return {"search": said}
 
 
 def told(trace: PolicyTrace, sha256: str) -> dict[str, Any]:

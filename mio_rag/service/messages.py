@@ -178,7 +178,7 @@ class More(Response):
     gain: float | None
     low: float | None
     high: float | None
-    added: list[str]
+    added: list[str] = Field(description="ids as in `passages`")
     removed: list[str]
     certified: bool
 
@@ -226,7 +226,8 @@ class Search(Response):
     completion_tokens: int
     notes: list[str] = Field(description="who was left out, and why")
     found_by: dict[str, dict[str, int]] = Field(
-        description="passage -> strategy -> rank; 0: only a link leads there"
+        description="passage -> strategy -> rank; 0: only a link leads there; of /ask under a policy, "
+        "passages that are read"
     )
 
 
@@ -259,11 +260,12 @@ class Selected(Response):
     wall_seconds: float = Field(description="that the solver took")
     nodes: int | None = Field(description="of the search, where the solver counts them")
     message: str = Field(description="of the solver; mostly empty")
+    unit: Literal["passage", "sentence"] = Field(description="what was chosen, and what `passages` are")
     tokens_used: int
     budget_tokens: int
     redundancy_weight: float = Field(description="as charged")
     passage_penalty: float = Field(description="as charged, where the pool decides it")
-    selected_ids: list[str] = Field(description="in prompt order")
+    selected_ids: list[str] = Field(description="in prompt order; of sentences, the passages they are of")
     worst_case: WorstCase | None = Field(description="where the radius is above 0")
     relevance_source: RelevanceSource = Field(description="where relevance comes from, and why from there")
     notes: list[str] = Field(description="for people, such as why nothing is chosen")
@@ -362,6 +364,7 @@ class Health(BaseModel):
     index: str
     passages: int
     embedder: str
+    sentences: bool = Field(description="whether the index holds them, so that units may be sentences")
     generator: str
     limits: Limits
     policy: PolicyState | None = Field(None, description="where a policy decides")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prometheus_client import (
@@ -14,6 +14,7 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from mio_rag.allocation.pacer_account import Account
@@ -130,27 +131,39 @@ class Metrics:
         learned : mapping, optional
             What a bandit learned about strategies, for all processes; see `mio_rag.control.bandit.insights`.
         """
-        paced = CollectorRegistry()
-        if learned is not None:
-            _add_learned(learned, paced)
-        for name, what in _PACER.items() if account is not None else ():
-            Gauge(f"mio_rag_pacer_{name}", what, registry=paced).set(getattr(account, name))
+        read = CollectorRegistry()
+        read.register(_Read(account, learned))
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-            return generate_latest(self._registry) + generate_latest(paced)
+            return generate_latest(self._registry) + generate_latest(read)
         everyone = CollectorRegistry()
         collect: Any = MultiProcessCollector
         collect(everyone)
-        return generate_latest(everyone) + generate_latest(paced)
+        return generate_latest(everyone) + generate_latest(read)
 
 
-def _add_learned(learned: Mapping[str, Any], registry: CollectorRegistry) -> None:
+class _Read:
+    """What is read for all processes at once: a gauge would lie in the files of each, too, and stay there."""
+
+    def __init__(self, account: Account | None, learned: Mapping[str, Any] | None) -> None:
+        self._account, self._learned = account, learned
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """As the client's collectors."""
+        if self._learned is not None:
+            yield from _learned(self._learned)
+        for name, what in _PACER.items() if self._account is not None else ():
+            yield GaugeMetricFamily(f"mio_rag_pacer_{name}", what, getattr(self._account, name))
+
+
+def _learned(learned: Mapping[str, Any]) -> Iterator[GaugeMetricFamily]:
     for name, what in _BANDIT.items():
-        Gauge(f"mio_rag_strategies_{name}", what, registry=registry).set(learned[name])
+        yield GaugeMetricFamily(f"mio_rag_strategies_{name}", what, learned[name])
     for name, what in _STRATEGY.items():
-        gauge = Gauge(f"mio_rag_strategy_{name}", what, ["strategy"], registry=registry)
+        gauge = GaugeMetricFamily(f"mio_rag_strategy_{name}", what, labels=["strategy"])
         for strategy, each in learned["strategies"].items():
             if each[name] is not None:
-                gauge.labels(strategy).set(each[name])
+                gauge.add_metric([strategy], each[name])
+        yield gauge
     pruned = sum(len(names) for names in learned["probation"].values())
     what = "Strategies on probation, counted once for each type of question."
-    Gauge("mio_rag_strategies_on_probation", what, registry=registry).set(pruned)
+    yield GaugeMetricFamily("mio_rag_strategies_on_probation", what, pruned)

@@ -11,6 +11,11 @@ const MEANS = {
   thorough: "No price: the budget is filled.",
   raw: "Scores as they are, not probabilities.",
 };
+const UNITS = {
+  passages: "Whole passages; what they share is read once.",
+  sentences: "Single sentences: mostly fewer tokens for the same answers.",
+};
+const RADIUS = $("radius-means").textContent;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const state = {key: "", asked: "", answered: null, chosen: new Set(), first: true, reveal: false, all: false, data: null, open: new Set(), moved: new Set(), call: null, timer: 0, retry: 0};
 
@@ -38,7 +43,7 @@ function values() {
 function own(name) { return state.moved.has(name) ? Number($(name).value) : null; }
 function settings() {
   return {
-    question: state.asked, preset: $("preset").value, budget_tokens: Number($("budget").value),
+    question: state.asked, preset: $("preset").value, units: $("units").value, budget_tokens: Number($("budget").value),
     redundancy_weight: own("redundancy"), passage_penalty: own("penalty"), radius: Number($("radius").value),
     deadline_seconds: DEADLINE,
   };
@@ -86,6 +91,7 @@ function fail(error, again) {
   }
 }
 function choose() {
+  clearTimeout(state.timer);  // what was still to be asked for is asked now; twice would be charged twice
   if (state.asked) run("select", {...settings(), more_tokens: MORE}, show, state.first ? "Choosing …" : "");
 }
 function later() {
@@ -95,10 +101,11 @@ function later() {
 }
 
 function show(data, took) {
-  const before = state.chosen, first = state.first;
+  const before = state.chosen, first = state.first || (state.data && state.data.unit !== data.unit);
+  const chosen = data.passages.filter(p => p.selected).map(p => p.id);
   state.data = data;
-  state.chosen = new Set(data.selected_ids);
-  const entered = first ? [] : data.selected_ids.filter(id => !before.has(id));
+  state.chosen = new Set(chosen);
+  const entered = first ? [] : chosen.filter(id => !before.has(id));
   const left = first ? [] : [...before].filter(id => !state.chosen.has(id));
   state.first = false;
   if (state.reveal) reveal();
@@ -107,12 +114,13 @@ function show(data, took) {
   values();
   proof(data);
   noted(data);
-  if ("more" in data) more(data.more);  // answers do not include it; what is shown remains valid
-  $("answer-title").textContent = data.selected_ids.join("\n") === state.answered ? "Answer" : "Answer, from other passages";
+  if ("more" in data) more(data.more);  // answers do not include it; what is shown remains valid for the same passages
+  else if (entered.length + left.length) more(null);
+  $("answer-title").textContent = chosen.join("\n") === state.answered ? "Answer" : "Answer, from other passages";
   lists(data, new Set(entered), new Set(left));
-  $("ask").disabled = data.selected_ids.length === 0;
-  const change = entered.length + left.length ? `${plural(entered.length, "passage")} added, ${left.length} removed. ` : first ? "" : "The same passages. ";
-  if (data.selected_ids.length) say(`${change}${plural(data.selected_ids.length, "passage")}, ${data.tokens_used} tokens, ${Math.round(took)} ms.`);
+  $("ask").disabled = chosen.length === 0;
+  const change = entered.length + left.length ? `${plural(entered.length, data.unit)} added, ${left.length} removed. ` : first ? "" : `The same ${data.unit}s. `;
+  if (chosen.length) say(`${change}${plural(chosen.length, data.unit)}, ${data.tokens_used} tokens, ${Math.round(took)} ms.`);
   else say(data.message || "Nothing is chosen; the notes say why.", data.status !== "optimal");
 }
 function noted(data) {  // above all why nothing is chosen, and where no passage stands out
@@ -142,11 +150,12 @@ function more(found) {
   const same = !found.added.length && !found.removed.length;
   $("more").textContent = same ? "no gain" : `gain ${signed(found.gain)}`;
   const proven = found.certified ? "" : ` (proven: ${number(found.low)} to ${number(found.high)})`;
-  $("more-detail").textContent = same ? "the same passages would be chosen"
+  $("more-detail").textContent = same ? `the same ${state.data.unit}s would be chosen`
     : `${names(found.added, "adds")}${found.removed.length ? "; " + names(found.removed, "drops") : ""}${proven}`;
 }
 function names(ids, verb) {
-  const titles = ids.map(id => { const p = state.data.passages.find(p => p.id === id); return p && p.title || id; });
+  const found = ids.map(id => { const p = state.data.passages.find(p => p.id === id); return p && p.title || id; });
+  const titles = [...new Set(found)].map(title => { const n = found.filter(other => other === title).length; return n > 1 ? `${title} (${n})` : title; });
   return titles.length ? `${verb} ${titles.slice(0, 2).join(", ")}${titles.length > 2 ? ` and ${titles.length - 2} more` : ""}` : "";
 }
 
@@ -154,15 +163,19 @@ function foundBy(id) {  // only where strategies search
   const found = state.data && state.data.search && state.data.search.found_by[id];
   if (!found) return "";
   const said = Object.entries(found).map(([name, rank]) => rank ? `${name} ${rank}` : `${name} by a link`);
-  return said.length ? ` · found by ${said.join(", ")}` : "";
+  return said.join(", ");
+}
+function finders(ids) {
+  const said = ids.map(foundBy).filter(found => found);
+  return said.length ? el("span", {class: "finders"}, `found by ${said.join("; ")}`) : "";
 }
 
 function item(p, mark) {
   const badge = mark ? el("span", {class: `badge ${mark}`}, mark === "entered" ? "added" : "removed") : "";
   const details = el("details", {open: state.open.has(p.id) ? "open" : null},
     el("summary", {}, el("span", {}, el("span", {class: "title"}, p.title || p.id), badge),
-      el("span", {class: "cost"}, `${p.tokens} tokens`), el("span", {class: "text"}, p.text)),
-    el("p", {class: "why"}, p.reason), el("p", {class: "fine"}, `${p.id}${p.source ? " · " + p.source : ""} · relevance ${number(p.relevance)}${foundBy(p.id)}`));
+      el("span", {class: "cost"}, `${p.tokens} tokens`), finders([p.id]), el("span", {class: "text"}, p.text)),
+    el("p", {class: "why"}, p.reason), el("p", {class: "fine"}, `${p.id}${p.source ? " · " + p.source : ""} · relevance ${number(p.relevance)}`));
   details.addEventListener("toggle", () => { if (details.open) state.open.add(p.id); else state.open.delete(p.id); });
   return el("li", {"data-id": p.id, class: mark === "entered" ? "fresh" : mark === "left" ? "gone" : null}, details);
 }
@@ -179,7 +192,7 @@ function block(read, byId, entered) {
   const badge = fresh ? el("span", {class: "badge entered"}, "added") : "";
   const details = el("details", {open: state.open.has(name) ? "open" : null},
     el("summary", {}, el("span", {}, el("span", {class: "title"}, read.title || parts[0].id), badge),
-      el("span", {class: "cost"}, `${parts.length} passages as one`), el("span", {class: "text merged"}, ...pieces(read))),
+      el("span", {class: "cost"}, `${plural(parts.length, state.data.unit)} as one`), finders(parts.map(p => p.id)), el("span", {class: "text merged"}, ...pieces(read))),
     ...parts.flatMap(p => [el("p", {class: "why"}, p.reason), el("p", {class: "fine"}, `${p.id}${p.source ? " · " + p.source : ""} · ${p.tokens} tokens apart · relevance ${number(p.relevance)}`)]));
   details.addEventListener("toggle", () => { if (details.open) state.open.add(name); else state.open.delete(name); });
   return el("li", {"data-id": name, class: fresh ? "fresh" : null}, details);
@@ -194,9 +207,13 @@ function lists(data, entered, left) {
   const shown = state.all ? out : out.slice(0, Math.max(SHOWN, left.size));
   const byId = new Map(chosen.map(p => [p.id, p]));
   const texts = data.read.map(read => read.parts.length > 1 ? block(read, byId, entered) : item(byId.get(read.parts[0].id), entered.has(read.parts[0].id) ? "entered" : ""));
+  const together = data.read.filter(read => read.parts.length > 1);
+  $("legend").hidden = together.length === 0;
+  $("legend-units").textContent = `${data.unit}s`;
+  $("legend-shared").hidden = !together.some(read => read.parts.some((part, k) => k > 0 && read.parts.slice(0, k).some(other => other.end > part.start)));
   $("in").replaceChildren(...(chosen.length ? texts : [el("li", {class: "empty"}, "Nothing is chosen.")]));
   $("out").replaceChildren(...shown.map(p => item(p, left.has(p.id) ? "left" : "")));
-  $("read-count").textContent = `${plural(chosen.length, "passage")}${texts.length < chosen.length ? ` as ${plural(texts.length, "text")}` : ""}, in this order`;
+  $("read-count").textContent = `${plural(chosen.length, data.unit)}${texts.length < chosen.length ? ` as ${plural(texts.length, "text")}` : ""}, in this order`;
   $("out-count").textContent = `${out.length} of ${data.passages.length}, closest to being chosen first`;
   $("all").hidden = shown.length === out.length;
   $("all").textContent = `Show all ${out.length}`;
@@ -212,7 +229,7 @@ function lists(data, entered, left) {
   }
 }
 function answered(data, took) {
-  state.answered = data.selected_ids.join("\n");
+  state.answered = data.passages.filter(p => p.selected).map(p => p.id).join("\n");
   show(data, took);
   $("answer-text").textContent = data.answer || (data.refusal && data.refusal.refused ? "Not in these passages." : "(no answer)");
   $("answer-detail").textContent = `${data.generator}: ${data.prompt_tokens} prompt and ${data.completion_tokens} answer tokens${"dollars" in data ? `, $${data.dollars.toPrecision(3)}` : ""}${data.refusal ? `; probability ${data.refusal.probability.toFixed(2)} that the passages do not answer${data.refusal.refused ? `, so “${data.said}” is not given` : ""}` : ""}`;
@@ -276,17 +293,28 @@ $("key-form").addEventListener("submit", event => {
 $("all").addEventListener("click", () => { state.all = true; lists(state.data, new Set(), new Set()); });
 for (const name of SLIDERS) $(name).addEventListener("input", later);
 for (const name of BY_PRESET) $(name).addEventListener("input", () => state.moved.add(name));
+function units() {  // what embeddings may be off by is about whole passages
+  const sentences = $("units").value === "sentences";
+  $("units-means").textContent = UNITS[$("units").value];
+  $("radius").disabled = sentences;
+  if (sentences) $("radius").value = 0;
+  $("radius-means").textContent = sentences ? "Of whole passages only: choose passages to move it." : RADIUS;
+  later();
+}
+$("units").addEventListener("change", units);
 function preset() { state.moved.clear(); $("preset-means").textContent = MEANS[$("preset").value]; later(); }
 $("preset").addEventListener("change", preset);
-$("reset").addEventListener("click", () => { $("preset").value = "default"; for (const name of SLIDERS) $(name).value = $(name).defaultValue; preset(); });
+$("reset").addEventListener("click", () => { $("preset").value = "default"; $("units").value = "passages"; units(); for (const name of SLIDERS) $(name).value = $(name).defaultValue; preset(); });
 document.addEventListener("keydown", event => {
   if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) { event.preventDefault(); $("question").focus(); }
 });
 preset();
+units();
 propose();
 tellPrice();
 fetch("health").then(response => response.json()).then(data => {
   $("serving").textContent = `${data.index}: ${plural(data.passages, "passage")}, ${data.embedder}`;
+  $("units-row").hidden = !data.sentences;
   $("budget").max = Math.min(1024, data.limits.max_budget_tokens - MORE);
 }).catch(() => say("The service cannot be reached.", true));
 $("question").focus();

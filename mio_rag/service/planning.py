@@ -149,6 +149,7 @@ def read_nothing(budget_tokens: int) -> dict[str, Any]:
         "wall_seconds": 0.0,
         "nodes": None,
         "message": "",
+        "unit": "passage",
         "tokens_used": 0,
         "budget_tokens": budget_tokens,
         "redundancy_weight": 0.0,

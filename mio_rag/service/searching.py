@@ -7,24 +7,24 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mio_rag.allocation.pacer import Pacer
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.control.bandit.agent import make_road
 from mio_rag.control.bandit.insights import stats
 from mio_rag.control.bandit.road import Road, Travelled
 from mio_rag.control.bandit.strategist import Strategist
+from mio_rag.control.costs import Costs
 from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.service.pacing import held_tokens
 from mio_rag.types import Question
 
-__all__ = ["Found", "Searching", "Strategies"]
-
-_SHARE = 0.7  # of the time that a request has left: the rest is for selection and answer
-_LEAST_SECONDS = 0.05
+__all__ = ["Found", "Searching", "Strategies", "searching_of"]
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,23 @@ class Found:
 class Searching:
     """Searches for requests, in worker threads; the model is asked for one request at a time.
 
-    Raises
-    ------
-    InputError
-        If the strategies cannot be used here.
+    Parameters
+    ----------
+    lock : threading.Lock, optional
+        Of who else asks the model.
+    pacer : Pacer, optional
+        Counts what strategies ask the model, and sets the price of a token that a bandit goes by.
     """
 
     def __init__(
-        self, given: Strategies, index: CorpusIndex, generator: Generator, counter: TokenCounter
+        self,
+        road: Road,
+        counter: TokenCounter,
+        lock: threading.Lock | None = None,
+        pacer: Pacer | None = None,
     ) -> None:
-        self._index, self._counter, self._lock = index, counter, threading.Lock()
-        settings = ControlSettings(kinds=given.kinds)
-        self._road = make_road(given.controller, settings, Retriever(index), generator, Selector())
+        self._road, self._counter, self._pacer = road, counter, pacer
+        self._lock = threading.Lock() if lock is None else lock
 
     @property
     def learns(self) -> bool:
@@ -84,21 +89,25 @@ class Searching:
         deadline : float
             Of the request, by `time.monotonic`: strategies that would take most of it are left out.
         """
-        with self._lock:
-            left = max(_LEAST_SECONDS, _SHARE * (deadline - time.monotonic()))
-            how = self._road.settings
-            retriever = Retriever(self._index, pool=size, counter=self._counter)
-            road = Road(
-                self._road.chooser,
-                retriever,
-                self._road.generator,
-                selector,
-                replace(how, deadline_seconds=min(how.deadline_seconds, left)),
-            )
+        chooser, how, costs = self._road.chooser, self._road.settings, Costs()
+        count = len(chooser.possible)
+        with self._lock, held_tokens(self._pacer, count * how.tokens, count) as held:
+            if held.reservation is not None:
+                how = replace(how, tokens=max(1, held.reservation.allowed // count))
+                if isinstance(chooser, Strategist):
+                    chooser.price_tokens(held.reservation.price)
+            how = how.within(deadline - time.monotonic())
+            retriever = Retriever(self._road.retriever.index, pool=size, counter=self._counter)
+            road = Road(chooser, retriever, self._road.generator, selector, how)
             try:
-                travelled = road.travel(Question("question", question), budget_tokens, self._counter)
+                travelled = road.travel(
+                    Question("question", question), budget_tokens, self._counter, costs=costs
+                )
             except InfeasibleError:  # the response tells why; there was nothing to learn
                 return Found(retriever.retrieve(question))
+            finally:
+                spent = costs.total()
+                held.used = (spent.prompt_tokens + spent.completion_tokens) or None
         return Found(travelled.searched.pool, _said(travelled))
 
     def valued(self, selector: Selector, pool: Candidates) -> tuple[Selector, Candidates]:
@@ -123,14 +132,27 @@ class Searching:
         chooser = self._road.chooser
         if not isinstance(chooser, Strategist):
             return None
-        with self._lock:
-            chooser.refresh()
-            return stats(chooser.learned)
+        with chooser.settled() as learned:  # not the lock of searches: these wait for a model
+            return stats(learned)
 
     def close(self) -> None:
         """Close the state."""
         if isinstance(self._road.chooser, Strategist):
             self._road.chooser.close()
+
+
+def searching_of(
+    given: Strategies, index: CorpusIndex, generator: Generator, counter: TokenCounter
+) -> Searching:
+    """Who searches by these strategies.
+
+    Raises
+    ------
+    InputError
+        If they cannot be used here.
+    """
+    settings = ControlSettings(kinds=given.kinds)
+    return Searching(make_road(given.controller, settings, Retriever(index), generator, Selector()), counter)
 
 
 def _said(travelled: Travelled) -> dict[str, Any]:

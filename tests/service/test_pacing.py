@@ -253,6 +253,28 @@ def test_the_page_says_what_is_left_in_a_line_and_when_it_is_spent(
     next(pages, None)
 
 
+def test_a_question_that_follows_a_setting_at_once_is_charged_once(
+    browser: Any, demo_index: CorpusIndex
+) -> None:
+    pacer = Pacer(1200, window="day", price=0.0005)
+    pages = served_to_browsers(demo_index, pacer=pacer)
+    page = browser.new_page(reduced_motion="reduce")
+    page.goto(next(pages))
+    page.fill("#question", QUESTION)
+    page.evaluate(
+        """() => {
+            document.getElementById("preset").dispatchEvent(new Event("change"));
+            document.querySelector("#form button[type=submit]").click();
+        }"""
+    )
+    page.wait_for_selector("#selection[aria-busy=false] #in li[data-id]")
+    page.wait_for_timeout(500)  # longer than a changed setting waits for the next one
+    page.wait_for_selector("#selection[aria-busy=false] #in li[data-id]")
+    assert pacer.account().asked == 1
+    page.close()
+    next(pages, None)
+
+
 def _until_ready(lines: IO[str]) -> str:
     said = ""
     while "mio-rag on http" not in said:

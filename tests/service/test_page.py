@@ -8,6 +8,7 @@ import pytest
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
+from mio_rag.service.searching import Strategies
 from mio_rag.types import Passage
 from tests.browsing import served
 
@@ -133,6 +134,66 @@ def test_a_merged_text_shows_the_borders_of_its_passages(page: Any) -> None:
     assert "passages as 1 text" in page.text_content("#read-count")
     read.query_selector("summary").click()
     assert "is read with" in read.text_content()
+    list(server)
+
+
+def test_who_found_a_passage_is_seen_at_a_glance(page: Any, demo_index: CorpusIndex) -> None:
+    words = [f"word{k}" for k in range(60)]
+    windows = [Passage(f"w{k}", " ".join(words[k * 10 : k * 10 + 20]), "Words", "w") for k in range(5)]
+    windowed = CorpusIndex.build(windows, TfidfEmbedder(dimensions=4), "windows")
+    for index, question in ((demo_index, QUESTION), (windowed, "word12 word25 word33")):
+        server = served(index, strategies=Strategies("strategies:raw"))
+        page.goto(next(server))
+        page.keyboard.type(question)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(READY)
+        for read in page.query_selector_all("#in > li"):
+            finders = read.query_selector("summary .finders")  # nothing need be opened
+            assert finders.is_visible()
+            count = len(read.get_attribute("data-id").split("+"))
+            assert len(re.findall(r"raw (\d+|by a link)", finders.text_content())) == count
+        left = page.query_selector_all("#out > li[data-id]")
+        assert bool(left) == (index is demo_index)
+        assert all(one.query_selector("summary .finders").is_visible() for one in left)
+        list(server)
+
+
+def test_a_switch_chooses_sentences_where_the_index_holds_them(page: Any, address: str) -> None:
+    page.goto(address)
+    page.wait_for_selector("#examples button")
+    assert not page.is_visible("#units")
+    river = "The Arno rises in Tuscany. It is 241 kilometres long. Bread is sold on its banks."
+    texts = [river, f"{river} Boats pass.", "The Tiber is long. Rome lies on it.", "Mountains."]
+    passages = [
+        Passage(f"p{k}", text, "Rivers", "arno" if k < 2 else f"s{k}", 0 if k < 2 else None)
+        for k, text in enumerate(texts)
+    ]
+    index = CorpusIndex.build(passages, TfidfEmbedder(dimensions=3), "rivers", sentences=True)
+    server = served(index)
+    page.goto(next(server))
+    page.wait_for_selector("#units", state="visible")
+    page.keyboard.type("How long is the Arno in Tuscany?")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(READY)
+    moved(page, "#penalty", "Home", 1)
+    moved(page, "#radius", "End", 1)
+    assert "passages" in page.text_content("#read-count")
+    with page.expect_response("**/select") as replied:
+        page.select_option("#units", "sentences")
+    asked, reply = replied.value.request.post_data_json, replied.value.json()
+    assert (asked["units"], asked["radius"], reply["unit"]) == ("sentences", 0, "sentence")
+    page.wait_for_function("() => document.querySelector('#read-count').textContent.includes('sentence')")
+    assert page.is_disabled("#radius")
+    assert page.is_visible("#legend")
+    assert "#s1" in page.text_content("#in")
+    borders = page.locator("#in .merged .part, #in .merged .shared").evaluate_all(
+        "nodes => nodes.map(node => getComputedStyle(node).borderLeftWidth)"
+    )
+    assert "2px" in borders[1:]
+    with page.expect_response("**/select") as replied:
+        page.click("#reset")
+    assert replied.value.request.post_data_json["units"] == "passages"
+    assert not page.is_disabled("#radius")
     list(server)
 
 

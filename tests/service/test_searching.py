@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -72,6 +74,32 @@ def test_metrics_show_what_was_learned(client: TestClient) -> None:
     assert float(questions[1]) >= 1
     assert 'mio_rag_strategy_selection_rate{strategy="hyde"} 1.0' in text
     assert "/feedback" in client.get("/docs").text
+
+
+def test_what_was_learned_is_told_while_a_model_is_asked(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    asked, go_on = Event(), Event()
+
+    def slow(prompt: Prompt) -> str:
+        asked.set()
+        assert go_on.wait(20)
+        return said(prompt)
+
+    given = Strategies(
+        "strategies:bandit",
+        {"strategies": {"state": str(tmp_path / "s.sqlite"), "bandit": {"cold_share": 1.0}}},
+    )
+    app = create_app(demo_index, ScriptedGenerator(slow), strategies=given)
+    with TestClient(app, base_url="http://127.0.0.1") as client, ThreadPoolExecutor(1) as threads:
+        question = {"question": QUESTION, "budget_tokens": 200, "deadline_seconds": 25}
+        answer = threads.submit(client.post, "/select", json=question)
+        try:
+            assert asked.wait(20)
+            told = [client.get(path).text for path in ("/metrics", "/health")]
+            assert not answer.done()
+        finally:
+            go_on.set()
+        assert "mio_rag_strategies_questions 0.0" in told[0]
+        assert answer.result().status_code == 200
 
 
 def test_without_a_bandit_nothing_can_be_rated(demo_index: CorpusIndex) -> None:

@@ -66,6 +66,22 @@ def test_what_more_tokens_buy_is_the_difference_of_two_proofs(
     assert more["certified"]
 
 
+def test_what_more_tokens_buy_in_sentences_names_sentences() -> None:
+    texts = [f"River {k} is {k}00 miles long. It flows by town {k}. It carries bread." for k in "12345"]
+    passages = [Passage(f"r{k}", text, f"River {k}") for k, text in enumerate(texts)]
+    index = CorpusIndex.build(passages, TfidfEmbedder(dimensions=4), "rivers", sentences=True)
+    body = {"question": "How long is river 3?", "budget_tokens": 20, "units": "sentences"}
+    body["passage_penalty"] = 0.0
+    with TestClient(create_app(index, make_generator("extractive"))) as rivers:
+        now = rivers.post("/select", json={**body, "more_tokens": 60}).json()
+        then = rivers.post("/select", json={**body, "budget_tokens": 80}).json()
+    held, grown = ([p["id"] for p in got["passages"] if p["selected"]] for got in (now, then))
+    assert now["more"]["added"] == [name for name in grown if name not in held]
+    assert now["more"]["removed"] == [name for name in held if name not in grown]
+    assert len(grown) > len(held) > 0
+    assert all("#s" in name for name in now["more"]["added"])
+
+
 def test_a_deadline_brings_the_best_found_with_its_gap(client: TestClient) -> None:
     body = {"question": QUESTION, "pool": 200, "budget_tokens": 2000, "redundancy_weight": 0.6}
     got = client.post("/select", json={**body, "passage_penalty": 0.0, "deadline_seconds": 1e-6}).json()
@@ -349,9 +365,12 @@ def test_sentences_are_chosen_where_the_index_holds_them(client: TestClient) -> 
         assert got["selected_ids"] == ["tiber"]
         assert [part["id"] for part in got["read"][0]["parts"]] == ["tiber#s1"]
         assert got["read"][0]["text"] == "The Tiber is 406 kilometres long."
+        assert got["unit"] == "sentence"
+        assert rivers.get("/health").json()["sentences"]
         both = rivers.post("/select", json={**body, "merge": False})
         assert both.status_code == 400
         assert "merge=False" in both.text
+    assert not client.get("/health").json()["sentences"]
     refused = client.post("/select", json=body)
     assert refused.status_code == 400
     assert "--sentences" in refused.text

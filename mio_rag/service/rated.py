@@ -1,0 +1,79 @@
+"""Ratings under a policy that may change: each goes to the log of the bandit that gave its id."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from mio_rag.control.bandit.store import EventLog
+from mio_rag.control.bandit.strategist import rate
+from mio_rag.errors import InputError
+from mio_rag.files import write_atomically
+
+__all__ = ["Logs"]
+
+_SHARED = "PROMETHEUS_MULTIPROC_DIR"  # a folder of all workers, as long as the service runs
+_NOTE = "strategy-log-"
+
+
+class Logs:
+    """The logs that a service has searched with since it began; several workers tell each other of them."""
+
+    def __init__(self) -> None:
+        self._paths: list[Path] = []
+        shared = os.environ.get(_SHARED)
+        self._shared = None if shared is None else Path(shared)
+
+    def add(self, path: Path) -> None:
+        """Take in a log that is searched with from now on."""
+        here = path.absolute()
+        self._paths = [here, *(other for other in self._paths if other != here)]
+        if self._shared is not None:
+            name = sha256(os.fsencode(here)).hexdigest()[:32]
+            write_atomically(self._shared / f"{_NOTE}{name}.txt", str(here))
+
+    def rate(self, identity: str, helpful: bool) -> bool:
+        """Take in a rating; False where the question was rated before.
+
+        Where logs are copies of each other, it goes to the one that was taken up last.
+
+        Raises
+        ------
+        InputError
+            If no log has the question.
+        StateError
+            If its log can no longer be read or written.
+        """
+        known = self._known()
+        for path in known:
+            if (log := _opened(path)) is None:
+                continue
+            try:
+                with log.reading() as events:
+                    is_here = events.find("question", identity) is not None
+                if is_here:
+                    return rate(log, identity, 1 if helpful else -1, time.time())
+            finally:
+                log.close()
+        if not known:
+            raise InputError("this service learns nothing from ratings: the policy searches by no bandit")
+        raise InputError(
+            f"question '{identity}' is not in the log of any policy of this service: give search.id of a "
+            "response; of a question for which nothing could be learned there is nothing to rate"
+        )
+
+    def _known(self) -> list[Path]:
+        """Those of this worker, the last first, then those of others."""
+        notes = [] if self._shared is None else sorted(self._shared.glob(f"{_NOTE}*.txt"))
+        others = [Path(note.read_text(encoding="utf-8")) for note in notes]
+        return list(dict.fromkeys([*self._paths, *others]))
+
+
+def _opened(path: Path) -> EventLog | None:
+    """A log; None where it is gone, or is another file by now. It is not made anew."""
+    with suppress(InputError):
+        return EventLog(path)
+    return None
