@@ -12,11 +12,16 @@ os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import functools
+import gc
 import threading
 from collections.abc import Iterator
 from concurrent.futures import thread as pools
 from pathlib import Path
 from typing import Any
+
+# Some million objects are loaded before the first test, and stay: looking for garbage among them again and
+# again took a tenth of all processor time. Loading makes next to none; what is loaded is then left alone.
+gc.disable()
 
 import pytest
 import typer.testing
@@ -28,6 +33,13 @@ from tests.browsing import started_browser
 
 # `CliRunner.invoke` builds all commands anew each time, a twentieth of a second; they keep no state.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
+
+
+def pytest_collection_finish() -> None:
+    """From here on, garbage is looked for among what the tests make."""
+    gc.freeze()
+    gc.set_threshold(5_000, 10, 10)
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
@@ -57,7 +69,15 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         os.environ["MIO_RAG_CACHE"] = before
 
 
-@pytest.fixture(scope="module")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs a browser comes last, so that one serves all.
+
+    Playwright keeps an event loop running in this thread, and none can be started beside it.
+    """
+    items.sort(key=lambda item: "browser" in getattr(item, "fixturenames", ()))
+
+
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """A Chromium, steered by Playwright."""
     yield from started_browser()

@@ -14,7 +14,7 @@ from mio_rag.errors import require
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.measures import evidence_found
 from mio_rag.merging import block_tokens
-from mio_rag.pictures import save_figure, set_title
+from mio_rag.pictures import label_points, save_figure, set_title
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
 
@@ -117,7 +117,9 @@ def plot_price(data: Mapping[str, Any], title: str, path: Path) -> None:
         ("prices", "token_price", _PRICE, "one price of a token for all"),
         ("budgets", "budget_tokens", _BUDGET, "one budget for all"),
     )
+    placed = []
     for panel, (measure, label) in zip(panels, labels.items(), strict=True):
+        spots: list[tuple[tuple[float, float], str]] = []
         for kind, setting, colour, name in curves:
             points = sorted(
                 (p for p in data[kind] if p[measure] is not None), key=lambda p: p["tokens"]["mean"]
@@ -136,14 +138,16 @@ def plot_price(data: Mapping[str, Any], title: str, path: Path) -> None:
                 elinewidth=0.6,
                 label=name,
             )
-            for point, at in zip(points, zip(x, y, strict=True), strict=True):
-                panel.annotate(
-                    f"{point[setting]:g}", at, xytext=(4, -9), textcoords="offset points", fontsize=7
-                )
+            spots.extend(
+                (at, f"{point[setting]:g}") for point, at in zip(points, zip(x, y, strict=True), strict=True)
+            )
         panel.set(xlabel="context tokens, mean per question", ylabel=label)
         if panel.get_legend_handles_labels()[0]:
             panel.legend(frameon=False)
+        placed.append((panel, spots))
     set_title(figure, title)
+    for panel, spots in placed:
+        label_points(panel, spots)
     save_figure(figure, path)
 
 

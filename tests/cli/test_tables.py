@@ -79,7 +79,10 @@ def test_what_is_compared_where_nobody_says() -> None:
 def test_the_first_table_says_what_was_found_and_read(width: int) -> None:
     text = shown(width, summary(), [difference("exact", 256, -0.4, 0.1) | {"n": 37}], "fused")
     said = " ".join(text.split())
-    assert said.startswith("Means over 40 questions; the baseline is fused. Evidence: the gold passages")
+    assert said.startswith(
+        "Means over 40 questions; the baseline is fused, and exact is what mio-rag chooses."
+    )
+    assert "chooses. Evidence: the gold passages" in said
     assert "(37 questions name them)" in said
     first = text.split("\n\n")[1]
     # What it takes to read the table is on the first lines of it, and no line is longer than the terminal.

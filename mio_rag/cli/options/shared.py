@@ -315,6 +315,6 @@ def build_index(
 
     texts = len(passages)
     if sentences:
-        texts += sum(len(sentence_spans(passage.text)) for passage in passages)
+        texts += sum(len(sentence_spans(passage.text, wrapped=True)) for passage in passages)
     with progress_bar(f"embedding with {embedder.name}", texts) as advance:
         return CorpusIndex.build(passages, embedder, name, advance, name_of, vectors, sentences)

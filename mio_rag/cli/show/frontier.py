@@ -38,14 +38,16 @@ def print_query(console: Terminal, data: Mapping[str, Any]) -> None:
             f"{step['tokens']}{'' if step['certified'] else ' ?'}",
             str(len(step["selected"])),
             f"{step['value']:.4f}",
-            "" if price is None else f"{price:.2e}",
+            "" if price is None else f"{price:.5f}",
             " ".join(gained + lost),
         )
     console.print(table)
     for gain in budget["buys"]:
+        changes = [f"+{passages[i]['id']}" for i in gain["added"]]
+        changes += [f"-{passages[i]['id']}" for i in gain["removed"]]
         console.print(
             f"+{gain['more_tokens']} tokens above {gain['budget_tokens']} buy {gain['gain']:.4f}"
-            f" (+ {names(gain['added'])}; - {names(gain['removed'])})"
+            f" ({', '.join(changes) or 'the same passages'})"
         )
     table = Table("passage penalty", "passages", "tokens", "chosen", box=None)
     for piece in data["penalty"]["pieces"]:
