@@ -233,6 +233,7 @@ class Pacer:
                     past.lost -= held.tokens
                     count(past, reservation.price, tokens, held.tokens)
                     transaction.write_past(past)
+                transaction.write(state)  # what has expired meanwhile is marked
                 return
             if held.expired:
                 state.settled += used - held.tokens

@@ -23,7 +23,7 @@ def prices(pacer: Pacer, wants: np.ndarray) -> list[float]:
 
 @pytest.mark.parametrize("factor", [1e-3, 0.2, 5.0, 1e3])
 def test_a_forecast_far_off_is_dropped_where_questions_come_in_no_order(factor: float) -> None:
-    """Else it would be taken for a sorted day: little is spent of the total, or nothing is left for the end."""
+    """Else it would be taken for a sorted day: little is spent, or nothing is left for its end."""
     total = int(DAY.sum())
     pacer = Pacer(total, horizon=600, price=0.001, mean_tokens=factor * total / 600)
     asked = prices(pacer, DAY)
