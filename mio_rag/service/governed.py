@@ -17,7 +17,7 @@ from typing import Any
 
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.context import TokenCounter
-from mio_rag.control.bandit.road import Road
+from mio_rag.control.bandit.pipeline import SearchPipeline
 from mio_rag.control.bandit.strategist import Strategist
 from mio_rag.control.composed.controller import Composed, compose
 from mio_rag.control.composed.policy import Policy
@@ -193,10 +193,10 @@ class Governed:
         if chooser is None:
             return None
         each = SearchSettings(tokens=max(1, composed.limits.tokens // len(chooser.possible)))
-        road = Road(chooser, Retriever(self._index), self._generator, Selector(), each)
+        pipeline = SearchPipeline(chooser, Retriever(self._index), self._generator, Selector(), each)
         if isinstance(chooser, Strategist):
             self._logs.add(chooser.log.path)
-        return Searching(road, self._counter, self._asking, pacer if isinstance(pacer, Pacer) else None)
+        return Searching(pipeline, self._counter, self._asking, pacer if isinstance(pacer, Pacer) else None)
 
     def _refresh(self) -> None:
         """Take in a policy that has changed; one that is wrong is only told."""

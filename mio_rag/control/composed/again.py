@@ -121,7 +121,7 @@ class _Loop:
         assert memory.pool is not None
         assert memory.selection is not None
         if self.repetition.query == "model":
-            walk.run.purse.step()
+            walk.run.shared.step()
         query = self.decomposer.next_query(memory, self._doubt(), meter)
         if query.lower() in {known.lower() for known in memory.queries}:
             return None, "wanted to search again, and had no new query"
@@ -162,7 +162,7 @@ class _Loop:
     def _reason(self, why: str, meter: Meter) -> tuple[Value | None, str]:
         memory = self.memory
         memory.notes = self.walk.notes
-        self.walk.run.purse.step()
+        self.walk.run.shared.step()
         note = LmReasoner().reason(memory, meter)
         if note:
             memory.notes.append(note)

@@ -1,4 +1,4 @@
-"""The controller that runs a policy: one road through all five decisions, at one price, on one ledger."""
+"""The controller that runs a policy: one way through all five decisions, at one price, on one ledger."""
 
 from __future__ import annotations
 

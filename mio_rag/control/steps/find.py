@@ -16,7 +16,7 @@ __all__ = ["SelectingFinder"]
 
 @dataclass(frozen=True, eq=False)
 class SelectingFinder:
-    """The road of the package: retrieve for the query, then choose by the program from all that was found.
+    """Retrieve for the query, then choose by the program from all that was found.
 
     A passage counts with its best relevance over all queries. Of the united pool the best stay, as many as
     one query brings, and whatever is read already.
