@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, text_tokens
 from mio_rag.errors import InputError
+from mio_rag.merging import documents
 from mio_rag.relevance.sentences import shipped_sentences
 from mio_rag.selection.near_duplicates import duplicate_pairs, outdated
 from mio_rag.sentences import leans
@@ -111,7 +112,8 @@ def cut_into_sentences(
     passages = np.array([unit.passage for unit in units], dtype=np.int64)
     texts = [candidates.texts[u.passage][u.start : u.end] for u in units]
     titles = [_label(candidates.titles, u.passage) for u in units]
-    places = [_place(candidates, unit.passage) for unit in units]
+    document = documents(candidates)
+    places = [_place(candidates, document, unit.passage) for unit in units]
     spans = [(at + u.start, at + u.end) for (_, at), u in zip(places, units, strict=True)]
     sentences = candidates.sentences
     assert sentences is not None
@@ -234,12 +236,17 @@ def _text(candidates: Candidates, unit: _Unit) -> str:
     return candidates.texts[unit.passage][unit.core : unit.end]
 
 
-def _place(candidates: Candidates, i: int) -> tuple[str, int]:
-    """Document and place of a passage; far from the others of its document where nobody knows."""
+def _place(candidates: Candidates, document: NDArray[np.int64], i: int) -> tuple[str, int]:
+    """Document and place of a passage; far from the others of its document where nobody knows.
+
+    One that is read by itself since its document contradicts itself is a document of its own.
+    """
     source = _label(candidates.sources, i)
     at = -1 if candidates.spans is None else int(candidates.spans[i, 0])
-    if at >= 0:
+    if document[i] >= 0:
         return source, at
+    if at >= 0:
+        return candidates.ids[i], 0
     rank = i if candidates.positions is None else int(candidates.positions[i])
     return source or candidates.ids[i], (rank + 1) * _FAR
 

@@ -114,6 +114,20 @@ class TestCut:
         given = pool(texts, [0.5, 0.4], spans=[(0, 24), (4, 18)], titles=["", ""], sources=["s", "s"])
         assert sorted(cut(given).candidates.texts) == sorted(texts)
 
+    def test_sentences_of_a_document_that_contradicts_itself_are_not_read_together(self):
+        old = "The bridge closes at nine. Carts have to wait outside."
+        new = "The bridge is shut. Carts may pass. Horses drink at the well. Bread is sold there."
+        given = pool(
+            [old, new, "Elsewhere it rains."],
+            [0.5, 0.4, 0.3],
+            spans=[(0, len(old)), (0, len(new)), (-1, -1)],
+            titles=["Rules"] * 3,
+            sources=["rules.md"] * 3,
+        )
+        read = SENTENCES.select(given, 200, COUNTER).texts
+        assert {text for text in read if "nine" in text} == {old}
+        assert {text for text in read if "Bread" in text} == {new}
+
     def test_the_newest_of_versions_is_cut_and_otherwise_the_most_relevant(self):
         texts = ["The bridge closes at nine.", "The bridge closes at ten."]
         alike = np.array([[0, 0.9], [0.9, 0]])
