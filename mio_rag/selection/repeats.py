@@ -45,6 +45,8 @@ class Repeats:
             if end > start:
                 held[start - low : end - low] = True
                 common[f"'{candidates.ids[j]}'"] = end - start
+        if not common:
+            return ""
         said = np.array([not letter.isspace() for letter in candidates.texts[i]], dtype=bool)
         if not held[said].any():
             return ""

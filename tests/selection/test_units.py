@@ -137,6 +137,10 @@ class TestCut:
         assert cut(undated).candidates.cut_from == ("p0",)
         assert cut(undated, fixed=[-1, 1]).candidates.cut_from == ("p1",)
         assert sorted(cut(undated, one=False).candidates.cut_from) == ["p0", "p1"]
+        newer = "not cut into sentences, of near-duplicates: 'p0' ('p1' is newer: 2025-01-01)"
+        same = "not cut into sentences, of near-duplicates: 'p1' ('p0' is nearly the same)"
+        assert newer in SENTENCES.select(dated, 50, COUNTER).notes
+        assert same in SENTENCES.select(undated, 50, COUNTER).notes
 
     def test_a_relation_of_passages_is_one_of_their_best_sentences(self):
         related = np.array([[0, 0.2], [0.2, 0]])
