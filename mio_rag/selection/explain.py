@@ -69,6 +69,8 @@ def decisions(
     charges = "penalties and the radius" if robust else "penalties"
     made, repeats = [], Repeats(candidates, chosen.tolist())
     company, spent = _companies(program, chosen), program.cost(x)
+    assert program.fixed is not None
+    barred = set(np.flatnonzero(program.fixed == 0).tolist()) - set(outdated)
     for i, beside in enumerate(company):
         rival = beside.rival
         worth = _Worth(
@@ -90,7 +92,7 @@ def decisions(
             else _why_out(candidates, program, result, i, value, chosen, worth, priced, more.costs, spent)
         )
         if i in outdated:
-            reason = repeats.newer(i)
+            reason = repeats.newer(i, barred)
         said = [
             reason,
             repeats.read(i) if is_merged else "",
