@@ -149,9 +149,7 @@ def test_accuracy_alone_is_of_whole_passages_too(
     assert not list((tmp_path / "work").rglob("*priced*"))
     found = report["groups"]["all"]
     assert [t["name"] for t in found["whole passages"]["tiers"]] == ["k2", "k5", "k10"]
-    tables = finished(
-        Plan("evidence", tmp_path, tmp_path, tmp_path / "work", "shipped", ("fixed",)), "squad2"
-    )
+    plan = Plan("evidence", tmp_path, tmp_path, tmp_path / "work", "shipped", ("fixed",))
     worked = finished(plan, "squad2")["fixed"].worked[:, 1:]  # of 2, 5 and 10 passages
     needed = [next((k for k in range(3) if row[k]), 2) for row in worked]
     assert found["whole passages"]["labels"] == [needed.count(k) for k in range(3)]
