@@ -196,7 +196,10 @@ def _here(
         def lose(claim: Claim, cost: int) -> bool:
             return ledger.lose(claim, cost, job.total)
 
-        made = Answering(corpus, reader, job, lose, job.pacer())
+        def make(spec: str) -> Generator:
+            return make_reader(spec, job.folder / "replies.sqlite")
+
+        made = Answering(corpus, reader, job, lose, job.pacer(), make)
         opened.callback(made.close)
         yield made
 
@@ -205,7 +208,7 @@ def _about(policy: Policy, states: States, questions: Sequence[Question], unit: 
     """What the answers depend on; a total may be raised."""
     paced = policy.price.total is not None
     return {
-        "policy": replace(policy, price=Price(token=0.0)).sha256 if paced else states.sha256,
+        "policy": states.digest(replace(policy, price=Price(token=0.0)) if paced else policy),
         "questions": _digest(questions),
         "unit": unit.name,
     }

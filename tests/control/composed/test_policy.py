@@ -1,5 +1,6 @@
 """What a policy says, and everything that may be wrong with it, told at once and before anything is spent."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -218,6 +219,33 @@ def test_content_is_part_of_the_hash_and_names_are_not(tmp_path: Path) -> None:
     assert read_states(policy_of(data, "a", tmp_path)).sha256 != before.sha256
     with pytest.raises(InputError, match="trained with the embedder 'tfidf:x', and the index embeds by 'y'"):
         before.check("y")
+
+
+def test_the_hash_goes_by_what_files_hold_and_not_by_where_they_lie(tmp_path: Path) -> None:
+    found, made = [], router_file(tmp_path / "r.safetensors", "tfidf:x", 4).read_bytes()
+    for name in ("here", "there"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / f"{name}.safetensors").write_bytes(made)
+        search = {"by": "bandit", "strategies": ["raw", "hyde"], "state": f"{name}.sqlite"}
+        amount = {"by": "router", "file": f"{name}.safetensors"}
+        found.append(policy_of({"amount": amount, "search": search}, name, folder))
+    here, there = map(read_states, found)
+    assert here.sha256 == there.sha256
+    about = {"embedder": "tfidf:x", "strategies": "raw+hyde", "base": ""}
+    EventLog(tmp_path / "here" / "here.sqlite", about).close()
+    assert read_states(found[0]).sha256 == here.sha256  # it goes on
+    assert len(read_states(found[0]).hashes) == 2  # and what it is about is told
+
+
+def test_the_content_of_a_model_is_looked_at_also_where_its_name_has_options(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF and more")
+    digest = sha256(b"GGUF and more").hexdigest()
+    for options in ("", "?slots=2"):
+        model = {"spec": f"gguf:{tmp_path / 'm.gguf'}{options}", "input": 1, "output": 1}
+        assert not problems({"models": {"cheap": model | {"sha256": digest}}})
+        told = problems({"models": {"cheap": model | {"sha256": "0" * 64}}})
+        assert "has the content" in told[0]
 
 
 def test_worth_makes_the_price() -> None:
