@@ -16,6 +16,7 @@ from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.types import GenerationError, Question
+from tests.cli.running import here
 from tests.control.composed.learned import TIERS, router_file
 
 QUESTIONS = tuple(Question(f"q{k}", f"How long is river {k}, and where does it rise?") for k in range(12))
@@ -158,3 +159,25 @@ def test_another_router_under_the_same_name_does_not_mix(
     router_file(tmp_path / "r.safetensors", embedder, width, (less, *TIERS[1:]))
     with pytest.raises(InputError, match="another policy"):
         run(river_index, out, policy, lambda prompt: "yes", total_tokens=total)
+
+
+def test_the_command_tells_all_problems_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text('colour = "red"\n')
+    out = tmp_path / "out"
+    told = here(
+        *("answer-batch", str(tmp_path / "none.jsonl"), str(tmp_path / "INDEX"), "--out", str(out)),
+        *("--policy", str(tmp_path / "wrong.toml"), "--generator", "gguf:none.gguf", "--limit", "0"),
+        *("--total-tokens", "5", "--total-dollars", "-1", "--concurrency", "0"),
+    ).stderr
+    for said in (
+        "'colour' is unknown",
+        "none.jsonl",
+        "INDEX",
+        "none.gguf",
+        "exclude each other",
+        "-1.0 dollars",
+        "concurrency=0",
+        "--limit=0",
+    ):
+        assert said in told
+    assert not out.exists()

@@ -299,6 +299,10 @@ def _part(name: str, form: type[Any], given: Any, problems: list[str], folder: P
         problems += error.problems
     except TypeError as error:
         problems.append(f"{name}: {error}")
+    for table, key in FILES:  # of a table that is none nobody opens the files
+        file = told.get(key)
+        if table == name and key != "state" and isinstance(file, str) and not Path(file).is_file():
+            problems.append(f"{name}: {key} = '{file}' does not exist")
     return None
 
 

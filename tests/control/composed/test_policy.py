@@ -119,6 +119,25 @@ def test_contradictions(data: dict[str, object], expected: str) -> None:
     assert expected in "\n".join(problems(data))
 
 
+def test_files_of_a_table_that_is_none_are_looked_at_too(tmp_path: Path) -> None:
+    data: dict[str, object] = {
+        "amount": {"by": "router", "file": "nowhere.safetensors", "sha256": "short"},
+        "repetition": {"by": "pryce", "calibration": "none.json"},
+        "search": {"state": "not-yet.sqlite"},
+        "limits": {"evidence_tokens": 10**6, "seconds": -1},
+    }
+    told = "\n".join(problems(data, tmp_path))
+    for expected in (
+        "sha256 = 'short'",
+        "nowhere.safetensors' does not exist",
+        "none.json' does not exist",
+        "seconds = -1",
+        "tokens = 20000 is below evidence_tokens and answer_tokens together (1000064)",
+    ):
+        assert expected in told
+    assert "not-yet.sqlite' does not exist" not in told  # a run makes it
+
+
 def test_a_tier_above_the_ceiling_is_found_before_anything_runs(tmp_path: Path) -> None:
     big = Tier("big", 60, 5000, 32, unit="tokens", compress="none")
     router = router_file(tmp_path / "r.safetensors", "tfidf:x", 4, (big,))
@@ -129,7 +148,8 @@ def test_a_tier_above_the_ceiling_is_found_before_anything_runs(tmp_path: Path) 
 
 
 def test_a_workflow_has_no_effect_beside_a_planner_and_is_refused() -> None:
-    (told,) = problems({"order": {"by": "planner", "file": "p.safetensors", "workflow": "rewrite-first"}})
+    told, missing = problems({"order": {"by": "planner", "file": "p", "workflow": "rewrite-first"}})
+    assert "'p' does not exist" in missing
     assert "workflow = 'rewrite-first' has no effect beside a planner" in told
 
 
