@@ -14,7 +14,7 @@ from benchmarks.strategies.found import POOL, SETS, asked
 from benchmarks.strategies.simulate import POLICIES, told_of
 from benchmarks.strategies.table import BUDGET
 from mio_rag.control.bandit.chooser import Fixed
-from mio_rag.control.bandit.road import Road
+from mio_rag.control.bandit.pipeline import SearchPipeline
 from mio_rag.control.bandit.strategist import Strategist
 from mio_rag.control.steps.search import SearchSettings
 from mio_rag.control.steps.strategies import STRATEGIES
@@ -66,15 +66,15 @@ def lived_live(
                 index = first if name == SETS[0] else CorpusIndex.load(indexes / f"{name}-minilm")
                 retriever = Retriever(index, pool=POOL)
                 how = SearchSettings(deadline_seconds=3600.0)
-                roads = {
-                    "bandit": Road(bandit, retriever, generator, Selector(), how),
-                    "raw": Road(Fixed(("raw",)), retriever, None, Selector(), how),
+                pipelines = {
+                    "bandit": SearchPipeline(bandit, retriever, generator, Selector(), how),
+                    "raw": SearchPipeline(Fixed(("raw",)), retriever, None, Selector(), how),
                 }
                 for question in [q for q in asked(data, name) if q.id not in known][-each:]:
                     row: dict[str, Any] = {"set": name, "id": question.id}
-                    for who, road in roads.items():
+                    for who, pipeline in pipelines.items():
                         start = time.process_time()
-                        found = road.travel(question, BUDGET)
+                        found = pipeline.run(question, BUDGET)
                         gold = set(question.gold_ids)
                         spent = [one.amount for one in found.searched.tried]
                         row[who] = {

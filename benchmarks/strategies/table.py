@@ -18,7 +18,7 @@ from mio_rag.control.bandit.contribution import Values, contributions, sets_to_c
 from mio_rag.control.outcomes import Outcomes
 from mio_rag.control.steps.search import Searched, search
 from mio_rag.control.steps.strategies import STRATEGIES
-from mio_rag.control.steps.strategy import Desk, Found
+from mio_rag.control.steps.strategy import Found, SearchTask
 from mio_rag.generation import Generator
 from mio_rag.lines import append_lines
 from mio_rag.retrieval.index import CorpusIndex
@@ -44,7 +44,7 @@ class _Known:
     def __init__(self, name: str, rows: Sequence[int]) -> None:
         self.name, self._rows = name, tuple(rows)
 
-    def find(self, desk: Desk) -> Found:
+    def find(self, task: SearchTask) -> Found:
         """What it found then."""
         return Found(self._rows, note="" if self._rows else "nothing was found")
 

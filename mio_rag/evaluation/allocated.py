@@ -15,7 +15,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.control.costs import Call, Costs
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.evaluation.contender import Desk, Taken
+from mio_rag.evaluation.contender import Taken, Task
 from mio_rag.evaluation.method import Method
 from mio_rag.selection.result import Selection
 from mio_rag.selection.solving import Choice, concluded
@@ -32,7 +32,7 @@ class Allocated(Method):
     _seconds: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
 
     def prepare(
-        self, questions: Sequence[Question], desk: Callable[[Question], Desk], budgets: Sequence[int]
+        self, questions: Sequence[Question], task: Callable[[Question], Task], budgets: Sequence[int]
     ) -> None:
         """Share each total among all questions; one whose pool cannot be had gets nothing.
 
@@ -44,9 +44,9 @@ class Allocated(Method):
         if not budgets:
             return
         most = max(budgets) * len(questions)
-        laid: list[tuple[Desk, Candidates, int]] = []
+        laid: list[tuple[Task, Candidates, int]] = []
         for question in questions:
-            one = desk(question)
+            one = task(question)
             try:
                 laid.append((one, one.pool(Costs()), max(1, one.allowed(most))))
             except MioRagError:  # it is told where the question is taken
@@ -76,7 +76,7 @@ class Allocated(Method):
             f"method '{self.name}' shares one total among all questions: use 'exact' for a single one"
         )
 
-    def chosen(self, desk: Desk, candidates: Candidates, budget_tokens: int) -> Selection:
+    def chosen(self, task: Task, candidates: Candidates, budget_tokens: int) -> Selection:
         """What the question was given.
 
         Raises
@@ -84,22 +84,22 @@ class Allocated(Method):
         InputError
             If it was not among those that were prepared.
         """
-        choice = self._choices.get((budget_tokens, desk.question.id))
+        choice = self._choices.get((budget_tokens, task.question.id))
         if choice is None:
             raise InputError(
-                f"method '{self.name}' was not prepared for question '{desk.question.id}' at "
+                f"method '{self.name}' was not prepared for question '{task.question.id}' at "
                 f"{budget_tokens} tokens: call prepare with all questions first"
             )
         return concluded(choice)
 
-    def take(self, desk: Desk, budget_tokens: int) -> Taken:
+    def take(self, task: Task, budget_tokens: int) -> Taken:
         """What the question was given; its share of the preparation counts as selection."""
-        taken = super().take(desk, budget_tokens)
+        taken = super().take(task, budget_tokens)
         if taken.selection is not None:
             taken.costs.add(Call("select", self._seconds[budget_tokens]))
         return taken
 
 
-def _counter(desk: Desk) -> TokenCounter:
-    assert desk.retriever is not None
-    return desk.retriever.counter
+def _counter(task: Task) -> TokenCounter:
+    assert task.retriever is not None
+    return task.retriever.counter

@@ -21,12 +21,12 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.types import Question
 
-__all__ = ["Contender", "Desk", "Taken"]
+__all__ = ["Contender", "Taken", "Task"]
 
 
 @dataclass(eq=False)
-class Desk:
-    """One question, with what lies there for everybody.
+class Task:
+    """One question, with what every contender may use.
 
     Parameters
     ----------
@@ -120,19 +120,19 @@ class Contender(Protocol):
         ...
 
     def prepare(
-        self, questions: Sequence[Question], desk: Callable[[Question], Desk], budgets: Sequence[int]
+        self, questions: Sequence[Question], task: Callable[[Question], Task], budgets: Sequence[int]
     ) -> None:
         """Look at all questions of a run, before any is taken.
 
         Parameters
         ----------
-        desk : callable
+        task : callable
             Lays a question out.
         budgets : sequence of int
             Those with questions that are not finished.
         """
         ...
 
-    def take(self, desk: Desk, budget_tokens: int) -> Taken:
-        """Take the question on the desk; what fails with a `MioRagError` is told, and all else is raised."""
+    def take(self, task: Task, budget_tokens: int) -> Taken:
+        """Take up the question of a task; what fails with a `MioRagError` is told, and all else is raised."""
         ...

@@ -13,7 +13,7 @@ from pathlib import Path
 from mio_rag.control.controller import Controller
 from mio_rag.control.trace import append_traces
 from mio_rag.errors import InputError
-from mio_rag.evaluation.contender import Desk, Taken
+from mio_rag.evaluation.contender import Taken, Task
 from mio_rag.evaluation.expenses import PARTS, seconds_column
 from mio_rag.measures import failed_measures
 from mio_rag.types import Question
@@ -48,11 +48,11 @@ class Controlled:
         return 1
 
     def prepare(
-        self, questions: Sequence[Question], desk: Callable[[Question], Desk], budgets: Sequence[int]
+        self, questions: Sequence[Question], task: Callable[[Question], Task], budgets: Sequence[int]
     ) -> None:
         """Nothing: each question stands for itself."""
 
-    def take(self, desk: Desk, budget_tokens: int) -> Taken:
+    def take(self, task: Task, budget_tokens: int) -> Taken:
         """Answer the question, or fail to, and keep the trace.
 
         Raises
@@ -60,13 +60,13 @@ class Controlled:
         InputError
             If the trace cannot be written.
         """
-        if desk.generator is None:
+        if task.generator is None:
             raise InputError("controllers need a model that answers: give --generator")
-        found = self.controller.attempt(desk.question, desk.generator, budget_tokens, desk.replies)
+        found = self.controller.attempt(task.question, task.generator, budget_tokens, task.replies)
         if self.traces is not None:
             append_traces(self.traces, [found.trace])
         columns = dict.fromkeys(map(seconds_column, PARTS), 0.0) | found.trace.columns()
         if found.selection is None:  # nothing was read
             columns |= {"selected_ids": [], "tokens_used": 0, "passages_selected": 0}
-            columns |= failed_measures(desk.question, selection=True, answer=False)
+            columns |= failed_measures(task.question, selection=True, answer=False)
         return Taken(found.costs, found.selection, None, found.reply, found.error, columns)

@@ -28,7 +28,7 @@ from mio_rag.evaluation.methods import DEFAULT_METHODS, make_methods
 from mio_rag.evaluation.mixture import Mixture, mixture_of
 from mio_rag.evaluation.paced import PACED, unpaced
 from mio_rag.evaluation.record import environment, now, opened_run
-from mio_rag.evaluation.rows import Road, warm_up
+from mio_rag.evaluation.rows import Pipeline, warm_up
 from mio_rag.evaluation.summary import compare_rows, summarize, summarize_sets
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
@@ -239,7 +239,7 @@ def evaluate(
             rows=ledger.rows,
         )
         pairs = [(contender, int(budget)) for contender in contenders for budget in settings.budgets]
-        road = Road(
+        pipeline = Pipeline(
             lambda question: retrievers[mixture.set_of[question.id]],
             generator,
             settings.max_tokens,
@@ -250,14 +250,14 @@ def evaluate(
         warm_up(contenders, any(one is not None and one.index.has_places for one in retrievers))
         for one in contenders:
             left = [b for c, b in pairs if c is one and any((q.id, c.name, b) not in done for q in questions)]
-            one.prepare(questions, road.desk, left)
+            one.prepare(questions, pipeline.task, left)
         started = time.perf_counter()
         failing = 0
         size = min(contender.questions_at_once for contender in contenders)
         for first in range(0, len(questions), size):
             chunk = questions[first : first + size]
             open_pairs = {q.id: [p for p in pairs if (q.id, p[0].name, p[1]) not in done] for q in chunk}
-            for rows in road.rows([q for q in chunk if open_pairs[q.id]], open_pairs):
+            for rows in pipeline.rows([q for q in chunk if open_pairs[q.id]], open_pairs):
                 if mixture.is_mixed:
                     for row in rows:
                         row["dataset"] = mixture.datasets[mixture.set_of[row["question_id"]]].name

@@ -10,7 +10,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.control.costs import Costs
 from mio_rag.errors import InfeasibleError, InputError, MioRagError
-from mio_rag.evaluation.contender import Desk, Taken
+from mio_rag.evaluation.contender import Taken, Task
 from mio_rag.generation import build_prompt
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
@@ -39,10 +39,10 @@ class Method:
         """Choose from the pool."""
         return self.selector.select(self.scored(candidates), budget_tokens, counter)
 
-    def chosen(self, desk: Desk, candidates: Candidates, budget_tokens: int) -> Selection:
-        """What is read of the pool on a desk."""
-        assert desk.retriever is not None
-        return self.select(candidates, desk.allowed(budget_tokens), desk.retriever.counter)
+    def chosen(self, task: Task, candidates: Candidates, budget_tokens: int) -> Selection:
+        """What is read of the pool of a task."""
+        assert task.retriever is not None
+        return self.select(candidates, task.allowed(budget_tokens), task.retriever.counter)
 
     @property
     def solver(self) -> str:
@@ -55,20 +55,20 @@ class Method:
         return 4
 
     def prepare(
-        self, questions: Sequence[Question], desk: Callable[[Question], Desk], budgets: Sequence[int]
+        self, questions: Sequence[Question], task: Callable[[Question], Task], budgets: Sequence[int]
     ) -> None:
         """Nothing: each question stands for itself."""
 
-    def take(self, desk: Desk, budget_tokens: int) -> Taken:
+    def take(self, task: Task, budget_tokens: int) -> Taken:
         """Select from the shared pool; the answer is left to the reader."""
         taken = Taken(Costs())
         try:
-            candidates = desk.pool(taken.costs)
+            candidates = task.pool(taken.costs)
             with taken.costs.part("select"):
-                taken.selection = self.chosen(desk, candidates, budget_tokens)
+                taken.selection = self.chosen(task, candidates, budget_tokens)
                 if taken.selection.result.x is None:
                     raise InfeasibleError(taken.selection.explain())
-                taken.prompt = build_prompt(desk.question, taken.selection.passages)
+                taken.prompt = build_prompt(task.question, taken.selection.passages)
         except MioRagError as error:
             taken.error = error
         return taken

@@ -12,7 +12,7 @@ from typing import Any
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.control.costs import Costs
 from mio_rag.errors import InfeasibleError, InputError, MioRagError
-from mio_rag.evaluation.contender import Desk, Taken
+from mio_rag.evaluation.contender import Taken, Task
 from mio_rag.generation import build_prompt
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
@@ -67,24 +67,24 @@ class Paced:
         return self._selector.solver
 
     def prepare(
-        self, questions: Sequence[Question], desk: Callable[[Question], Desk], budgets: Sequence[int]
+        self, questions: Sequence[Question], task: Callable[[Question], Task], budgets: Sequence[int]
     ) -> None:
         """Nothing: it learns of a question when that is asked."""
 
-    def take(self, desk: Desk, budget_tokens: int) -> Taken:
+    def take(self, task: Task, budget_tokens: int) -> Taken:
         """Select at the price of the moment; the answer is left to the reader."""
         taken = Taken(Costs())
         try:
-            candidates = desk.pool(taken.costs)
-            assert desk.retriever is not None
-            most = desk.allowed(max(_MOST, budget_tokens))
+            candidates = task.pool(taken.costs)
+            assert task.retriever is not None
+            most = task.allowed(max(_MOST, budget_tokens))
             with taken.costs.part("select"):
                 pacer = self._pacer(budget_tokens)
-                made = pacer.select(candidates, self._selector, desk.retriever.counter, most)
+                made = pacer.select(candidates, self._selector, task.retriever.counter, most)
                 taken.selection = made
                 if made.result.x is None:
                     raise InfeasibleError(made.explain())
-                taken.prompt = build_prompt(desk.question, made.passages)
+                taken.prompt = build_prompt(task.question, made.passages)
         except MioRagError as error:
             taken.error = error
         return taken

@@ -15,7 +15,7 @@ import numpy as np
 from mio_rag.control.costs import Call, Prices
 from mio_rag.control.meter import Reply
 from mio_rag.errors import InfeasibleError, MioRagError
-from mio_rag.evaluation.contender import Contender, Desk, Taken
+from mio_rag.evaluation.contender import Contender, Taken, Task
 from mio_rag.evaluation.expenses import cost_columns
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.segments import Segments
@@ -34,7 +34,7 @@ from mio_rag.selection.result import Selection
 from mio_rag.solvers.registry import solve
 from mio_rag.types import Answer, GenerationError, Question
 
-__all__ = ["Road", "answer_by_choice", "warm_up"]
+__all__ = ["Pipeline", "answer_by_choice", "warm_up"]
 
 _SHOWN_REST = 8  # unselected passages kept for the drill-down
 _EXCERPT = 400
@@ -67,7 +67,7 @@ def warm_up(contenders: Sequence[Contender], shared: bool = False) -> None:
             solve(program, solver)
 
 
-class Road:
+class Pipeline:
     """Question -> rows, for a chunk of questions at a time.
 
     Parameters
@@ -95,9 +95,9 @@ class Road:
         self._retriever_of, self.generator, self.max_tokens = retriever_of, generator, max_tokens
         self.prices, self.instruments = prices, instruments or Instruments()
 
-    def desk(self, question: Question) -> Desk:
-        """The question, laid out."""
-        return Desk(question, self._retriever_of(question), self.generator, self.max_tokens)
+    def task(self, question: Question) -> Task:
+        """The question as a task for every contender."""
+        return Task(question, self._retriever_of(question), self.generator, self.max_tokens)
 
     def rows(
         self, questions: Sequence[Question], open_pairs: Mapping[str, Sequence[tuple[Contender, int]]]
@@ -111,9 +111,9 @@ class Road:
             yield [self._row(work, known) for work in works if work.question is question]
 
     def _taken(self, question: Question, pairs: Sequence[tuple[Contender, int]]) -> list[_Work]:
-        """What each contender makes of a question; they all find the same desk."""
-        desk = self.desk(question)
-        return [_Work(question, one, budget, one.take(desk, budget)) for one, budget in pairs]
+        """What each contender makes of a question; all get the same task."""
+        task = self.task(question)
+        return [_Work(question, one, budget, one.take(task, budget)) for one, budget in pairs]
 
     def _generate(self, generator: Generator, works: Sequence[_Work]) -> None:
         """Answer each distinct prompt once; a question with choices by choosing, any other by writing."""

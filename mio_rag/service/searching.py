@@ -10,9 +10,9 @@ from typing import Any
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
-from mio_rag.control.bandit.agent import make_road
+from mio_rag.control.bandit.agent import make_pipeline
 from mio_rag.control.bandit.insights import stats
-from mio_rag.control.bandit.road import Road, Travelled
+from mio_rag.control.bandit.pipeline import PipelineResult, SearchPipeline
 from mio_rag.control.bandit.strategist import Strategist
 from mio_rag.control.costs import Costs
 from mio_rag.control.settings import ControlSettings
@@ -64,18 +64,18 @@ class Searching:
 
     def __init__(
         self,
-        road: Road,
+        pipeline: SearchPipeline,
         counter: TokenCounter,
         lock: threading.Lock | None = None,
         pacer: Pacer | None = None,
     ) -> None:
-        self._road, self._counter, self._pacer = road, counter, pacer
+        self._pipeline, self._counter, self._pacer = pipeline, counter, pacer
         self._lock = threading.Lock() if lock is None else lock
 
     @property
     def learns(self) -> bool:
         """Whether ratings are of use."""
-        return isinstance(self._road.chooser, Strategist)
+        return isinstance(self._pipeline.chooser, Strategist)
 
     def find(
         self, question: str, size: int, selector: Selector, budget_tokens: int, deadline: float
@@ -89,7 +89,7 @@ class Searching:
         deadline : float
             Of the request, by `time.monotonic`: strategies that would take most of it are left out.
         """
-        chooser, how, costs = self._road.chooser, self._road.settings, Costs()
+        chooser, how, costs = self._pipeline.chooser, self._pipeline.settings, Costs()
         count = len(chooser.possible)
         with self._lock, held_tokens(self._pacer, count * how.tokens, count) as held:
             if held.reservation is not None:
@@ -97,10 +97,10 @@ class Searching:
                 if isinstance(chooser, Strategist):
                     chooser.price_tokens(held.reservation.price)
             how = how.within(deadline - time.monotonic())
-            retriever = Retriever(self._road.retriever.index, pool=size, counter=self._counter)
-            road = Road(chooser, retriever, self._road.generator, selector, how)
+            retriever = Retriever(self._pipeline.retriever.index, pool=size, counter=self._counter)
+            pipeline = SearchPipeline(chooser, retriever, self._pipeline.generator, selector, how)
             try:
-                travelled = road.travel(
+                result = pipeline.run(
                     Question("question", question), budget_tokens, self._counter, costs=costs
                 )
             except InfeasibleError:  # the response tells why; there was nothing to learn
@@ -108,11 +108,11 @@ class Searching:
             finally:
                 spent = costs.total()
                 held.used = (spent.prompt_tokens + spent.completion_tokens) or None
-        return Found(travelled.searched.pool, _said(travelled))
+        return Found(result.searched.pool, _said(result))
 
     def valued(self, selector: Selector, pool: Candidates) -> tuple[Selector, Candidates]:
         """Selector and pool with what ratings say of passages, where a bandit gives that a weight."""
-        return self._road.chooser.valued(selector, pool)
+        return self._pipeline.chooser.valued(selector, pool)
 
     def rate(self, identity: str, helpful: bool) -> bool:
         """Take in a rating; False where the question was rated before.
@@ -122,14 +122,14 @@ class Searching:
         InputError
             If there is no such question, or nobody learns.
         """
-        chooser = self._road.chooser
+        chooser = self._pipeline.chooser
         if not isinstance(chooser, Strategist):
             raise InputError("this service learns nothing from ratings: start it with --strategies bandit")
         return chooser.feedback(identity, 1 if helpful else -1)
 
     def stats(self) -> dict[str, Any] | None:
         """What was learned, as `mio_rag.control.bandit.insights.stats`; None where nobody learns."""
-        chooser = self._road.chooser
+        chooser = self._pipeline.chooser
         if not isinstance(chooser, Strategist):
             return None
         with chooser.settled() as learned:  # not the lock of searches: these wait for a model
@@ -137,8 +137,8 @@ class Searching:
 
     def close(self) -> None:
         """Close the state."""
-        if isinstance(self._road.chooser, Strategist):
-            self._road.chooser.close()
+        if isinstance(self._pipeline.chooser, Strategist):
+            self._pipeline.chooser.close()
 
 
 def searching_of(
@@ -152,17 +152,19 @@ def searching_of(
         If they cannot be used here.
     """
     settings = ControlSettings(kinds=given.kinds)
-    return Searching(make_road(given.controller, settings, Retriever(index), generator, Selector()), counter)
+    return Searching(
+        make_pipeline(given.controller, settings, Retriever(index), generator, Selector()), counter
+    )
 
 
-def _said(travelled: Travelled) -> dict[str, Any]:
-    tried = travelled.searched.tried
+def _said(result: PipelineResult) -> dict[str, Any]:
+    tried = result.searched.tried
     return {
-        "id": travelled.choice.id,
-        "strategies": list(travelled.choice.strategies),
-        "why": travelled.choice.why,
+        "id": result.choice.id,
+        "strategies": list(result.choice.strategies),
+        "why": result.choice.why,
         "prompt_tokens": sum(one.amount.prompt_tokens for one in tried),
         "completion_tokens": sum(one.amount.completion_tokens for one in tried),
-        "notes": list(travelled.searched.notes),
-        "found_by": {i: dict(ranks) for i, ranks in travelled.searched.found.items()},
+        "notes": list(result.searched.notes),
+        "found_by": {i: dict(ranks) for i, ranks in result.searched.found.items()},
     }

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from mio_rag.candidates import Candidates
-from mio_rag.control.bandit.agent import make_road
+from mio_rag.control.bandit.agent import make_pipeline
 from mio_rag.control.bandit.contribution import Values, contributions, sets_to_compare
 from mio_rag.control.bandit.trace import SearchTrace
 from mio_rag.control.controller import Setup, answered
 from mio_rag.control.make import check_controllers, make_controller
 from mio_rag.control.settings import ControlSettings
 from mio_rag.control.steps.search import search
-from mio_rag.control.steps.strategy import Desk, Found
+from mio_rag.control.steps.strategy import Found, SearchTask
 from mio_rag.control.trace import Trace, append_traces, read_traces, wrong_totals
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ScriptedGenerator
@@ -143,7 +143,7 @@ class Known:
     def __init__(self, name: str, rows: list[int]) -> None:
         self.name, self.rows = name, tuple(rows)
 
-    def find(self, desk: Desk) -> Found:
+    def find(self, task: SearchTask) -> Found:
         return Found(self.rows)
 
 
@@ -210,7 +210,7 @@ def test_nothing_is_learned_where_what_always_runs_has_failed(
     setup = Setup(settings, Retriever(river_index, pool=4), Selector.raw(passage_penalty=0.0))
     agent = make_controller("strategies:bandit", setup)
 
-    def fails(self: object, desk: Desk) -> Found:
+    def fails(self: object, task: SearchTask) -> Found:
         raise DataError("the disk is gone")
 
     monkeypatch.setattr("mio_rag.control.steps.strategies._Raw.find", fails)
@@ -227,4 +227,4 @@ def test_what_makes_no_sense_is_refused(river_index: CorpusIndex) -> None:
     with pytest.raises(InputError, match="closed-book"):
         check_controllers(["strategies:all"], ControlSettings(), True)
     with pytest.raises(InputError, match="need a language model"):
-        make_road("strategies:all", ControlSettings(), Retriever(river_index, pool=4), None, Selector())
+        make_pipeline("strategies:all", ControlSettings(), Retriever(river_index, pool=4), None, Selector())

@@ -23,7 +23,7 @@ from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InfeasibleError, InputError, SolverError
 from mio_rag.evaluation.controlled import Controlled
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
-from mio_rag.evaluation.rows import Road
+from mio_rag.evaluation.rows import Pipeline
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.result import Selection
@@ -251,6 +251,6 @@ def test_a_trace_that_cannot_be_written_is_no_wrong_answer(
     rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
     method = Controlled(agent("fixed-0", river_index), "exact", tmp_path / "nowhere" / "traces.jsonl")
-    road = Road(lambda _: None, ScriptedGenerator(said), 32)
+    pipeline = Pipeline(lambda _: None, ScriptedGenerator(said), 32)
     with pytest.raises(InputError, match=r"traces.jsonl' could not be written"):
-        list(road.rows([rivers.questions[0]], {"a": [(method, 60)]}))
+        list(pipeline.rows([rivers.questions[0]], {"a": [(method, 60)]}))

@@ -11,7 +11,7 @@ from mio_rag.control.costs import Costs
 from mio_rag.control.steps.grounding import Grounds, names_of
 from mio_rag.control.steps.search import Searched, SearchSettings, search
 from mio_rag.control.steps.strategies import STRATEGIES, check_strategies
-from mio_rag.control.steps.strategy import Desk, Found, lines_of, strategy_prompt
+from mio_rag.control.steps.strategy import Found, SearchTask, lines_of, strategy_prompt
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
@@ -180,8 +180,8 @@ class Slow:
     needs_model: bool = True
     needs_links: bool = False
 
-    def find(self, desk: Desk) -> Found:
-        desk.write("hyde", 7)
+    def find(self, task: SearchTask) -> Found:
+        task.write("hyde", 7)
         return Found((0,), ("late",))
 
 

@@ -1,4 +1,4 @@
-"""Questions over a Ray cluster: workers answer, one desk beside the ledger counts.
+"""Questions over a Ray cluster: workers answer, one actor beside the ledger counts.
 
 Every worker opens index and generator itself, so that both must lie where its node sees them. What is counted
 lies on the driver's machine alone: claims are made by the driver; calls that never told what they took, the
@@ -21,6 +21,7 @@ from mio_rag.batch.asking.workers import Died
 from mio_rag.batch.cluster import joined
 from mio_rag.control.composed.policy import Policy
 from mio_rag.errors import InputError, SolverError, StateError, require
+from mio_rag.generation import Generator
 from mio_rag.generation.replies import ReplyFile
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.types import Question
@@ -40,8 +41,8 @@ def ray_problems(policy: Policy) -> list[str]:
     ]
 
 
-class _Desk:
-    """What all workers count at, on the driver's machine."""
+class _LedgerActor:
+    """Holds ledger, pacer and replies for all workers, on the driver's machine."""
 
     def __init__(self, job: Job) -> None:
         self._total = job.total
@@ -68,15 +69,15 @@ class _Desk:
 
 
 class _Asked:
-    """Calls the desk, and raises what it raises."""
+    """Calls the actor at the ledger, and raises what it raises."""
 
-    def __init__(self, desk: Any) -> None:
-        self._desk = desk
+    def __init__(self, ledger_actor: Any) -> None:
+        self._actor = ledger_actor
 
     def __call__(self, method: str, *given: Any) -> Any:
         ray: Any = require("ray", "ray", "engine='ray'")
         try:
-            return ray.get(getattr(self._desk, method).remote(*given))
+            return ray.get(getattr(self._actor, method).remote(*given))
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except ray.exceptions.RayError as error:
@@ -84,7 +85,7 @@ class _Asked:
 
 
 class _RemotePacer:
-    """The pacer at the desk."""
+    """The pacer at the ledger."""
 
     def __init__(self, asked: _Asked) -> None:
         self._asked = asked
@@ -103,11 +104,11 @@ class _RemotePacer:
         self._asked("pacer", "release", reservation)
 
     def close(self) -> None:
-        """Nothing: it is the desk's."""
+        """Nothing: it is the actor's at the ledger."""
 
 
 class _RemoteReplies(ReplyFile):
-    """The file of replies at the desk."""
+    """The file of replies at the ledger."""
 
     def __init__(self, path: Path, asked: _Asked) -> None:
         super().__init__(path)
@@ -126,15 +127,17 @@ class _RemoteReplies(ReplyFile):
 class _Worker:
     """An actor that answers."""
 
-    def __init__(self, index: str, reader: str, job: Job, desk: Any) -> None:
-        asked = _Asked(desk)
+    def __init__(self, index: str, reader: str, job: Job, ledger_actor: Any) -> None:
+        asked = _Asked(ledger_actor)
         pacer = None if job.policy.price.total is None else _RemotePacer(asked)
-        made = make_reader(reader, _RemoteReplies(job.folder / "replies.sqlite", asked))
+
+        def make(spec: str) -> Generator:
+            return make_reader(spec, _RemoteReplies(job.folder / "replies.sqlite", asked))
 
         def lose(claim: Claim, cost: int) -> bool:
             return bool(asked("lose", claim, cost))
 
-        self._answering = Answering(CorpusIndex.load(index), made, job, lose, pacer)
+        self._answering = Answering(CorpusIndex.load(index), make(reader), job, lose, pacer, make)
 
     def about(self) -> dict[str, str]:
         """What answers depend on."""
@@ -253,26 +256,26 @@ def ray_team(index: str, reader: str, job: Job, workers: int, concurrency: int) 
     MissingExtraError
         If Ray is not installed.
     SolverError
-        If the cluster or its actors cannot be started, or the desk does not see the ledger.
+        If the cluster or its actors cannot be started, or its actor does not see the ledger.
     """
     each = -(-concurrency // workers)
     with joined(workers) as ray:
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )
-        desk = (
-            ray.remote(_Desk)
+        ledger_actor = (
+            ray.remote(_LedgerActor)
             .options(num_cpus=0, max_concurrency=max(8, concurrency), scheduling_strategy=here)
             .remote(job)
         )
         actor = ray.remote(_Worker).options(num_cpus=1, max_concurrency=each)
-        team = RayTeam(ray, lambda: actor.remote(index, reader, job, desk), workers, each)
+        team = RayTeam(ray, lambda: actor.remote(index, reader, job, ledger_actor), workers, each)
         try:
-            ray.get(desk.ready.remote())
+            ray.get(ledger_actor.ready.remote())
             yield team
         except ray.exceptions.RayActorError as error:
             last = next(iter(reversed(str(error).strip().splitlines())), "no reason given")
             raise SolverError(f"Ray could not start the workers: {last}") from error
         finally:
             team.dismiss()
-            ray.kill(desk)
+            ray.kill(ledger_actor)

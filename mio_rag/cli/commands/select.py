@@ -121,8 +121,8 @@ def _searched(
     generator: str | None,
 ) -> tuple[Selection, dict[str, Any]]:
     """The selection from what strategies find, and who found it."""
-    from mio_rag.control.bandit.agent import make_road
-    from mio_rag.control.bandit.road import searched_json
+    from mio_rag.control.bandit.agent import make_pipeline
+    from mio_rag.control.bandit.pipeline import searched_json
     from mio_rag.control.settings import ControlSettings
     from mio_rag.generation import make_generator
     from mio_rag.types import Question
@@ -131,9 +131,9 @@ def _searched(
     reader = None if generator is None else make_generator(generator)
     try:
         settings = search.added(ControlSettings())
-        road = make_road(search.controller, settings, retriever, reader, selector)
-        travelled = road.travel(Question("question", question), budget_tokens, retriever.counter)
+        pipeline = make_pipeline(search.controller, settings, retriever, reader, selector)
+        result = pipeline.run(Question("question", question), budget_tokens, retriever.counter)
     finally:
         if reader is not None:
             reader.close()
-    return travelled.selection, searched_json(travelled)
+    return result.selection, searched_json(result)

@@ -27,7 +27,7 @@ def print_searched(console: Terminal, searched: Mapping[str, Any]) -> None:
     Parameters
     ----------
     searched : mapping
-        As `mio_rag.control.bandit.road.searched_json` gives it.
+        As `mio_rag.control.bandit.pipeline.searched_json` gives it.
     """
     console.print("\nsearched by:", style="dim")
     for one in searched["strategies"]:

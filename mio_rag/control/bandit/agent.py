@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mio_rag.control.bandit.chooser import Chooser, Fixed
-from mio_rag.control.bandit.road import Road, Travelled
+from mio_rag.control.bandit.pipeline import PipelineResult, SearchPipeline
 from mio_rag.control.bandit.settings import StrategyOptions, options_of
 from mio_rag.control.bandit.strategist import open_strategist
 from mio_rag.control.bandit.trace import SearchTrace
@@ -25,7 +25,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.types import GenerationError, Question
 
-__all__ = ["Searcher", "check_searcher", "make_road", "make_searcher"]
+__all__ = ["Searcher", "check_searcher", "make_pipeline", "make_searcher"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class _Run:
     generator: Generator
     memory: Memory
     costs: Costs = field(default_factory=Costs)
-    travelled: Travelled | None = None
+    result: PipelineResult | None = None
     searching: tuple[Call, ...] = ()
 
     def answer(self, replies: Replies | None) -> Reply:
@@ -77,12 +77,14 @@ class _Run:
         reserve = asked + memory.budget_tokens + longest
         meter = Meter(self.generator, searcher.limits, reserve, replies, self.costs)
         settings = searcher.options.search_settings(searcher.limits.tokens - reserve)
-        road = Road(searcher.chooser, searcher.retriever, self.generator, searcher.selector, settings)
-        self.travelled = road.travel(
+        pipeline = SearchPipeline(
+            searcher.chooser, searcher.retriever, self.generator, searcher.selector, settings
+        )
+        self.result = pipeline.run(
             self.question, memory.budget_tokens, self.generator, costs=self.costs, replies=replies
         )
         self.searching = meter.take()
-        memory.pool, memory.selection = self.travelled.searched.pool, self.travelled.selection
+        memory.pool, memory.selection = self.result.searched.pool, self.result.selection
         try:
             return synthesizer.answer(memory, meter)
         except LimitReached as limit:
@@ -90,22 +92,22 @@ class _Run:
 
     def trace(self, reply: Reply | None, error: MioRagError | None = None) -> SearchTrace:
         """What was done until now."""
-        calls, travelled, searcher = self.costs.calls, self.travelled, self.searcher
+        calls, result, searcher = self.costs.calls, self.result, self.searcher
         ids = () if self.memory.selection is None else self.memory.selection.ids
         steps: list[Step] = []
         notes: tuple[str, ...] = ()
         choice: dict[str, Any] = {}
         found: dict[str, dict[str, int]] = {}
-        if travelled is not None:
-            notes, chosen = travelled.searched.notes, travelled.choice
+        if result is not None:
+            notes, chosen = result.searched.notes, result.choice
             choice = {
                 "id": chosen.id,
                 "strategies": list(chosen.strategies),
                 "why": chosen.why,
                 **chosen.about,
             }
-            found = {i: travelled.found_by(i) for i in ids}
-            for number, one in enumerate(travelled.searched.tried):
+            found = {i: result.found_by(i) for i in ids}
+            for number, one in enumerate(result.searched.tried):
                 own = tuple(i for i in ids if one.strategy in found[i])
                 asked = " | ".join(one.found.queries)
                 steps.append(Step(number, one.strategy, asked, one.found.note, own, own, one.costs.calls))
@@ -171,14 +173,14 @@ def make_searcher(name: str, setup: Setup) -> Searcher:
     )
 
 
-def make_road(
+def make_pipeline(
     name: str,
     settings: ControlSettings,
     retriever: Retriever,
     generator: Generator | None,
     selector: Selector,
-) -> Road:
-    """The road from question to selection that a controller of that name takes, for who wants no answer.
+) -> SearchPipeline:
+    """The pipeline from question to selection that a controller of that name takes, for who wants no answer.
 
     Parameters
     ----------
@@ -191,7 +193,7 @@ def make_road(
         As `make_searcher`, and where a strategy lacks a model or links.
     """
     made = make_searcher(name, Setup(settings, retriever, selector))
-    return Road(made.chooser, retriever, generator, selector, made.options.search)
+    return SearchPipeline(made.chooser, retriever, generator, selector, made.options.search)
 
 
 def _named(name: str) -> tuple[str, ...] | None:

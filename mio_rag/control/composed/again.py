@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from mio_rag.candidates import Candidates, merge_pools
+from mio_rag.candidates import Candidates
 from mio_rag.control.composed.planned import PlannedWalk
 from mio_rag.control.composed.repeat import Looked, Rule, rule_of
 from mio_rag.control.composed.trace import share
@@ -22,6 +22,7 @@ from mio_rag.control.steps.executors import Value
 from mio_rag.control.steps.feedback import FeedbackDecomposer
 from mio_rag.control.steps.write import LmDecomposer, LmReasoner
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.pools import merge_pools
 from mio_rag.retrieval.retriever import reciprocal_rank_fusion
 from mio_rag.selection.result import Selection
 
@@ -121,7 +122,7 @@ class _Loop:
         assert memory.pool is not None
         assert memory.selection is not None
         if self.repetition.query == "model":
-            walk.run.purse.step()
+            walk.run.shared.step()
         query = self.decomposer.next_query(memory, self._doubt(), meter)
         if query.lower() in {known.lower() for known in memory.queries}:
             return None, "wanted to search again, and had no new query"
@@ -162,7 +163,7 @@ class _Loop:
     def _reason(self, why: str, meter: Meter) -> tuple[Value | None, str]:
         memory = self.memory
         memory.notes = self.walk.notes
-        self.walk.run.purse.step()
+        self.walk.run.shared.step()
         note = LmReasoner().reason(memory, meter)
         if note:
             memory.notes.append(note)

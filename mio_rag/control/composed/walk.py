@@ -1,8 +1,8 @@
 """One question on its way under a policy: plan, search, decide how much, read, look again, answer.
 
-The steps are nodes of a workflow, run one after another by the runner of workflows, with its purse, its
-fallbacks and its books; what a policy decides itself (search by strategies, what is read, searching again)
-is a node like any other.
+The steps are nodes of a workflow, run one after another by the runner of workflows, with its shared
+limits, its fallbacks and its accounts; what a policy decides itself (search by
+strategies, what is read, searching again) is a node like any other.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from mio_rag.candidates import Candidates, merge_pools
+from mio_rag.candidates import Candidates
 from mio_rag.control.bandit.chooser import Choice, Chooser, Seen
 from mio_rag.control.bandit.contribution import sets_to_compare
-from mio_rag.control.bandit.road import measured
+from mio_rag.control.bandit.pipeline import measured
 from mio_rag.control.composed.policy import Policy
 from mio_rag.control.composed.states import States
 from mio_rag.control.composed.trace import per_token, share
 from mio_rag.control.meter import LimitReached, Meter, Reply
 from mio_rag.control.planner.named import searches_within
 from mio_rag.control.planner.planning import PlannerController
-from mio_rag.control.planner.purse import BranchMeter
 from mio_rag.control.planner.run import Run
+from mio_rag.control.planner.shared_limits import BranchMeter
 from mio_rag.control.planner.work import Work
 from mio_rag.control.planner.workflow import Node, Workflow
 from mio_rag.control.router.controller import Choice as TierChoice
@@ -36,6 +36,7 @@ from mio_rag.control.steps.executors import Facts, Nothing, Queries, Value
 from mio_rag.control.steps.search import Searched, SearchSettings, search
 from mio_rag.control.steps.wording import Fact
 from mio_rag.errors import InfeasibleError, MioRagError
+from mio_rag.pools import merge_pools
 from mio_rag.relevance.complete import shipped
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
@@ -160,10 +161,10 @@ class Walk:
         """One step of the policy's own: what it came to, and why, with what it took on the books."""
         work = Work(node, node.id)
         self.run.works.append(work)
-        meter = work.meter = BranchMeter(self.run.reader, self.run.purse, self.run.replies)
+        meter = work.meter = BranchMeter(self.run.reader, self.run.shared, self.run.replies)
         work.begun = time.perf_counter()
         try:
-            self.run.purse.check()
+            self.run.shared.check()
             value, self.said[node.id] = act(meter)
             work.end(value)
         except LimitReached as limit:
@@ -197,13 +198,13 @@ class Walk:
         if self.choice is None:
             with meter.timed("choose"):
                 self.choice = equipment.chooser.choose(run.question, equipment.retriever)
-        purse = run.purse
-        left = purse.limits.tokens - purse.reserve - purse.spent - purse.held
+        shared = run.shared
+        left = shared.limits.tokens - shared.reserve - shared.spent - shared.held
         if left < 1:
-            raise LimitReached(f"{purse.limits.tokens} tokens")
+            raise LimitReached(f"{shared.limits.tokens} tokens")
         each = SearchSettings(tokens=max(1, left // len(self.choice.strategies)))
         each = each.within(meter.seconds_left)
-        purse.hold(left, False)
+        shared.hold(left, False)
         before = len(meter.costs.spent)
         try:
             asked = run.question if text == run.question.text else Question(run.question.id, text)
@@ -222,7 +223,7 @@ class Walk:
             )
         finally:
             calls = [spent.call for spent in meter.costs.spent[before:]]
-            purse.settle(left, sum(call.prompt_tokens + call.completion_tokens for call in calls), 0.0)
+            shared.settle(left, sum(call.prompt_tokens + call.completion_tokens for call in calls), 0.0)
         if self.searched is None and text == run.question.text:
             self.searched = found
         self.left_out += [note for note in found.notes if note not in self.left_out]

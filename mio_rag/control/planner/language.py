@@ -170,7 +170,7 @@ class LanguagePlanner:
         prompt = short_prompt("plan", run.question, run.question.text)
         costs, reader = Costs(), run.reader
         held = reader.prompt_tokens(prompt) + _PLAN_TOKENS
-        run.purse.hold(held, final=False)
+        run.shared.hold(held, final=False)
         start, answer = time.perf_counter(), None
         try:
             if self.free or not isinstance(reader, GrammarWriter):
@@ -181,7 +181,7 @@ class LanguagePlanner:
             costs.add(_call(answer, time.perf_counter() - start), model=reader.name if answer else None)
             run.opening += costs.spent
             spent = 0 if answer is None else answer.prompt_tokens + answer.completion_tokens
-            run.purse.settle(held, spent, 0.0)
+            run.shared.settle(held, spent, 0.0)
         return answer.text
 
 

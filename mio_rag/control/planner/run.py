@@ -18,8 +18,8 @@ from typing import Any
 from mio_rag.control.costs import Costs, Spent
 from mio_rag.control.meter import LimitReached, Limits, Replies, Reply
 from mio_rag.control.planner.named import find_workflow
-from mio_rag.control.planner.purse import BranchMeter, Purse
 from mio_rag.control.planner.settings import Models, WorkflowSettings
+from mio_rag.control.planner.shared_limits import BranchMeter, SharedLimits
 from mio_rag.control.planner.trace import PlanStep
 from mio_rag.control.planner.work import Work
 from mio_rag.control.planner.workflow import Node, Workflow
@@ -84,19 +84,19 @@ class Run:
     opening: list[Spent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._purse: Purse | None = None
+        self._shared: SharedLimits | None = None
         self._opening = threading.Lock()
         self._places = threading.BoundedSemaphore(self.kit.settings.threads)
 
     @property
-    def purse(self) -> Purse:
+    def shared(self) -> SharedLimits:
         """What may be spent; the window is shared out between evidence, notes and answer."""
         with self._opening:  # branches may ask for it at once
-            if self._purse is None:
-                self._purse = self._opened()
-        return self._purse
+            if self._shared is None:
+                self._shared = self._opened()
+        return self._shared
 
-    def _opened(self) -> Purse:
+    def _opened(self) -> SharedLimits:
         room = window_room(self.reader, self.question, max_tokens=self.kit.max_tokens)
         if room is not None:
             self.budget_tokens = min(self.budget_tokens, max(1, room - min(_NOTES, room // 2)))
@@ -104,7 +104,7 @@ class Run:
         asked = self.reader.prompt_tokens(build_prompt(self.question))
         reserve = asked + self.budget_tokens + _NOTES + longest
         try:
-            return Purse(self.kit.limits, reserve)
+            return SharedLimits(self.kit.limits, reserve)
         except LimitReached as limit:
             raise GenerationError(
                 f"limit tokens={self.kit.limits.tokens} is below the {reserve} that the answer alone may "
@@ -229,10 +229,10 @@ class Run:
             if missing := [kind for kind in needed if not taken.every(TYPES[kind])]:
                 raise Nothing(f"what it needs was dropped: {', '.join(missing)}")
             generator = self.reader if node.model is None else self.kit.models.get(node.model)
-            work.meter = BranchMeter(generator, self.purse, self.replies)
+            work.meter = BranchMeter(generator, self.shared, self.replies)
             if asks(node.do, settings) and not final:
-                self.purse.check()
-                self.purse.step()
+                self.shared.check()
+                self.shared.step()
             job = Job(
                 question,
                 self.budget_tokens,

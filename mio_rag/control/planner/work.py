@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from mio_rag.candidates import Candidates
 from mio_rag.control.costs import Call, Spent
 from mio_rag.control.meter import Reply
-from mio_rag.control.planner.purse import BranchMeter
+from mio_rag.control.planner.shared_limits import BranchMeter
 from mio_rag.control.planner.trace import PlanStep
 from mio_rag.control.planner.workflow import Node
 from mio_rag.control.steps.executors import Facts, Queries, Value

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mio_rag.candidates import merge_pools
 from mio_rag.control.memory import Memory
 from mio_rag.control.meter import Meter
 from mio_rag.errors import InfeasibleError
+from mio_rag.pools import merge_pools
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 
@@ -16,7 +16,7 @@ __all__ = ["SelectingFinder"]
 
 @dataclass(frozen=True, eq=False)
 class SelectingFinder:
-    """The road of the package: retrieve for the query, then choose by the program from all that was found.
+    """Retrieve for the query, then choose by the program from all that was found.
 
     A passage counts with its best relevance over all queries. Of the united pool the best stay, as many as
     one query brings, and whatever is read already.

@@ -22,7 +22,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.control.costs import Amount, Costs
 from mio_rag.control.meter import LimitReached, Meter, Replies
 from mio_rag.control.steps.strategies import StrategySettings, make_strategies
-from mio_rag.control.steps.strategy import Desk, Found, Strategy
+from mio_rag.control.steps.strategy import Found, SearchTask, Strategy
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation import Generator
 from mio_rag.retrieval.retriever import LINK_SOURCES, Retriever
@@ -211,7 +211,7 @@ def search(
         tried = _side_by_side(
             made,
             how,
-            lambda: Desk(
+            lambda: SearchTask(
                 question,
                 retriever,
                 generator,
@@ -293,15 +293,15 @@ def _merged(
 
 
 def _side_by_side(
-    strategies: Sequence[Strategy], how: SearchSettings, desk: Callable[[], Desk]
+    strategies: Sequence[Strategy], how: SearchSettings, task: Callable[[], SearchTask]
 ) -> tuple[Tried, ...]:
     """Every strategy in a thread of its own; a late one is waited for no longer, and takes no place."""
-    waiting, running = deque(strategies), dict[str, tuple[float, Desk]]()
+    waiting, running = deque(strategies), dict[str, tuple[float, SearchTask]]()
     done: queue.SimpleQueue[tuple[str, Found | BaseException]] = queue.SimpleQueue()
     ended: dict[str, Tried] = {}
     while waiting or running:
         while waiting and len(running) < how.concurrency:
-            strategy, place = waiting.popleft(), desk()
+            strategy, place = waiting.popleft(), task()
             running[strategy.name] = time.perf_counter(), place
             # A daemon: a model that never answers must not keep the process alive.
             threading.Thread(target=_run, args=(strategy, place, done), daemon=True).start()
@@ -331,8 +331,10 @@ def _side_by_side(
     return tuple(ended[strategy.name] for strategy in strategies)
 
 
-def _run(strategy: Strategy, desk: Desk, done: queue.SimpleQueue[tuple[str, Found | BaseException]]) -> None:
+def _run(
+    strategy: Strategy, task: SearchTask, done: queue.SimpleQueue[tuple[str, Found | BaseException]]
+) -> None:
     try:
-        done.put((strategy.name, strategy.find(desk)))
+        done.put((strategy.name, strategy.find(task)))
     except BaseException as error:  # handed to the thread that waits
         done.put((strategy.name, error))

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mio_rag.control.steps.grounding import names_of
-from mio_rag.control.steps.strategy import Desk, Found, Strategy, lines_of
+from mio_rag.control.steps.strategy import Found, SearchTask, Strategy, lines_of
 from mio_rag.errors import InputError, choose
 from mio_rag.retrieval.retriever import reciprocal_rank_fusion
 
@@ -70,10 +70,10 @@ class _Raw:
     needs_model: bool = False
     needs_links: bool = False
 
-    def find(self, desk: Desk) -> Found:
-        text = desk.question.text
-        with desk.searching():
-            return Found(tuple(desk.retriever.ranked(text)), (text,))
+    def find(self, task: SearchTask) -> Found:
+        text = task.question.text
+        with task.searching():
+            return Found(tuple(task.retriever.ranked(text)), (text,))
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ class _Hyde:
     needs_model: bool = True
     needs_links: bool = False
 
-    def find(self, desk: Desk) -> Found:
-        passage = desk.write("hyde", self.settings.passage_tokens)[:_LONGEST_QUERY]
+    def find(self, task: SearchTask) -> Found:
+        passage = task.write("hyde", self.settings.passage_tokens)[:_LONGEST_QUERY]
         if not passage:
             return Found(note="the model wrote no passage")
-        with desk.searching():
-            return Found(tuple(desk.retriever.ranked(passage, desk.question.text)), (passage,))
+        with task.searching():
+            return Found(tuple(task.retriever.ranked(passage, task.question.text)), (passage,))
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,14 @@ class _Query2Doc:
     needs_model: bool = True
     needs_links: bool = False
 
-    def find(self, desk: Desk) -> Found:
-        text = desk.question.text
-        said = desk.write("query2doc", self.settings.passage_tokens)[:_LONGEST_QUERY]
+    def find(self, task: SearchTask) -> Found:
+        text = task.question.text
+        said = task.write("query2doc", self.settings.passage_tokens)[:_LONGEST_QUERY]
         if not said:
             return Found(note="the model wrote no expansion")
         words = " ".join([*[text] * _REPEATS, said])
-        with desk.searching():
-            return Found(tuple(desk.retriever.ranked(f"{text} {said}", words)), (f"{text} {said}",))
+        with task.searching():
+            return Found(tuple(task.retriever.ranked(f"{text} {said}", words)), (f"{text} {said}",))
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,10 @@ class _Grounded:
     needs_model: bool = True
     needs_links: bool = True
 
-    def find(self, desk: Desk) -> Found:
-        text = desk.question.text
-        with desk.costs.part("retrieve"):
-            grounds = names_of(desk.retriever.index).grounds(text)
+    def find(self, task: SearchTask) -> Found:
+        text = task.question.text
+        with task.costs.part("retrieve"):
+            grounds = names_of(task.retriever.index).grounds(text)
         if not grounds.entities:
             return Found(note="no name of the index is in the question")
         if not grounds.neighbours:
@@ -127,7 +127,7 @@ class _Grounded:
         fields = {"entities": ", ".join(grounds.entities), "neighbours": listed}
         named = [
             name
-            for line in lines_of(desk.write("grounded", self.settings.names_tokens, fields))
+            for line in lines_of(task.write("grounded", self.settings.names_tokens, fields))
             for name in ([line] if len(grounds.kept([line])[0]) else line.split(","))
             if name.strip()
         ]
@@ -138,8 +138,8 @@ class _Grounded:
         if not new:
             return Found(dropped=dropped, note=note or "the model named nothing that is new")
         query = f"{text} {', '.join(new)}"
-        with desk.searching():
-            return Found(tuple(desk.retriever.ranked(query)), (query,), dropped, note)
+        with task.searching():
+            return Found(tuple(task.retriever.ranked(query)), (query,), dropped, note)
 
 
 @dataclass(frozen=True)
@@ -149,17 +149,17 @@ class _MultiQuery:
     needs_model: bool = True
     needs_links: bool = False
 
-    def find(self, desk: Desk) -> Found:
-        text, count = desk.question.text, self.settings.variations
-        said = desk.write("variations", self.settings.variations_tokens, {"count": str(count)})
+    def find(self, task: SearchTask) -> Found:
+        text, count = task.question.text, self.settings.variations
+        said = task.write("variations", self.settings.variations_tokens, {"count": str(count)})
         others = [line[:_LONGEST_QUERY] for line in lines_of(said) if line.lower() != text.lower().strip()]
         variations = list(dict.fromkeys(others))[:count]
         if not variations:
             return Found(note="the model wrote no rewording")
         rankings = []
         for query in (text, *variations):
-            with desk.searching():
-                rankings.append(desk.retriever.ranked(query))
+            with task.searching():
+                rankings.append(task.retriever.ranked(query))
         fused = reciprocal_rank_fusion(rankings)
         return Found(tuple(sorted(fused, key=lambda row: (-fused[row], row))), (text, *variations))
 

@@ -18,7 +18,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.text import clean
 from mio_rag.types import Question
 
-__all__ = ["Desk", "Found", "Strategy", "lines_of", "strategy_prompt"]
+__all__ = ["Found", "SearchTask", "Strategy", "lines_of", "strategy_prompt"]
 
 _BULLET = re.compile(
     r"^\s*(?:[-*\u2022]|\(?\d{1,2}[.):]|(?:question|query|rewording)\s*\d*:)\s*", re.IGNORECASE
@@ -47,7 +47,7 @@ class Found:
     note: str = ""
 
 
-class Desk:
+class SearchTask:
     """Where one strategy works: the index, the model, and an account of its own.
 
     Parameters
@@ -145,8 +145,8 @@ class Strategy(Protocol):
         """Whether it follows the evidence links of the index."""
         ...
 
-    def find(self, desk: Desk) -> Found:
-        """Search for the question on the desk; what it takes is counted there, also where it fails.
+    def find(self, task: SearchTask) -> Found:
+        """Search for the question of a task; what it takes is counted on the task, also where it fails.
 
         Raises
         ------

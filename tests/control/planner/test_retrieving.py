@@ -1,4 +1,4 @@
-"""The executor `retrieve` with search strategies: one purse, one book, and every reason told."""
+"""The executor `retrieve` with search strategies: one shared, one book, and every reason told."""
 
 import threading
 

@@ -14,11 +14,11 @@ from mio_rag.generation import Generator, Prompt
 from mio_rag.generation.protocol import CHOICE_TOKENS
 from mio_rag.types import Answer
 
-__all__ = ["BranchMeter", "Purse"]
+__all__ = ["BranchMeter", "SharedLimits"]
 
 
 @dataclass(eq=False)
-class Purse:
+class SharedLimits:
     """Tokens, steps and seconds of one question, shared by all branches.
 
     A call holds the most that it may take before it is made, so that calls side by side never exceed the
@@ -77,28 +77,28 @@ class Purse:
 
 
 class BranchMeter(Meter):
-    """A meter with books of its own and a purse in common with others.
+    """A meter of a branch: its own account, and limits shared with the others.
 
     Parameters
     ----------
-    purse : Purse
+    shared : SharedLimits
         What may be spent.
     """
 
-    def __init__(self, generator: Generator, purse: Purse, replies: Replies) -> None:
-        super().__init__(generator, purse.limits, 0, replies, Costs())
-        self._purse = purse
+    def __init__(self, generator: Generator, shared: SharedLimits, replies: Replies) -> None:
+        super().__init__(generator, shared.limits, 0, replies, Costs())
+        self._shared = shared
         self.asking: tuple[str, int, int, float] | None = None  # part, prompt, longest reply, since when
         self._beside: list[BranchMeter] = []
 
     @property
     def seconds_left(self) -> float:
         """As `Meter.seconds_left`, of the question: branches begin late."""
-        return self._purse.limits.seconds - self._purse.seconds
+        return self._shared.limits.seconds - self._shared.seconds
 
     def beside(self) -> BranchMeter:
-        """As `Meter.beside`, from the common purse; until `joined` what it spends is told with this one's."""
-        other = BranchMeter(self.generator, self._purse, self._replies)
+        """As `Meter.beside`, from the shared limits; until `joined` it is told with this one."""
+        other = BranchMeter(self.generator, self._shared, self._replies)
         self._beside.append(other)
         return other
 
@@ -107,7 +107,7 @@ class BranchMeter(Meter):
         self._beside.clear()
 
     def generate(self, part: str, prompt: Prompt, max_tokens: int, *, final: bool = False) -> Answer:
-        """As `Meter.generate`, from the common purse; the final answer may use what is set aside for it."""
+        """As `Meter.generate`, from the shared limits; the final answer may use what is set aside for it."""
         with self._paid(part, prompt, max_tokens, final):
             return super().generate(part, prompt, max_tokens, final=True)
 
@@ -119,14 +119,14 @@ class BranchMeter(Meter):
     @contextmanager
     def _paid(self, part: str, prompt: Prompt, max_tokens: int, final: bool) -> Iterator[None]:
         into = self.generator.prompt_tokens(prompt)
-        self._purse.hold(into + max_tokens, final)
+        self._shared.hold(into + max_tokens, final)
         before, told = self.tokens, self._remembered
         self.asking = (part, into, max_tokens, time.perf_counter())
         try:
             yield
         finally:
             self.asking = None
-            self._purse.settle(into + max_tokens, self.tokens - before, self._remembered - told)
+            self._shared.settle(into + max_tokens, self.tokens - before, self._remembered - told)
 
     def given_up(self) -> tuple[Spent, ...]:
         """What those beside spent, and calls that are on their way, in full: what nobody reports is spent."""

@@ -19,11 +19,11 @@ from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
 
-__all__ = ["Road", "Travelled", "measured", "searched_json"]
+__all__ = ["PipelineResult", "SearchPipeline", "measured", "searched_json"]
 
 
 @dataclass(frozen=True, eq=False)
-class Travelled:
+class PipelineResult:
     """What was chosen, found and selected."""
 
     choice: Choice
@@ -36,7 +36,7 @@ class Travelled:
 
 
 @dataclass(frozen=True, eq=False)
-class Road:
+class SearchPipeline:
     """Chooses strategies, searches by them, and selects from what they find.
 
     Raises
@@ -55,7 +55,7 @@ class Road:
         made = make_strategies(self.chooser.possible, self.settings.writing)
         check_search(made, self.retriever, self.generator)
 
-    def travel(
+    def run(
         self,
         question: Question,
         budget_tokens: int,
@@ -63,7 +63,7 @@ class Road:
         *,
         costs: Costs | None = None,
         replies: Replies | None = None,
-    ) -> Travelled:
+    ) -> PipelineResult:
         """Take a question to its selection.
 
         What was spent is in `costs`, also where this fails.
@@ -102,7 +102,7 @@ class Road:
                 self.chooser.learn(choice, Seen(searched, read, added, spent))
         if selection.result.x is None:
             raise InfeasibleError(selection.explain())
-        return Travelled(choice, searched, selection)
+        return PipelineResult(choice, searched, selection)
 
 
 def measured(
@@ -125,9 +125,9 @@ def measured(
     return contributions(values, choice.strategies, choice.base)
 
 
-def searched_json(travelled: Travelled) -> dict[str, Any]:
+def searched_json(result: PipelineResult) -> dict[str, Any]:
     """Plain data of a search: what each strategy did, and who found what is read."""
-    choice, searched = travelled.choice, travelled.searched
+    choice, searched = result.choice, result.searched
     return {
         "strategies": [
             {
@@ -145,7 +145,7 @@ def searched_json(travelled: Travelled) -> dict[str, Any]:
             }
             for one in searched.tried
         ],
-        "found_by": {i: travelled.found_by(i) for i in travelled.selection.ids},
+        "found_by": {i: result.found_by(i) for i in result.selection.ids},
         "choice": {"id": choice.id, "why": choice.why, **choice.about},
         "search_notes": list(searched.notes),
     }
