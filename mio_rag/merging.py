@@ -3,9 +3,9 @@
 Chosen passages whose spans are known (`Candidates.spans`) are laid out by document: its title once, their
 texts in document order. What overlaps is written once; what touches goes on, with a space where one character
 lies between, a new line where two do (splitters strip white space; so neither end has any); what lies further
-apart is parted by a line with an ellipsis. Every passage's text is in the result word for word. Where two texts say different
-things at the same place, nobody knows which version of the document the others are of: then all of them are
-read by themselves, as are those without a span.
+apart is parted by a line with an ellipsis. Every passage's text is in the result word for word. Where two
+texts say different things at the same place, nobody knows which version of the document the others are of:
+then all of them are read by themselves, as are those without a span.
 """
 
 from __future__ import annotations
