@@ -271,7 +271,8 @@ def _why_out(
         }.get(result.status, "there is no selection")
     cost, whole = float(costs[i]), float(program.alone[i])
     if whole > program.most_cost:
-        return f"its {plural(whole, 'token')} exceed the whole budget of {program.budget:.10g}"
+        verb = "exceeds" if whole == 1 else "exceed"
+        return f"its {plural(whole, 'token')} {verb} the whole budget of {program.budget:.10g}"
     for row in program.rows:
         least = float(np.minimum(row.coefficients, 0.0).sum() + max(row.coefficients[i], 0.0))
         if least > row.most:

@@ -132,7 +132,7 @@ def _why_nothing(choice: Choice) -> list[str]:
     shortest = int(candidates.tokens.min())
     if shortest > choice.allowed:
         return [
-            f"nothing is chosen: the shortest passage has {shortest} tokens, the budget is "
+            f"nothing is chosen: the shortest passage has {plural(shortest, 'token')}, the budget is "
             f"{choice.budget_tokens}: raise the budget, or split passages"
         ]
     fitting = np.flatnonzero(candidates.tokens <= choice.allowed)
