@@ -261,12 +261,12 @@ def _problems(policy: Policy, count: int, total_tokens: int | None, total_dollar
     if not count:
         problems.append("there are no questions")
     price = policy.price
-    if price.total is not None and price.state is None and total_tokens is None:
-        if total_dollars is not None or price.per is not None:
-            problems.append(
-                "the policy's own total would begin anew with every run: give it price.state, a file, or leave "
-                "it out"
-            )
+    begins_anew = price.total is not None and price.state is None and total_tokens is None
+    if begins_anew and (total_dollars is not None or price.per is not None):
+        problems.append(
+            "the policy's own total would begin anew with every run: give it price.state, a file, or "
+            "leave it out"
+        )
     if total_tokens is not None and count:
         try:
             replace(policy, price=Price(total=total_tokens, questions=count))
