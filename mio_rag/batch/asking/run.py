@@ -27,7 +27,7 @@ from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.types import Question
 
-__all__ = ["AskedSummary", "ask_many"]
+__all__ = ["AskedSummary", "ask_many", "check_settings"]
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,10 @@ def ask_many(
     """
     began, folder = time.perf_counter(), Path(out)
     dollars = total_dollars is not None
-    problems = _problems(policy, len(questions), total_tokens, total_dollars, concurrency, retries)
-    problems += _engine_problems(engine, workers, index, generator, policy)
+    problems = _setting_problems(total_tokens, total_dollars, engine, workers, concurrency, retries)
+    problems += _problems(policy, len(questions), total_tokens, total_dollars)
+    if engine == "ray":
+        problems += _ray_problems(index, generator, policy)
     if problems:
         raise InputError(problems)
     if total_tokens is not None:
@@ -196,7 +198,10 @@ def _here(
         def lose(claim: Claim, cost: int) -> bool:
             return ledger.lose(claim, cost, job.total)
 
-        made = Answering(corpus, reader, job, lose, job.pacer())
+        def make(spec: str) -> Generator:
+            return make_reader(spec, job.folder / "replies.sqlite")
+
+        made = Answering(corpus, reader, job, lose, job.pacer(), make)
         opened.callback(made.close)
         yield made
 
@@ -205,36 +210,59 @@ def _about(policy: Policy, states: States, questions: Sequence[Question], unit: 
     """What the answers depend on; a total may be raised."""
     paced = policy.price.total is not None
     return {
-        "policy": replace(policy, price=Price(token=0.0)).sha256 if paced else states.sha256,
+        "policy": states.digest(replace(policy, price=Price(token=0.0)) if paced else policy),
         "questions": _digest(questions),
         "unit": unit.name,
     }
 
 
-def _problems(
-    policy: Policy,
-    count: int,
+def check_settings(
     total_tokens: int | None,
     total_dollars: float | None,
+    engine: str,
+    workers: int,
+    concurrency: int,
+    retries: int,
+) -> None:
+    """Raise `InputError` for everything that is wrong with the settings of `ask_many` alone."""
+    problems = _setting_problems(total_tokens, total_dollars, engine, workers, concurrency, retries)
+    if problems:
+        raise InputError(problems)
+
+
+def _setting_problems(
+    total_tokens: int | None,
+    total_dollars: float | None,
+    engine: str,
+    workers: int,
     concurrency: int,
     retries: int,
 ) -> list[str]:
-    """What is wrong with a total, and with what goes with it."""
     problems = []
-    if not count:
-        problems.append("there are no questions")
     if concurrency < 1 or retries < 0:
         problems.append(f"concurrency={concurrency} must be >= 1 and retries={retries} >= 0")
     if total_tokens is not None and total_dollars is not None:
         problems.append("a total in tokens and one in dollars exclude each other: give one of them")
+    if total_dollars is not None and not 0 < total_dollars < math.inf:
+        problems.append(f"a total of {total_dollars!r} dollars is none: give a number > 0")
+    if engine not in get_args(Engine):
+        problems.append(f"engine={engine!r} is unknown: choose local or ray")
+    elif engine == "ray" and workers < 1:
+        problems.append(f"workers={workers} must be >= 1")
+    return problems
+
+
+def _problems(policy: Policy, count: int, total_tokens: int | None, total_dollars: float | None) -> list[str]:
+    """What is wrong with a total under a policy."""
+    problems = []
+    if not count:
+        problems.append("there are no questions")
     if total_tokens is not None and count:
         try:
             replace(policy, price=Price(total=total_tokens, questions=count))
         except InputError as error:
             problems += error.problems
     if total_dollars is not None:
-        if not 0 < total_dollars < math.inf:
-            problems.append(f"a total of {total_dollars!r} dollars is none: give a number > 0")
         unpriced = [n for n in (READER, *policy.models) if n not in policy.prices.dollars]
         if unpriced:
             told = ", ".join(dict.fromkeys(unpriced))
@@ -244,16 +272,8 @@ def _problems(
     return problems
 
 
-def _engine_problems(
-    engine: str, workers: int, index: object, generator: object, policy: Policy
-) -> list[str]:
-    if engine not in get_args(Engine):
-        return [f"engine={engine!r} is unknown: choose local or ray"]
-    if engine == "local":
-        return []
+def _ray_problems(index: object, generator: object, policy: Policy) -> list[str]:
     problems = ray_problems(policy)
-    if workers < 1:
-        problems.append(f"workers={workers} must be >= 1")
     if isinstance(index, CorpusIndex):
         problems.append(
             "engine='ray' takes the folder of an index, since every worker opens it: give its path"
