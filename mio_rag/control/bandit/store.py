@@ -27,8 +27,8 @@ _SCHEMA = 2
 _APPLICATION = 0x6D696F62  # "miob": how the file is known as a bandit's
 _PATIENCE_SECONDS = 30.0
 _ALONG = (
-    "; `mio-rag strategies export` takes what it learned along as a prior, and `mio-rag strategies add` lets a "
-    "state choose among one strategy more"
+    "; `mio-rag strategies export` takes what it learned along as a prior, and `mio-rag strategies add` lets "
+    "a state choose among one strategy more"
 )
 
 _CREATE = (
