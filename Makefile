@@ -42,10 +42,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing: some minutes, about 3 GB of disk"
 	$(PIP) -e ".[demo]"
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing: some minutes, about 3 GB of disk"
 	$(PIP) -e ".[dev]"
 	touch $@
 

@@ -15,7 +15,7 @@ from mio_rag.errors import InputError
 from mio_rag.sentences import Sentences
 from mio_rag.types import Passage, check_date
 
-__all__ = ["Candidates", "merge_pools"]
+__all__ = ["Candidates"]
 
 FloatArray = NDArray[np.float64]
 
@@ -330,70 +330,3 @@ class Candidates:
             end=None if start < 0 else end,
             date=self.dates[i] if self.dates is not None else "",
         )
-
-
-def merge_pools(one: Candidates, other: Candidates, size: int, keep: set[str]) -> Candidates:
-    """Two pools of one index as one, best first: the `size` most relevant passages, and those to keep.
-
-    Relevance and scores are the larger of the two, on their own scale (a logit may well be below 0); scores
-    that only one pool has are left out, since 0 would be a score like any other. Question and query embedding
-    are those of the first pool. Links and duplicates are known within each pool, and 0 between passages that
-    were never in one pool.
-    """
-    rows: dict[str, tuple[Candidates, int]] = {}
-    relevance: dict[str, float] = {}
-    scores: dict[str, dict[str, float]] = {name: {} for name in one.scores if name in other.scores}
-    for pool in (one, other):
-        for i, passage in enumerate(pool.ids):
-            rows.setdefault(passage, (pool, i))
-            relevance[passage] = max(float(pool.relevance[i]), relevance.get(passage, -np.inf))
-            for name, column in scores.items():
-                column[passage] = max(float(pool.scores[name][i]), column.get(passage, -np.inf))
-    best = sorted(rows, key=lambda passage: -relevance[passage])
-    ids = [p for place, p in enumerate(best) if place < size or p in keep]
-    taken = [rows[p] for p in ids]
-    embedded = one.embeddings is not None and other.embeddings is not None
-    return Candidates(
-        ids=ids,
-        texts=[pool.texts[i] for pool, i in taken],
-        relevance=np.array([relevance[p] for p in ids]),
-        tokens=np.array([pool.tokens[i] for pool, i in taken]),
-        embeddings=np.array([pool.embeddings[i] for pool, i in taken if pool.embeddings is not None])
-        if embedded
-        else None,
-        query_embedding=one.query_embedding,
-        titles=[pool.passage(i).title for pool, i in taken],
-        sources=None
-        if one.sources is None or other.sources is None
-        else [pool.passage(i).source for pool, i in taken],
-        scores={name: np.array([column[p] for p in ids]) for name, column in scores.items()},
-        question=one.question,
-        embedder=one.embedder if one.embedder == other.embedder else "",
-        links=_merged_matrix("links", (one, other), ids),
-        duplicates=_merged_matrix("duplicates", (one, other), ids),
-        spans=None
-        if one.spans is None or other.spans is None
-        else np.array([pool.spans[i] for pool, i in taken if pool.spans is not None]).reshape(-1, 2),
-        dates=None
-        if one.dates is None or other.dates is None
-        else [pool.passage(i).date for pool, i in taken],
-        positions=None
-        if one.positions is None or other.positions is None
-        else np.array([pool.positions[i] for pool, i in taken if pool.positions is not None]),
-    )
-
-
-def _merged_matrix(
-    name: Literal["links", "duplicates"], pools: tuple[Candidates, Candidates], ids: list[str]
-) -> NDArray[np.float32] | None:
-    """Links or duplicates among these passages, as far as a pool holds both; None where a pool has none."""
-    place = {passage: k for k, passage in enumerate(ids)}
-    merged = np.zeros((len(ids), len(ids)), dtype=np.float32)
-    for pool in pools:
-        known = pool.links if name == "links" else pool.duplicates
-        if known is None:
-            return None
-        rows = [i for i, passage in enumerate(pool.ids) if passage in place]
-        at = [place[pool.ids[i]] for i in rows]
-        merged[np.ix_(at, at)] = np.maximum(merged[np.ix_(at, at)], known[np.ix_(rows, rows)])
-    return merged

@@ -2,9 +2,10 @@
 
 Chosen passages whose spans are known (`Candidates.spans`) are laid out by document: its title once, their
 texts in document order. What overlaps is written once; what touches goes on, with a space where one character
-lies between, a new line where two do (splitters strip white space); what lies further apart is parted by a
-line with an ellipsis. Every passage's text is in the result word for word. A passage whose span contradicts
-the text of another one is read by itself, as are those without a span.
+lies between, a new line where two do (splitters strip white space; so neither end has any); what lies further
+apart is parted by a line with an ellipsis. Every passage's text is in the result word for word. Where two
+texts say different things at the same place, nobody knows which version of the document the others are of:
+then all of them are read by themselves, as are those without a span.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def documents(candidates: Candidates) -> NDArray[np.int64]:
     """Which candidates are read together, shape (n,): the number of their document; -1 for one by itself.
 
     Those of one number have the same source and title, and texts that agree wherever their spans overlap.
-    Where texts contradict each other, the later one (by its start) is by itself.
+    Where two of them contradict each other, every one of that source and title is by itself.
     """
     spans, sources = candidates.spans, candidates.sources
     if spans is None or sources is None:
@@ -108,18 +109,24 @@ def numbered(
     for i in np.flatnonzero(spans[:, 0] >= 0).tolist():
         groups.setdefault((sources[i], titles[i]), []).append(i)
     for k, group in enumerate(groups.values()):
-        start, text = 0, ""  # what is known of the document around here
-        for i in _in_order(spans, group):
-            at, own = int(spans[i, 0]), texts[i]
-            if at >= start + len(text):
-                start, text = at, own
-            else:
-                known = text[at - start : at - start + len(own)]
-                if not own.startswith(known):
-                    continue
-                text += own[len(known) :]
-            number[i] = k
+        if _agree(spans, texts, group):
+            number[group] = k
     return number
+
+
+def _agree(spans: NDArray[np.int64], texts: Sequence[str], rows: Sequence[int]) -> bool:
+    """Whether texts say the same wherever they overlap."""
+    start, text = 0, ""  # what is known of the document around here
+    for i in _in_order(spans, rows):
+        at, own = int(spans[i, 0]), texts[i]
+        if at >= start + len(text):
+            start, text = at, own
+            continue
+        known = text[at - start : at - start + len(own)]
+        if not own.startswith(known):
+            return False
+        text += own[len(known) :]
+    return True
 
 
 def _in_order(spans: NDArray[np.int64], rows: Sequence[int]) -> list[int]:
@@ -195,7 +202,7 @@ def _block(candidates: Candidates, rows: Sequence[int]) -> Block:
     length, before = 0, None
     for run in runs(candidates, rows):
         if before is not None:
-            pieces.append(_SEAMS.get(run.start - before.end, APART))
+            pieces.append(_seam(before, run))
             length += len(pieces[-1])
         for i in run.rows:
             start = length + int(candidates.spans[i, 0]) - run.start
@@ -207,6 +214,12 @@ def _block(candidates: Candidates, rows: Sequence[int]) -> Block:
     text = "".join(pieces)
     name = "+".join(str(part.id) for part in parts)
     return Block(Passage(name, text, first.title, first.source), tuple(parts))
+
+
+def _seam(before: Run, after: Run) -> str:
+    """What stands between two texts: white space only where both ends are as a splitter leaves them."""
+    stripped = not (before.text[-1].isspace() or after.text[0].isspace())
+    return _SEAMS.get(after.start - before.end, APART) if stripped else APART
 
 
 def shared_characters(candidates: Candidates) -> NDArray[np.int64]:

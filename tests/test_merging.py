@@ -55,6 +55,12 @@ class TestMerged:
         assert _block(_pool([(0, 10), (12, 17)], document=words), [0, 1]) == "Title\nalpha beta\ngamma"
         assert _block(_pool([(0, 5), (5, 10)], document=words), [0, 1]) == "Title\nalpha beta"
 
+    def test_a_gap_beside_white_space_is_none_that_a_splitter_stripped(self):
+        words = "Rome fell"
+        assert _block(_pool([(0, 2), (4, 9)], document=words), [0, 1]) == f"Title\nRo{APART} fell"
+        assert _block(_pool([(0, 5), (6, 9)], document=words), [0, 1]) == f"Title\nRome {APART}ell"
+        assert _block(_pool([(0, 4), (5, 9)], document=words), [0, 1]) == "Title\nRome fell"
+
     def test_what_lies_apart_is_marked(self):
         assert _block(_pool([(0, 5), (18, 23)]), [1, 0]) == f"Title\nword0{APART}word3"
 
@@ -71,11 +77,18 @@ class TestMerged:
         assert len(merged(pool, [0, 1, 2, 3])) == 4
         assert set(documents(pool).tolist()) == {0, 1, 2, -1}
 
-    def test_a_passage_whose_span_contradicts_another_text_is_read_by_itself(self):
-        texts = [_DOCUMENT[:23], "x" * 35, _DOCUMENT[18:40]]
-        pool = _pool([(0, 23), (12, 47), (18, 40)], texts=texts)
-        assert documents(pool).tolist() == [0, -1, 0]
-        assert _block(pool, [0, 1, 2]) == f"Title\n{_DOCUMENT[:40]}\n\nTitle\n{'x' * 35}"
+    def test_passages_of_a_document_that_contradicts_itself_are_read_by_themselves(self):
+        texts = [_DOCUMENT[:23], "x" * 35, _DOCUMENT[18:40], _DOCUMENT[47:60], "other"]
+        spans = [(0, 23), (12, 47), (18, 40), (47, 60), (0, 5)]
+        pool = _pool(spans, ["d"] * 4 + ["e"], texts=texts)
+        assert documents(pool).tolist() == [-1, -1, -1, -1, 1]
+        assert [block.passage.text for block in merged(pool, range(5))] == texts
+
+    def test_two_versions_of_a_document_are_never_joined_to_one_sentence(self):
+        old, new = "The bridge closes at nine in the evening.", "The bridge is shut and closes at six today."
+        texts = [old[:20], new[:20], new[20:]]
+        pool = _pool([(0, 20), (0, 20), (20, len(new))], texts=texts)
+        assert [block.passage.text for block in merged(pool, [0, 2])] == [texts[0], texts[2]]
 
     def test_blocks_stand_where_the_first_of_their_passages_would(self):
         pool = _pool([(0, 23), (0, 23), (12, 47)], ["a", "b", "a"])

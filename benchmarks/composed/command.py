@@ -12,7 +12,16 @@ from typing import Any
 
 from benchmarks.composed.complete import Rows, fitted, left_out, rows_of, studied
 from benchmarks.composed.costs import costs_of
-from benchmarks.composed.language import LANGUAGE_TIERS, Asked, Reader, bandit_of, planner_of, rows_of_readers
+from benchmarks.composed.language import (
+    LANGUAGE_TIERS,
+    PARTS,
+    Asked,
+    Reader,
+    bandit_of,
+    contenders,
+    planner_of,
+    rows_of_readers,
+)
 from benchmarks.composed.language_summary import PLAIN, table_of, told_of
 from benchmarks.composed.load import load
 from benchmarks.composed.local import with_model
@@ -55,6 +64,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--readers", default="", help="language: NAME=SPEC@IN,OUT[,ASKED], separated by blanks"
     )
     parser.add_argument("--table", type=Path, help="language: folder of `plan outcomes`, to train a planner")
+    parser.add_argument(
+        "--parts",
+        default=",".join(PARTS),
+        help="language: which may decide; order needs --table (default: all)",
+    )
     parser.add_argument("--kills", type=int, default=6, help="load: kills of the first run (default: 6)")
     parser.add_argument("--seed", type=int, default=0, help="of orders, routers and kills (default: 0)")
     parser.add_argument("--ship", action="store_true", help="complete: also write the regression that ships")
@@ -213,18 +227,28 @@ def _readers(text: str) -> list[Reader]:
     return made
 
 
+def _parts(text: str, can_order: bool) -> list[str]:
+    """The parts that are studied; without a table of outcomes nobody can learn the order."""
+    named = [name.strip() for name in text.split(",") if name.strip()]
+    if unknown := [name for name in named if name not in PARTS]:
+        raise InputError(f"--parts: {', '.join(unknown)} is no part: choose among {', '.join(PARTS)}")
+    return [part for part in PARTS if part in named and (can_order or part != "order")]
+
+
 def _language(given: argparse.Namespace, names: list[str]) -> int:
-    readers = _readers(given.readers)
+    readers, parts = _readers(given.readers), _parts(given.parts, given.table is not None)
     sources = _sources(given, names)
     files = trained(sources, given.work, given.seed, _say, LANGUAGE_TIERS)
-    files["STATE"] = given.work / "bandit.sqlite"
-    bandit = bandit_of(sources, readers[-1], given.work / "replies.sqlite", files["STATE"], _say)
-    learned: dict[str, Any] = {"router": given.training * len(sources), "bandit": bandit}
-    if given.table is not None:
+    learned: dict[str, Any] = {"router": given.training * len(sources)}
+    if "search" in parts:
+        files["STATE"] = given.work / "bandit.sqlite"
+        replies = given.work / "replies.sqlite"
+        learned["bandit"] = bandit_of(sources, readers[-1], replies, files["STATE"], _say)
+    if "order" in parts:
         files["PLANNER"] = given.work / "planner.safetensors"
         workflows, count = planner_of(given.table, sources, files["PLANNER"])
         learned |= {"planner": count, "workflows": workflows}
-    rows = rows_of_readers(sources, readers, files, given.work, _say)
+    rows = rows_of_readers(sources, readers, contenders(parts), files, given.work, _say)
     told = told_of(rows, readers)
     counts = {one.name: len(one.questions) for one in sources}
     prices = {one.name: {"input": one.into, "output": one.out} for one in readers}

@@ -45,7 +45,16 @@ from mio_rag.measures import evidence_found, token_f1
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.types import GenerationError, Question
 
-__all__ = ["LANGUAGE_TIERS", "Asked", "Reader", "bandit_of", "contenders", "planner_of", "rows_of_readers"]
+__all__ = [
+    "LANGUAGE_TIERS",
+    "PARTS",
+    "Asked",
+    "Reader",
+    "bandit_of",
+    "contenders",
+    "planner_of",
+    "rows_of_readers",
+]
 
 #: What is read at most where that is the knob, and the price of a token where it is, or beside a limit.
 _LIMITS, _PRICES = (80.0, 200.0, 450.0), (0.006, 0.002, 0.0005)
@@ -58,17 +67,20 @@ LANGUAGE_TIERS = tuple(
 _STRATEGIES = ["raw", "hyde"]
 _LEARN = 102  # a bandit treats the first 100 questions alike
 _RANKED = {"by": "ranking"}
-_PARTS: Mapping[str, dict[str, Any]] = {
+_SAID: Mapping[str, dict[str, Any]] = {
     "order": {"order": {"by": "planner", "file": "PLANNER"}},
     "search": {"search": {"by": "bandit", "strategies": _STRATEGIES, "state": "STATE"}},
     "amount": {"amount": {"by": "router", "file": "PROGRAM"}},
     "reading": {},
     "repetition": {"repetition": {"by": "price", "query": "model", "most": 1}},
 }
-_RIVALS: Mapping[str, dict[str, Any]] = {
-    "workflow rewrite-first": {"order": {"workflow": "rewrite-first"}, "reading": _RANKED},
-    "workflow search-parts": {"order": {"workflow": "search-parts"}, "reading": _RANKED},
-    "strategies raw, hyde": {"search": {"strategies": _STRATEGIES}, "reading": _RANKED},
+#: Parts of a policy that may decide.
+PARTS = tuple(_SAID)
+#: Name -> which part it is a fixed choice of, and what its policy says.
+_RIVALS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "workflow rewrite-first": ("order", {"order": {"workflow": "rewrite-first"}, "reading": _RANKED}),
+    "workflow search-parts": ("order", {"order": {"workflow": "search-parts"}, "reading": _RANKED}),
+    "strategies raw, hyde": ("search", {"search": {"strategies": _STRATEGIES}, "reading": _RANKED}),
 }
 
 
@@ -103,20 +115,19 @@ class Asked:
     reader: str
 
 
-def contenders(planner: bool) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Name -> its knob, and what its policy says; without a planner the order is fixed.
+def contenders(parts: Sequence[str] = PARTS) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Name -> its knob, and what its policy says.
 
     Parameters
     ----------
-    planner : bool
-        Whether there is one.
+    parts : sequence of str
+        Those that are studied, and with them their fixed rivals; all others are as they are without a part.
     """
-    parts = [part for part in _PARTS if planner or part != "order"]
 
     def joined(kept: Sequence[str]) -> tuple[str, dict[str, Any]]:
         said: dict[str, Any] = {}
         for part in kept:
-            said |= _PARTS[part]
+            said |= _SAID[part]
         if "reading" in kept:
             return "price", said
         if list(kept) == ["amount"]:
@@ -128,7 +139,7 @@ def contenders(planner: bool) -> dict[str, tuple[str, dict[str, Any]]]:
     made |= {f"{part} alone": joined([part]) for part in parts}
     made |= {f"without {part}": joined([one for one in parts if one != part]) for part in parts}
     made["all"] = joined(parts)
-    return made | {name: ("limit", said) for name, said in _RIVALS.items()}
+    return made | {name: ("limit", said) for name, (part, said) in _RIVALS.items() if part in parts}
 
 
 def planner_of(table: Path, sources: Sequence[Source], path: Path) -> tuple[list[str], int]:
@@ -159,7 +170,7 @@ def bandit_of(
     if done.is_file():
         return int(done.read_text(encoding="utf-8"))
     path.unlink(missing_ok=True)
-    policy = _policy(_PARTS["search"], "price", 1, {"STATE": str(path)})
+    policy = _policy(_SAID["search"], "price", 1, {"STATE": str(path)})
     count = 0
     with closing(_generator(reader, replies)) as generator:
         for source, question in stream:
@@ -188,6 +199,7 @@ def _rounds(
 def rows_of_readers(
     sources: Sequence[Source],
     readers: Sequence[Reader],
+    every: Mapping[str, tuple[str, dict[str, Any]]],
     files: Mapping[str, Path],
     work: Path,
     say: Callable[[str], None],
@@ -198,10 +210,11 @@ def rows_of_readers(
 
     Parameters
     ----------
+    every : mapping
+        Contenders.
     files : mapping
         Of what was learned: PROGRAM, RANKING, STATE; PLANNER where there is one.
     """
-    every = contenders("PLANNER" in files)
     asked = [
         Asked(name, place, reader.name)
         for reader in readers

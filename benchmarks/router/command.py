@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.default.models import by_ranks, pools_of
 from benchmarks.files import replaced, write_json
+from benchmarks.router import accuracy
 from benchmarks.router.goals import chosen_elsewhere, goals_of
 from benchmarks.router.kept import Kept, asked_model, merged, read_rows, tables_of, write_rows
 from benchmarks.router.live import confirmed
@@ -33,7 +34,6 @@ from benchmarks.router.study import (
     Plan,
     begun,
     finished,
-    ladders_of,
     run_round,
     selector_of,
 )
@@ -69,10 +69,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--questions", default="80", help="of each set in the whole study (default: 80), or SET=N,SET=N")
     add("--share", type=float, default=100.0, help="percent of them to ask; 0: report what is finished")
     add("--sets", help="comma-separated (default: all of the study)")
+    add("--accuracy", action="store_true", help="only how often routers name the right tier, by evidence")
     add("--live", action="store_true", help="also ask trained routers, against what the table foretells")
     add("--seed", type=int, default=0, help="of folds and networks (default: 0)")
     add("--rows", type=Path, help="rows of an earlier run by answers, to go on from in a new --work folder")
-    add("--out", type=Path, help="default: benchmarks/results/router-BY.json")
+    add(
+        "--out",
+        type=Path,
+        help="default: benchmarks/results/router-BY.json; with --accuracy router-accuracy.json",
+    )
 
 
 def command(given: argparse.Namespace) -> int:
@@ -81,9 +86,12 @@ def command(given: argparse.Namespace) -> int:
         raise InputError(f"--share={given.share:g} must be in [0, 100]")
     if given.by == "answers" and (given.share or given.live) and not given.generator:
         raise InputError("answers need a model: give --generator")
+    if given.accuracy and (given.by != "evidence" or given.live):
+        raise InputError("--accuracy is by evidence, and nothing is asked live: leave out --by and --live")
     names = _names(given.sets)
     counts = _counts(given.questions, names)
-    plan = Plan(given.by, given.data, given.indexes, given.work, given.weights)
+    only = accuracy.LADDERS if given.accuracy else ()
+    plan = Plan(given.by, given.data, given.indexes, given.work, given.weights, only)
     about = {"by": given.by, "weights": given.weights}
     kept: Kept = read_rows(given.rows, about) if given.rows else {}
     known: dict[str, dict[str, Table]] = {}
@@ -96,6 +104,8 @@ def command(given: argparse.Namespace) -> int:
     learned = [name for name in TRAINED if name in tables]
     if not learned:
         raise InputError(f"nothing of {', '.join(TRAINED)} is finished in '{given.work}': raise --share")
+    if given.accuracy:
+        return _accuracy(plan, tables, given)
     out = given.out or Path(f"benchmarks/results/router-{given.by}.json")
     results = _results(plan, tables, learned, given.seed)
     if given.live:
@@ -107,6 +117,25 @@ def command(given: argparse.Namespace) -> int:
     with replaced(out.with_suffix(".txt")) as partial:
         partial.write_text(text + "\n", encoding="utf-8")
     draw(results, out.with_suffix(".png"))
+    print(text)
+    return 0
+
+
+def _accuracy(plan: Plan, tables: Mapping[str, Mapping[str, Table]], given: argparse.Namespace) -> int:
+    """Write the report of accuracy alone, over all sets that are finished."""
+    results = {
+        "benchmark": "router accuracy",
+        "about": "label: the cheapest tier that holds all gold evidence; five folds; mean and 95 % interval",
+        "weights": plan.weights,
+        "seed": given.seed,
+        "ladders": accuracy.accuracies(tables, given.seed),
+        **environment(),
+    }
+    out = given.out or Path("benchmarks/results/router-accuracy.json")
+    write_json(out, results)
+    text = accuracy.accuracy_table(results)
+    with replaced(out.with_suffix(".txt")) as partial:
+        partial.write_text(text + "\n", encoding="utf-8")
     print(text)
     return 0
 
@@ -223,7 +252,7 @@ def _results(
         "question by question with the best mixture at equal tokens;\n'saved': tokens against k = 5; "
         "'label': share of right tiers",
         "seed": seed,
-        "tiers": {k: [tier.to_dict() for tier in tiers] for k, tiers in ladders_of(plan.by).items()},
+        "tiers": {k: [tier.to_dict() for tier in tiers] for k, tiers in plan.ladders.items()},
         "groups": groups,
         "deciding_seconds": deciding,
         "goals": goals_of(groups, deciding, plan.by),

@@ -24,10 +24,12 @@ from mio_rag.control.router.validate import PRICES, Validated, chosen_at, measur
 from mio_rag.errors import InputError
 
 __all__ = [
+    "ROUTERS",
     "Folds",
     "Group",
     "Row",
     "at_actions_of",
+    "at_tiers",
     "deciding_seconds",
     "groups_of",
     "mixture",
@@ -40,7 +42,7 @@ FloatArray = NDArray[np.float64]
 COST = "prompt_tokens"
 
 #: Name of a row -> kind and features of a router that learns which tier is needed.
-_ROUTERS = {
+ROUTERS = {
     "published router": ("mlp", "question"),
     "logistic": ("logistic", "question"),
     "words, linear SVM": ("tfidf-svm", "question"),
@@ -162,11 +164,12 @@ def at_actions_of(group: Group, other: Group) -> Group:
     ladders = {}
     for name, table in other.ladders.items():
         mine = group.ladders[name]
-        ladders[name] = _with_tiers(mine, [tier.name for tier in table.tiers])
+        ladders[name] = at_tiers(mine, [tier.name for tier in table.tiers])
     return Group(group.name, ladders, group.outcomes)
 
 
-def _with_tiers(table: Table, names: Sequence[str]) -> Table:
+def at_tiers(table: Table, names: Sequence[str]) -> Table:
+    """Some tiers of a table. A label is the cheapest of them that does, or the last where none does."""
     kept = [k for k, tier in enumerate(table.tiers) if tier.name in names]
     worked = table.worked[:, kept]
     label = np.where(worked.any(axis=1), worked.argmax(axis=1), len(kept) - 1)
@@ -218,7 +221,7 @@ def rows_of(trained: Group, asked: Group | None, seed: int = 0, known: Folds | N
     rows = [_one(here, "published", k, "tier") for k in range(len(published.tiers))]
     rows += [_one(here, "fixed", k, "fixed k") for k in range(len(here.ladders["fixed"].tiers))]
     rows += [_one(here, "priced", k, "price") for k in range(len(priced.tiers))]
-    for name, (kind, features) in _ROUTERS.items():
+    for name, (kind, features) in ROUTERS.items():
         settings = FitSettings(kind, features, seed)
         found = _decided("published", trained, asked, settings, known)
         about = _about(found, kind, features)

@@ -104,6 +104,8 @@ class Plan:
     weights : str
         "left-out": the program and the signals of the search take relevance weights that were fitted on the
         other sets alone; "shipped": those that ship, fitted on questions of these sets among others.
+    only : tuple of str
+        The ladders that are asked; empty: all of the study.
     """
 
     by: By
@@ -111,6 +113,12 @@ class Plan:
     indexes: Path
     work: Path
     weights: str = "left-out"
+    only: tuple[str, ...] = ()
+
+    @property
+    def ladders(self) -> Mapping[str, tuple[Tier, ...]]:
+        """Tiers by ladder."""
+        return {name: t for name, t in ladders_of(self.by).items() if not self.only or name in self.only}
 
     def folder(self, name: str, ladder: str) -> Path:
         """Where the rows of a ladder lie; only programs go by weights."""
@@ -174,7 +182,7 @@ def run_round(
     selector = selector_of(model)
     seen: dict[str, Seen] = {}
     retriever, tables = Retriever(index), {}
-    for ladder, tiers in ladders_of(plan.by).items():
+    for ladder, tiers in plan.ladders.items():
         program = selector if ladder == "priced" else Selector()
         settings = LabelSettings(tiers, plan.by, selector=program, limit=upto)
         found = label_questions(
@@ -204,7 +212,7 @@ def _teller(say: Callable[[str], None], what: str) -> Callable[[int, str], None]
 def begun(plan: Plan, name: str) -> int:
     """Questions of a set that an earlier run has taken up: fewer cannot be asked."""
     found = [0]
-    for ladder in ladders_of(plan.by):
+    for ladder in plan.ladders:
         ledger = Ledger(plan.folder(name, ladder))
         found.append(len({question for question, _, _ in ledger.read()}))
     return max(found)
@@ -212,7 +220,7 @@ def begun(plan: Plan, name: str) -> int:
 
 def finished(plan: Plan, name: str) -> dict[str, Table]:
     """The tables of a set that were written last; empty where a ladder is missing."""
-    paths = {ladder: plan.table(name, ladder) for ladder in ladders_of(plan.by)}
+    paths = {ladder: plan.table(name, ladder) for ladder in plan.ladders}
     if not all(path.is_file() for path in paths.values()):
         return {}
     return {ladder: read_table([path]) for ladder, path in paths.items()}

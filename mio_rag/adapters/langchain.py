@@ -6,7 +6,7 @@ SelectionRetriever(retriever=store.as_retriever(search_kwargs={"k": 50}), ...) |
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from mio_rag.adapters.core import NOTES, Documents, Read
@@ -30,7 +30,9 @@ with optional("langchain_core", "langchain", "mio_rag.adapters.langchain"):
 
 __all__ = ["SelectionCompressor", "SelectionRetriever"]
 
-_PAGE = 10**9  # characters that no page has
+_PART = 10**9  # characters that no page has
+#: Where loaders say which page, row of a table or record of a file a document is: places count anew in each.
+_PARTS = ("page", "row", "seq_num")
 
 
 class _Documents(SelectionFields):
@@ -44,9 +46,10 @@ class _Documents(SelectionFields):
     source_key : str or None
         Where in the metadata its source stands, for `max_per_source`.
     start_key : str or None
-        Where in the metadata stands at which character of its source (and of its ``page``, where it has one)
-        a document begins; splitters write it with ``add_start_index=True``. Documents that overlap or touch
-        are then read as one, with theirs in ``metadata["mio_rag"]["parts"]``, unless ``merge=False``.
+        Where in the metadata stands at which character of its source a document begins (of its ``page``,
+        ``row`` or ``seq_num``, where it has one); splitters write it with ``add_start_index=True``. Documents
+        that overlap or touch are then read as one, with theirs in ``metadata["mio_rag"]["parts"]``, unless
+        ``merge=False``.
     """
 
     score_key: str | None = "relevance_score"
@@ -75,14 +78,17 @@ class _Documents(SelectionFields):
             [d.id or "" for d in documents],
             None if source is None else [label(found.get(source)) for found in data],
             scores,
-            starts=None if self.start_key is None else [_start(found, self.start_key) for found in data],
+            starts=None if self.start_key is None else list(_starts(data, self.start_key)),
         )
 
 
-def _start(metadata: dict[str, Any], key: str) -> int | None:
-    """Where a document begins; pages, which count anew, lie far apart."""
-    start, page = place(metadata.get(key)), place(metadata.get("page"))
-    return start if start is None or page is None else start + page * _PAGE
+def _starts(data: Sequence[dict[str, Any]], key: str) -> Iterator[int | None]:
+    """Where documents begin; pages and rows, which count anew, lie far apart."""
+    parts = [tuple(-1 if (at := place(one.get(name))) is None else at for name in _PARTS) for one in data]
+    number = {part: k for k, part in enumerate(sorted(set(parts)))}
+    for metadata, part in zip(data, parts, strict=True):
+        start = place(metadata.get(key))
+        yield None if start is None else start + number[part] * _PART
 
 
 def _noted(documents: Sequence[Document], read: Read) -> Document:

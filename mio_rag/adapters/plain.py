@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from mio_rag.adapters.keywords import SelectorSettings, make_selector
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter, TokenCounter, text_tokens
-from mio_rag.entries import listed, no_names, no_strings, unit_rows
+from mio_rag.entries import listed, no_names, no_strings, not_numbers, unit_rows
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.selection.result import Selection
@@ -134,6 +134,8 @@ def select(
         vectors = None if embeddings is None else _unit_rows("embeddings", embeddings)
         query_vector = None if query_embedding is None else _unit_rows("query_embedding", query_embedding)
     if scores is not None:
+        if (found := not_numbers(scores)) is not None:
+            raise InputError(f"scores holds {found}: give numbers, larger is better")
         given = np.asarray(scores) if not isinstance(scores, np.ndarray) else scores
         if given.ndim == 1 and len(given) != n:
             raise InputError(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mio_rag.errors import InputError
@@ -38,6 +39,7 @@ __all__ = [
     "Prompt",
     "ScriptedGenerator",
     "build_prompt",
+    "file_of",
     "make_generator",
 ]
 
@@ -107,6 +109,12 @@ def check_generator(spec: str) -> None:
         model_file(*arguments)
     elif spec.strip().startswith("scripted:"):
         make(*arguments)  # reads a short file
+
+
+def file_of(spec: str) -> Path:
+    """The file of ``gguf:PATH[?OPTIONS]``, which may not be there."""
+    _, (path, *_), *_ = _resolved(spec, {})
+    return Path(path).expanduser()
 
 
 def _resolved(spec: str, options: dict[str, Any]) -> tuple[Any, tuple[str, ...], dict[str, Any], Any]:

@@ -1,9 +1,9 @@
 """What repeats itself in a corpus: where its passages lie in their documents, and near-duplicates.
 
-Passages that come with offsets keep them. In a source without any, a passage is laid behind the one before
-it where the end of the one is the beginning of the other, character by character. Near-duplicates are found
-by MinHash (Broder, SEQUENCES 1997) over shingles of three words, and confirmed by their exact Jaccard
-similarity.
+Passages that come with offsets keep them, unless they contradict each other: then none of that source and
+title has a place. In a source without any, a passage is laid behind the one before it where the end of the
+one is the beginning of the other, character by character. Near-duplicates are found by MinHash (Broder,
+SEQUENCES 1997) over shingles of three words, and confirmed by their exact Jaccard similarity.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +71,9 @@ class Repetition:
     ) -> Repetition:
         """Find what a corpus repeats; see `find_spans` and `find_groups`."""
         groups, jaccard = find_groups(passages, threshold, progress)
-        return cls(find_spans(passages), groups, jaccard, threshold)
+        spans = find_spans(passages)
+        spans[_numbered(passages, spans) < 0] = -1  # a pool may hold only one of two texts at a place
+        return cls(spans, groups, jaccard, threshold)
 
     @property
     def overlapping(self) -> int:
@@ -168,7 +169,7 @@ def find_spans(passages: Sequence[Passage]) -> NDArray[np.int64]:
     """Where passages lie in their sources, shape (n, 2); (-1, -1) where nothing is known.
 
     Offsets that passages bring are taken as they are. In sources that bring none, each passage is compared
-    with the next one of its source: the longest end of the one that the other begins with, of 20 characters
+    with the one before that reaches furthest: its longest end that the other begins with, of 20 characters
     or more, places them. What overlaps nothing has no place.
     """
     spans = np.full((len(passages), 2), -1, dtype=np.int64)
@@ -186,17 +187,16 @@ def find_spans(passages: Sequence[Passage]) -> NDArray[np.int64]:
 
 def _chain(passages: Sequence[Passage], rows: list[int], spans: NDArray[np.int64]) -> None:
     """Place the passages of a source that overlap; `spans` is written to."""
-    start = 0  # of the passage before
-    for before, row in pairwise(rows):
-        if spans[before, 0] >= 0:
-            start = int(spans[before, 0])
+    before, start = rows[0], 0  # the passage that reaches furthest, and where it begins
+    for row in rows[1:]:
         shift = _overlap_at(passages[before].text, passages[row].text)
         if shift is None:
-            start += len(passages[before].text) + _BETWEEN_RUNS
-        else:
-            spans[before] = start, start + len(passages[before].text)
-            start += shift
-            spans[row] = start, start + len(passages[row].text)
+            before, start = row, start + len(passages[before].text) + _BETWEEN_RUNS
+            continue
+        spans[before] = start, start + len(passages[before].text)
+        spans[row] = start + shift, start + shift + len(passages[row].text)
+        if spans[row, 1] >= spans[before, 1]:
+            before, start = row, start + shift
 
 
 def _overlap_at(first: str, second: str) -> int | None:
@@ -210,12 +210,16 @@ def _overlap_at(first: str, second: str) -> int | None:
     return None
 
 
-def contradicting(passages: Sequence[Passage], spans: NDArray[np.int64]) -> int:
-    """How many texts say something else than others do at the same place; they are read by themselves."""
-    number = numbered(
+def contradicting(passages: Sequence[Passage]) -> int:
+    """How many passages are read by themselves since two of their document contradict each other."""
+    spans = find_spans(passages)
+    return int(((spans[:, 0] >= 0) & (_numbered(passages, spans) < 0)).sum())
+
+
+def _numbered(passages: Sequence[Passage], spans: NDArray[np.int64]) -> NDArray[np.int64]:
+    return numbered(
         spans, [p.source for p in passages], [p.title for p in passages], [p.text for p in passages]
     )
-    return int(((spans[:, 0] >= 0) & (number < 0)).sum())
 
 
 def find_groups(
@@ -272,9 +276,9 @@ def _same_facts(one: Passage, other: Passage) -> bool:
     return _facts(one.text) == _facts(other.text)
 
 
-def _facts(text: str) -> frozenset[str]:
-    """Words with a digit or a capital letter; at the head of a sentence, too."""
-    return frozenset(word for word in re.findall(r"\w+", text) if word != word.lower() or not word.isalpha())
+def _facts(text: str) -> list[str]:
+    """Words with a digit or a capital letter, in their order; at the head of a sentence, too."""
+    return [word for word in re.findall(r"\w+", text) if word != word.lower() or not word.isalpha()]
 
 
 def similarity(one: str, other: str) -> float:

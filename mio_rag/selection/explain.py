@@ -69,6 +69,8 @@ def decisions(
     charges = "penalties and the radius" if robust else "penalties"
     made, repeats = [], Repeats(candidates, chosen.tolist())
     company, spent = _companies(program, chosen), program.cost(x)
+    assert program.fixed is not None
+    barred = set(np.flatnonzero(program.fixed == 0).tolist()) - set(outdated)
     for i, beside in enumerate(company):
         rival = beside.rival
         worth = _Worth(
@@ -90,7 +92,7 @@ def decisions(
             else _why_out(candidates, program, result, i, value, chosen, worth, priced, more.costs, spent)
         )
         if i in outdated:
-            reason = repeats.newer(i)
+            reason = repeats.newer(i, barred)
         said = [
             reason,
             repeats.read(i) if is_merged else "",
@@ -269,7 +271,8 @@ def _why_out(
         }.get(result.status, "there is no selection")
     cost, whole = float(costs[i]), float(program.alone[i])
     if whole > program.most_cost:
-        return f"its {plural(whole, 'token')} exceed the whole budget of {program.budget:.10g}"
+        verb = "exceeds" if whole == 1 else "exceed"
+        return f"its {plural(whole, 'token')} {verb} the whole budget of {program.budget:.10g}"
     for row in program.rows:
         least = float(np.minimum(row.coefficients, 0.0).sum() + max(row.coefficients[i], 0.0))
         if least > row.most:

@@ -106,6 +106,11 @@ class Formulation:
         return _uncertainty(self.settings, self.candidates)
 
     @property
+    def not_cut(self) -> dict[int, int]:
+        """Of the passages whose sentences are chosen, those not cut -> the near-duplicate that is."""
+        return {} if self._cut is None else self._cut.not_cut
+
+    @property
     def can_deviate(self) -> bool:
         """Whether anything says how far embeddings may be off, be it 0."""
         return _can_deviate(self.settings, self.candidates)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -45,6 +45,8 @@ class Repeats:
             if end > start:
                 held[start - low : end - low] = True
                 common[f"'{candidates.ids[j]}'"] = end - start
+        if not common:
+            return ""
         said = np.array([not letter.isspace() for letter in candidates.texts[i]], dtype=bool)
         if not held[said].any():
             return ""
@@ -53,12 +55,18 @@ class Repeats:
         verb = "is read" if i in self._chosen else "is already read"
         return f"{_part(held[said])} {verb} with {most}{more}"
 
-    def newer(self, i: int) -> str:
-        """Which passage of the pool is the newest version of one that is outdated."""
+    def newer(self, i: int, barred: Collection[int] = ()) -> str:
+        """Which passage of the pool is the newest version of one that is outdated.
+
+        Parameters
+        ----------
+        barred : collection of int
+            Candidates that must not be read, and so replace nothing.
+        """
         alike, dates = self._candidates.duplicates, self._candidates.dates
         assert alike is not None
         assert dates is not None
-        j = max(np.flatnonzero(alike[i]).tolist(), key=lambda k: dates[k])
+        j = max((k for k in np.flatnonzero(alike[i]).tolist() if k not in barred), key=lambda k: dates[k])
         told = f"({dates[j]}; {_alike(alike[i, j])})"
         return f"not read: '{self._candidates.ids[j]}' is a newer version of it {told}"
 

@@ -111,6 +111,18 @@ def _how_read(choice: Choice) -> list[str]:
     return [f"read as {plural(texts, 'text')}, what they share once: {plural(saved, 'token')} saved"]
 
 
+def _not_cut(choice: Choice) -> list[str]:
+    """Which passages have no sentence among the candidates, since a near-duplicate has."""
+    ids, dates = choice.formulation.passages.ids, choice.formulation.passages.dates
+    said = []
+    for i, j in sorted(choice.formulation.not_cut.items()):
+        newer = dates is not None and dates[j] > dates[i] != ""
+        said.append(
+            f"'{ids[i]}' ('{ids[j]}' is {f'newer: {dates[j]}' if newer and dates else 'nearly the same'})"
+        )
+    return [f"not cut into sentences, of near-duplicates: {', '.join(said)}"] if said else []
+
+
 def _why_nothing(choice: Choice) -> list[str]:
     """Why no passage is chosen, and what would change it, where that is a proven answer."""
     if choice.chosen or choice.result.x is None:
@@ -120,7 +132,7 @@ def _why_nothing(choice: Choice) -> list[str]:
     shortest = int(candidates.tokens.min())
     if shortest > choice.allowed:
         return [
-            f"nothing is chosen: the shortest passage has {shortest} tokens, the budget is "
+            f"nothing is chosen: the shortest passage has {plural(shortest, 'token')}, the budget is "
             f"{choice.budget_tokens}: raise the budget, or split passages"
         ]
     fitting = np.flatnonzero(candidates.tokens <= choice.allowed)
@@ -194,7 +206,13 @@ def concluded(choice: Choice) -> Selection:
             outdated=formulation.outdated,
         ),
         worst_case=_worst_case(choice),
-        notes=(*side.notes(result.x), *_how_read(choice), *_why_nothing(choice), *_no_answer_here(choice)),
+        notes=(
+            *side.notes(result.x),
+            *_how_read(choice),
+            *_not_cut(choice),
+            *_why_nothing(choice),
+            *_no_answer_here(choice),
+        ),
         conflict=conflict,
         # From the settings, not from the formulation: a selection that is kept holds no matrices.
         problem=functools.partial(

@@ -14,7 +14,7 @@ one is cut, by the same rule. The most probable sentences are the pool.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, text_tokens
 from mio_rag.errors import InputError
+from mio_rag.merging import documents
 from mio_rag.relevance.sentences import shipped_sentences
 from mio_rag.selection.near_duplicates import duplicate_pairs, outdated
 from mio_rag.sentences import leans
@@ -50,12 +51,15 @@ class Cut(NamedTuple):
         Benefit of choosing two: that of their passages, for the best sentence of each.
     fixed : ndarray of int8, shape (m,)
         1 for sentences of passages that must be read, -1 for all others.
+    not_cut : dict of int to int
+        Passages that are not cut -> the near-duplicate that is.
     """
 
     candidates: Candidates
     shares: FloatArray
     related: FloatArray
     fixed: NDArray[np.int8]
+    not_cut: dict[int, int]
 
 
 class _Unit(NamedTuple):
@@ -104,14 +108,16 @@ def cut_into_sentences(
             "units='sentences' needs the reader's tokenizer, since titles and sentences are paid once: pass "
             "counter (mio_rag.context.RegexCounter approximates one), or choose passages"
         )
-    units = sorted(_units(candidates, fixed, one_of_copies), key=lambda unit: -unit.worth)
+    not_cut = _replaced(candidates, fixed) if one_of_copies else {}
+    units = sorted(_units(candidates, fixed, not_cut, one_of_copies), key=lambda unit: -unit.worth)
     units = [*units[:MOST_UNITS], *(unit for unit in units[MOST_UNITS:] if unit.required)]
     if not units:
         raise InputError("no sentence is left to choose from: must_exclude names every passage of the pool")
     passages = np.array([unit.passage for unit in units], dtype=np.int64)
     texts = [candidates.texts[u.passage][u.start : u.end] for u in units]
     titles = [_label(candidates.titles, u.passage) for u in units]
-    places = [_place(candidates, unit.passage) for unit in units]
+    document = documents(candidates)
+    places = [_place(candidates, document, unit.passage) for unit in units]
     spans = [(at + u.start, at + u.end) for (_, at), u in zip(places, units, strict=True)]
     sentences = candidates.sentences
     assert sentences is not None
@@ -138,6 +144,7 @@ def cut_into_sentences(
         np.minimum(1.0, sizes / lengths[passages]),
         _between(passages, related),
         np.array([1 if u.required else -1 for u in units], dtype=np.int8),
+        not_cut,
     )
 
 
@@ -145,22 +152,29 @@ def _label(labels: Sequence[str] | None, i: int) -> str:
     return "" if labels is None else labels[i]
 
 
-def _left_out(candidates: Candidates, fixed: NDArray[np.int8], one_of_copies: bool) -> set[int]:
-    """Passages that are not cut since a near-duplicate is."""
-    if not one_of_copies:
-        return set()
-    gone = set(outdated(candidates, fixed))
+def _replaced(candidates: Candidates, fixed: NDArray[np.int8]) -> dict[int, int]:
+    """Passages that are not cut -> the near-duplicate that is: a newer version, or one that stands above."""
+    alike, dates = candidates.duplicates, candidates.dates
+    if alike is None:
+        return {}
+    gone: dict[int, int] = {}
+    for i in outdated(candidates, fixed):
+        assert dates is not None
+        others = [j for j in np.flatnonzero(alike[i]).tolist() if fixed[j] != 0]
+        gone[i] = max(others, key=lambda j: dates[j])
     must = [candidates.ids[i] for i in np.flatnonzero(fixed == 1).tolist()]
     for i, j in duplicate_pairs(candidates, must):
-        if not {i, j} & gone and fixed[i] != 0 and fixed[j] != 0:
+        if not {i, j} & gone.keys() and fixed[i] != 0 and fixed[j] != 0:
             weaker = min((i, j), key=lambda k: (fixed[k] == 1, candidates.relevance[k], -k))
-            gone.add(weaker)
+            gone[weaker] = i + j - weaker
     return gone
 
 
-def _units(candidates: Candidates, fixed: NDArray[np.int8], one_of_copies: bool) -> list[_Unit]:
+def _units(
+    candidates: Candidates, fixed: NDArray[np.int8], not_cut: Collection[int], one_of_copies: bool
+) -> list[_Unit]:
     """Every sentence that may be read, once."""
-    left_out = _left_out(candidates, fixed, one_of_copies) | set(np.flatnonzero(fixed == 0).tolist())
+    left_out = {*not_cut, *np.flatnonzero(fixed == 0).tolist()}
     worth = shipped_sentences(candidates.embedder).shares(candidates)
     sentences = candidates.sentences
     assert sentences is not None
@@ -234,12 +248,17 @@ def _text(candidates: Candidates, unit: _Unit) -> str:
     return candidates.texts[unit.passage][unit.core : unit.end]
 
 
-def _place(candidates: Candidates, i: int) -> tuple[str, int]:
-    """Document and place of a passage; far from the others of its document where nobody knows."""
+def _place(candidates: Candidates, document: NDArray[np.int64], i: int) -> tuple[str, int]:
+    """Document and place of a passage; far from the others of its document where nobody knows.
+
+    One that is read by itself since its document contradicts itself is a document of its own.
+    """
     source = _label(candidates.sources, i)
     at = -1 if candidates.spans is None else int(candidates.spans[i, 0])
-    if at >= 0:
+    if document[i] >= 0:
         return source, at
+    if at >= 0:
+        return candidates.ids[i], 0
     rank = i if candidates.positions is None else int(candidates.positions[i])
     return source or candidates.ids[i], (rank + 1) * _FAR
 

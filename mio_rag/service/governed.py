@@ -105,8 +105,9 @@ class Governed:
         self._counter, self._asking, self._logs = counter, asking, Logs()
         self._lock = threading.Lock()
         self._problem: str | None = None
-        policy = read_policy(name)
-        self._held = self._opened(policy, _look(name, policy))
+        self._tried: Policy | None = None
+        policy, seen = _read(name)
+        self._held = self._opened(policy, seen)
 
     def state(self) -> tuple[str, str, str | None]:
         """The policy that serves now: its name and hash, and why a change was not taken over."""
@@ -201,21 +202,23 @@ class Governed:
     def _refresh(self) -> None:
         """Take in a policy that has changed; one that is wrong is only told."""
         old = self._held
-        seen = _look(self._name, old.composed.policy)
-        if seen == old.seen:
+        if _look(self._name, old.composed.policy, self._tried) == old.seen:
             return
+        self._tried, seen = None, _look(self._name, old.composed.policy)
         try:
-            policy = read_policy(self._name)
+            policy, fresh = _read(self._name)
+            self._tried, seen = policy, seen + fresh[len(_look(self._name)) :]
             total, was = policy.price.total, old.composed.policy.price.total
             if total is not None and was is not None and policy.price.state is None:
                 raise InputError("a total without price.state would begin anew: give it a file")
-            made = self._opened(policy, _look(self._name, policy))
+            made = self._opened(policy, fresh)
         except MioRagError as error:
             if self._problem != str(error):
                 _LOG.warning("the policy '%s' was not taken over: %s", self._name, error)
+            # Tried again once a file changes, also one that the new policy alone names.
             self._problem, old.seen = str(error), seen
             return
-        self._held, self._problem = made, None
+        self._held, self._problem, self._tried = made, None, None
         old.retired = True
         self._close_if_done(old)
 
@@ -225,14 +228,21 @@ class Governed:
             held.composed.close()
 
 
-def _look(name: str, policy: Policy) -> _Seen:
-    """How the files of a policy look; of logs and counts that go on changing nothing is looked at."""
+def _read(name: str) -> tuple[Policy, _Seen]:
+    """A policy, and how its files looked before anything was read of them: a later change is seen."""
+    own = _look(name)
+    policy = read_policy(name)
+    return policy, own + _look(name, policy)[len(own) :]
+
+
+def _look(name: str, *policies: Policy | None) -> _Seen:
+    """How the files of policies look; of logs and counts that go on changing nothing is looked at."""
     files = [] if name in PRESETS else [name]
-    files += [file for file in (policy.order.file, policy.amount.file, policy.amount.tiers) if file]
-    if policy.repetition.calibration:
-        files.append(policy.repetition.calibration)
-    if policy.order.workflow.endswith(".json"):
-        files.append(policy.order.workflow)
+    for policy in filter(None, policies):
+        amount, again = policy.amount, policy.repetition
+        files += filter(None, (policy.order.file, amount.file, amount.tiers, again.calibration))
+        if policy.order.workflow.endswith(".json"):
+            files.append(policy.order.workflow)
 
     def state(file: str) -> tuple[int, int] | None:
         try:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
 from mio_rag.control.bandit.store import EventLog
 from mio_rag.control.bandit.strategist import rate
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, StateError
 from mio_rag.files import write_atomically
 
 __all__ = ["Logs"]
@@ -45,11 +45,17 @@ class Logs:
         InputError
             If no log has the question.
         StateError
-            If its log can no longer be read or written.
+            If its log, or the one that may be its log, cannot be read or written.
         """
-        known = self._known()
+        known, unread = self._known(), None
         for path in known:
-            if (log := _opened(path)) is None:
+            try:
+                log = EventLog(path)  # one that is gone is not made anew
+            except InputError as error:
+                if isinstance(error.__cause__, (sqlite3.OperationalError, OSError)):
+                    unread = StateError(
+                        str(error)
+                    )  # unlike a file of something else it may hold the question
                 continue
             try:
                 with log.reading() as events:
@@ -58,6 +64,8 @@ class Logs:
                     return rate(log, identity, 1 if helpful else -1, time.time())
             finally:
                 log.close()
+        if unread is not None:
+            raise unread
         if not known:
             raise InputError("this service learns nothing from ratings: the policy searches by no bandit")
         raise InputError(
@@ -70,10 +78,3 @@ class Logs:
         notes = [] if self._shared is None else sorted(self._shared.glob(f"{_NOTE}*.txt"))
         others = [Path(note.read_text(encoding="utf-8")) for note in notes]
         return list(dict.fromkeys([*self._paths, *others]))
-
-
-def _opened(path: Path) -> EventLog | None:
-    """A log; None where it is gone, or is another file by now. It is not made anew."""
-    with suppress(InputError):
-        return EventLog(path)
-    return None

@@ -77,6 +77,20 @@ class TestLangChain:
         (found,) = self.chosen(documents)
         assert found.page_content == "\n\u2026\n".join([_TEXTS[0], _TEXTS[2], _TEXTS[1]])
 
+    @pytest.mark.parametrize("name", ["row", "seq_num"])
+    def test_rows_of_a_table_count_anew(self, name):
+        documents = self.documents()
+        first, second = "Rome lies on", "the Tiber"  # of two rows: the first of one, the end of another
+        documents[0] = documents[0].model_copy(
+            update={"page_content": first, "metadata": {**documents[0].metadata, "start_index": 0, name: 1}}
+        )
+        start = {"start_index": len(first) + 1, name: 0}
+        documents[1] = documents[1].model_copy(
+            update={"page_content": second, "metadata": {**documents[1].metadata, **start}}
+        )
+        (found,) = self.chosen(documents[:2])
+        assert found.page_content == f"{second}\n\u2026\n{first}"
+
     def test_places_that_contradict_each_other_are_not_merged(self):
         documents = self.documents(start_index=0)
         assert [d.page_content for d in self.chosen(documents)] == _TEXTS

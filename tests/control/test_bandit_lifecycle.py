@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +26,9 @@ from mio_rag.control.bandit.lifecycle import (
 from mio_rag.control.bandit.off_policy import off_policy
 from mio_rag.control.bandit.plot import plot_log
 from mio_rag.control.bandit.settings import BanditSettings
-from mio_rag.control.bandit.strategist import folded
+from mio_rag.control.bandit.store import Event, EventLog
+from mio_rag.control.bandit.strategist import folded, rate
+from mio_rag.control.weights import read_weights, write_weights
 from mio_rag.errors import DataError, InputError
 from tests.control.bandits import STRATEGIES, asked, lived, strategist
 
@@ -155,6 +159,42 @@ def test_recalibration_keeps_what_is_better(tmp_path: Path) -> None:
         recalibrate(calm)
 
 
+def test_others_go_on_while_a_log_is_recalibrated_rebuilt_or_pruned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mio_rag.control.bandit.store._PATIENCE_SECONDS", 0.2)
+    path = tmp_path / "s.sqlite"
+    bandit = strategist(path, cold_start=10**6)
+    first = lived(bandit, 80, TRUTH)
+    fold, ratings = Learned.fold, iter(first)
+    open_now = EventLog(path)
+
+    def slowly(self: Learned, event: Event, find: Any) -> None:
+        if event.seq == 5:  # whoever folds the log from its start: somebody rates an answer meanwhile
+            assert rate(open_now, next(ratings).id, 1, time.time())
+        fold(self, event, find)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Learned, "fold", slowly)
+        found = recalibrate(path)
+        assert found.deployed
+        rebuild(path)
+        with open_now.transaction() as events:
+            events.drop_snapshot()
+        assert prune(path, "hyde", "who")
+    assert next(ratings).id == "q4"  # recalibration folds the log and the window, the others once each
+    bandit.refresh()
+    again = strategist(path, cold_start=10**6)
+    with again.log.reading() as events:
+        afresh = folded(Learned(again.settings, STRATEGIES[1:]), events, afresh=True)
+    assert afresh.dump() == bandit.learned.dump() == again.learned.dump()
+    # What was added while the window was folded is part of what took over.
+    with again.log.reading() as events:
+        fitted = events.latest("recalibrated")
+        assert fitted is not None
+        assert fitted.data["upto"] >= 83
+
+
 def test_a_prior_helps_a_cold_start_and_foreign_ones_are_refused(tmp_path: Path) -> None:
     lived(strategist(tmp_path / "old.sqlite"), 150, TRUTH)
     prior = tmp_path / "prior.safetensors"
@@ -178,6 +218,15 @@ def test_a_prior_helps_a_cold_start_and_foreign_ones_are_refused(tmp_path: Path)
     strategist(other, dimensions=48)
     with pytest.raises(InputError, match="dimensions 40"):
         start_from(other, prior, 1.0)
+    strange = tmp_path / "strange.sqlite"
+    strategist(strange, possible=("raw", "multi-query"))
+    with pytest.raises(InputError, match="knows nothing of the strategies"):
+        start_from(strange, prior, 1.0)
+    short = read_weights(prior, "strategies", 1)
+    cut = {name: values[:5] for name, values in short.arrays.items()}
+    write_weights(replace(short, arrays=cut), tmp_path / "short.safetensors")
+    with pytest.raises(InputError, match="damaged"):
+        start_from(tmp_path / "cold.sqlite", tmp_path / "short.safetensors", 1.0)
     (tmp_path / "no.safetensors").write_bytes(b"no")
     with pytest.raises(DataError):
         start_from(tmp_path / "cold.sqlite", tmp_path / "no.safetensors", 1.0)

@@ -9,9 +9,9 @@ import pytest
 
 from mio_rag.control.bandit.learned import Learned
 from mio_rag.control.bandit.settings import BanditSettings
-from mio_rag.control.bandit.store import EventLog
+from mio_rag.control.bandit.store import EventLog, Events
 from mio_rag.control.bandit.strategist import Strategist, folded, rate
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import DataError, InputError, StateError
 from tests.control.bandits import EMBEDDER, STRATEGIES, asked, lived, outcome, strategist
 
 GOOD_BAD = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}  # costs are .05
@@ -124,6 +124,52 @@ def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> No
     again = strategist(path)
     assert again.learned.dump() == bandit.learned.dump()
     lived(again, 5, GOOD_BAD, start=5)
+
+
+def test_nothing_is_learned_of_what_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.sqlite"
+    bandit = strategist(path)
+    lived(bandit, 5, GOOD_BAD)
+    monkeypatch.setattr("mio_rag.control.bandit.strategist._SNAPSHOT_EVERY", 1)
+    keep, full = Events.keep_snapshot, sqlite3.OperationalError("database or disk is full")
+
+    def refused(self: Events, seq: int, state: bytes) -> None:
+        raise full
+
+    monkeypatch.setattr(Events, "keep_snapshot", refused)
+    lived(bandit, 3, GOOD_BAD, start=5)  # a snapshot is a cache
+    monkeypatch.setattr(Events, "keep_snapshot", keep)
+    assert refolded(path).dump() == bandit.learned.dump()
+    lost = asked(bandit, 8)
+    before = bandit.learned.dump()
+
+    def appended(self: Events, *given: Any) -> bool:
+        raise full
+
+    append = Events.append
+    monkeypatch.setattr(Events, "append", appended)
+    with pytest.raises(StateError, match="disk is full"):
+        bandit.record(lost, outcome(lost, GOOD_BAD))
+    assert bandit.learned.dump() == before
+    monkeypatch.setattr(Events, "append", append)
+    lived(bandit, 5, GOOD_BAD, start=9)
+    assert refolded(path).dump() == bandit.learned.dump()
+
+
+def test_a_strategy_that_was_added_after_a_change_is_folded_to_the_last_bit(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    bandit = strategist(path)
+    lived(bandit, 40, GOOD_BAD)
+    lived(bandit, 40, {name: value + 0.5 for name, value in GOOD_BAD.items()}, start=40)
+    assert bandit.learned.changes
+    assert bandit.add_strategy("multi-query")
+    for start in (80, 81):
+        with bandit.log.reading() as events:
+            afresh = Learned(bandit.settings, [*STRATEGIES[1:], "multi-query"])
+            assert folded(afresh, events, afresh=True).dump() == bandit.learned.dump()
+        lived(bandit, 1, GOOD_BAD | {"multi-query": 0.2}, start=start)
 
 
 def test_others_go_on_while_a_log_is_folded_afresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

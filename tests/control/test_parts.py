@@ -1,14 +1,18 @@
 """The parts of the agent: pools merged on their own scale, notes kept as many as asked for."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mio_rag.candidates import Candidates, merge_pools
+from mio_rag.candidates import Candidates
 from mio_rag.control.memory import Memory
 from mio_rag.generation import Prompt, ScriptedGenerator
-from mio_rag.retrieval import CorpusIndex
+from mio_rag.pools import merge_pools
+from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
+from mio_rag.types import Passage
 from tests.control.scripted import COMPARISON, agent, said
 
 
@@ -32,6 +36,43 @@ def test_scores_that_one_pool_lacks_are_left_out() -> None:
         pool("ab", dense=[0.1, 0.2], logit=[-3.0, -8.0]), pool("bc", dense=[0.3, 0.4]), 3, set()
     )
     assert set(merged.scores) == {"dense"}
+
+
+def test_what_only_one_pool_repeats_is_still_known_of_both() -> None:
+    """A pool without near-duplicates, dates or places holds None: it has found none."""
+    alike = np.array([[0, 0.9], [0.9, 0]])
+    places = {"sources": ["d", "d"], "spans": [(0, 1), (1, 2)], "dates": ["2024", "2025"]}
+    one = replace(pool("ab"), duplicates=alike, **places)
+    other = replace(pool("bc"), sources=["d", "e"])
+    for merged in (merge_pools(one, other, 3, set()), merge_pools(other, one, 3, set())):
+        at = [merged.ids.index(name) for name in "abc"]
+        assert merged.duplicates is not None
+        assert merged.duplicates[np.ix_(at, at)][0, 1] == pytest.approx(0.9)
+    merged = merge_pools(one, other, 3, set())
+    assert merged.spans is not None
+    assert merged.spans.tolist() == [[0, 1], [1, 2], [-1, -1]]
+    assert merged.dates == ("2024", "2025", "")
+    assert merge_pools(replace(other, sources=None), one, 3, set()).spans is None
+
+
+def test_sentences_of_two_pools_are_those_of_the_passages() -> None:
+    passages = [
+        Passage(name, f"The {name} is long. The {name} is wet.", name) for name in ("Arno", "Po", "Rhine")
+    ]
+    index = CorpusIndex.build(passages, TfidfEmbedder(dimensions=2), "rivers", sentences=True)
+    whole, retriever = index.sentences, Retriever(index, pool=2)
+    merged = merge_pools(retriever.retrieve("Arno and Po"), retriever.retrieve("Rhine and Po"), 3, set())
+    assert whole is not None
+    assert merged.sentences is not None
+    assert merged.positions is not None
+    expected = whole.of(merged.positions.tolist())
+    assert len(merged) == 3
+    assert merged.sentences.owners.tolist() == expected.owners.tolist()
+    assert (merged.sentences.spans == expected.spans).all()
+    assert (merged.sentences.embeddings == expected.embeddings).all()
+    bare = replace(merged, sentences=None)
+    assert merge_pools(merged, bare, 3, set()).sentences is not None  # all passages are the first pool's
+    assert merge_pools(bare, merged, 3, set()).sentences is None
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 9])

@@ -69,15 +69,37 @@ class TestPlaces:
         passages = [Passage(str(k), p.text, "", "a", 7 + 50 * k) for k, p in enumerate(_windows("a"))]
         assert find_spans(passages)[:, 0].tolist() == [7 + 50 * k for k in range(len(passages))]
 
-    def test_texts_that_contradict_others_at_their_place_are_counted(self):
+    def test_documents_that_contradict_themselves_are_counted_and_have_no_places(self):
         windows = [Passage(p.id, p.text, "", "a", k * 60) for k, p in enumerate(_windows("a", step=15))]
         right = [Passage(p.id, p.text, "", "a", int(s)) for p, (s, _) in zip(
             windows, find_spans(_windows("a")), strict=True)]  # fmt: skip
-        assert contradicting(right, find_spans(right)) == 0
+        assert contradicting(right) == 0
         wrong = [*right]
         wrong[3] = Passage("x", right[3].text.replace("w5", "v5"), "", "a", right[3].start)
-        assert contradicting(wrong, find_spans(wrong)) == 1
-        assert contradicting(windows, find_spans(windows)) > 1
+        apart = [Passage(f"o{p.id}", p.text, "", "other", p.start) for p in right]
+        assert contradicting([*wrong, *apart]) == len(wrong)
+        assert contradicting(windows) == len(windows)
+        spans = Repetition.build([*wrong, *apart]).spans
+        assert (spans[: len(wrong)] == -1).all()
+        assert (spans[len(wrong) :] == find_spans(right)).all()
+
+    def test_a_pool_with_one_of_two_versions_does_not_join_it_to_the_other(self):
+        old, new = "The bridge closes at nine in the evening.", "The bridge is shut and closes at six today."
+        passages = [
+            Passage("old", old[:20], "", "rules.md", 0),
+            Passage("new", new[:20], "", "rules.md", 0),
+            Passage("rest", new[20:], "", "rules.md", 20),
+        ]
+        index = CorpusIndex.build(passages, TfidfEmbedder(dimensions=2), "rules")
+        found = Retriever(index, pool=2, counter=RegexCounter()).retrieve("closes at nine or six today")
+        assert all(len(block.parts) == 1 for block in merged(found, range(len(found))))
+
+    def test_a_window_within_the_one_before_does_not_hide_where_that_ends(self):
+        words = _WORDS[:80]
+        cut = [(0, 50), (10, 20), (40, 70), (55, 80)]
+        passages = [Passage(str(k), " ".join(words[a:b]), "", "s") for k, (a, b) in enumerate(cut)]
+        spans, document = find_spans(passages), " ".join(words)
+        assert [document[a:b] for a, b in spans] == [p.text for p in passages]
 
     def test_a_window_within_the_one_before(self):
         whole = " ".join(_WORDS[:40])
@@ -165,3 +187,11 @@ class TestIndex:
         found = Repetition.build(passages)
         assert found.copies > 0
         assert found.among(range(len(passages)), passages) is None
+
+    def test_texts_that_say_who_beat_whom_are_no_duplicates(self):
+        rest = " ".join(_WORDS[:60]).replace("w", "x")
+        texts = [f"Rome beat Pisa by 3 to 1 and {rest}", f"Pisa beat Rome by 3 to 1 and {rest}"]
+        passages = [Passage(str(k), text, "", str(k)) for k, text in enumerate(texts)]
+        found = Repetition.build(passages)
+        assert found.copies == 1
+        assert found.among([0, 1], passages) is None

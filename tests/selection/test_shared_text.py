@@ -173,6 +173,17 @@ class TestNearDuplicates:
         said = found.decisions[0].reason
         assert said == "not read: 'new' is a newer version of it (2024-06-30; Jaccard similarity 0.90)"
 
+    def test_a_newer_version_that_must_not_be_read_replaces_nothing_and_is_not_named(self):
+        given = dataclasses.replace(
+            self.versions(),
+            dates=["2024-01-31", "2024-06-30", "2025-01-01"],
+            duplicates=np.full((3, 3), 0.9) - 0.9 * np.eye(3),
+        )
+        found = plain(must_exclude=("other",)).select(given, 100)
+        said = next(d.reason for d in found.decisions if d.id == "old")
+        assert found.ids == ("new",)
+        assert said.startswith("not read: 'new' is a newer version of it (2024-06-30")
+
     def test_what_must_be_read_is_read(self):
         dated = self.versions(["2023-01-01", "2024-06-30", ""])
         assert plain(must_include=("old",)).select(dated, 100).ids == ("old", "other")

@@ -114,6 +114,20 @@ class TestCut:
         given = pool(texts, [0.5, 0.4], spans=[(0, 24), (4, 18)], titles=["", ""], sources=["s", "s"])
         assert sorted(cut(given).candidates.texts) == sorted(texts)
 
+    def test_sentences_of_a_document_that_contradicts_itself_are_not_read_together(self):
+        old = "The bridge closes at nine. Carts have to wait outside."
+        new = "The bridge is shut. Carts may pass. Horses drink at the well. Bread is sold there."
+        given = pool(
+            [old, new, "Elsewhere it rains."],
+            [0.5, 0.4, 0.3],
+            spans=[(0, len(old)), (0, len(new)), (-1, -1)],
+            titles=["Rules"] * 3,
+            sources=["rules.md"] * 3,
+        )
+        read = SENTENCES.select(given, 200, COUNTER).texts
+        assert {text for text in read if "nine" in text} == {old}
+        assert {text for text in read if "Bread" in text} == {new}
+
     def test_the_newest_of_versions_is_cut_and_otherwise_the_most_relevant(self):
         texts = ["The bridge closes at nine.", "The bridge closes at ten."]
         alike = np.array([[0, 0.9], [0.9, 0]])
@@ -123,6 +137,10 @@ class TestCut:
         assert cut(undated).candidates.cut_from == ("p0",)
         assert cut(undated, fixed=[-1, 1]).candidates.cut_from == ("p1",)
         assert sorted(cut(undated, one=False).candidates.cut_from) == ["p0", "p1"]
+        newer = "not cut into sentences, of near-duplicates: 'p0' ('p1' is newer: 2025-01-01)"
+        same = "not cut into sentences, of near-duplicates: 'p1' ('p0' is nearly the same)"
+        assert newer in SENTENCES.select(dated, 50, COUNTER).notes
+        assert same in SENTENCES.select(undated, 50, COUNTER).notes
 
     def test_a_relation_of_passages_is_one_of_their_best_sentences(self):
         related = np.array([[0, 0.2], [0.2, 0]])

@@ -214,6 +214,21 @@ def test_a_log_that_is_gone_is_not_made_anew(client: TestClient, file: Path, tmp
     assert not (tmp_path / "a.sqlite").exists()
 
 
+def test_a_log_that_cannot_be_read_now_is_not_said_to_lack_the_question(
+    client: TestClient, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mio_rag.control.bandit.store._PATIENCE_SECONDS", 0.2)
+    first = asked_id(client)
+    changed(file, bandit("b.sqlite"))
+    second = asked_id(client)
+    with EventLog(tmp_path / "a.sqlite").transaction():  # somebody writes for long
+        got = client.post("/feedback", json={"id": first, "helpful": True})
+        assert got.status_code == 502
+        assert "a.sqlite" in got.text
+        assert client.post("/feedback", json={"id": second, "helpful": True}).json()["noted"]
+    assert client.post("/feedback", json={"id": first, "helpful": True}).json()["noted"]
+
+
 def test_what_a_selection_asks_the_model_counts_in_the_total(demo_index: CorpusIndex, file: Path) -> None:
     limits = "[limits]\nevidence_tokens = 100\nanswer_tokens = 8\n"
     file.write_text(

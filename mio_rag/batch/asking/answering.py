@@ -14,13 +14,15 @@ from mio_rag.answer_cache import index_digest
 from mio_rag.batch.asking.ledger import Claim
 from mio_rag.batch.asking.retrying import Retrying
 from mio_rag.batch.asking.unit import Unit
-from mio_rag.control.composed.controller import Pacing, compose, pacer_of
+from mio_rag.control.composed.controller import Pacing, compose, pacer_of, specs_of
+from mio_rag.control.composed.parts import READER
 from mio_rag.control.composed.policy import Policy
 from mio_rag.control.composed.states import States
 from mio_rag.control.composed.trace import PolicyTrace
 from mio_rag.control.controller import Failure, Outcome, Setup
+from mio_rag.control.planner.settings import Models
 from mio_rag.errors import SpentError
-from mio_rag.generation import Generator
+from mio_rag.generation import Generator, make_generator
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
@@ -122,6 +124,40 @@ class _Locked:
         return getattr(self._inner, name)
 
 
+class _Asked:
+    """A question under way: whatever thread asks a model for it, a call that never tells is its own."""
+
+    def __init__(self, claim: Claim, unit: Unit, lose: Callable[[Claim, int], bool]) -> None:
+        self._claim, self._unit, self._lose = claim, unit, lose
+        #: Set in the end: a call that nobody waits for any longer was counted when it was given up.
+        self.over = threading.Event()
+
+    def by(self, model: str, generator: Retrying) -> Retrying:
+        """A model, asked for this question."""
+
+        def untold(into: int, out: int) -> bool:
+            return not self.over.is_set() and self._lose(self._claim, self._unit.of(model, into, out))
+
+        return generator.telling(untold)
+
+
+class _Told(Models):
+    """The models that workflows name, asked for one question; they stay open."""
+
+    def __init__(self, shared: Models, asked: _Asked) -> None:
+        super().__init__({})
+        self._shared, self._asked = shared, asked
+
+    def get(self, name: str) -> Generator:
+        """As `Models.get`: always the same, since replies are known by who gave them."""
+        with self._opening:
+            if name not in self._open:
+                generator = self._shared.get(name)
+                assert isinstance(generator, Retrying)
+                self._open[name] = self._asked.by(name, generator)
+            return self._open[name]
+
+
 class Answering:
     """Answers questions under a policy; threads may share it.
 
@@ -131,6 +167,8 @@ class Answering:
         Told of a call that a question made and that never told what it took, as `Ledger.lose`.
     pacer : Pacing or None
         Of a policy with a total.
+    make : callable
+        Opens a generator that workflows name.
     """
 
     def __init__(
@@ -140,12 +178,18 @@ class Answering:
         job: Job,
         lose: Callable[[Claim, int], bool],
         pacer: Pacing | None,
+        make: Callable[[str], Generator] = make_generator,
     ) -> None:
-        self._unit, self._lose, self._mine = job.unit, lose, threading.local()
-        self._reader = Retrying(generator, job.retries, self._untold)
+        self._unit, self._lose = job.unit, lose
+
+        def tried(inner: Generator) -> Retrying:
+            return Retrying(inner, job.retries, lambda into, out: False)
+
+        self._reader = tried(generator)
         shared = replace(index, embedder=_Locked(index.embedder))
         setup = Setup(retriever=Retriever(shared, counter=self._reader))
-        self._composed = compose(job.policy, setup, states=job.states, pacer=pacer)
+        models = Models(specs_of(job.policy), lambda spec: tried(make(spec)))
+        self._composed = compose(job.policy, setup, states=job.states, pacer=pacer, models=models)
         #: What answers depend on beside the policy.
         self.about = {"index": index_digest(index), "reader": generator.identity or generator.name}
 
@@ -161,11 +205,16 @@ class Answering:
 
     def answer(self, claim: Claim) -> Answered:
         """Answer a question that is held in the ledger; whatever fails is told."""
-        self._mine.claim, began = claim, time.thread_time()
+        began = time.thread_time()
         budget, least = 10**9, self.least(claim.question)
         if least is not None:
             budget = max(1, claim.held - least + 1)
-        found = self._composed.attempt(claim.question, self._reader, budget)
+        asked = _Asked(claim, self._unit, self._lose)
+        try:
+            mine = replace(self._composed, models=_Told(self._composed.models, asked))
+            found = mine.attempt(claim.question, asked.by(READER, self._reader), budget)
+        finally:
+            asked.over.set()
         assert isinstance(found.trace, PolicyTrace)
         return Answered(
             self._unit.spent(found.trace),
@@ -173,10 +222,6 @@ class Answering:
             isinstance(found, Failure) or any(step.broken for step in found.trace.steps),
             isinstance(found, Failure) and isinstance(found.error, SpentError),
         )
-
-    def _untold(self, into: int, out: int) -> bool:
-        """A call of this thread's question that may have been charged; whether it may be repeated."""
-        return self._lose(self._mine.claim, self._unit.most(into, out))
 
     def close(self) -> None:
         """Close what was opened here."""
@@ -191,8 +236,6 @@ def make_reader(spec: str, replies: Any = None) -> Generator:
     replies : path or ReplyFile, optional
         Where replies are kept.
     """
-    from mio_rag.generation import make_generator
-
     options = {"retries": 0} if spec.strip().startswith("openai:") else {}
     made = make_generator(spec, **options)
     if replies is None or made.identity is None or isinstance(made, RememberingGenerator):

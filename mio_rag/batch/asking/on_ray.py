@@ -21,6 +21,7 @@ from mio_rag.batch.asking.workers import Died
 from mio_rag.batch.cluster import joined
 from mio_rag.control.composed.policy import Policy
 from mio_rag.errors import InputError, SolverError, StateError, require
+from mio_rag.generation import Generator
 from mio_rag.generation.replies import ReplyFile
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.types import Question
@@ -129,12 +130,14 @@ class _Worker:
     def __init__(self, index: str, reader: str, job: Job, ledger_actor: Any) -> None:
         asked = _Asked(ledger_actor)
         pacer = None if job.policy.price.total is None else _RemotePacer(asked)
-        made = make_reader(reader, _RemoteReplies(job.folder / "replies.sqlite", asked))
+
+        def make(spec: str) -> Generator:
+            return make_reader(spec, _RemoteReplies(job.folder / "replies.sqlite", asked))
 
         def lose(claim: Claim, cost: int) -> bool:
             return bool(asked("lose", claim, cost))
 
-        self._answering = Answering(CorpusIndex.load(index), made, job, lose, pacer)
+        self._answering = Answering(CorpusIndex.load(index), make(reader), job, lose, pacer, make)
 
     def about(self) -> dict[str, str]:
         """What answers depend on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import threading
 import time
@@ -47,6 +48,12 @@ class Retrying:
         self._counting = threading.Lock()  # fast tokenizers fail when two threads use them at once
         self._luck = random.Random(0)
         self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    def telling(self, untold: Callable[[int, int], bool]) -> Retrying:
+        """The same, with someone else who is told of calls: those of one question, by whatever thread."""
+        other = copy.copy(self)
+        other._untold = untold
+        return other
 
     @property
     def name(self) -> str:

@@ -27,7 +27,7 @@ from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.types import Question
 
-__all__ = ["AskedSummary", "ask_many"]
+__all__ = ["AskedSummary", "ask_many", "check_settings"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ def ask_many(
     out : path
         Folder of the ledger and the answers, on this machine; one run at a time.
     total_tokens : int, optional
-        That all questions together may take. The policy's pacer then sets the price.
+        That all questions together may take, in all runs; by default the policy's own total, where it has one
+        without a file of its own. The policy's pacer then sets the price.
     total_dollars : float, optional
         Likewise in money, by the prices of the policy's models; the price is the policy's own.
     engine : {"local", "ray"}
@@ -129,10 +130,14 @@ def ask_many(
     """
     began, folder = time.perf_counter(), Path(out)
     dollars = total_dollars is not None
-    problems = _problems(policy, len(questions), total_tokens, total_dollars, concurrency, retries)
-    problems += _engine_problems(engine, workers, index, generator, policy)
+    problems = _setting_problems(total_tokens, total_dollars, engine, workers, concurrency, retries)
+    problems += _problems(policy, len(questions), total_tokens, total_dollars)
+    if engine == "ray":
+        problems += _ray_problems(index, generator, policy)
     if problems:
         raise InputError(problems)
+    if not dollars and total_tokens is None and policy.price.state is None:
+        total_tokens = policy.price.total
     if total_tokens is not None:
         policy = replace(policy, price=Price(total=total_tokens, questions=len(questions)))
     unit = Unit(policy.prices, dollars)
@@ -196,7 +201,10 @@ def _here(
         def lose(claim: Claim, cost: int) -> bool:
             return ledger.lose(claim, cost, job.total)
 
-        made = Answering(corpus, reader, job, lose, job.pacer())
+        def make(spec: str) -> Generator:
+            return make_reader(spec, job.folder / "replies.sqlite")
+
+        made = Answering(corpus, reader, job, lose, job.pacer(), make)
         opened.callback(made.close)
         yield made
 
@@ -205,36 +213,66 @@ def _about(policy: Policy, states: States, questions: Sequence[Question], unit: 
     """What the answers depend on; a total may be raised."""
     paced = policy.price.total is not None
     return {
-        "policy": replace(policy, price=Price(token=0.0)).sha256 if paced else states.sha256,
+        "policy": states.digest(replace(policy, price=Price(token=0.0)) if paced else policy),
         "questions": _digest(questions),
         "unit": unit.name,
     }
 
 
-def _problems(
-    policy: Policy,
-    count: int,
+def check_settings(
     total_tokens: int | None,
     total_dollars: float | None,
+    engine: str,
+    workers: int,
+    concurrency: int,
+    retries: int,
+) -> None:
+    """Raise `InputError` for everything that is wrong with the settings of `ask_many` alone."""
+    problems = _setting_problems(total_tokens, total_dollars, engine, workers, concurrency, retries)
+    if problems:
+        raise InputError(problems)
+
+
+def _setting_problems(
+    total_tokens: int | None,
+    total_dollars: float | None,
+    engine: str,
+    workers: int,
     concurrency: int,
     retries: int,
 ) -> list[str]:
-    """What is wrong with a total, and with what goes with it."""
     problems = []
-    if not count:
-        problems.append("there are no questions")
     if concurrency < 1 or retries < 0:
         problems.append(f"concurrency={concurrency} must be >= 1 and retries={retries} >= 0")
     if total_tokens is not None and total_dollars is not None:
         problems.append("a total in tokens and one in dollars exclude each other: give one of them")
+    if total_dollars is not None and not 0 < total_dollars < math.inf:
+        problems.append(f"a total of {total_dollars!r} dollars is none: give a number > 0")
+    if engine not in get_args(Engine):
+        problems.append(f"engine={engine!r} is unknown: choose local or ray")
+    elif engine == "ray" and workers < 1:
+        problems.append(f"workers={workers} must be >= 1")
+    return problems
+
+
+def _problems(policy: Policy, count: int, total_tokens: int | None, total_dollars: float | None) -> list[str]:
+    """What is wrong with a total under a policy."""
+    problems = []
+    if not count:
+        problems.append("there are no questions")
+    price = policy.price
+    begins_anew = price.total is not None and price.state is None and total_tokens is None
+    if begins_anew and (total_dollars is not None or price.per is not None):
+        problems.append(
+            "the policy's own total would begin anew with every run: give it price.state, a file, or "
+            "leave it out"
+        )
     if total_tokens is not None and count:
         try:
             replace(policy, price=Price(total=total_tokens, questions=count))
         except InputError as error:
             problems += error.problems
     if total_dollars is not None:
-        if not 0 < total_dollars < math.inf:
-            problems.append(f"a total of {total_dollars!r} dollars is none: give a number > 0")
         unpriced = [n for n in (READER, *policy.models) if n not in policy.prices.dollars]
         if unpriced:
             told = ", ".join(dict.fromkeys(unpriced))
@@ -244,16 +282,8 @@ def _problems(
     return problems
 
 
-def _engine_problems(
-    engine: str, workers: int, index: object, generator: object, policy: Policy
-) -> list[str]:
-    if engine not in get_args(Engine):
-        return [f"engine={engine!r} is unknown: choose local or ray"]
-    if engine == "local":
-        return []
+def _ray_problems(index: object, generator: object, policy: Policy) -> list[str]:
     problems = ray_problems(policy)
-    if workers < 1:
-        problems.append(f"workers={workers} must be >= 1")
     if isinstance(index, CorpusIndex):
         problems.append(
             "engine='ray' takes the folder of an index, since every worker opens it: give its path"

@@ -51,7 +51,7 @@ def answer_batch(
     was paid for is never asked for again.
     """
     from mio_rag.batch.asking.questions import read_questions
-    from mio_rag.batch.asking.run import ask_many
+    from mio_rag.batch.asking.run import ask_many, check_settings
     from mio_rag.cli.progress import progress_bar
     from mio_rag.control.composed.read import read_policy
     from mio_rag.control.composed.states import read_states
@@ -59,8 +59,10 @@ def answer_batch(
     from mio_rag.retrieval.index import check_index
 
     output = open_output(json_output, lambda: f"what is answered is kept in '{out}': run the same to resume")
-    if limit is not None and limit < 1:
-        raise InputError(f"--limit={limit} must be >= 1")
+
+    def check_limit() -> None:
+        if limit is not None and limit < 1:
+            raise InputError(f"--limit={limit} must be >= 1")
 
     def checked() -> Policy:
         held = read_policy(policy)
@@ -72,6 +74,8 @@ def answer_batch(
         lambda: read_questions(questions),
         lambda: check_index(index),
         lambda: check_generator(generator),
+        lambda: check_settings(total_tokens, total_dollars, engine, workers, concurrency, retries),
+        check_limit,
     )
     asked = asked[:limit]
     with progress_bar("answering", len(asked)) as advance:

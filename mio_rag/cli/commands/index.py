@@ -113,7 +113,7 @@ def index(
     repeated = built.repetition
     cut = "" if built.sentences is None else f" in {plural(len(built.sentences), 'sentence')}"
     assert repeated is not None
-    contradict = contradicting(dataset.passages, repeated.spans)
+    contradict = contradicting(dataset.passages)
     if json_output:
         output.json(
             {
@@ -138,7 +138,7 @@ def index(
         f"{count} {what}"
         for count, what in (
             (repeated.overlapping, "with a known place in their document (overlaps are read once)"),
-            (contradict, "whose text is not what others have at the same place (read by themselves)"),
+            (contradict, "of documents with two texts at the same place (read by themselves)"),
             (repeated.copies, "near-duplicates of an earlier one"),
         )
         if count

@@ -9,7 +9,7 @@ import typer
 
 from mio_rag.cli.options.shared import Json, SolverOptions, spread
 from mio_rag.cli.output import open_output
-from mio_rag.errors import SolverError, collect
+from mio_rag.errors import InputError, SolverError, collect
 
 __all__ = ["solve", "warmup"]
 
@@ -34,7 +34,16 @@ def solve(
     from mio_rag.solvers.registry import solve as run_solver
 
     output = open_output(json_output)
-    parsed, options = collect(lambda: SelectionProgram.from_json(read_text(program)), solving.checked)
+
+    def parse() -> SelectionProgram:
+        text = read_text(program)
+        try:
+            return SelectionProgram.from_json(text)
+        except InputError as error:
+            where = "standard input" if program == "-" else f"'{program}'"
+            raise InputError([f"{where}: {problem}" for problem in error.problems]) from error
+
+    parsed, options = collect(parse, solving.checked)
     result = run_solver(parsed, solving.solver, options)
     if result.status == "error":
         raise SolverError(result.message)

@@ -90,11 +90,10 @@ class Learned:
         return Ridge(how.dimensions, ridges(how.dimensions, how.ridge, how.ridge_embedding), how.refresh)
 
     def add_strategy(self, name: str) -> None:
-        """Begin to choose among one more, of which nothing is known; nothing happens where it is there."""
-        if name in self.models:
-            return
-        self.strategies.append(name)
-        self.models[name] = self._model()
+        """Begin to choose among one more, of which nothing is known."""
+        if name not in self.strategies:
+            self.strategies.append(name)
+        self.models[name] = self._model()  # whoever knew the name beforehand has forgotten part of nothing
         self.tallies.setdefault(name, tally())
 
     # --- the fold ----------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def recalibrate(
 
     The window's last part is the holdout. The models in use are those that the log gave *before* the holdout,
     the new ones learned from the window before it: both are tried on the same questions, which neither saw.
-    What is deployed then learns from the whole window.
+    What is deployed then learns from the whole window. Others may go on writing meanwhile.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def recalibrate(
     """
     log, learned = _opened(path, settings)
     moment = time.time() if now is None else now
-    with log.transaction() as events:
+    with log.reading() as events:
         start = events.first_since(moment - learned.settings.window_days * 86_400)
         inside = [event.seq for event in events.after(start) if event.kind == "question"]
         cut = int(len(inside) * (1 - learned.settings.holdout))
@@ -172,14 +172,19 @@ def recalibrate(
         border = inside[cut] - 1
         for event in events.after(0, border):
             learned.fold(event, events.find)
-        fresh = _fitted(learned, events, start, border)
-        losses = _losses([learned.models, fresh], events, border)
+        window = Learned(replace(learned.settings, change_threshold=1e12), learned.strategies)
+        window.seq = start
+        _fit(window, events, start, border)
+        losses = _losses([learned.models, window.models], events, border)
         difference = losses[1] - losses[0]
         half = _NORMAL * float(difference.std(ddof=1)) / len(difference) ** 0.5
         middle, old = float(difference.mean()), float(losses[0].mean())
         good = middle + half <= _NOT_WORSE * old
         if good:
-            final = _fitted(learned, events, start, None)
+            _fit(window, events, start)
+    if good:
+        with log.transaction() as events:
+            _fit(window, events, start)  # what others have added meanwhile
             data = {
                 "from": start,
                 "upto": events.last(),
@@ -190,7 +195,7 @@ def recalibrate(
                         "count": model.count,
                         "squares": model.squares,
                     }
-                    for name, model in final.items()
+                    for name, model in window.models.items()
                 },
             }
             events.append("recalibrated", f"{events.last() + 1}", moment, data)
@@ -206,19 +211,16 @@ def recalibrate(
     )
 
 
-def _fitted(learned: Learned, events: Events, start: int, upto: int | None) -> dict[str, Ridge]:
-    """Models of the questions of a window alone, with their ratings."""
-    how = learned.settings
-    window = Learned(replace(how, change_threshold=1e12), learned.strategies)
+def _fit(window: Learned, events: Events, start: int, upto: int | None = None) -> None:
+    """Go on with models of the questions of a window alone, with their ratings."""
 
     def within(kind: str, identity: str) -> Event | None:
         found = events.find(kind, identity)
         return found if found is not None and found.seq > start else None
 
-    for event in events.after(start, upto):
+    for event in events.after(window.seq, upto):
         if event.kind in ("question", "feedback"):
             window.fold(event, within)
-    return window.models
 
 
 def _losses(rivals: Sequence[Mapping[str, Ridge]], events: Events, border: int) -> Any:
@@ -243,12 +245,14 @@ def _losses(rivals: Sequence[Mapping[str, Ridge]], events: Events, border: int) 
 def rebuild(path: Path) -> int:
     """Throw the snapshot away and fold the log afresh; the number of events."""
     log, learned = _opened(path)
+    with log.reading() as events:  # this may take long, and others go on meanwhile
+        folded(learned, events, afresh=True)
+        count = events.count()
     with log.transaction() as events:
         events.drop_snapshot()
-        folded(learned, events, afresh=True)
         if learned.seq:
             events.keep_snapshot(learned.seq, learned.dump())
-        return events.count()
+    return count
 
 
 def prune(path: Path, strategy: str, kind: str, on: bool = True, now: float | None = None) -> bool:
@@ -269,8 +273,10 @@ def prune(path: Path, strategy: str, kind: str, on: bool = True, now: float | No
         problems.append(f"'{kind}' is no type of question: choose from {', '.join(TYPES)}")
     if problems:
         raise InputError(problems)
-    with log.transaction() as events:
+    with log.reading() as events:
         folded(learned, events)
+    with log.transaction() as events:
+        folded(learned, events, afresh=True)  # what others have added meanwhile
         if (f"{kind}/{strategy}" in learned.forced) == on:
             return False
         data = {"type": kind, "strategy": strategy, "on": on}
@@ -330,11 +336,17 @@ def start_from(path: Path, weights: Path, weight: float) -> None:
                 f"{log.about[name]}: contexts of the two mean different things"
             )
     theta = {
-        name: read.arrays[f"theta/{name}"].tolist()
-        for name in learned.strategies
-        if f"theta/{name}" in read.arrays
+        name: read.arrays[f"theta/{name}"] for name in learned.strategies if f"theta/{name}" in read.arrays
     }
+    if not theta:
+        raise InputError(
+            f"'{weights}' knows nothing of the strategies of '{path}' ({', '.join(learned.strategies)}): "
+            "give a file of a log that chose among some of them"
+        )
+    if any(values.shape != (learned.settings.dimensions,) for values in theta.values()):
+        raise InputError(f"'{weights}' is damaged: export it again")
     with log.transaction() as events:
-        data = {"theta": theta, "weight": weight, "sha256": read.sha256, **dict(read.provenance)}
+        plain = {name: values.tolist() for name, values in theta.items()}
+        data = {"theta": plain, "weight": weight, "sha256": read.sha256, **dict(read.provenance)}
         if not events.append("prior", "prior", time.time(), data):
             raise InputError(f"'{path}' started from a prior already")

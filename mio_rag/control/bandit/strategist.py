@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from mio_rag.control.bandit.settings import BanditSettings, StrategyOptions
 from mio_rag.control.bandit.store import EventLog, Events
 from mio_rag.control.steps.grounding import names_of
 from mio_rag.control.steps.strategies import STRATEGIES
-from mio_rag.errors import InputError, choose
+from mio_rag.errors import InputError, StateError, choose
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
@@ -209,11 +209,16 @@ class Strategist:
             return False
         context, about = waited
         data = {**about, "strategies": list(choice.strategies), **outcome}
-        with self._lock, self.log.transaction() as events:
-            new = events.append(
-                "question", choice.id, self._now(), data, context.x.astype(np.float32).tobytes()
-            )
-            self._fold(events)
+        with self._lock:
+            before = self.learned.seq
+            with self.log.transaction() as events:
+                new = events.append(
+                    "question", choice.id, self._now(), data, context.x.astype(np.float32).tobytes()
+                )
+            self.refresh()  # only what is written for good is learned from
+            if self.learned.seq // _SNAPSHOT_EVERY > before // _SNAPSHOT_EVERY:
+                with suppress(StateError), self.log.transaction() as events:  # it is a cache
+                    events.keep_snapshot(self.learned.seq, self.learned.dump())
         return new
 
     def feedback(self, identity: str, value: int) -> bool:
@@ -255,8 +260,8 @@ class Strategist:
     def refresh(self) -> None:
         """Take in what others have added."""
         with self._lock, self.log.reading() as events:
-            if events.last() > self.learned.seq:
-                self._fold(events, keep=False)
+            for event in events.after(self.learned.seq):
+                self.learned.fold(event, events.find)
 
     @contextmanager
     def settled(self) -> Iterator[Learned]:
@@ -264,13 +269,6 @@ class Strategist:
         with self._lock:
             self.refresh()
             yield self.learned
-
-    def _fold(self, events: Events, keep: bool = True) -> None:
-        before = self.learned.seq
-        for event in events.after(before):
-            self.learned.fold(event, events.find)
-        if keep and self.learned.seq // _SNAPSHOT_EVERY > before // _SNAPSHOT_EVERY:
-            events.keep_snapshot(self.learned.seq, self.learned.dump())
 
     def close(self) -> None:
         """Close the file."""

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from mio_rag.candidates import Candidates, merge_pools
+from mio_rag.candidates import Candidates
 from mio_rag.control.composed.planned import PlannedWalk
 from mio_rag.control.composed.repeat import Looked, Rule, rule_of
 from mio_rag.control.composed.trace import share
@@ -22,6 +22,7 @@ from mio_rag.control.steps.executors import Value
 from mio_rag.control.steps.feedback import FeedbackDecomposer
 from mio_rag.control.steps.write import LmDecomposer, LmReasoner
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.pools import merge_pools
 from mio_rag.retrieval.retriever import reciprocal_rank_fusion
 from mio_rag.selection.result import Selection
 

@@ -36,7 +36,7 @@ from mio_rag.generation.protocol import CHOICE_TOKENS
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.types import Question
 
-__all__ = ["KIND", "Composed", "Pacing", "compose", "pacer_of"]
+__all__ = ["KIND", "Composed", "Pacing", "compose", "pacer_of", "specs_of"]
 
 _NOTES = 208  # tokens that the runner of workflows sets aside beside evidence and answer
 
@@ -75,7 +75,7 @@ class Composed:
     pacer : Pacing or None
         Sets the price where the policy has a total.
     limits : Limits
-        Of one question: the policy's own, where the setup's are not lower.
+        Of one question.
     """
 
     name: str
@@ -157,12 +157,11 @@ class Composed:
     def _kit(self) -> Kit:
         policy, equipment = self.policy, self.equipment
         prices = policy.prices.dollars
-        specs = {name: str(model.spec) for name, model in policy.models.items() if name != READER}
         longest = max(
             (tier.new_tokens for tier in equipment.states.tiers), default=policy.limits.answer_tokens
         )
         program = policy.selector(policy.fixed_price or 0.0, equipment.base)
-        settings = WorkflowSettings(models=specs, prices=prices)
+        settings = WorkflowSettings(models=specs_of(policy), prices=prices)
         return Kit(equipment.retriever, program, self.models, settings, self.limits, longest)
 
     @contextmanager
@@ -259,20 +258,23 @@ def compose(
     name: str | None = None,
     states: States | None = None,
     pacer: Pacing | None = None,
+    models: Models | None = None,
 ) -> Composed:
     """The controller of a policy.
 
     Parameters
     ----------
     setup : Setup
-        Its retriever gives the index and the tokenizer, its selector the solver and the time limit; the
-        policy decides the rest.
+        Its retriever gives the index and the tokenizer, its selector the solver and the time limit; its
+        limits lower those of the policy, except where they are the defaults; the policy decides the rest.
     name : str, optional
         As the ledger shows it; by default that of the policy.
     states : States, optional
         What its files hold, where they have been read.
     pacer : Pacing, optional
         Who keeps the policy's total, where it is not to be opened here.
+    models : Models, optional
+        Those of `specs_of`, where they are not to be opened here.
 
     Raises
     ------
@@ -281,6 +283,7 @@ def compose(
         needs.
     """
     found = read_states(policy, setup.retriever is None) if states is None else states
+    models = Models(specs_of(policy)) if models is None else models
     retriever: Retriever | None = None
     chooser: Chooser | None = None
     mu = policy.fixed_price if policy.fixed_price is not None else FIRST_PRICE
@@ -295,16 +298,27 @@ def compose(
             chooser = open_strategist(options, index)
         elif policy.search.strategies != ("raw",):
             chooser = Fixed(policy.search.strategies)
-    specs = {key: str(model.spec) for key, model in policy.models.items() if key != READER}
     equipment = Equipment(
         policy, found, retriever, chooser, _planner(policy, setup, found), setup.selector, setup.seed
     )
-    ends, given = policy.ends, setup.settings.limits
-    limits = Limits(
-        min(ends.steps, given.steps), min(ends.tokens, given.tokens), min(ends.seconds, given.seconds)
-    )
+    limits = _lowered(policy.ends, setup.settings.limits)
     paced = pacer_of(policy) if pacer is None else pacer
-    return Composed(name or f"policy:{policy.name}", equipment, Models(specs), paced, limits)
+    return Composed(name or f"policy:{policy.name}", equipment, models, paced, limits)
+
+
+def specs_of(policy: Policy) -> dict[str, str]:
+    """The generators that workflows of a policy may ask beside the reader."""
+    return {key: str(model.spec) for key, model in policy.models.items() if key != READER}
+
+
+def _lowered(own: Limits, given: Limits) -> Limits:
+    """A policy's own limits, lowered by those of a caller; what is at its default nobody has asked for."""
+    usual = Limits()
+    return Limits(
+        own.steps if given.steps == usual.steps else min(own.steps, given.steps),
+        own.tokens if given.tokens == usual.tokens else min(own.tokens, given.tokens),
+        own.seconds if given.seconds == usual.seconds else min(own.seconds, given.seconds),
+    )
 
 
 def _check_links(policy: Policy, retriever: Retriever) -> None:

@@ -100,12 +100,15 @@ class Bounds:
     def __post_init__(self) -> None:
         problems = [
             f"limits: {name} = {getattr(self, name)!r} must be a whole number >= {least}"
-            for name, least in (("evidence_tokens", 1), ("answer_tokens", 1), ("tokens", 1), ("steps", 0))
+            for name, least in (("evidence_tokens", 1), ("answer_tokens", 1), ("tokens", 1))
             if not is_whole(getattr(self, name), least)
         ]
+        is_counted = not problems
+        if not is_whole(self.steps, 0):
+            problems.append(f"limits: steps = {self.steps!r} must be a whole number >= 0")
         if not (is_between(self.seconds, 0, math.inf) and self.seconds > 0):
             problems.append(f"limits: seconds = {self.seconds!r} must be a number > 0")
-        if not problems and self.tokens < self.evidence_tokens + self.answer_tokens:
+        if is_counted and self.tokens < self.evidence_tokens + self.answer_tokens:
             problems.append(
                 f"limits: tokens = {self.tokens} is below evidence_tokens and answer_tokens together "
                 f"({self.evidence_tokens + self.answer_tokens}): raise it, or lower these"

@@ -39,7 +39,7 @@ from mio_rag.control.planner.named import find_workflow
 from mio_rag.errors import InputError, choose
 from mio_rag.selection.selector import Selector
 
-__all__ = ["DECISIONS", "Policy", "policy_of", "rough_policy"]
+__all__ = ["DECISIONS", "FILES", "Policy", "policy_of", "rough_policy"]
 
 #: The five questions, and the class that answers each.
 DECISIONS: Mapping[str, type[Any]] = {
@@ -51,7 +51,7 @@ DECISIONS: Mapping[str, type[Any]] = {
 }
 _TABLES: Mapping[str, type[Any]] = {"price": Price, **DECISIONS, "limits": Bounds}
 #: Settings that name a file, which lies where the policy's own does.
-_FILES = (
+FILES = (
     ("order", "file"),
     ("amount", "file"),
     ("amount", "tiers"),
@@ -196,7 +196,7 @@ class Policy:
 
     @property
     def sha256(self) -> str:
-        """Of all that it says; not of what its files hold, which `mio_rag.control.composed.states` adds."""
+        """Of all that it says, names of files among it; `States.sha256` knows files by what they hold."""
         said = {key: value for key, value in self.to_dict().items() if key not in ("name", "about")}
         return sha256(dumps(said, sort_keys=True).encode()).hexdigest()
 
@@ -287,7 +287,7 @@ def _part(name: str, form: type[Any], given: Any, problems: list[str], folder: P
         problems += [f"{name}: {key} is unknown: {choose(key, sorted(known))}" for key in unknown]
         told = {key: value for key, value in told.items() if key in known}
     if folder is not None:
-        for table, key in _FILES:
+        for table, key in FILES:
             if table == name and isinstance(told.get(key), str):
                 told[key] = str(folder / Path(told[key]).expanduser())
         workflow = told.get("workflow")
@@ -299,6 +299,10 @@ def _part(name: str, form: type[Any], given: Any, problems: list[str], folder: P
         problems += error.problems
     except TypeError as error:
         problems.append(f"{name}: {error}")
+    for table, key in FILES:  # of a table that is none nobody opens the files
+        file = told.get(key)
+        if table == name and key != "state" and isinstance(file, str) and not Path(file).is_file():
+            problems.append(f"{name}: {key} = '{file}' does not exist")
     return None
 
 

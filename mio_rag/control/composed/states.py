@@ -6,7 +6,7 @@ Small files are read here, and nothing else: no index, no model, no question.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from json import dumps
 from pathlib import Path
@@ -14,13 +14,14 @@ from typing import TypeVar
 
 from mio_rag.control.bandit.store import EventLog
 from mio_rag.control.composed.parts import READER
-from mio_rag.control.composed.policy import Policy
+from mio_rag.control.composed.policy import FILES, Policy
 from mio_rag.control.planner.named import find_workflow, workflow_problems
 from mio_rag.control.planner.policy import Planner, read_planner
 from mio_rag.control.planner.workflow import Workflow
 from mio_rag.control.router.model import Router, read_router
 from mio_rag.control.router.tier import PUBLISHED, Tier, read_tiers
 from mio_rag.errors import InputError, choose
+from mio_rag.generation import file_of
 from mio_rag.generation.hidden import PREFIX
 from mio_rag.relevance.complete import Completeness, read
 
@@ -48,7 +49,7 @@ class States:
     hashes : mapping of str to str
         File -> SHA-256 of its content; of a bandit, which goes on learning, of what its log is about.
     sha256 : str
-        Of the policy with all of these.
+        Of the policy with all of these, as `digest`.
     """
 
     workflows: tuple[Workflow, ...]
@@ -59,6 +60,18 @@ class States:
     embedders: Mapping[str, str] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
     sha256: str = ""
+
+    def digest(self, policy: Policy) -> str:
+        """Of a policy with what these files hold, wherever they lie.
+
+        Files that go on, a bandit's log and the count of a total, are no part of it: a run would change it.
+        """
+        said = {key: value for key, value in policy.to_dict().items() if key not in ("name", "about")}
+        for table, key in FILES:
+            if file := said[table].get(key):
+                said[table][key] = "" if key == "state" else self.hashes[file]
+        said["order"]["workflow"] = [workflow.sha256 for workflow in self.workflows]
+        return sha256(dumps(said, sort_keys=True).encode()).hexdigest()
 
     def check(self, embedder: str) -> None:
         """Raise `InputError` for an index with another embedder than something was learned with."""
@@ -98,9 +111,8 @@ def read_states(policy: Policy, closed_book: bool = False) -> States:
     hashed(policy.repetition.calibration, None)
     hashed(policy.order.workflow if policy.order.workflow.endswith(".json") else None, None)
     for model in policy.models.values():
-        named = model.spec or ""
         if model.sha256 is not None:
-            hashed(named.removeprefix("gguf:"), model.sha256)
+            hashed(str(file_of(str(model.spec))), model.sha256)
 
     def opened(read: Callable[[], T], where: str) -> T | None:
         try:
@@ -150,9 +162,8 @@ def read_states(policy: Policy, closed_book: bool = False) -> States:
         problems.append(f"these were learned with different embedders, and no index fits them all: {told}")
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
-    whole = [policy.sha256, sorted(hashes.values()), [w.sha256 for w in workflows]]
-    digest = sha256(dumps(whole).encode()).hexdigest()
-    return States(workflows, planner, router, tiers, completeness, embedders, hashes, digest)
+    found = States(workflows, planner, router, tiers, completeness, embedders, hashes)
+    return replace(found, sha256=found.digest(policy))
 
 
 def _content(path: Path) -> str:

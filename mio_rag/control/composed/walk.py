@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from mio_rag.candidates import Candidates, merge_pools
+from mio_rag.candidates import Candidates
 from mio_rag.control.bandit.chooser import Choice, Chooser, Seen
 from mio_rag.control.bandit.contribution import sets_to_compare
 from mio_rag.control.bandit.pipeline import measured
@@ -36,6 +36,7 @@ from mio_rag.control.steps.executors import Facts, Nothing, Queries, Value
 from mio_rag.control.steps.search import Searched, SearchSettings, search
 from mio_rag.control.steps.wording import Fact
 from mio_rag.errors import InfeasibleError, MioRagError
+from mio_rag.pools import merge_pools
 from mio_rag.relevance.complete import shipped
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,17 +97,22 @@ class WorkflowSettings:
 
 
 class Models:
-    """Generators by name, each opened when it is first asked.
+    """Generators by name, each opened when it is first asked; threads may share them.
 
     Parameters
     ----------
     specs : mapping of str to str or Generator
         What `make_generator` takes, or a generator, which is not closed here.
+    make : callable, optional
+        Opens a generator instead of `make_generator`.
     """
 
-    def __init__(self, specs: Mapping[str, str | Generator]) -> None:
-        self._specs = dict(specs)
+    def __init__(
+        self, specs: Mapping[str, str | Generator], make: Callable[[str], Generator] = make_generator
+    ) -> None:
+        self._specs, self._make = dict(specs), make
         self._open: dict[str, Generator] = {}
+        self._opening = threading.Lock()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,9 +124,10 @@ class Models:
         given = self._specs[name]
         if not isinstance(given, str):
             return given
-        if name not in self._open:
-            self._open[name] = make_generator(given)
-        return self._open[name]
+        with self._opening:
+            if name not in self._open:
+                self._open[name] = self._make(given)
+            return self._open[name]
 
     def close(self) -> None:
         """Close those that were opened here."""

@@ -37,6 +37,8 @@ def test_solve_from_a_file(tmp_path: Path) -> None:
     path.write_text("{broken")
     refused(here("solve", path, "--json"))
     assert "cannot be read" in refused(here("solve", tmp_path / "absent.json"))[0]
+    path.write_text("{,")
+    assert refused(here("solve", path))[0].startswith(f"'{path}': the program is not valid JSON")
 
 
 def test_a_solver_that_is_not_there() -> None:

@@ -141,6 +141,10 @@ def test_limits_of_the_caller_bind_the_policy(river_index: CorpusIndex) -> None:
     found = asked(compose(policy, setup))
     assert found.costs.total().lm_calls == 1  # no step that asks a model, but the answer
     assert "limit of 0 steps" in " ".join(whys(found))
+    policy = policy_of({"limits": {"tokens": 90_000, "seconds": 600.0, "steps": 30}}, "far")
+    assert compose(policy, Setup(retriever=setup.retriever)).limits == Limits(30, 90_000, 600.0)
+    nearer = Setup(ControlSettings(limits=Limits(tokens=40_000)), setup.retriever)
+    assert compose(policy, nearer).limits == Limits(30, 40_000, 600.0)
 
 
 def test_a_router_sees_the_price_and_the_program_reads_its_tier(

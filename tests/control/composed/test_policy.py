@@ -1,5 +1,6 @@
 """What a policy says, and everything that may be wrong with it, told at once and before anything is spent."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,25 @@ def test_contradictions(data: dict[str, object], expected: str) -> None:
     assert expected in "\n".join(problems(data))
 
 
+def test_files_of_a_table_that_is_none_are_looked_at_too(tmp_path: Path) -> None:
+    data: dict[str, object] = {
+        "amount": {"by": "router", "file": "nowhere.safetensors", "sha256": "short"},
+        "repetition": {"by": "pryce", "calibration": "none.json"},
+        "search": {"state": "not-yet.sqlite"},
+        "limits": {"evidence_tokens": 10**6, "seconds": -1},
+    }
+    told = "\n".join(problems(data, tmp_path))
+    for expected in (
+        "sha256 = 'short'",
+        "nowhere.safetensors' does not exist",
+        "none.json' does not exist",
+        "seconds = -1",
+        "tokens = 20000 is below evidence_tokens and answer_tokens together (1000064)",
+    ):
+        assert expected in told
+    assert "not-yet.sqlite' does not exist" not in told  # a run makes it
+
+
 def test_a_tier_above_the_ceiling_is_found_before_anything_runs(tmp_path: Path) -> None:
     big = Tier("big", 60, 5000, 32, unit="tokens", compress="none")
     router = router_file(tmp_path / "r.safetensors", "tfidf:x", 4, (big,))
@@ -128,7 +148,8 @@ def test_a_tier_above_the_ceiling_is_found_before_anything_runs(tmp_path: Path) 
 
 
 def test_a_workflow_has_no_effect_beside_a_planner_and_is_refused() -> None:
-    (told,) = problems({"order": {"by": "planner", "file": "p.safetensors", "workflow": "rewrite-first"}})
+    told, missing = problems({"order": {"by": "planner", "file": "p", "workflow": "rewrite-first"}})
+    assert "'p' does not exist" in missing
     assert "workflow = 'rewrite-first' has no effect beside a planner" in told
 
 
@@ -218,6 +239,33 @@ def test_content_is_part_of_the_hash_and_names_are_not(tmp_path: Path) -> None:
     assert read_states(policy_of(data, "a", tmp_path)).sha256 != before.sha256
     with pytest.raises(InputError, match="trained with the embedder 'tfidf:x', and the index embeds by 'y'"):
         before.check("y")
+
+
+def test_the_hash_goes_by_what_files_hold_and_not_by_where_they_lie(tmp_path: Path) -> None:
+    found, made = [], router_file(tmp_path / "r.safetensors", "tfidf:x", 4).read_bytes()
+    for name in ("here", "there"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / f"{name}.safetensors").write_bytes(made)
+        search = {"by": "bandit", "strategies": ["raw", "hyde"], "state": f"{name}.sqlite"}
+        amount = {"by": "router", "file": f"{name}.safetensors"}
+        found.append(policy_of({"amount": amount, "search": search}, name, folder))
+    here, there = map(read_states, found)
+    assert here.sha256 == there.sha256
+    about = {"embedder": "tfidf:x", "strategies": "raw+hyde", "base": ""}
+    EventLog(tmp_path / "here" / "here.sqlite", about).close()
+    assert read_states(found[0]).sha256 == here.sha256  # it goes on
+    assert len(read_states(found[0]).hashes) == 2  # and what it is about is told
+
+
+def test_the_content_of_a_model_is_looked_at_also_where_its_name_has_options(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF and more")
+    digest = sha256(b"GGUF and more").hexdigest()
+    for options in ("", "?slots=2"):
+        model = {"spec": f"gguf:{tmp_path / 'm.gguf'}{options}", "input": 1, "output": 1}
+        assert not problems({"models": {"cheap": model | {"sha256": digest}}})
+        told = problems({"models": {"cheap": model | {"sha256": "0" * 64}}})
+        assert "has the content" in told[0]
 
 
 def test_worth_makes_the_price() -> None:
