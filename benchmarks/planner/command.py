@@ -56,7 +56,7 @@ def command(given: argparse.Namespace) -> int:
     """Decide, compare, write."""
     try:
         found = read_table(given.table, make_embedder("minilm"))
-        alphas = numbers("--ppo-alphas", given.ppo_alphas, float)
+        alphas = numbers("--ppo-alphas", given.ppo_alphas, float, zero=True)
         report: dict[str, Any] = study(
             found,
             folds=given.folds,

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.options import numbers
 from benchmarks.planner.picture import draw, table
 from benchmarks.planner.study import ALPHAS, folds_of, study
 from mio_rag.control.outcomes import Outcomes
@@ -99,3 +100,12 @@ def test_nothing_is_found_where_nothing_is() -> None:
     report = study(none, folds=3, ppo_alphas=())
     gains = [p for p in report["policies"]["regression, once"] if p["low"] > 0.05]
     assert gains == []
+
+
+def test_a_price_may_be_nothing_but_not_less() -> None:
+    assert numbers("--ppo-alphas", "0,0.1", float, zero=True) == [0.0, 0.1]
+    for text, said in (("-0.1", ">= 0"), ("nan", ">= 0"), ("0,0", "different")):
+        with pytest.raises(InputError, match=said):
+            numbers("--ppo-alphas", text, float, zero=True)
+    with pytest.raises(InputError, match="above 0"):
+        numbers("--tokens", "0", int)
