@@ -181,3 +181,30 @@ def test_the_command_tells_all_problems_before_anything_is_made(tmp_path: Path) 
     ):
         assert said in told
     assert not out.exists()
+
+
+def test_the_total_of_a_policy_is_that_of_all_runs(river_index: CorpusIndex, tmp_path: Path) -> None:
+    def says(prompt: Prompt) -> str:
+        return "241 kilometres"
+
+    own = policy_of(SAID | {"price": {"total": 500, "questions": 12}}, "own")
+    first = run(river_index, tmp_path / "a", own, says)
+    assert 0 < first.answered < len(QUESTIONS)
+    again = run(river_index, tmp_path / "a", own, says)
+    assert again.spent + again.lost <= 500
+    assert again.total == 500
+    daily = policy_of(SAID | {"price": {"total": 500, "per": "day"}}, "daily")
+    priced = policy_of(
+        SAID
+        | {"price": {"total": 500, "questions": 12}}
+        | {"models": {"reader": {"input": 1.0, "output": 1.0}}},
+        "priced",
+    )
+    with pytest.raises(InputError, match="would begin anew"):
+        run(river_index, tmp_path / "b", daily, says)
+    with pytest.raises(InputError, match="would begin anew"):
+        run(river_index, tmp_path / "b", priced, says, total_dollars=1.0)
+    kept = policy_of(SAID | {"price": {"total": 500, "per": "day", "state": "p.sqlite"}}, "kept", tmp_path)
+    run(river_index, tmp_path / "c", kept, says)
+    more = run(river_index, tmp_path / "c", kept, says)
+    assert more.spent <= 500

@@ -96,7 +96,8 @@ def ask_many(
     out : path
         Folder of the ledger and the answers, on this machine; one run at a time.
     total_tokens : int, optional
-        That all questions together may take. The policy's pacer then sets the price.
+        That all questions together may take, in all runs; by default the policy's own total, where it has one
+        without a file of its own. The policy's pacer then sets the price.
     total_dollars : float, optional
         Likewise in money, by the prices of the policy's models; the price is the policy's own.
     engine : {"local", "ray"}
@@ -135,6 +136,8 @@ def ask_many(
         problems += _ray_problems(index, generator, policy)
     if problems:
         raise InputError(problems)
+    if not dollars and total_tokens is None and policy.price.state is None:
+        total_tokens = policy.price.total
     if total_tokens is not None:
         policy = replace(policy, price=Price(total=total_tokens, questions=len(questions)))
     unit = Unit(policy.prices, dollars)
@@ -257,6 +260,13 @@ def _problems(policy: Policy, count: int, total_tokens: int | None, total_dollar
     problems = []
     if not count:
         problems.append("there are no questions")
+    price = policy.price
+    begins_anew = price.total is not None and price.state is None and total_tokens is None
+    if begins_anew and (total_dollars is not None or price.per is not None):
+        problems.append(
+            "the policy's own total would begin anew with every run: give it price.state, a file, or "
+            "leave it out"
+        )
     if total_tokens is not None and count:
         try:
             replace(policy, price=Price(total=total_tokens, questions=count))
