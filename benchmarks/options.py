@@ -9,8 +9,8 @@ from mio_rag.errors import InputError
 __all__ = ["numbers"]
 
 
-def numbers(option: str, text: str, kind: type[int] | type[float]) -> list[Any]:
-    """Different numbers above 0 with commas between them.
+def numbers(option: str, text: str, kind: type[int] | type[float], *, zero: bool = False) -> list[Any]:
+    """Different numbers above 0, or where `zero` is allowed from 0, with commas between them.
 
     Raises
     ------
@@ -22,6 +22,6 @@ def numbers(option: str, text: str, kind: type[int] | type[float]) -> list[Any]:
     except ValueError as error:
         whole = "whole numbers" if kind is int else "numbers"
         raise InputError(f"{option}={text!r} must be {whole} with commas between them") from error
-    if any(not value > 0 for value in found) or len(set(found)) < len(found):
-        raise InputError(f"{option}={text!r} must be different numbers above 0")
+    if any(not (value > 0 or (zero and value == 0)) for value in found) or len(set(found)) < len(found):
+        raise InputError(f"{option}={text!r} must be different numbers {'>= 0' if zero else 'above 0'}")
     return found

@@ -2,10 +2,10 @@
 
 Chosen passages whose spans are known (`Candidates.spans`) are laid out by document: its title once, their
 texts in document order. What overlaps is written once; what touches goes on, with a space where one character
-lies between, a new line where two do (splitters strip white space); what lies further apart is parted by a
-line with an ellipsis. Every passage's text is in the result word for word. Where two texts say different
-things at the same place, nobody knows which version of the document the others are of: then all of them are
-read by themselves, as are those without a span.
+lies between, a new line where two do (splitters strip white space; so neither end has any); what lies further
+apart is parted by a line with an ellipsis. Every passage's text is in the result word for word. Where two
+texts say different things at the same place, nobody knows which version of the document the others are of:
+then all of them are read by themselves, as are those without a span.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def _block(candidates: Candidates, rows: Sequence[int]) -> Block:
     length, before = 0, None
     for run in runs(candidates, rows):
         if before is not None:
-            pieces.append(_SEAMS.get(run.start - before.end, APART))
+            pieces.append(_seam(before, run))
             length += len(pieces[-1])
         for i in run.rows:
             start = length + int(candidates.spans[i, 0]) - run.start
@@ -214,6 +214,12 @@ def _block(candidates: Candidates, rows: Sequence[int]) -> Block:
     text = "".join(pieces)
     name = "+".join(str(part.id) for part in parts)
     return Block(Passage(name, text, first.title, first.source), tuple(parts))
+
+
+def _seam(before: Run, after: Run) -> str:
+    """What stands between two texts: white space only where both ends are as a splitter leaves them."""
+    stripped = not (before.text[-1].isspace() or after.text[0].isspace())
+    return _SEAMS.get(after.start - before.end, APART) if stripped else APART
 
 
 def shared_characters(candidates: Candidates) -> NDArray[np.int64]:

@@ -55,6 +55,12 @@ class TestMerged:
         assert _block(_pool([(0, 10), (12, 17)], document=words), [0, 1]) == "Title\nalpha beta\ngamma"
         assert _block(_pool([(0, 5), (5, 10)], document=words), [0, 1]) == "Title\nalpha beta"
 
+    def test_a_gap_beside_white_space_is_none_that_a_splitter_stripped(self):
+        words = "Rome fell"
+        assert _block(_pool([(0, 2), (4, 9)], document=words), [0, 1]) == f"Title\nRo{APART} fell"
+        assert _block(_pool([(0, 5), (6, 9)], document=words), [0, 1]) == f"Title\nRome {APART}ell"
+        assert _block(_pool([(0, 4), (5, 9)], document=words), [0, 1]) == "Title\nRome fell"
+
     def test_what_lies_apart_is_marked(self):
         assert _block(_pool([(0, 5), (18, 23)]), [1, 0]) == f"Title\nword0{APART}word3"
 

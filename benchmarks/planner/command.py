@@ -36,8 +36,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--table", type=Path, required=True, help="folder that `mio-rag plan outcomes` wrote")
     add("--folds", type=int, default=5, help="decide on one, learn from the others (default: 5)")
     add("--seed", type=int, default=0, help="of the folds (default: 0)")
-    add("--ppo-alphas", default="0.05,0.1,0.2", help="prices to train networks for (default: 0.05,0.1,0.2)")
-    add("--updates", type=int, default=80, help="most rounds of training of a network (default: 80)")
+    add(
+        "--ppo-alphas",
+        default="0,0.05,0.1,0.2,0.5",
+        help="prices of the networks (default: the published five)",
+    )
+    add("--updates", type=int, default=25, help="most rounds of training of a network (default: 25)")
     add("--data", type=Path, help="with --generator: folder that holds one folder for each set")
     add("--indexes", type=Path, help="with --generator: folder that holds one index SET-minilm for each set")
     add("--generator", help="confirm a sample live, for instance 'gguf:MODEL.gguf?replies=FILE.sqlite'")
@@ -52,7 +56,7 @@ def command(given: argparse.Namespace) -> int:
     """Decide, compare, write."""
     try:
         found = read_table(given.table, make_embedder("minilm"))
-        alphas = numbers("--ppo-alphas", given.ppo_alphas, float)
+        alphas = numbers("--ppo-alphas", given.ppo_alphas, float, zero=True)
         report: dict[str, Any] = study(
             found,
             folds=given.folds,

@@ -46,7 +46,8 @@ def table(report: Mapping[str, Any]) -> str:
         lines.append(
             f"ppo ({name}): rewards of {len(found['rewards'])} seeds {rewards}; deviation "
             f"{found['deviation']:.3f}; regression {found['regression']:.3f}; within 2 % of it: "
-            f"{found['within_2_percent']} of {len(found['rewards'])}"
+            f"{found['within_2_percent']} of {len(found['rewards'])}; another decision than the regression's "
+            f"in {found['networks_that_departed']} of {found['networks']} networks"
         )
     for mode, goals in report["goals"].items():
         lines.append(f"goals ({mode}): {goals}")
@@ -80,10 +81,12 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
             [p["cost"] for p in points], [p["quality"] for p in points], "o-", ms=3, color=colour,
             label=name,
         )  # fmt: skip
-    for (name, found), mark in zip(report["ppo"].items(), "xv^<>+*d", strict=False):
+    for mode, mark in zip(report["policies"], "xv", strict=True):
+        mode = mode.removeprefix("regression, ")
+        found = [p for name, entry in report["ppo"].items() if name.startswith(mode) for p in entry["points"]]
         axes.scatter(
-            [p["cost"] for p in found["points"]], [p["quality"] for p in found["points"]], marker=mark,
-            color="#c05050", label=f"ppo ({name})",
+            [p["cost"] for p in found], [p["quality"] for p in found], marker=mark, color="#c05050",
+            label=f"networks, {mode}",
         )  # fmt: skip
     oracle = [next(p for p in points if p["name"] == "oracle") for points in report["rivals"].values()]
     axes.plot([p["cost"] for p in oracle], [p["quality"] for p in oracle], ":", color="black", label="oracle")

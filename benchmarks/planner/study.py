@@ -54,7 +54,7 @@ def study(
     *,
     folds: int = 5,
     seed: int = 0,
-    ppo_alphas: Sequence[float] = (0.1,),
+    ppo_alphas: Sequence[float] = ALPHAS,
     ppo: PPOSettings | None = None,
     seeds: int = 5,
     cost: str = "tokens",
@@ -97,10 +97,10 @@ def study(
         for alpha in _CURVE:
             chosen[f"regression, {mode}", alpha] = decisions(planners, alpha, n)
         say(f"regression, {mode}")
-        for alpha in ppo_alphas:
-            result["ppo"][f"{mode}, {alpha:g}"] = _ppo(
-                planners, whole, chosen[f"regression, {mode}", _near(alpha)], alpha, ppo, seeds, say
-            )
+        if ppo_alphas:
+            rivals = {a: decisions(planners, a, n) for a in ppo_alphas}
+            found = _ppo(planners, whole, rivals, ppo or PPOSettings(), seeds, say)
+            result["ppo"] |= {f"{mode}, {alpha:g}": told for alpha, told in found.items()}
         result["policies"][f"regression, {mode}"] = [
             judged(f"regression, {mode}", whole, chosen[f"regression, {mode}", alpha], alpha).to_dict()
             for alpha in _CURVE
@@ -115,10 +115,6 @@ def study(
         mode: categories(whole, chosen[f"regression, {mode}", 0.1], table, 50) for mode in MODES
     }
     return result
-
-
-def _near(alpha: float) -> float:
-    return min(_CURVE, key=lambda known: abs(known - alpha))
 
 
 def _workflows(table: Table, whole: Experience) -> dict[str, Any]:
@@ -184,35 +180,44 @@ def decisions(planners: Sequence[Fold], alpha: float, n: int) -> IntArray:
 def _ppo(
     planners: Sequence[Fold],
     whole: Experience,
-    rival: IntArray,
-    alpha: float,
-    given: PPOSettings | None,
+    rivals: Mapping[float, IntArray],
+    given: PPOSettings,
     seeds: int,
     say: Callable[[str], None],
-) -> dict[str, Any]:
-    """Networks of several seeds, on the folds of the regression."""
-    base = given or PPOSettings()
-    rewards, curves, shares = [], [], []
+) -> dict[float, dict[str, Any]]:
+    """What networks of several seeds, each for all prices, do at every price; on the regression's folds."""
+    alphas = tuple(rivals)
+    points: dict[float, list[dict[str, Any]]] = {alpha: [] for alpha in alphas}
+    rewards: dict[float, list[float]] = {alpha: [] for alpha in alphas}
+    curves, departed = [], 0
     for seed in range(seeds):
-        chosen = np.full(len(whole), -1, dtype=np.intp)
+        chosen = {alpha: np.full(len(whole), -1, dtype=np.intp) for alpha in alphas}
         for planner, train, held, test in planners:
-            trained = train_ppo(train, replace(base, alphas=(alpha,), seed=seed))
-            network = replace(planner, scorer=trained.network, method="ppo", alphas=(alpha,))
-            chosen[held] = network.replay(test, alpha)
+            trained = train_ppo(train, replace(given, alphas=alphas, seed=seed))
+            network = replace(planner, scorer=trained.network, method="ppo", alphas=alphas)
+            for alpha in alphas:
+                chosen[alpha][held] = network.replay(test, alpha)
             curves.append([[update, held_] for update, _, held_, _ in trained.curve])
-        rewards.append(float(whole.reward(chosen, alpha).mean()))
-        shares.append(judged("ppo", whole, chosen, alpha, draws=200).to_dict())
-        say(f"ppo, alpha {alpha:g}, seed {seed}: reward {rewards[-1]:.4f}")
-    compared = float(whole.reward(rival, alpha).mean())
-    return {
-        "rewards": rewards,
-        "mean": float(np.mean(rewards)),
-        "deviation": float(np.std(rewards, ddof=1)),
-        "regression": compared,
-        "within_2_percent": sum(bool(reward >= compared - 0.02 * abs(compared)) for reward in rewards),
-        "points": shares,
-        "curves": curves[: len(planners)],
-    }
+            departed += any(weights.any() for weights, _ in trained.network.layers)
+        for alpha in alphas:
+            rewards[alpha].append(float(whole.reward(chosen[alpha], alpha).mean()))
+            points[alpha].append(judged("ppo", whole, chosen[alpha], alpha, draws=200).to_dict())
+        say(f"ppo, seed {seed}: rewards {', '.join(f'{rewards[alpha][-1]:.4f}' for alpha in alphas)}")
+    told = {}
+    for alpha, rival in rivals.items():
+        compared = float(whole.reward(rival, alpha).mean())
+        told[alpha] = {
+            "rewards": rewards[alpha],
+            "mean": float(np.mean(rewards[alpha])),
+            "deviation": float(np.std(rewards[alpha], ddof=1)),
+            "regression": compared,
+            "within_2_percent": sum(r >= compared - 0.02 * abs(compared) for r in rewards[alpha]),
+            "networks": len(curves),
+            "networks_that_departed": departed,
+            "points": points[alpha],
+            "curves": curves[: len(planners)],
+        }
+    return told
 
 
 def _rivals(whole: Experience, alpha: float, seed: int) -> list[Point]:

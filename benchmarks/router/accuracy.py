@@ -6,7 +6,7 @@ on the held-out questions by which the best epoch of training is chosen, which f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,17 +27,15 @@ _WHOLE = tuple(f"k{tier.depth}" for tier in PUBLISHED)
 _SEEDS = 10  # of networks, trained as published
 
 
-def accuracies(tables: Mapping[str, Mapping[str, Table]], sets: Sequence[str], seed: int) -> dict[str, Any]:
+def accuracies(tables: Mapping[str, Mapping[str, Table]], seed: int) -> dict[str, Any]:
     """What is right of every kind of router, at the published tiers and at as many whole passages.
 
     Parameters
     ----------
     tables : mapping
-        Set -> ladder -> table.
-    sets : sequence of str
-        Whose questions are learned from, by folds.
+        Set -> ladder -> table; routers learn from all of them, by folds.
     """
-    group = groups_of({name: tables[name] for name in sets}, sets, "")
+    group = groups_of(tables, list(tables), "")
     whole = at_tiers(group.ladders["fixed"], _WHOLE)
     asked = {"published tiers": group.ladders["published"], "whole passages": whole}
     return {name: _ladder(table, seed) for name, table in asked.items()}
@@ -87,27 +85,26 @@ def _as_published(table: Table, seed: int) -> float:
 def accuracy_table(results: Mapping[str, Any]) -> str:
     """The figures as text."""
     lines = [results["about"]]
-    for group, ladders in results["groups"].items():
-        for name, found in ladders.items():
-            told = ", ".join(f"{count} {one}" for one, count in found["questions"].items())
-            tiers = " ".join(f"{t['name']} {c}" for t, c in zip(found["tiers"], found["labels"], strict=True))
-            lines += [
-                "",
-                f"{group}, {name}: {sum(found['labels'])} questions ({told}); labels {tiers}",
-                f"  {'always the most frequent label':32} {found['most_frequent']:.3f}",
-                f"  {'that of its set':32} {found['most_frequent_of_its_set']:.3f}",
-            ]
-            lines += [
-                f"  {router:32} {_told(entry['accuracy'], '')}, against the most frequent "
-                f"{_told(entry['against the most frequent'])}, against fixed tiers at equal tokens "
-                f"{_told(entry['against the best mixture'])}"
-                for router, entry in found["routers"].items()
-            ]
-            best = found["as_published"]
-            lines.append(
-                f"  {'network, on what chose its epoch':32} {best['mean']:.3f}, mean of {best['seeds']} "
-                f"seeds ({best['least']:.3f} to {best['most']:.3f})"
-            )
+    for name, found in results["ladders"].items():
+        told = ", ".join(f"{count} {one}" for one, count in found["questions"].items())
+        tiers = " ".join(f"{t['name']} {c}" for t, c in zip(found["tiers"], found["labels"], strict=True))
+        lines += [
+            "",
+            f"{name}: {sum(found['labels'])} questions ({told}); labels {tiers}",
+            f"  {'always the most frequent label':32} {found['most_frequent']:.3f}",
+            f"  {'that of its set':32} {found['most_frequent_of_its_set']:.3f}",
+        ]
+        lines += [
+            f"  {router:32} {_told(entry['accuracy'], '')}, against the most frequent "
+            f"{_told(entry['against the most frequent'])}, against fixed tiers at equal tokens "
+            f"{_told(entry['against the best mixture'])}"
+            for router, entry in found["routers"].items()
+        ]
+        best = found["as_published"]
+        lines.append(
+            f"  {'network, on what chose its epoch':32} {best['mean']:.3f}, mean of {best['seeds']} "
+            f"seeds ({best['least']:.3f} to {best['most']:.3f})"
+        )
     return "\n".join(lines)
 
 

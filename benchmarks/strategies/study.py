@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks.strategies.bound import at_equal_cost, at_other_costs
 from benchmarks.strategies.goals import OURS, goals
+from benchmarks.strategies.limits import limits
 from benchmarks.strategies.simulate import OTHERS, POLICIES, PRICE, Lived, action_of, live, order_of, utility
 from benchmarks.strategies.table import BASE, MEASURES, outcomes_of
 from mio_rag.control.bandit.context import context_of
@@ -75,7 +76,7 @@ def report(cells: Cells, orders: int, questions: int, say: Callable[[str], None]
     found["change"] = _change(cells, orders, questions)
     found["prior"] = _prior(cells, orders)
     found["choosing_ms"] = _choosing(cells, questions)
-    found["goals"] = goals(found)
+    found["goals"], found["limits"] = goals(found), limits(found, PRICE)
     state = Learned(POLICIES[OURS], OTHERS)
     live(cells, order_of(range(len(cells)), questions, 0), POLICIES[OURS], learned=state)
     found["insights"] = stats(state)["insights"]
@@ -97,7 +98,7 @@ def at_pool(cells: Cells, orders: int, questions: int, say: Callable[[str], None
     }
     told["policies"], recalls = _policies(cells, orders, questions, best, say)
     told["equal_cost"] = at_equal_cost(cells, table, *recalls)
-    told["goals"] = goals(told)
+    told["goals"], told["limits"] = goals(told), limits(told, PRICE)
     return told
 
 

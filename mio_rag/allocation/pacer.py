@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mio_rag.allocation.pacer_account import Account, Reservation, refusal
+from mio_rag.allocation.pacer_arrivals import GUESS, written
 from mio_rag.allocation.pacer_checks import WhenSpent, Window, count_problem, whole, window_seconds
 from mio_rag.allocation.pacer_clock import Windows
-from mio_rag.allocation.pacer_forecast import forecast_problem
-from mio_rag.allocation.pacer_learning import LARGEST_PRICE, count, expected, following, kept
+from mio_rag.allocation.pacer_forecast import Seen, forecast_problem
+from mio_rag.allocation.pacer_learning import LARGEST_PRICE, arrivals, count, expected, following, kept
 from mio_rag.allocation.pacer_state import State, Store, Transaction
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
@@ -38,7 +39,6 @@ FIRST_PRICE = 1e-3
 
 _STEP = 1.5  # over the square root of the questions; `python -m benchmarks pacing` measures it
 _MOST = 3.0  # a question that takes more than four shares moves the price as one of four does
-_GUESS, _TRUST = 100.0, 0.1  # questions a window where nobody says, believed like a tenth of a window seen
 
 
 class Pacer:
@@ -49,8 +49,9 @@ class Pacer:
     total_tokens : int
         That may be spent, in every window.
     horizon : int, optional
-        Questions that are expected, in every window. May be left out where there are windows: then the last
-        window and the clock tell. More questions than expected are served too, as long as tokens are left.
+        Questions that are expected, in every window. May be left out where there are windows: then those
+        before and the clock tell; see `pacer_arrivals`. More questions than expected are served too, as long
+        as tokens are left.
     window : {"day", "hour"}, float or None
         After how many seconds the total starts anew, by the clock in UTC; None: never.
     price : float, optional
@@ -59,7 +60,7 @@ class Pacer:
     mean_tokens : float, optional
         What questions take in the mean at `price`, as `price_for` finds it. The pacer believes that of the
         first window as a whole, whatever its order. Of the next ones it believes what the last window has
-        shown, if that had 50 questions; see `pacer_forecast`.
+        shown, if that had 50 questions; see `pacer_forecast`. What a window refutes it drops.
     path : path-like, optional
         File of the state, shared by threads and processes and kept over restarts; in memory without one.
     when_spent : {"rest", "refuse"}
@@ -117,6 +118,8 @@ class Pacer:
         self.most, self.when_spent, self.expires_seconds = int(most), when_spent, float(expires_seconds)
         assert seconds is not None
         self.window_seconds, self._windows = seconds, Windows(seconds, clock)
+        now = self._windows.now()
+        number, began = self._windows.at(now)
         first = kept(FIRST_PRICE if price is None else float(price))
         self._store = Store(
             None if path is None else Path(path),
@@ -127,8 +130,10 @@ class Pacer:
                 "mean tokens": "none" if mean_tokens is None else f"{mean_tokens:g} at {price:g}",
             },
             State(
-                *self._windows.at(self._windows.now()),
+                number,
+                began,
                 first,
+                opened=self._windows.over(began, now),
                 reference=first if price else FIRST_PRICE,
                 usual=0.0 if mean_tokens is None else float(mean_tokens),
             ),
@@ -159,6 +164,10 @@ class Pacer:
             now = self._windows.now()
             state = self._current(transaction, now)
             left = max(0, self.total_tokens - state.settled - state.reserved)
+            coming = self._expected(state, now)
+            if math.isfinite(self._windows.seconds):
+                over = self._windows.over(state.began, now)
+                state.came = written(arrivals(state).came(over, turned_away=left < least))
             if left < least:
                 state.refused += 1
                 transaction.write(state)
@@ -166,7 +175,6 @@ class Pacer:
                 refused = refusal(left, self.total_tokens, state.reserved, least, wait)
             else:
                 refused, allowed = None, min(wanted, left)
-                coming = self._expected(state, now)
                 share = left / coming
                 if state.usual:
                     unsettled = coming + transaction.under_way(state.window)
@@ -225,6 +233,7 @@ class Pacer:
                     past.lost -= held.tokens
                     count(past, reservation.price, tokens, held.tokens)
                     transaction.write_past(past)
+                transaction.write(state)  # what has expired meanwhile is marked
                 return
             if held.expired:
                 state.settled += used - held.tokens
@@ -316,7 +325,9 @@ class Pacer:
         number, began = self._windows.at(now)
         if number != state.window:
             transaction.close_window(state)
-            state = transaction.reopened(number) or following(state, number, began)
+            state = transaction.reopened(number) or following(
+                state, number, began, self._windows.over(began, now)
+            )
             transaction.write(state)
         for window, tokens in transaction.expired(now):
             if window == state.window:  # those of a window that has ended count in it already
@@ -326,32 +337,25 @@ class Pacer:
         return state
 
     def _expected(self, state: State, now: float) -> float:
-        """Questions that are still to come, with the one that asks: at least 1.
-
-        In a window they come like a Poisson process. Its rate is what the horizon, or else the last window,
-        counts as one window's observation of, together with what has come since this one began.
-        """
-        length, left = self._windows.seconds, self._windows.left(state.began, now)
-        if left is None:
+        """Questions that are still to come, with the one that asks: at least 1."""
+        if math.isinf(self._windows.seconds):
             assert self.horizon is not None
             return max(1.0, float(self.horizon - state.asked))
-        usual = float(self.horizon or state.before)
-        guess, trust = (usual, 1.0) if usual else (_GUESS * _TRUST, _TRUST)
-        rate = (guess + state.asked) / (trust * length + length - left)
-        return max(1.0, rate * left)
+        return max(1.0, arrivals(state).coming(self._windows.over(state.began, now), self.horizon))
 
     def _moved(self, state: State, share: float, used: int) -> float:
         """The price after a question that was to spend about `share` and spent `used`."""
-        questions = self.horizon or state.before or max(_GUESS, state.asked)
+        questions = self.horizon or max(arrivals(state).known or GUESS, state.asked)
         off = min(_MOST, (used - share) / share) if share > 0 else _MOST
         return kept(state.price * math.exp(_STEP / math.sqrt(questions) * off))
 
     def _forecasted(self, state: State, unsettled: float) -> float:
         """The price for the next question of a window; those under way count as still to come."""
-        believed = expected(state)
-        left = self.total_tokens - state.settled
-        told = believed.price_for(state.effort, state.course, state.finished, unsettled, left)
-        return kept(believed.near(told, state.price))
+        seen, forecast = Seen(state.finished, state.effort, state.course, state.squares), expected(state)
+        if forecast.refuted(seen, unsettled):
+            state.usual = 0.0  # for the rest of the window
+            return state.price
+        return kept(forecast.price_for(seen, unsettled, self.total_tokens - state.settled, state.price))
 
 
 def selected(

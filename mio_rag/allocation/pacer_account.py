@@ -77,6 +77,6 @@ def refusal(left: int, total: int, reserved: int, wanted: int, wait: float | Non
     held = f", {plural(reserved, 'token')} held by questions under way" if reserved else ""
     return SpentError(
         f"{plural(left, 'token')} of {total} left{held}, and {wanted} wanted: {when}; ask for fewer, or "
-        "raise the total",
+        "start a pacer with a higher total",
         wait,
     )

@@ -57,5 +57,10 @@ class Windows:
             return None
         return min(max(0.0, began + self.seconds - now), self.seconds)
 
+    def over(self, began: float, now: float) -> float:
+        """Share of a window that is over; 0 where there is only one."""
+        left = self.left(began, now)
+        return 0.0 if left is None else 1 - left / self.seconds
+
     def __str__(self) -> str:
         return "none" if math.isinf(self.seconds) else f"{self.seconds:g} s"

@@ -5,8 +5,9 @@ easy or all hard ones. With one it knows what the day takes as a whole, so that 
 not given away: it is still to come. Somebody says it, or the last window has shown it. But no day takes
 exactly what was forecast. So it is asked of what was seen how well that fits questions in random order, of a
 day as days differ: by its mean, and by its trend. As far as it fits, the day's own mean is learned from it;
-as far as it does not, the order is to blame, and the forecast holds. `python -m benchmarks pacing` measures
-both.
+as far as it does not, the order is to blame, and the forecast holds. But an order shows: what is far from the
+mean at first comes back to it. Where there is no such trend, a forecast that is far off says nothing of the
+day, and is dropped for its rest: the price follows what is spent. `python -m benchmarks pacing` measures it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from mio_rag.formulations.numbers import is_setting
 
-__all__ = ["Forecast", "forecast_problem"]
+__all__ = ["Forecast", "Seen", "forecast_problem"]
 
 #: Tokens of a question are taken to fall with this power of its price. It is 1.2 where they are few (128 in
 #: the mean), .3 where they are many (512).
@@ -33,12 +34,60 @@ _DAYS, _QUESTIONS = 0.15, 1.0
 _ENOUGH = 50
 #: How likely what was seen is in no random order, where the best fit of a random one is 1.
 _SORTED = 0.011
+#: How likely a forecast says nothing of the day, compared with a right one of a day in some order.
+_WORTHLESS = 0.1
+#: How far the mean seen, a, is from that of the forecast, b, where no trend explains it: (a - b) / (a + b),
+#: its standard deviation, and what the noise of questions adds to the variance.
+_PHASES, _PHASE_NOISE = 0.12, 1.44
+#: A forecast is dropped where it is so many times as likely that it says nothing; and where less is spent
+#: than it says, not before so many questions were seen, as a share of those to come.
+_CERTAIN, _PART = 3.0, 1.0
 #: How far from the forecast's price, as a factor, tokens are trusted to follow the power above.
 _FAR = 2.0
 #: And how far from it a price counts in a window's mean: where nobody would read more, it falls to nearly 0.
 _COUNTED = 8.0
+#: Who may spend so many tokens finds a passage that fits.
+_ROOM = 1000
 #: Tokens of the mean question: beyond it, squares of what is seen could be infinite.
 _SMALLEST = 1e-6
+#: Of an exponent.
+_LARGEST = 1000.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The questions of a window so far, by what each would have spent at the price of its forecast.
+
+    Parameters
+    ----------
+    questions : int
+    effort, course, squares : float
+        The sum of what they spent, of that times the number of those before each, and of its squares.
+    """
+
+    questions: int = 0
+    effort: float = 0.0
+    course: float = 0.0
+    squares: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Of at least one question."""
+        return self.effort / self.questions
+
+    def trend(self, spread: float | None = None) -> float:
+        """How far they rise or fall, in standard deviations of what they would in random order.
+
+        Parameters
+        ----------
+        spread : float, optional
+            Standard deviation of a question; by default that of those seen.
+        """
+        n = self.questions
+        if spread is None:
+            spread = math.sqrt(max(0.0, self.squares / n - self.mean**2))
+        slope = self.course - (n - 1) / 2 * self.effort
+        return slope / (spread * math.sqrt((n**3 - n) / 12)) if n > 1 and spread > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -89,53 +138,78 @@ class Forecast:
         """
         share = _at_most(_FAR, price / self.price) ** _SPENT
         told, enough = float(tokens * share), _MOST * self.mean_tokens
-        unlimited = allowed * share >= enough or allowed >= max(enough, 2 * tokens)
+        unlimited = allowed * share >= enough or allowed >= max(min(enough, _ROOM), 2 * tokens)
         return told if unlimited else max(told, self.mean_tokens)
 
     def counted(self, price: float) -> float:
         """The logarithm of a price, as it counts in the mean price of a window."""
         return math.log(self.price * _at_most(_COUNTED, price / self.price))
 
-    def price_for(self, effort: float, course: float, seen: int, coming: float, left: float) -> float:
+    def price_for(self, seen: Seen, coming: float, left: float, before: float) -> float:
         """The price at which what is left lasts for what is still to come.
 
         Parameters
         ----------
-        effort, course : float
-            Of the questions so far: their sum, and that of each times the number of those before it.
-        seen : int
-            How many these are.
+        seen : Seen
+            The questions so far.
         coming : float
             Questions of the window that are not settled, > 0.
         left : float
             Tokens that are not settled, >= 0.
+        before : float
+            The last price, which follows what is spent: beyond what is known of tokens at other prices it
+            decides.
         """
-        each = self._rest(effort, course, seen, coming)
+        alike, sorted_, _ = self._chances(seen)
+        each = self._rest(seen, coming, alike / (alike + sorted_))
         each = min(max(each, _LEAST * self.mean_tokens), _MOST * self.mean_tokens)
-        return float(self.price * (each * coming / max(left, 1.0)) ** (1 / _CAUTION))
-
-    def _rest(self, effort: float, course: float, seen: int, coming: float) -> float:
-        """What a question that is still to come takes in the mean."""
-        mean = self.mean_tokens
-        if seen == 0:
-            return mean
-        ratio, noise = effort / seen / mean, _QUESTIONS**2 / seen
-        spread = _DAYS**2 + noise
-        off = (ratio - 1) ** 2 / spread
-        if seen > 1:
-            slope = (course - (seen - 1) / 2 * effort) / mean
-            off += slope**2 / (_QUESTIONS**2 * (seen**3 - seen) / 12)
-        fit = math.exp(-off / 2)
-        believed = fit / (fit + _SORTED)
-        as_seen = mean * (_DAYS**2 * ratio + noise) / spread
-        as_forecast = ((seen + coming) * mean - effort) / coming
-        return believed * as_seen + (1 - believed) * as_forecast
-
-    def near(self, told: float, before: float) -> float:
-        """A price that was found so: beyond what is known of it, the last one, which follows the spending."""
+        told = float(self.price * (each * coming / max(left, 1.0)) ** (1 / _CAUTION))
         if told > _FAR * self.price:
             return max(before, _FAR * self.price)
         return told if told >= self.price / _FAR else min(before, self.price / _FAR)
+
+    def refuted(self, seen: Seen, coming: float) -> bool:
+        """Whether it is next to certain that it says nothing of this window.
+
+        Where less is spent than was forecast, the tokens are still there, and a day may begin with questions
+        that read nothing at all: that takes a part of the window.
+        """
+        if seen.questions == 0 or (seen.mean < self.mean_tokens and seen.questions < _PART * coming):
+            return False
+        *others, worthless = self._chances(seen)
+        return worthless > _CERTAIN * sum(others)
+
+    def _chances(self, seen: Seen) -> tuple[float, float, float]:
+        """Of a forecast day in random order, of one in another order, and of a day that is not forecast.
+
+        Where there is an order, what is far from the mean at first comes back to it, so there is a trend; if
+        what was seen is far from the forecast without one, the forecast is to blame.
+        """
+        if seen.questions == 0:
+            return 1.0, _SORTED, 0.0
+        ratio, noise = seen.mean / self.mean_tokens, _QUESTIONS**2 / seen.questions
+        off = (ratio - 1) ** 2 / (_DAYS**2 + noise)
+        fit = math.exp(-(off + seen.trend(_QUESTIONS * self.mean_tokens) ** 2) / 2)
+        far = ((ratio - 1) / (ratio + 1)) ** 2 / (_PHASES**2 + _PHASE_NOISE * noise)
+        back = max(0.0, seen.trend() * math.copysign(1.0, 1 - ratio))
+        refuted = math.exp(min(far - back**2, _LARGEST) / 2)
+        return fit, _SORTED, _SORTED * _WORTHLESS * refuted
+
+    def _rest(self, seen: Seen, coming: float, believed: float) -> float:
+        """What a question that is still to come takes in the mean.
+
+        Parameters
+        ----------
+        believed : float
+            How likely they come in no order.
+        """
+        mean = self.mean_tokens
+        if seen.questions == 0:
+            return mean
+        noise = _QUESTIONS**2 / seen.questions
+        as_seen = (_DAYS**2 * seen.mean + noise * mean) / (_DAYS**2 + noise)
+        as_forecast = ((seen.questions + coming) * mean - seen.effort) / coming
+        return believed * as_seen + (1 - believed) * as_forecast
 
 
 def _at_most(factor: float, ratio: float) -> float:

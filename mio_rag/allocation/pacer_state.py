@@ -20,7 +20,7 @@ from mio_rag.errors import InputError, StateError
 
 __all__ = ["Held", "State", "Store"]
 
-_SCHEMA = 5
+_SCHEMA = 6
 _APPLICATION = 0x6D696F70  # "miop": how the file is known as a pacer's
 _PATIENCE_SECONDS = 30.0
 _KEPT_WINDOWS = 1000  # in the order in which they were left, which is not theirs where the clock jumps
@@ -48,8 +48,10 @@ class State:
         Of the next token.
     logs : float
         Sum of the logarithms of the prices that were asked, those far from the reference counted as less far.
-    before : int
-        Questions of the last window that had any; 0: there was none.
+    opened : float
+        Share of the window that was over when it was first watched.
+    usually, came : str
+        Questions that windows before had in each part, and those of this one; see `pacer_arrivals`.
     reference : float
         Price of the forecast, or the first price where there is none.
     usual : float
@@ -58,6 +60,8 @@ class State:
         Tokens of all questions so far, had they paid that price.
     course : float
         Of these, each times the number of questions before it: whether they rise or fall.
+    squares : float
+        Of these, each times itself: how far they differ.
     """
 
     window: int
@@ -70,11 +74,14 @@ class State:
     finished: int = 0
     refused: int = 0
     logs: float = 0.0
-    before: int = 0
+    opened: float = 0.0
+    usually: str = ""
+    came: str = ""
     reference: float = 0.0
     usual: float = 0.0
     effort: float = 0.0
     course: float = 0.0
+    squares: float = 0.0
 
 
 @dataclass(frozen=True)

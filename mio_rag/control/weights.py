@@ -135,7 +135,7 @@ def read_weights(path: str | Path, kind: str, version: int) -> Weights:
     if not isinstance(said, dict) or said.get("format") != FORMAT:
         raise DataError(f"'{path}' is not a file of a learned controller: it lacks the mark '{FORMAT}'")
     if said.get("kind") != kind:
-        raise DataError(f"'{path}' is a file of a {said.get('kind')}: a {kind} is needed")
+        raise DataError(f"'{path}' is of the kind '{said.get('kind')}': the kind '{kind}' is needed")
     if said.get("version") != version:
         raise DataError(
             f"'{path}' has version {said.get('version')!r} of its layout, this release reads {version}: "

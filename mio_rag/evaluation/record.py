@@ -8,13 +8,13 @@ import platform
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.ledger import Key, Ledger
 from mio_rag.files import is_vacant, locked, write_atomically
+from mio_rag.versions import versions_of
 
 __all__ = ["check_folder", "environment", "free_folder", "now", "opened_run"]
 
@@ -42,14 +42,8 @@ def now() -> str:
 
 def environment() -> dict[str, Any]:
     """Versions and hardware, as every record of a run names them."""
-    versions = {"python": platform.python_version()}
-    for package in _RECORDED:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return {
-        "versions": versions,
+        "versions": {"python": platform.python_version(), **versions_of(_RECORDED)},
         "hardware": {"machine": platform.machine(), "cores": os.cpu_count(), "system": platform.system()},
     }
 

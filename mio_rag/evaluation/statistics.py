@@ -7,6 +7,7 @@ Benjamini and Hochberg's procedure (the q-values). All seeded.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 __all__ = ["RESAMPLES", "compare", "mean_interval", "ratio_interval"]
 
 RESAMPLES = 2000
+_FEW = 500  # questions whose resamples are kept: 8 MB
 
 FloatArray = NDArray[np.float64]
 
@@ -36,7 +38,20 @@ def mean_interval(values: Sequence[float], seed: int = 0) -> dict[str, float]:
 
 def _drawn(questions: int, seed: int) -> NDArray[np.int64]:
     """Which questions each resample holds, shape (RESAMPLES, questions)."""
+    return _kept(questions, seed) if questions <= _FEW else _draw(questions, seed)
+
+
+def _draw(questions: int, seed: int) -> NDArray[np.int64]:
     return np.random.default_rng(seed).integers(0, questions, size=(RESAMPLES, questions))
+
+
+@functools.lru_cache(
+    maxsize=4
+)  # one measure after the other asks for the same; of few questions they are small
+def _kept(questions: int, seed: int) -> NDArray[np.int64]:
+    found = _draw(questions, seed)
+    found.flags.writeable = False
+    return found
 
 
 def ratio_interval(

@@ -154,9 +154,13 @@ class Governed:
 
     @contextmanager
     def searching(self) -> Iterator[tuple[Searching | None, str]]:
-        """Who searches as the policy of the moment says, None: the index alone; and the policy's hash."""
+        """Who searches as the policy of the moment says, None: the index alone; and whose pools these are.
+
+        A policy's hash says nothing of the log of its bandit, which is asked here.
+        """
         with self.using() as held:
-            yield held.searching, held.composed.sha256
+            composed = held.composed
+            yield held.searching, f"{composed.sha256} {composed.policy.search.state or ''}"
 
     def rate(self, identity: str, helpful: bool) -> bool:
         """Take in a rating, for the bandit that gave the id; as `Logs.rate`."""

@@ -52,10 +52,9 @@ class Logs:
             try:
                 log = EventLog(path)  # one that is gone is not made anew
             except InputError as error:
+                # Unlike a file of something else it may hold the question.
                 if isinstance(error.__cause__, (sqlite3.OperationalError, OSError)):
-                    unread = StateError(
-                        str(error)
-                    )  # unlike a file of something else it may hold the question
+                    unread = StateError(str(error))
                 continue
             try:
                 with log.reading() as events:

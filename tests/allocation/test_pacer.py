@@ -255,7 +255,7 @@ def test_files_of_something_else_are_refused_with_the_reason(tmp_path: Path) -> 
         Pacer(10_000, horizon=10, window="day", path=path)
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 7")
-    with pytest.raises(InputError, match="of version 7, and this is version 5"):
+    with pytest.raises(InputError, match="of version 7, and this is version 6"):
         Pacer(10_000, horizon=10, path=path)
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as connection:

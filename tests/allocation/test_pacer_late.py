@@ -60,3 +60,18 @@ def test_a_forecast_of_next_to_nothing_is_refused() -> None:
     for _ in range(5):
         pacer.spent(pacer.ask(10**13), 10**13)
     assert 0 < pacer.ask().price < 1e-3  # next to nothing of the total is gone: tokens are cheap
+
+
+def test_what_expires_while_a_question_of_an_older_window_tells_is_counted() -> None:
+    clock = Clock(0.0)
+    pacer = Pacer(1000, 10, 3600, clock=clock, expires_seconds=10)
+    old = pacer.ask(100)
+    clock.now = 3600.0
+    lost = pacer.ask(300)
+    clock.now = 3620.0  # now both have expired, and the first to notice is the older one
+    pacer.spent(old, 50)
+    account = pacer.account()
+    assert (account.spent, account.lost, account.reserved, account.left) == (300, 300, 0, 700)
+    pacer.spent(lost, 120)
+    account = pacer.account()
+    assert (account.spent, account.lost, account.reserved, account.left) == (120, 0, 0, 880)

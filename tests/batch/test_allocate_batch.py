@@ -287,20 +287,6 @@ def test_a_finished_allocation_says_so_and_another_is_refused(tmp_path: Path) ->
     checked(out, data, repaired)
 
 
-def test_ray_shares_alike(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    path = write(tmp_path / "c.parquet", rows(30))
-    made = {
-        engine: allocate_batch(
-            path, tmp_path / engine, 1000, SELECTOR, engine=engine, workers=1, shard_rows=8
-        )
-        for engine in ("local", "ray")
-    }
-    assert made["local"].value == made["ray"].value
-    for shard in (tmp_path / "local" / "selections").iterdir():
-        assert shard.read_bytes() == (tmp_path / "ray" / "selections" / shard.name).read_bytes()
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -16,7 +16,6 @@ from mio_rag.batch.asking.questions import read_questions
 from mio_rag.batch.asking.retrying import Retrying
 from mio_rag.batch.asking.run import AskedSummary, ask_many
 from mio_rag.batch.asking.workers import Died, Workers
-from mio_rag.batch.job import Engine
 from mio_rag.control.composed.controller import compose
 from mio_rag.control.composed.parts import Price
 from mio_rag.control.composed.policy import Policy, policy_of
@@ -258,36 +257,6 @@ def test_ray_is_refused_what_it_cannot_do_all_at_once(river_index: CorpusIndex, 
     with pytest.raises(InputError, match="engine='spark' is unknown"):
         run(river_index, tmp_path / "o", engine="spark")
     assert not (tmp_path / "o").exists()  # nothing was made
-
-
-def test_ray_answers_as_threads_do_and_spends_nearly_all_of_a_total_and_no_more(
-    river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    pytest.importorskip("ray")
-    index = tmp_path / "INDEX"
-    river_index.save(index)
-    asked = tuple(Question(f"q{k}", f"How long is the river number {k}?") for k in range(60))
-
-    def on(engine: Engine, name: str, **more: Any) -> AskedSummary:
-        out = tmp_path / name
-        return ask_many(asked, index, "extractive", POLICY, out, engine=engine, concurrency=4, **more)
-
-    free, here_ = on("ray", "ray", workers=2), on("local", "local")
-    assert (free.answered, free.lost, free.spent) == (60, 0, here_.spent)
-    found = [
-        [{k: v for k, v in row.items() if k != "cpu_seconds"} for row in rows(tmp_path / name)]
-        for name in ("ray", "local")
-    ]
-    assert found[0] == found[1]
-
-    total = int(0.6 * free.spent)
-    paced = on("ray", "paced", workers=2, total_tokens=total)
-    answered = [row for row in rows(tmp_path / "paced") if row["state"] == "answered"]
-    assert paced.spent == sum(row["prompt_tokens"] + row["completion_tokens"] for row in answered)
-    assert 0.9 * total <= paced.spent + paced.lost <= total
-    again = on("ray", "paced", workers=2, total_tokens=total)
-    assert again.spent + again.lost <= total
-    assert again.done_before == paced.answered
 
 
 def test_nobody_is_charged_twice(tmp_path: Path) -> None:

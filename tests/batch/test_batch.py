@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from mio_rag import Candidates, InputError, Selector
 from mio_rag.batch import select_batch as run_batch
-from mio_rag.batch.job import Engine
 from mio_rag.batch.local import _marked
 from mio_rag.batch.work import DIED
 from mio_rag.cli.app import app
@@ -331,21 +330,3 @@ def test_a_row_that_kills_its_process_is_rejected_and_the_rest_answered(tmp_path
     run_batch(path, out, 90, Deadly(redundancy_weight=0.3), workers=1)
     assert refused(out) == {14: [DIED]}
     assert [row["row"] for row in answered(out)] == [k for k in range(30) if k != 14]
-
-
-def test_ray_writes_the_same_bytes(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    data = rows(40)
-    data[7]["tokens"] = [0] * 8
-    path = write(tmp_path / "c.parquet", data)
-    engines: tuple[Engine, ...] = ("local", "ray")
-    for engine in engines:
-        run_batch(path, tmp_path / engine, 90, SELECTOR, engine=engine, workers=1, shard_rows=6)
-    names = [
-        sorted(p.relative_to(tmp_path / e).as_posix() for p in (tmp_path / e).rglob("part-*"))
-        for e in ("local", "ray")
-    ]
-    assert names[0] == names[1]
-    assert len(names[0]) == 9
-    for name in [*names[0], "rejected.jsonl"]:
-        assert (tmp_path / "local" / name).read_bytes() == (tmp_path / "ray" / name).read_bytes(), name

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.options import numbers
 from benchmarks.planner.picture import draw, table
-from benchmarks.planner.study import folds_of, study
+from benchmarks.planner.study import ALPHAS, folds_of, study
 from mio_rag.control.outcomes import Outcomes
 from mio_rag.control.planner.collect import table_of
 from mio_rag.control.planner.named import NAMED
@@ -76,6 +77,11 @@ def test_the_study_tells_what_is_there(tmp_path: Path) -> None:
     assert sum(report["categories"]["once"]["counts"].values()) == 40
     assert set(report["categories"]["once"]["counts"]) == {"right, cheapest"}
     assert len(report["ppo"]["again, 0.1"]["rewards"]) == 2
+    assert set(report["ppo"]) == {f"{mode}, {a:g}" for mode in ("once", "again") for a in ALPHAS}
+    found = report["ppo"]["once, 0.5"]
+    assert found["networks"] == 6
+    if not found["networks_that_departed"]:
+        assert found["rewards"] == [found["regression"]] * 2
     text = table(json.loads(json.dumps(report)))
     assert "fewer than 100 questions" in text
     draw(report, tmp_path / "planner.png")
@@ -94,3 +100,12 @@ def test_nothing_is_found_where_nothing_is() -> None:
     report = study(none, folds=3, ppo_alphas=())
     gains = [p for p in report["policies"]["regression, once"] if p["low"] > 0.05]
     assert gains == []
+
+
+def test_a_price_may_be_nothing_but_not_less() -> None:
+    assert numbers("--ppo-alphas", "0,0.1", float, zero=True) == [0.0, 0.1]
+    for text, said in (("-0.1", ">= 0"), ("nan", ">= 0"), ("0,0", "different")):
+        with pytest.raises(InputError, match=said):
+            numbers("--ppo-alphas", text, float, zero=True)
+    with pytest.raises(InputError, match="above 0"):
+        numbers("--tokens", "0", int)

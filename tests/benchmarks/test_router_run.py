@@ -147,7 +147,7 @@ def test_accuracy_alone_is_of_whole_passages_too(
     where = ["--work", str(tmp_path / "work"), "--out", str(tmp_path / "accuracy.json")]
     report = run(*folders, *where, "--questions", "30", "--accuracy")
     assert not list((tmp_path / "work").rglob("*priced*"))
-    found = report["groups"]["all"]
+    found = report["ladders"]
     assert [t["name"] for t in found["whole passages"]["tiers"]] == ["k2", "k5", "k10"]
     plan = Plan("evidence", tmp_path, tmp_path, tmp_path / "work", "shipped", ("fixed",))
     worked = finished(plan, "squad2")["fixed"].worked[:, 1:]  # of 2, 5 and 10 passages

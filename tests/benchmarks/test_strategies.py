@@ -1,5 +1,6 @@
 """The study of search strategies, on made-up cells with a known answer."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from benchmarks.strategies.bound import oracle_at, predictable
 from benchmarks.strategies.command import _text
+from benchmarks.strategies.limits import limits, limits_in_words
 from benchmarks.strategies.picture import draw
 from benchmarks.strategies.simulate import OTHERS, POLICIES, PRICE, live, order_of, reported, told_of
 from benchmarks.strategies.study import report
@@ -96,6 +98,8 @@ def test_the_report_holds_what_is_known(cells: list[dict[str, Any]], tmp_path: P
     (said,) = re.findall(r"at most a third of uniform's regret after 120 questions: (.*)", text)
     share = goals["regret_share_of_uniform"]["share"]
     assert f"of each question ({share:.2f}; on 0 of 12 questions is any set worth more than hyde)" in said
+    assert "any policy, pools of 50:" in text
+    assert told["limits"]["needed_share_of_oracle"] == 0.0  # who treats all alike loses nothing here
     table = outcomes_of(cells)
     table.write(tmp_path / "o.parquet")
     assert read_outcomes(tmp_path / "o.parquet").actions == tuple(every_action())
@@ -138,6 +142,44 @@ def test_learners_find_what_a_question_shows() -> None:
         assert found[name]["beyond_fixed"]["low"] > 0.05
         assert found[name]["tokens"] <= 30
     assert found["the same for all"]["beyond_fixed"]["high"] <= 1e-9
+
+
+def test_what_any_policy_could_lose_follows_from_the_report() -> None:
+    learner = {"recall": 0.6, "tokens": 10.0, "beyond_fixed": {"mean": 0.01, "low": -0.01, "high": 0.03}}
+    nothing = {"recall": 0.5, "tokens": 0.0, "beyond_fixed": {"mean": -0.1, "low": -0.2, "high": 0.3}}
+    told = {
+        "best_fixed": "raw",
+        "questions": 10,
+        "questions_of_an_order": 100,
+        "actions": {"raw": {"utility": 0.5}},
+        "beaten": {"raw": {"questions": 2, "mean": 0.04}},
+        "policies": {
+            "fixed: best fixed in hindsight (raw)": {"last_regret": [4.0, 6.0]},
+            "uniform": {"last_regret": [8.0, 12.0]},
+        },
+        "equal_cost": {"tokens": 20.0, "fixed_mixture": 0.59, "question_alone": {"a": learner}},
+        "other_costs": [{"at_most": 50.0, "fixed_mixture": 0.6, **nothing}],
+    }
+    found = limits(told, 0.001)
+    assert found["alike_share_of_uniform"] == pytest.approx({"share": 0.5, "low": 0.5, "high": 0.5})
+    assert found["needed_a_question"] == pytest.approx((5 - 10 / 3) / 100)
+    assert found["needed_share_of_oracle"] == pytest.approx((5 - 10 / 3) / 5)
+    gain = found["questions_that_gain"]
+    # Clopper and Pearson's limits of 2 in 10, as their tables have them.
+    assert [gain["low"], gain["high"]] == pytest.approx([0.0252, 0.5561], abs=1e-4)
+    assert found["oracle_margin"]["high"] == pytest.approx(0.2 * 0.5561, abs=1e-4)
+    first, second = found["told_of_others"]
+    assert [first[key] for key in ("mean", "low", "high")] == pytest.approx([0.09, 0.07, 0.11])
+    assert [second[key] for key in ("mean", "low", "high")] == [0.0, 0.0, 0.0]  # no model was asked
+    assert found["told_and_remembers"]["regret"] == pytest.approx(0.4 * (1 - 0.9**100))
+
+
+def test_the_committed_limits_are_those_of_the_committed_report() -> None:
+    told = json.loads((Path(__file__).parents[2] / "benchmarks/results/strategies.json").read_text())
+    for each in (told, *told["other_pools"].values()):
+        assert limits(each, told["price_of_a_token"]) == each["limits"]
+        for said in limits_in_words(each):
+            assert said in (Path(__file__).parents[2] / "benchmarks/results/strategies.txt").read_text()
 
 
 def test_nothing_is_reported_on_what_settings_were_chosen_by(cells: list[dict[str, Any]]) -> None:

@@ -191,7 +191,8 @@ def test_others_go_on_while_a_log_is_recalibrated_rebuilt_or_pruned(
     # What was added while the window was folded is part of what took over.
     with again.log.reading() as events:
         fitted = events.latest("recalibrated")
-        assert fitted is not None and fitted.data["upto"] >= 83
+        assert fitted is not None
+        assert fitted.data["upto"] >= 83
 
 
 def test_a_prior_helps_a_cold_start_and_foreign_ones_are_refused(tmp_path: Path) -> None:

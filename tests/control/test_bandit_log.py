@@ -85,8 +85,9 @@ def test_files_of_others_are_refused_and_stay_as_they_are(tmp_path: Path) -> Non
         InputError, match=r"another bandit \(strategies hyde\+query2doc\+grounded there, hyde here"
     ):
         strategist(path, possible=("raw", "hyde"))
-    with pytest.raises(InputError, match="embedder test:8 there, minilm here"):
+    with pytest.raises(InputError, match="embedder test:8 there, minilm here") as caught:
         Strategist(path, STRATEGIES, BanditSettings(dimensions=40), "minilm")
+    assert "export" not in str(caught.value)  # import would refuse it
     with pytest.raises(InputError, match="choose among"):
         strategist(tmp_path / "t.sqlite", possible=("raw",))
     assert refolded(path).questions == 3

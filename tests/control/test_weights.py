@@ -43,7 +43,7 @@ def test_other_kinds_versions_and_damaged_files_are_refused(weights: Weights, tm
     with pytest.raises(DataError, match="does not exist"):
         read_weights(path, "router", 2)
     write_weights(weights, path)
-    with pytest.raises(DataError, match="is a file of a router: a planner is needed"):
+    with pytest.raises(DataError, match="is of the kind 'router': the kind 'planner' is needed"):
         read_weights(path, "planner", 2)
     with pytest.raises(DataError, match="has version 2 of its layout, this release reads 3"):
         read_weights(path, "router", 3)

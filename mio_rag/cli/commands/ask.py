@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -137,7 +138,7 @@ def ask(
         lambda: check_request(question, budget_tokens, max_tokens),
         lambda: evidence.retrieval(pool, retrieval),
         lambda: money.money(program),
-        lambda: caching.checked(controller),
+        lambda: caching.checked(None if controller and has_tiers(controller) else controller),
         lambda: None if refusal is None else read_refusal(refusal, [controller] if controller else []),
         search.check,
         lambda: planning.kinds([]) if controller is None else None,
@@ -150,6 +151,28 @@ def ask(
         check_weights(selector, corpus)
         if refusing is not None:
             refusing.check_fits(corpus.embedder.fingerprint, reader.name)
+        cache = None if keeping is None else caching.open(corpus, keeping)
+        scope = ""
+        if cache is not None:
+            scope = digest_of(
+                {
+                    "selector": selector.to_dict(),
+                    "retrieval": [found.pool, found.mode, found.link_hops, list(found.rerankers)],
+                    "tokens": [budget_tokens, max_tokens],
+                    "model": model_of(reader),
+                    "refusal": None if refusing is None else dataclasses.asdict(refusing),
+                    "controller": None if controller is None else [controller, control.to_dict()],
+                    "seed": solving.seed,
+                }
+            )
+        if (
+            cache is not None
+            and not explain
+            and trace is None
+            and (known := cache.get(question, scope)) is not None
+        ):
+            _show_known(output, question, known, rate)
+            return
         if controller is not None:
             _ask_agent(
                 output,
@@ -165,22 +188,8 @@ def ask(
                 trace=trace,
                 explain=explain,
                 rate=rate,
+                keep=None if cache is None else lambda told: cache.put(question, scope, told),
             )
-            return
-        cache = None if keeping is None else caching.open(corpus, keeping)
-        scope = ""
-        if cache is not None:
-            scope = digest_of(
-                {
-                    "selector": selector.to_dict(),
-                    "retrieval": [found.pool, found.mode, found.link_hops, list(found.rerankers)],
-                    "tokens": [budget_tokens, max_tokens],
-                    "model": model_of(reader),
-                    "refusal": None if refusing is None else dataclasses.asdict(refusing),
-                }
-            )
-        if cache is not None and not explain and (known := cache.get(question, scope)) is not None:
-            _show_known(output, question, known, rate)
             return
         selection, answer = answer_question(
             corpus,
@@ -261,6 +270,7 @@ def _ask_agent(
     trace: Path | None,
     explain: bool,
     rate: Rate | None,
+    keep: Callable[[dict[str, Any]], None] | None,
 ) -> None:
     """Answer one question through an agent, and show how."""
     import hashlib
@@ -283,10 +293,12 @@ def _ask_agent(
     if trace is not None:
         append_traces(trace, [found.trace])
     outcome = answered(found)
-    calls = outcome.trace.calls
+    told, calls = _outcome_json(outcome), outcome.trace.calls
+    if keep is not None and outcome.selection is not None and outcome.trace.ended == "stop":
+        keep(told)
     spent = sum(call.prompt_tokens for call in calls), sum(call.completion_tokens for call in calls)
     if output.as_json:
-        output.json({**_outcome_json(outcome), **_dollars(rate, *spent)})
+        output.json({**told, **_dollars(rate, *spent), **({} if keep is None else {"cached": None})})
     else:
         if isinstance(outcome.trace, PolicyTrace):
             print_policy_run(output.console, outcome.trace)

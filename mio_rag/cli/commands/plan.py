@@ -110,7 +110,7 @@ def outcomes_command(
     from mio_rag.cli.show.plan import print_table
     from mio_rag.control.meter import Limits
     from mio_rag.control.planner.collect import Source, collect_outcomes, data_hash, shuffled
-    from mio_rag.control.planner.named import workflow_problems
+    from mio_rag.control.planner.named import misfits, workflow_problems
     from mio_rag.control.planner.run import Kit
     from mio_rag.control.planner.settings import Models
     from mio_rag.corpora.load import check_source, load_questions
@@ -141,9 +141,11 @@ def outcomes_command(
     try:
         sources = []
         for name, folder in zip(data, index, strict=True):
-            corpus = CorpusIndex.load(folder)
+            corpus, selector = CorpusIndex.load(folder), Selector()
+            if problems := misfits(chosen, corpus, selector):
+                raise InputError([f"{folder}: {problem}" for problem in problems])
             kit = Kit(
-                Retriever(corpus, counter=reader), Selector(), opened, settings,
+                Retriever(corpus, counter=reader), selector, opened, settings,
                 Limits(40, 20_000, 1e6), max_tokens,
             )  # fmt: skip
             questions = shuffled(load_questions(name), limit, seed)

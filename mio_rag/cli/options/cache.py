@@ -61,7 +61,9 @@ class CacheOptions:
                 raise InputError(f"{named}: no effect without --cache FILE")
             return None
         if controller is not None:
-            raise InputError("--cache and --controller exclude each other: answers of agents are not kept")
+            raise InputError(
+                f"--cache and the controller {controller} exclude each other: answers of agents are not kept"
+            )
         from mio_rag.answer_cache import CacheSettings
 
         return CacheSettings(self.cache_entries, self.cache_days, self.cache_by_meaning)

@@ -340,8 +340,8 @@ def start_from(path: Path, weights: Path, weight: float) -> None:
     }
     if not theta:
         raise InputError(
-            f"'{weights}' knows nothing of the strategies of '{path}' ({', '.join(learned.strategies)}): give "
-            "a file of a log that chose among some of them"
+            f"'{weights}' knows nothing of the strategies of '{path}' ({', '.join(learned.strategies)}): "
+            "give a file of a log that chose among some of them"
         )
     if any(values.shape != (learned.settings.dimensions,) for values in theta.values()):
         raise InputError(f"'{weights}' is damaged: export it again")

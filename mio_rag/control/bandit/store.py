@@ -26,6 +26,10 @@ __all__ = ["Event", "EventLog", "Events"]
 _SCHEMA = 2
 _APPLICATION = 0x6D696F62  # "miob": how the file is known as a bandit's
 _PATIENCE_SECONDS = 30.0
+_ALONG = (
+    "; `mio-rag strategies export` takes what it learned along as a prior, and `mio-rag strategies add` lets "
+    "a state choose among one strategy more"
+)
 
 _CREATE = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -203,16 +207,17 @@ class EventLog:
         connection.execute(f"PRAGMA user_version = {_SCHEMA}")
         again = bool(self.about)
         self.about = dict(connection.execute("SELECT name, value FROM about").fetchall())
-        other = [
-            f"{name} {self.about.get(name, 'missing')} there, {value} here"
+        other = {
+            name: f"{name} {self.about.get(name, 'missing')} there, {value} here"
             for name, value in (self._wanted or {}).items()
             if not _same(name, self.about.get(name), value, again)
-        ]
+        }
         if other:
+            # What was learned of another embedder's contexts is of no use here.
+            along = "" if {"embedder", "dimensions"} & other.keys() else _ALONG
             raise InputError(
-                f"'{self.path}' is the state of another bandit ({'; '.join(other)}): choose another path; "
-                "`mio-rag strategies export` takes what it learned along as a prior, and `mio-rag strategies "
-                "add` lets a state choose among one strategy more"
+                f"'{self.path}' is the state of another bandit ({'; '.join(other.values())}): choose another "
+                f"path{along}"
             )
 
 

@@ -266,9 +266,9 @@ class Walk:
             f"{share(level)}{priced}"
         )
 
-    def _cost_in_words(self, tokens: int) -> str:
+    def _cost_in_words(self, tokens: int, lead: str = ": ") -> str:
         return (
-            f": {tokens} tokens, {share(tokens * self.price)} at {per_token(self.price)} each"
+            f"{lead}{tokens} tokens, {share(tokens * self.price)} at {per_token(self.price)} each"
             if tokens
             else ""
         )
@@ -367,6 +367,7 @@ class Walk:
         if work.dropped is not None:
             self.said[node.id] = f"{node.do}: {work.dropped}"
         elif final:
+            cost = self._cost_in_words(spent, "; with the prompt ")
             self.said[node.id] = f"answered in at most {self.run.kit.max_tokens} tokens{cost}"
         else:
             done = {"retrieve": "searched for the question", "decompose": "broke the question into parts"}

@@ -10,7 +10,7 @@ from typing import Any
 from mio_rag.control.controller import Failure, Outcome, Setup
 from mio_rag.control.costs import totals
 from mio_rag.control.meter import Replies, Reply
-from mio_rag.control.planner.named import find_workflow, lacking_links, workflow_problems
+from mio_rag.control.planner.named import find_workflow, misfits, workflow_problems
 from mio_rag.control.planner.run import Kit, Run
 from mio_rag.control.planner.settings import Models, WorkflowSettings
 from mio_rag.control.planner.trace import PlanTrace
@@ -151,7 +151,9 @@ def make_workflow(name: str, setup: Setup) -> WorkflowController:
         As `check_workflow`.
     """
     check_workflow(name, setup.settings, setup.retriever is None)
-    if setup.retriever is not None and (problems := lacking_links([_named(name)], setup.retriever.index)):
+    if setup.retriever is not None and (
+        problems := misfits([_named(name)], setup.retriever.index, setup.selector)
+    ):
         raise InputError(problems)
     told = {
         "limits": setup.settings.to_dict()["limits"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from mio_rag.control.planner.workflow import NESTED, Node, Workflow, chain, read
 from mio_rag.control.steps.side_by_side import needs_links
 from mio_rag.errors import InputError, choose
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.selection.selector import Selector
 
-__all__ = ["NAMED", "find_workflow", "lacking_links", "nested", "searches_within", "workflow_problems"]
+__all__ = ["NAMED", "find_workflow", "misfits", "nested", "searches_within", "workflow_problems"]
 
 _PLAIN = ("retrieve", "select", "answer")
 _SERIAL = ({"do": "decompose", "order": "serial"}, {"do": "each", "workflow": "plain"})
@@ -30,6 +32,8 @@ NAMED: Mapping[str, Workflow] = {
         chain("brief", "retrieve", {"do": "select", "share": 0.4}, "answer"),
         chain("plain", *_PLAIN),
         chain("priced", "retrieve", {"do": "select", "token_price": 0.001}, "answer"),
+        chain("brief-sentences", "retrieve", {"do": "select", "units": "sentences", "share": 0.5}, "answer"),
+        chain("sentences", "retrieve", {"do": "select", "units": "sentences"}, "answer"),
         chain("rewrite-first", "rewrite", *_PLAIN),
         _dag(
             "two-queries",
@@ -153,21 +157,25 @@ def workflow_problems(
     return list(dict.fromkeys(problems))
 
 
-def lacking_links(workflows: Sequence[Workflow], index: CorpusIndex) -> list[str]:
-    """What workflows search by that an index cannot do, in words; those that they run included."""
-    if index.links is not None:
-        return []
+def misfits(workflows: Sequence[Workflow], index: CorpusIndex, selector: Selector) -> list[str]:
+    """What workflows, or those that they run, ask of index or selector that these cannot do, in words."""
     problems, known = [], set[str]()
     open_ = list(workflows)
     while open_:
         workflow = open_.pop()
         known.add(workflow.name)
         for node in workflow.nodes:
-            if names := needs_links(node.settings):
+            where = f"workflow '{workflow.name}', node '{node.id}': "
+            if index.links is None and (names := needs_links(node.settings)):
                 problems.append(
-                    f"workflow '{workflow.name}', node '{node.id}': {', '.join(names)} needs an index with "
-                    "evidence links: build it again with `mio-rag index DATA --out INDEX --overwrite`"
+                    f"{where}{', '.join(names)} needs an index with evidence links: build it again with "
+                    "`mio-rag index DATA --out INDEX --overwrite`"
                 )
+            if (units := node.settings.get("units")) is not None:
+                try:
+                    replace(selector, units=units)
+                except InputError as error:
+                    problems += [where + problem for problem in error.problems]
         inner = [found for _, found in nested(workflow)]
         open_ += [found for found in inner if isinstance(found, Workflow) and found.name not in known]
     return problems

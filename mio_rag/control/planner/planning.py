@@ -16,7 +16,7 @@ from mio_rag.control.planner.controller import attempted, kit_of, workflow_setti
 from mio_rag.control.planner.experience import FloatArray, observation, seen
 from mio_rag.control.planner.features import Encoder
 from mio_rag.control.planner.money import spent_on
-from mio_rag.control.planner.named import lacking_links, workflow_problems
+from mio_rag.control.planner.named import misfits, workflow_problems
 from mio_rag.control.planner.policy import Planner, read_planner
 from mio_rag.control.planner.run import Kit, Run
 from mio_rag.control.planner.work import Work, signals
@@ -187,7 +187,7 @@ def make_planner(name: str, setup: Setup) -> PlannerController:
     check_planner(name, setup.settings, setup.retriever is None)
     planner, alpha = _given(name, setup.settings)
     if setup.retriever is not None and (
-        problems := lacking_links(planner.tree.workflows, setup.retriever.index)
+        problems := misfits(planner.tree.workflows, setup.retriever.index, setup.selector)
     ):
         raise InputError(problems)
     encoder: Encoder | None = None

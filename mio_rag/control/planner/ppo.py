@@ -2,13 +2,17 @@
 
 Clipped, with generalised advantages, an entropy bonus, a value head and minibatches [1]. Executors take
 differing time: the discount over a step of cost t is gamma ** t, as in semi-Markov decision processes [2],
-with t in the unit of costs. Training ends early where the reward on questions set aside no longer rises. A
-network counts only where its reward there is above that of the best fixed workflow by two standard errors;
-where none is, the outcome is that workflow, as a network: few questions teach a network their noise.
+with t in the unit of costs. Training ends early where the reward on questions set aside no longer rises.
+
+The network is a correction to what the regression thinks of every step, and begins at none [3]: what a table
+tells by least squares need not be found again by trial. It counts only where its reward on the questions set
+aside is clearly above the regression's, and at no price below it; otherwise the outcome is the regression,
+learned from all questions. Few questions teach a network their noise.
 torch trains; `mio_rag.control.planner.policy.Network` decides with numpy.
 
 [1] Schulman et al., Proximal policy optimization algorithms, arXiv 1707.06347.
 [2] Sutton, Precup, Singh, Between MDPs and semi-MDPs, Artificial Intelligence 112, 1999.
+[3] Silver et al., Residual policy learning, arXiv 1812.06298.
 """
 
 from __future__ import annotations
@@ -23,7 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.control.planner.experience import Experience
-from mio_rag.control.planner.policy import Network, network_input
+from mio_rag.control.planner.policy import Network, RegressionScorer, network_input
+from mio_rag.control.planner.ppo_settings import PPOSettings
+from mio_rag.control.planner.regression import fit_regression
 from mio_rag.control.weights import Weights, read_weights, write_weights
 from mio_rag.errors import InputError, require
 
@@ -33,67 +39,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 _KIND, _VERSION = "planner training", 1
-_CLEARLY = 2.0  # standard errors; every round looks again
-
-
-@dataclass(frozen=True)
-class PPOSettings:
-    """How a network is trained.
-
-    Parameters
-    ----------
-    alphas : tuple of float
-        Prices; each episode draws one, and the network sees it.
-    updates : int
-        Most rounds of collecting and learning.
-    episodes : int
-        Of a round.
-    patience : int
-        Rounds without a better held-out reward after which it ends.
-    held_out : float
-        Share of the questions that rewards are checked on.
-    gamma, lam : float
-        Discount over a cost of 1, and of advantages.
-    """
-
-    alphas: tuple[float, ...] = (0.1,)
-    hidden: int = 64
-    updates: int = 150
-    episodes: int = 512
-    epochs: int = 4
-    minibatch: int = 256
-    rate: float = 3e-3
-    clip: float = 0.2
-    entropy: float = 0.02
-    value: float = 0.5
-    gamma: float = 0.995
-    lam: float = 0.95
-    patience: int = 40
-    held_out: float = 0.2
-    decay: float = 0.1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        problems = []
-        if not self.alphas or any(not 0 <= alpha < math.inf for alpha in self.alphas):
-            problems.append(f"alphas={self.alphas!r}: give at least one price, finite and >= 0")
-        for name in ("hidden", "updates", "episodes", "epochs", "minibatch", "patience"):
-            if getattr(self, name) < 1:
-                problems.append(f"{name}={getattr(self, name)!r} must be >= 1")
-        for name in ("rate", "clip"):
-            if not 0 < getattr(self, name) < math.inf:
-                problems.append(f"{name}={getattr(self, name)!r} must be > 0")
-        for name in ("entropy", "value", "decay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                problems.append(f"{name}={getattr(self, name)!r} must be >= 0")
-        for name in ("gamma", "lam"):
-            if not 0 < getattr(self, name) <= 1:
-                problems.append(f"{name}={getattr(self, name)!r} must be in (0, 1]")
-        if not 0 <= self.held_out < 1:
-            problems.append(f"held_out={self.held_out!r} must be in [0, 1)")
-        if problems:
-            raise InputError(problems)
-        object.__setattr__(self, "alphas", tuple(sorted(float(alpha) for alpha in self.alphas)))
+_CHANCE = 0.005  # of taking a network that is no better for one that is; small, since every round looks again
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +61,7 @@ class _Batch:
     """Steps of all episodes of a round."""
 
     x: FloatArray
+    prior: FloatArray
     mask: NDArray[np.bool_]
     action: IntArray
     logprob: FloatArray
@@ -158,7 +105,7 @@ def train_ppo(
             progress(trainer.update, held)
         if checkpoint is not None and (trainer.update % 10 == 0 or trainer.finished):
             trainer.keep(checkpoint)
-    return Trained(Network(trainer.best_layers), trainer.curve, trainer.best)
+    return Trained(trainer.best_network, trainer.curve, trainer.best)
 
 
 class _Trainer:
@@ -189,8 +136,20 @@ class _Trainer:
         for parameter in self.parameters:
             parameter.requires_grad_(True)
         self.optimizer = torch.optim.AdamW(self.parameters, lr=settings.rate, weight_decay=settings.decay)
-        self.best_layers = self._fixed(experience)
-        self.rival = self.held_rewards(self.best_layers)
+        self.prior = None
+        if settings.start == "regression":
+            self.prior = RegressionScorer(fit_regression(self.train))
+            rival = self.network(self._still())
+            self.best_network = Network(self._still(), RegressionScorer(fit_regression(experience)))
+        else:
+            rival = self.best_network = Network(self._fixed(experience))
+        # What a step of each training question is worth by the regression, at each price.
+        self.prior_logits = np.zeros((len(settings.alphas), len(self.train), p))
+        for k, alpha in enumerate(settings.alphas):
+            for place in self.tree.decisions if self.prior else ():
+                found = rival.prior_logits(self.tree, self.train.observed[:, place], place, alpha)
+                self.prior_logits[k][:, self.tree.branches[place].children] = found
+        self.rival = self.held_rewards(rival)
         self.update, self.best, self.best_at = 0, float(self.rival.mean()), 0
         self.curve: list[tuple[int, float, float, float]] = []
 
@@ -206,8 +165,12 @@ class _Trainer:
         arrays = [parameter.detach().numpy().copy() for parameter in self.parameters[:6]]
         return [(arrays[0], arrays[1]), (arrays[2], arrays[3]), (arrays[4], arrays[5])]
 
+    def network(self, layers: list[tuple[FloatArray, FloatArray]]) -> Network:
+        """One that corrects the regression learned from the training questions."""
+        return Network(layers, self.prior)
+
     def forward(self, x: Any) -> tuple[Any, Any]:
-        """Logits and values."""
+        """Logits, the regression's share apart, and values."""
         w1, b1, w2, b2, wp, bp, wv, bv = self.parameters
         hidden = self.torch.tanh(self.torch.tanh(x @ w1 + b1) @ w2 + b2)
         return hidden @ wp + bp, (hidden @ wv + bv)[:, 0]
@@ -217,42 +180,46 @@ class _Trainer:
         batch, reward = self.collect()
         entropy = self.learn(batch)
         self.update += 1
-        rewards = self.held_rewards(self.layers())
-        held, above = float(rewards.mean()), rewards - self.rival
-        error = float(above.std(ddof=1)) / math.sqrt(len(above)) if len(above) > 1 else 0.0
-        if held > self.best + 1e-6 and above.mean() > _CLEARLY * error:
-            self.best, self.best_at, self.best_layers = held, self.update, self.layers()
+        network = self.network(self.layers())
+        rewards = self.held_rewards(network)
+        held = float(rewards.mean())
+        if held > self.best + 1e-6 and _clearly_above(rewards - self.rival):
+            self.best, self.best_at, self.best_network = held, self.update, network
         self.curve.append((self.update, reward, held, entropy))
         return held
+
+    def _still(self) -> list[tuple[FloatArray, FloatArray]]:
+        """Layers that correct nothing."""
+        return [(np.zeros_like(weights), np.zeros_like(bias)) for weights, bias in self.layers()]
 
     def _fixed(self, experience: Experience) -> list[tuple[FloatArray, FloatArray]]:
         """The workflow of highest mean reward, as a network that looks at nothing."""
         rewards = experience.quality - np.mean(self.settings.alphas) * experience.cost
         leaf = int(np.argmax(rewards.mean(axis=0)))
-        layers = [(np.zeros_like(weights), np.zeros_like(bias)) for weights, bias in self.layers()]
+        layers = self._still()
         for branch in self.tree.branches:
             if leaf in branch.leaves:
                 layers[-1][1][branch.place] = 10.0
         return layers
 
-    def held_rewards(self, layers: list[tuple[FloatArray, FloatArray]]) -> FloatArray:
-        """Rewards of the likeliest actions on the questions set aside, means over the prices."""
+    def held_rewards(self, network: Network) -> FloatArray:
+        """Rewards of the likeliest actions on the questions set aside, shape (prices, questions)."""
         from mio_rag.control.planner.features import QuestionFeatures
         from mio_rag.control.planner.policy import Planner
 
         none = np.zeros(0)
         features = QuestionFeatures(none, np.zeros((0, 0)), none, none)
-        planner = Planner(self.tree, features, Network(layers), "ppo", 1.0)
-        rewards = [
-            self.held.reward(planner.replay(self.held, alpha), alpha) for alpha in self.settings.alphas
-        ]
-        return np.asarray(np.mean(rewards, axis=0), dtype=np.float64)
+        planner = Planner(self.tree, features, network, "ppo", 1.0)
+        return np.array(
+            [self.held.reward(planner.replay(self.held, alpha), alpha) for alpha in self.settings.alphas]
+        )
 
     def collect(self) -> tuple[_Batch, float]:
         """Episodes by the policy as it is, all at once, step by step."""
         s, n = self.settings, self.settings.episodes
         question = self.rng.integers(len(self.train), size=n)
-        alpha = self.rng.choice(np.array(s.alphas), size=n)
+        price = self.rng.integers(len(s.alphas), size=n)
+        alpha = np.array(s.alphas)[price]
         at = np.zeros(n, dtype=np.intp)
         steps: list[dict[str, Any]] = []
         live = np.arange(n)
@@ -264,7 +231,8 @@ class _Trainer:
             x = network_input(self.tree, self.train.observed[asked, here], here, alpha[live])
             with self.torch.no_grad():
                 logits, value = self.forward(self._tensor(x))
-            logits, value = np.where(mask, logits.numpy(), -np.inf), value.numpy()
+            prior = self.prior_logits[price[live], asked]
+            logits, value = np.where(mask, logits.numpy() + prior, -np.inf), value.numpy()
             shifted = logits - logits.max(axis=1, keepdims=True)
             logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
             action = np.argmax(logs + self.rng.gumbel(size=logs.shape), axis=1)
@@ -275,7 +243,8 @@ class _Trainer:
             reward[over] += self.train.quality[asked[over], ended[over]]
             total[live] += reward
             steps.append(
-                {"live": live, "x": x, "mask": mask, "action": action, "value": value, "reward": reward,
+                {"live": live, "x": x, "prior": prior, "mask": mask, "action": action, "value": value,
+                 "reward": reward,
                  "logprob": logs[np.arange(len(live)), action], "over": over, "decided": decided,
                  "discount": s.gamma ** np.maximum(took, 0.0)}
             )  # fmt: skip
@@ -294,13 +263,13 @@ class _Trainer:
             following[live], next_value[live] = step["advantage"], step["value"]
         joined = {
             name: np.concatenate([step[name] for step in steps])
-            for name in ("x", "mask", "action", "logprob", "advantage", "value", "decided")
+            for name in ("x", "prior", "mask", "action", "logprob", "advantage", "value", "decided")
         }
         kept = joined["decided"]
         advantage, value = joined["advantage"][kept], joined["value"][kept]
         return _Batch(
-            joined["x"][kept], joined["mask"][kept], joined["action"][kept], joined["logprob"][kept],
-            advantage, advantage + value,
+            joined["x"][kept], joined["prior"][kept], joined["mask"][kept], joined["action"][kept],
+            joined["logprob"][kept], advantage, advantage + value,
         )  # fmt: skip
 
     def learn(self, batch: _Batch) -> float:
@@ -308,7 +277,7 @@ class _Trainer:
         torch, s, n = self.torch, self.settings, len(batch.action)
         scale = batch.advantage.std() + 1e-8
         advantage = (batch.advantage - batch.advantage.mean()) / scale
-        x, old = self._tensor(batch.x), self._tensor(batch.logprob)
+        x, old, prior = self._tensor(batch.x), self._tensor(batch.logprob), self._tensor(batch.prior)
         gain, target = self._tensor(advantage), self._tensor(batch.target)
         closed, action = torch.tensor(~batch.mask), torch.tensor(batch.action)
         left = 1 - self.update / s.updates
@@ -320,6 +289,7 @@ class _Trainer:
             for start in range(0, n, s.minibatch):
                 rows = torch.tensor(order[start : start + s.minibatch])
                 logits, value = self.forward(x[rows])
+                logits = logits + prior[rows]
                 logs = torch.log_softmax(logits.masked_fill(closed[rows], -1e9), dim=1)
                 ratio = torch.exp(logs.gather(1, action[rows, None])[:, 0] - old[rows])
                 clipped = torch.clamp(ratio, 1 - s.clip, 1 + s.clip)
@@ -342,7 +312,7 @@ class _Trainer:
             arrays[f"parameter.{k}"] = parameter.detach().numpy().copy()
             for name in ("exp_avg", "exp_avg_sq", "step"):
                 arrays[f"{name}.{k}"] = np.atleast_1d(state[k][name].numpy().copy())
-        for k, (weights, bias) in enumerate(self.best_layers):
+        for k, (weights, bias) in enumerate(self.best_network.layers):
             arrays[f"best.{k}.weights"], arrays[f"best.{k}.bias"] = weights, bias
         about = {
             "settings": asdict(self.settings), "data": self._data(), "update": self.update,
@@ -388,6 +358,19 @@ class _Trainer:
         self.update, self.best, self.best_at = about["update"], about["best"], about["best_at"]
         self.curve = [tuple(row) for row in about["curve"]]
         self.rng.bit_generator.state = about["rng"]
-        self.best_layers = [
-            (given.arrays[f"best.{k}.weights"], given.arrays[f"best.{k}.bias"]) for k in range(3)
-        ]
+        if self.best_at:  # otherwise it is where training set out
+            self.best_network = self.network(
+                [(given.arrays[f"best.{k}.weights"], given.arrays[f"best.{k}.bias"]) for k in range(3)]
+            )
+
+
+def _clearly_above(gain: FloatArray) -> bool:
+    """Whether gains of shape (prices, questions) are above 0 beyond chance, and at no price below."""
+    from scipy.stats import ttest_1samp
+
+    each = gain.mean(axis=0)
+    if len(each) < 2 or (gain.mean(axis=1) < -1e-12).any() or each.mean() <= 0:
+        return False
+    if np.ptp(each) < 1e-12:
+        return True
+    return bool(ttest_1samp(each, 0.0, alternative="greater").pvalue < _CHANCE)

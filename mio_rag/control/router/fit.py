@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from mio_rag.control.router.mlp import History, train_mlp
 from mio_rag.control.router.model import KINDS, Router, row_of, terms
 from mio_rag.control.router.table import Table
 from mio_rag.errors import InputError, choose, require
+from mio_rag.versions import versions_of
 
 __all__ = ["FitSettings", "Fitted", "correction_at", "fit_once", "folds_of", "plausible_at"]
 
@@ -286,10 +285,8 @@ def _success(rows: FloatArray, worked: FloatArray, seed: int) -> dict[str, NDArr
 
 
 def _provenance(table: Table, settings: FitSettings) -> dict[str, Any]:
-    versions = {"mio-rag": __version__}
-    for package in ("numpy", "torch", "scikit-learn"):
-        with suppress(metadata.PackageNotFoundError):  # not every kind needs all of them
-            versions[package] = metadata.version(package)
+    # Not every kind needs all of them.
+    versions = {"mio-rag": __version__, **versions_of(("numpy", "torch", "scikit-learn"))}
     about = table.outcomes.provenance
     sources = about.get("tables", [about])
     return {

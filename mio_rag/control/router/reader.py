@@ -20,7 +20,7 @@ from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.retrieval.rerank import make_reranker, rescored
 from mio_rag.retrieval.reranker import Reranker
 from mio_rag.retrieval.retriever import Retriever
-from mio_rag.retrieval.sentences import SentenceIndex
+from mio_rag.retrieval.sentences import with_sentences
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 
@@ -139,7 +139,7 @@ class TierReader:
             raise InputError("the question is not embedded: search with a Retriever")
         size, embedder = self._size(counter), self.retriever.index.embedder
         if self.tier.compress == CHOSEN:
-            texts = keep_chosen(self._with_sentences(head), room, size, self._by_sentences)
+            texts = keep_chosen(with_sentences(head, embedder), room, size, self._by_sentences)
         else:
             compress = COMPRESSORS[self.tier.compress]
             texts = compress(passages, head.query_embedding, room, size, embedder.encode)
@@ -161,14 +161,6 @@ class TierReader:
     @property
     def _by_sentences(self) -> Selector:
         return replace(self.selector, units="sentences", token_price=0.0)
-
-    def _with_sentences(self, head: Candidates) -> Candidates:
-        """The passages with their sentences, which are embedded now where the index has none."""
-        if head.sentences is not None:
-            return head
-        passages = [head.passage(i) for i in range(len(head))]
-        cut = SentenceIndex.build(passages, self.retriever.index.embedder)
-        return replace(head, sentences=cut.of(range(len(passages))))
 
     def _size(self, counter: TokenCounter) -> Size:
         return counter.count if self.tier.unit == "tokens" else lambda texts: list(map(len, texts))

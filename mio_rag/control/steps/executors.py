@@ -20,6 +20,7 @@ from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Prompt, build_prompt
 from mio_rag.pools import merge_pools
 from mio_rag.retrieval.retriever import Retriever
+from mio_rag.retrieval.sentences import with_sentences
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
@@ -252,8 +253,12 @@ def _select(job: Job, taken: Taken) -> Value:
         selector = replace(selector, token_price=float(job.settings["token_price"]))
     if "share" in job.settings:
         budget = max(1, int(budget * job.settings["share"]))
+    units = job.settings.get("units", selector.units)
     with job.meter.timed("select"):
-        selection = selector.select(_merged(taken.every(Candidates)), budget, job.retriever.counter)
+        pool = _merged(taken.every(Candidates))
+        if units == "sentences":
+            pool = with_sentences(pool, job.retriever.index.embedder)
+        selection = replace(selector, units=units).select(pool, budget, job.retriever.counter)
     if selection.result.x is None:
         raise InfeasibleError(selection.explain())
     return selection
@@ -355,7 +360,11 @@ EXECUTORS: Mapping[str, Executor] = {
             "passages",
             _select,
             asks=False,
-            settings={"token_price": number(0, 1), "share": number(0.01, 1)},
+            settings={
+                "token_price": number(0, 1),
+                "share": number(0.01, 1),
+                "units": one_of("passages", "sentences"),
+            },
         ),
         Executor(
             "answer",

@@ -1,12 +1,15 @@
 """`mio-rag ask --cache`: answers that were given before."""
 
+import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 from mio_rag.cli.app import app
+from mio_rag.control.weights import write_weights
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import CorpusIndex
 
@@ -37,6 +40,32 @@ def test_an_answer_is_given_again(folder: Path, tmp_path: Path) -> None:
     assert other["cached"] is None
     explained = ask(folder, "Where does the Po end?", *cache, "--explain").stdout
     assert "cached" not in explained  # what explains has to be solved again
+
+
+def test_an_answer_at_a_tier_is_given_again(folder: Path, tmp_path: Path) -> None:
+    from mio_rag.control.router.fit import FitSettings, fit_once
+    from tests.control.router.made import table
+
+    embedder = CorpusIndex.load(folder).embedder
+    width = embedder.encode(["Po"]).shape[1]
+    made = table(30, embedder=embedder.fingerprint)
+    seen = tuple(dataclasses.replace(s, embedding=np.resize(s.embedding, width)) for s in made.seen)
+    router = fit_once(dataclasses.replace(made, seen=seen), FitSettings("utility")).router
+    write_weights(router.weights(), tmp_path / "r.safetensors")
+    one = ("--cache", tmp_path / "a.sqlite", "--json", "--router", tmp_path / "r.safetensors")
+    first = json.loads(ask(folder, "Where does the Po end?", *one).stdout)
+    assert first["cached"] is None
+    assert first["trace"]["tier"] in ("easy", "medium", "hard")
+    again = json.loads(ask(folder, "where does the Po end", *one).stdout)
+    assert again["cached"]["question"] == "Where does the Po end?"
+    assert (again["answer"], again["trace"]) == (first["answer"], first["trace"])
+    for changed in (("--utility", "1,0.01"), ("--unsure", "up"), ("--trace", tmp_path / "t.jsonl")):
+        other = json.loads(ask(folder, "Where does the Po end?", *one, *changed).stdout)
+        assert other["cached"] is None
+    plain = json.loads(ask(folder, "Where does the Po end?", *one[:3]).stdout)
+    assert plain["cached"] is None  # no answer of a tier
+    shown = ask(folder, "Where does the Po end?", *one[:2], *one[3:]).stdout
+    assert "nothing was asked now" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_every_step_is_a_sentence_with_its_price(river_index: CorpusIndex, tmp_p
     assert told[2].startswith("retrieved again: expected +.")
     assert " tokens at .0005; found " in told[2]
     assert told[-2].startswith("stopped: ")
-    assert told[-1].startswith("answered in at most 64 tokens: ")
+    assert told[-1].startswith("answered in at most 64 tokens; with the prompt ")
     trace = found.trace
     assert isinstance(trace, PolicyTrace)
     assert trace.settings["sha256"] == controller.sha256
@@ -159,10 +159,10 @@ def test_a_router_sees_the_price_and_the_program_reads_its_tier(
         data = {"price": {"token": price}, "amount": {"by": "router", "file": file.name}}
         found = asked(composed(data, river_index, tmp_path))
         assert found.selection is not None
-        named.append((whys(found)[1].split(" ")[1], found.selection.budget_tokens, whys(found)[-1][:29]))
+        named.append((whys(found)[1].split(" ")[1], found.selection.budget_tokens, whys(found)[-1].split(";")[0]))
     assert named == [
         ("large", 90, "answered in at most 16 tokens"),
-        ("small", 30, "answered in at most 8 tokens:"),
+        ("small", 30, "answered in at most 8 tokens"),
     ]
 
 

@@ -81,12 +81,13 @@ def test_little_is_paid_for_what_may_be_chance() -> None:
     assert np.mean(paid) < 0.6 * np.mean(naive)
 
 
+@pytest.mark.parametrize("start", ["regression", "nothing"])
 @pytest.mark.parametrize("mode", ["once", "again"])
-def test_ppo_comes_close_to_the_regression_on_five_seeds(mode: str) -> None:
+def test_ppo_comes_close_to_the_regression_on_five_seeds(mode: str, start: str) -> None:
     train, test = table(300, mode), table(300, mode, seed=1)
     rival = test.reward(regressed(train).replay(test, 0.1), 0.1).mean()
     for seed in range(5):
-        trained = train_ppo(train, PPOSettings(updates=30, episodes=256, seed=seed, hidden=32))
+        trained = train_ppo(train, PPOSettings(updates=30, episodes=256, seed=seed, hidden=32, start=start))
         reward = test.reward(planner(train, trained.network, "ppo", (0.1,)).replay(test, 0.1), 0.1).mean()
         assert reward >= 0.98 * rival, seed
         assert len(trained.curve) <= 30
@@ -130,13 +131,14 @@ def test_an_interrupted_training_comes_to_the_same_network(tmp_path: Path) -> No
         train_ppo(train, dataclasses.replace(settings, seed=1), checkpoint=path)
 
 
-@pytest.mark.parametrize("method", ["regression", "ppo"])
+@pytest.mark.parametrize("method", ["regression", "ppo", "ppo from nothing"])
 def test_files(method: str, tmp_path: Path) -> None:
     train = table(40, "again")
     if method == "regression":
         given = regressed(train)
     else:
-        settings = PPOSettings(updates=2, hidden=8, episodes=32)
+        start = "nothing" if method.endswith("nothing") else "regression"
+        settings = PPOSettings(updates=2, hidden=8, episodes=32, start=start)
         given = planner(train, train_ppo(train, settings).network, "ppo", (0.1,))
     path = tmp_path / "planner.safetensors"
     write_planner(given, path)
@@ -175,10 +177,40 @@ def test_few_questions_without_a_signal_leave_the_best_fixed_workflow() -> None:
         assert reward >= fixed - 0.03
 
 
+def test_a_network_that_is_not_clearly_better_leaves_the_regression() -> None:
+    train, test = table(70, told=0.0, seed=4, noise=0.4), table(300, told=0.0, seed=5)
+    prices = (0.0, 0.1, 0.5)
+    rival = regressed(train)
+    for seed in range(3):
+        settings = PPOSettings(alphas=prices, updates=5, episodes=64, hidden=16, seed=seed)
+        found = planner(train, train_ppo(train, settings).network, "ppo", prices)
+        for alpha in prices:
+            assert np.array_equal(found.replay(test, alpha), rival.replay(test, alpha))
+
+
+def test_a_network_finds_what_the_regression_cannot_see() -> None:
+    # A hard question shows by its first two features having the same sign: no linear model can tell.
+    def crossed(n: int, seed: int):  # type: ignore[no-untyped-def]
+        given = table(n, told=0.0, seed=seed)
+        hard = given.quality[:, 2] - given.quality[:, 0] > 0.3
+        signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=n)
+        given.observed[:, :, 2:] *= 0.3
+        given.observed[:, :, 0] = signs[:, None]
+        given.observed[:, :, 1] = np.where(hard, signs, -signs)[:, None]
+        return given
+
+    train, test = crossed(300, 1), crossed(300, 2)
+    rival = test.reward(regressed(train).replay(test, 0.1), 0.1).mean()
+    for seed in range(3):
+        settings = PPOSettings(updates=20, held_out=0.3, seed=seed)
+        found = planner(train, train_ppo(train, settings).network, "ppo", (0.1,))
+        assert test.reward(found.replay(test, 0.1), 0.1).mean() > rival + 0.05
+
+
 def test_bad_settings_and_too_few_questions_are_refused() -> None:
     with pytest.raises(InputError) as error:
-        PPOSettings(alphas=(), hidden=0, rate=0, gamma=0, held_out=1)
-    assert len(error.value.problems) == 5
+        PPOSettings(alphas=(), hidden=0, rate=0, gamma=0, held_out=1, start="anywhere")
+    assert len(error.value.problems) == 6
     with pytest.raises(InputError, match="too few"):
         fit_regression(table(9))
     with pytest.raises(InputError, match="too few"):
