@@ -159,7 +159,9 @@ def test_a_router_sees_the_price_and_the_program_reads_its_tier(
         data = {"price": {"token": price}, "amount": {"by": "router", "file": file.name}}
         found = asked(composed(data, river_index, tmp_path))
         assert found.selection is not None
-        named.append((whys(found)[1].split(" ")[1], found.selection.budget_tokens, whys(found)[-1].split(";")[0]))
+        named.append(
+            (whys(found)[1].split(" ")[1], found.selection.budget_tokens, whys(found)[-1].split(";")[0])
+        )
     assert named == [
         ("large", 90, "answered in at most 16 tokens"),
         ("small", 30, "answered in at most 8 tokens"),
