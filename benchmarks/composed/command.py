@@ -252,12 +252,17 @@ def _language(given: argparse.Namespace, names: list[str]) -> int:
     told = told_of(rows, readers)
     counts = {one.name: len(one.questions) for one in sources}
     prices = {one.name: {"input": one.into, "output": one.out} for one in readers}
-    _report(given, "language", {"questions": counts, "learned": learned, "prices": prices, "results": told})
+    is_whole = given.parts == ",".join(PARTS)
+    name = "language" if is_whole else "language-parts"
+    found = {"parts": parts, "questions": counts, "learned": learned, "prices": prices, "results": told}
+    _report(given, name, found)
     text = table_of(told)
-    write_atomically(given.out / "composed-language.txt", text)
+    write_atomically(given.out / f"composed-{name}.txt", text)
+    print(text)
+    if not is_whole:
+        return 0
     widest = max(readers, key=lambda one: len(rows[Asked(PLAIN, 0, one.name)]))
     draw_contenders(told[widest.name], given.out / "composed-language.png", PLAIN)
-    print(text)
     return 0
 
 
