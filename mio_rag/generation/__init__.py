@@ -39,7 +39,6 @@ __all__ = [
     "Prompt",
     "ScriptedGenerator",
     "build_prompt",
-    "file_of",
     "make_generator",
 ]
 
