@@ -57,7 +57,11 @@ def print_named(console: Terminal, workflows: Mapping[str, Workflow]) -> None:
 
 
 def _step(do: str, settings: Mapping[str, object]) -> str:
-    told = [str(value) for name, value in settings.items() if isinstance(value, str)]
+    told = [
+        str(value) if isinstance(value, str) else f"{name.replace('_', ' ')} {value:g}"
+        for name, value in settings.items()
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    ]
     return f"{do} ({', '.join(told)})" if told else do
 
 

@@ -13,6 +13,8 @@ QUESTION = "Which metal melts at the higher temperature, rhenium or tungsten?"
 
 def test_show_lists_prints_and_draws(tmp_path: Path) -> None:
     listed = here("plan", "show")
+    assert "select (token price 0.001)" in listed.stdout
+    assert "select (sentences, share 0.5)" in listed.stdout
     assert listed.returncode == 0
     assert all(name in listed.stdout for name in NAMED)
     picture = tmp_path / "plan.svg"
