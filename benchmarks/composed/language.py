@@ -21,6 +21,7 @@ Without the program a router reads by the rule of its tier, from which nothing c
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -221,7 +222,7 @@ def rows_of_readers(
         for name in every
         for place in range(len(_LIMITS))
     ]
-    paths = {one: _path(work, one) for one in asked}
+    paths = {one: _path(work, one, every[one.contender]) for one in asked}
     kept = {one: _read(path) for one, path in paths.items()}
     by_name = {reader.name: reader for reader in readers}
     stream = list(_rounds([(source, source.questions) for source in sources]))
@@ -261,11 +262,13 @@ def _generator(reader: Reader, replies: Path) -> Generator:
     return make_generator(f"{reader.spec}{joint}replies={replies}")
 
 
-def _path(work: Path, asked: Asked) -> Path:
+def _path(work: Path, asked: Asked, said: tuple[str, dict[str, Any]]) -> Path:
+    """Where its rows lie; what its policy says is in the name, since "all" of three parts is not that of five."""
     folder = work / "language" / asked.reader
     folder.mkdir(parents=True, exist_ok=True)
     name = asked.contender.replace(", ", "-").replace(" ", "-").replace("(", "").replace(")", "")
-    return folder / f"{name}-{asked.place}.jsonl"
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:8]
+    return folder / f"{name}-{asked.place}-{digest}.jsonl"
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
