@@ -263,7 +263,7 @@ def _generator(reader: Reader, replies: Path) -> Generator:
 
 
 def _path(work: Path, asked: Asked, said: tuple[str, dict[str, Any]]) -> Path:
-    """Where its rows lie; what its policy says is in the name, since "all" of three parts is not that of five."""
+    """Where its rows lie; its policy is in the name, since "all" of three parts is not that of five."""
     folder = work / "language" / asked.reader
     folder.mkdir(parents=True, exist_ok=True)
     name = asked.contender.replace(", ", "-").replace(" ", "-").replace("(", "").replace(")", "")

@@ -10,6 +10,7 @@
     ..., greedy            the same program by marginal gains
     ..., paid apart        the program charges every passage for all of its text; merged afterwards
     price P, sentences     the same with the sentences of the windows as units
+    ..., no penalty        and another sentence costs its tokens alone: large budgets are spent
 
 A choice is of one budget. "apart" is read as everybody reads it; "merged" reads what passages share once and
 fills the budget with more. Finished rows lie in the work folder, so that an interrupted run goes on.
@@ -55,6 +56,7 @@ __all__ = [
 
 BUDGETS = (128, 256, 384, 512, 768, 1024)
 PRICES = (0.0002, 0.0005, 0.001)
+_UNPENALIZED = (0.0, PRICES[1])
 _PAID_APART = ("default", f"price {PRICES[1]:g}")
 _COUNTER = RegexCounter()
 
@@ -103,6 +105,7 @@ MAIN = (
     f"price {PRICES[1]:g}",
     f"price {PRICES[1]:g}, greedy",
     *(f"price {price:g}, sentences" for price in (0.0, *PRICES)),
+    *(f"price {price:g}, sentences, no penalty" for price in _UNPENALIZED),
     f"price {PRICES[1]:g}, sentences, greedy",
 )
 
@@ -126,6 +129,9 @@ def settings_of(model: RelevanceModel, time_limit: float) -> dict[str, tuple[Sel
     rows[f"price {PRICES[1]:g}, shared text"] = replace(middle, shared_text_weight=1.0), None
     for price in (0.0, *PRICES):
         rows[f"price {price:g}, sentences"] = replace(own, token_price=price, units="sentences"), None
+    for price in _UNPENALIZED:
+        unpenalized = replace(own, token_price=price, passage_penalty=0.0, units="sentences")
+        rows[f"price {price:g}, sentences, no penalty"] = unpenalized, None
     rows[f"price {PRICES[1]:g}, sentences, greedy"] = (
         replace(middle, units="sentences", solver="greedy"),
         None,

@@ -82,12 +82,12 @@ def test_all_contenders_answer_with_every_reader_and_a_run_goes_on(
     assert all(row["calls"] == 1 for row in rows[Asked(PLAIN, 0, "cheap")])
     assert all(row["calls"] > 1 for row in rows[Asked("workflow rewrite-first", 0, "cheap")])
     assert files["STATE"].read_bytes() == learned  # every contender learns on in a copy
-    copy = tmp_path / "language" / "cheap" / "search-alone-0.sqlite"
+    (copy,) = (tmp_path / "language" / "cheap").glob("search-alone-0-*.sqlite")
     with EventLog(copy).reading() as events:
         assert events.last() > 12
 
     # Cut within a line, and asked fewer: nothing is asked again but what is missing.
-    path = tmp_path / "language" / "cheap" / "all-1.jsonl"
+    (path,) = (tmp_path / "language" / "cheap").glob("all-1-*.jsonl")
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:1]) + lines[1][:20])
     before = {one: one.read_bytes() for one in path.parent.glob("*.jsonl") if one != path}
