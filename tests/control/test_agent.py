@@ -20,13 +20,13 @@ from mio_rag.control.mdp.trace import ProcessTrace
 from mio_rag.control.memory import Memory
 from mio_rag.control.meter import LimitReached, Limits, Meter
 from mio_rag.control.steps.base import Parts
+from mio_rag.control.steps.pools import merge_pools
 from mio_rag.control.steps.write import LmSynthesizer
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.generation.replies import RememberingGenerator
-from mio_rag.pools import merge_pools
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Answer, Question
 from tests.control.scripted import CHOICE, COMPARISON, Sure, agent, said

@@ -20,9 +20,9 @@ from mio_rag.control.planner.workflow import Node
 from mio_rag.control.steps.base import QueryDecomposer
 from mio_rag.control.steps.executors import Value
 from mio_rag.control.steps.feedback import FeedbackDecomposer
+from mio_rag.control.steps.pools import merge_pools
 from mio_rag.control.steps.write import LmDecomposer, LmReasoner
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
-from mio_rag.pools import merge_pools
 from mio_rag.retrieval.retriever import reciprocal_rank_fusion
 from mio_rag.selection.result import Selection
 

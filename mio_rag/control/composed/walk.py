@@ -33,10 +33,10 @@ from mio_rag.control.router.reader import TierReader, top_score
 from mio_rag.control.router.settings import Utility
 from mio_rag.control.router.tier import Tier
 from mio_rag.control.steps.executors import Facts, Nothing, Queries, Value
+from mio_rag.control.steps.pools import merge_pools
 from mio_rag.control.steps.search import Searched, SearchSettings, search
 from mio_rag.control.steps.wording import Fact
 from mio_rag.errors import InfeasibleError, MioRagError
-from mio_rag.pools import merge_pools
 from mio_rag.relevance.complete import shipped
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection

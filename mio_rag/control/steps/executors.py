@@ -13,12 +13,12 @@ from typing import Any
 
 from mio_rag.candidates import Candidates
 from mio_rag.control.meter import Meter, Reply
+from mio_rag.control.steps.pools import merge_pools
 from mio_rag.control.steps.setting_checks import number, one_of, workflow_problem
 from mio_rag.control.steps.side_by_side import asks_a_model, listed, strategies_problem, strategy_pools
 from mio_rag.control.steps.wording import Fact, fact_passage, short_prompt
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Prompt, build_prompt
-from mio_rag.pools import merge_pools
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.sentences import with_sentences
 from mio_rag.selection.result import Selection

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from mio_rag.control.memory import Memory
 from mio_rag.control.meter import Meter
+from mio_rag.control.steps.pools import merge_pools
 from mio_rag.errors import InfeasibleError
-from mio_rag.pools import merge_pools
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 
