@@ -25,7 +25,7 @@ from mio_rag.context import TokenCounter, text_tokens
 from mio_rag.errors import InputError
 from mio_rag.merging import documents
 from mio_rag.relevance.sentences import shipped_sentences
-from mio_rag.selection.near_duplicates import duplicate_pairs, outdated
+from mio_rag.selection.near_duplicates import outdated
 from mio_rag.sentences import leans
 
 __all__ = ["MOST_UNITS", "Cut", "cut_into_sentences"]
@@ -162,11 +162,13 @@ def _replaced(candidates: Candidates, fixed: NDArray[np.int8]) -> dict[int, int]
         assert dates is not None
         others = [j for j in np.flatnonzero(alike[i]).tolist() if fixed[j] != 0]
         gone[i] = max(others, key=lambda j: dates[j])
-    must = [candidates.ids[i] for i in np.flatnonzero(fixed == 1).tolist()]
-    for i, j in duplicate_pairs(candidates, must):
-        if not {i, j} & gone.keys() and fixed[i] != 0 and fixed[j] != 0:
-            weaker = min((i, j), key=lambda k: (fixed[k] == 1, candidates.relevance[k], -k))
-            gone[weaker] = i + j - weaker
+    rest = [i for i in range(len(candidates)) if i not in gone and fixed[i] != 0]
+    for i in sorted(rest, key=lambda k: (fixed[k] == 1, candidates.relevance[k], -k), reverse=True):
+        if i in gone:
+            continue  # what is not cut itself replaces nothing
+        for j in np.flatnonzero(alike[i]).tolist():
+            if j not in gone and fixed[j] < 0:
+                gone[j] = i
     return gone
 
 

@@ -142,6 +142,13 @@ class TestCut:
         assert newer in SENTENCES.select(dated, 50, COUNTER).notes
         assert same in SENTENCES.select(undated, 50, COUNTER).notes
 
+    def test_of_near_duplicates_what_is_not_cut_replaces_nothing(self):
+        texts = ["The bridge closes at nine.", "The bridge closes at ten.", "The bridge closes at noon."]
+        alike = np.array([[0, 0.9, 0], [0.9, 0, 0.9], [0, 0.9, 0]])
+        given = pool(texts, [0.2, 0.4, 0.9], duplicates=alike)
+        assert sorted(cut(given).candidates.cut_from) == ["p0", "p2"]
+        assert cut(given).not_cut == {1: 2}
+
     def test_a_relation_of_passages_is_one_of_their_best_sentences(self):
         related = np.array([[0, 0.2], [0.2, 0]])
         found = cut(pool([DOCUMENT, "The Arno is long. Bread is good."], [0.8, 0.6]), related=related)
