@@ -200,18 +200,23 @@ def _units(
 
 
 def _said_once(candidates: Candidates, units: list[_Unit]) -> list[_Unit]:
-    """One of those that say the same word for word; required ones stay."""
+    """One of those that say the same word for word; required ones stay, and no other beside them."""
+    required = [unit for unit in units if unit.required]
+    must = {_said(candidates, unit) for unit in required}
     kept: dict[str, _Unit] = {}
-    required = []
     for unit in units:
-        if unit.required:
-            required.append(unit)
+        said = _said(candidates, unit)
+        if unit.required or said in must:
             continue
-        said = " ".join(candidates.texts[unit.passage][unit.start : unit.end].casefold().split())
         other = kept.setdefault(said, unit)
         if _standing(candidates, unit) > _standing(candidates, other):
             kept[said] = unit
     return [*kept.values(), *required]
+
+
+def _said(candidates: Candidates, unit: _Unit) -> str:
+    """What is read of it, however it is spaced."""
+    return " ".join(candidates.texts[unit.passage][unit.start : unit.end].casefold().split())
 
 
 def _standing(candidates: Candidates, unit: _Unit) -> tuple[str, float]:
@@ -219,7 +224,10 @@ def _standing(candidates: Candidates, unit: _Unit) -> tuple[str, float]:
 
 
 def _placed_once(candidates: Candidates, units: list[_Unit]) -> list[_Unit]:
-    """Without sentences that lie within one of another passage, which is then worth the larger of the two."""
+    """Without sentences that lie within one of another passage, which is then worth the larger of the two.
+
+    Required ones stay, so that their passage is read by its name.
+    """
     if candidates.spans is None:
         return units
     documents: dict[str, list[tuple[int, int, _Unit]]] = {}

@@ -149,6 +149,12 @@ class TestCut:
         assert sorted(cut(given).candidates.cut_from) == ["p0", "p2"]
         assert cut(given).not_cut == {1: 2}
 
+    def test_what_a_required_passage_says_is_not_said_again(self):
+        given = pool(["Bread needs flour. Salt helps.", "Bread  needs flour. Rome lies far."], [0.1, 0.9])
+        found = cut(given, fixed=[1, -1]).candidates
+        assert sorted(found.texts) == ["Bread needs flour.", "Rome lies far.", "Salt helps."]
+        assert found.cut_from[found.texts.index("Bread needs flour.")] == "p0"
+
     def test_a_relation_of_passages_is_one_of_their_best_sentences(self):
         related = np.array([[0, 0.2], [0.2, 0]])
         found = cut(pool([DOCUMENT, "The Arno is long. Bread is good."], [0.8, 0.6]), related=related)
