@@ -240,14 +240,14 @@ def _placed_once(candidates: Candidates, units: list[_Unit]) -> list[_Unit]:
             source = _label(candidates.sources, unit.passage)
             documents.setdefault(source, []).append((at + unit.core, at + unit.end, unit))
     for placed in documents.values():
-        placed.sort(key=lambda one: (one[0], -one[1], one[2].start - one[2].core))
+        placed.sort(key=lambda one: (one[0], -one[1], not one[2].required, one[2].start - one[2].core))
         inside: list[tuple[int, int, _Unit]] = []
         for start, end, unit in placed:
-            k = next((k for k in range(len(inside) - 1, -1, -1) if end <= inside[k][1]), None)
+            places = () if unit.required else range(len(inside) - 1, -1, -1)
+            k = next((k for k in places if end <= inside[k][1]), None)
             if k is not None and _text(candidates, unit) in _text(candidates, inside[k][2]):
                 low, high, other = inside[k]
-                worth, must = max(other.worth, unit.worth), other.required or unit.required
-                inside[k] = low, high, other._replace(worth=worth, required=must)
+                inside[k] = low, high, other._replace(worth=max(other.worth, unit.worth))
             else:
                 inside.append((start, end, unit))
         kept += [unit for _, _, unit in inside]

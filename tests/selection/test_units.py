@@ -155,6 +155,22 @@ class TestCut:
         assert sorted(found.texts) == ["Bread needs flour.", "Rome lies far.", "Salt helps."]
         assert found.cut_from[found.texts.index("Bread needs flour.")] == "p0"
 
+    def test_a_required_passage_is_read_by_its_name_where_others_hold_its_text(self):
+        inner = "Bread is sold on its banks. The Arno is 241 kilometres long."
+        at, end = DOCUMENT.index(inner), DOCUMENT.index(inner) + len(inner)
+        spans = [(0, len(DOCUMENT)), (at, end), (at + 3, end)]
+        given = pool(
+            [DOCUMENT[a:b] for a, b in spans],
+            [0.9, 0.1, 0.1],
+            spans=spans,
+            titles=["Arno"] * 3,
+            sources=["arno.md"] * 3,
+        )
+        for must in (["p1"], ["p2"], ["p1", "p2"]):
+            found = replace(SENTENCES, must_include=must).select(given, 200, COUNTER)
+            assert set(must) <= set(found.ids)
+            assert found.texts == (DOCUMENT,)
+
     def test_a_relation_of_passages_is_one_of_their_best_sentences(self):
         related = np.array([[0, 0.2], [0.2, 0]])
         found = cut(pool([DOCUMENT, "The Arno is long. Bread is good."], [0.8, 0.6]), related=related)
