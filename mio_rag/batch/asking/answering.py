@@ -131,14 +131,20 @@ class _Asked:
         self._claim, self._unit, self._lose = claim, unit, lose
         #: Set in the end: a call that nobody waits for any longer was counted when it was given up.
         self.over = threading.Event()
+        #: Set where the total allows no further call: what the question held is lost.
+        self.barred = threading.Event()
 
     def by(self, model: str, generator: Retrying) -> Retrying:
         """A model, asked for this question."""
 
         def untold(into: int, out: int) -> bool:
-            return not self.over.is_set() and self._lose(self._claim, self._unit.of(model, into, out))
+            if self.over.is_set():
+                return False
+            if not self._lose(self._claim, self._unit.of(model, into, out)):
+                self.barred.set()
+            return not self.barred.is_set()
 
-        return generator.telling(untold)
+        return generator.telling(untold, self.barred.is_set)
 
 
 class _Told(Models):
@@ -194,8 +200,10 @@ class Answering:
         self.about = {"index": index_digest(index), "reader": generator.identity or generator.name}
 
     def most(self, question: Question) -> int:
-        """The most that a question may cost."""
-        return self._unit.most(*self._composed.most_tokens(question, self._reader))
+        """The most that a question may cost; under a total of tokens its pacer allows one answer's worth."""
+        most = self._unit.most(*self._composed.most_tokens(question, self._reader))
+        least = self.least(question)
+        return most if least is None else min(most, least - 1 + self._composed.policy.limits.evidence_tokens)
 
     def least(self, question: Question) -> int | None:
         """With how little it can be asked: under a total of tokens, with hardly any evidence."""
