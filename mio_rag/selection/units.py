@@ -129,13 +129,14 @@ def cut_into_sentences(
         embeddings=sentences.embeddings[[u.row for u in units]],
         query_embedding=candidates.query_embedding,
         titles=titles,
-        sources=[source for source, _ in places],
+        sources=None if candidates.sources is None else [candidates.sources[i] for i in passages],
         question=candidates.question,
         positions=None if candidates.positions is None else candidates.positions[passages],
         embedder=candidates.embedder,
         spans=np.array(spans, dtype=np.int64).reshape(-1, 2),
         dates=None if candidates.dates is None else [candidates.dates[i] for i in passages],
         cut_from=[candidates.ids[i] for i in passages],
+        documents=[name for name, _ in places],
     )
     lengths = np.array([len(text.strip()) for text in candidates.texts], dtype=np.float64)
     sizes = np.array([u.end - u.core for u in units], dtype=np.float64)
@@ -261,12 +262,13 @@ def _text(candidates: Candidates, unit: _Unit) -> str:
 def _place(candidates: Candidates, document: NDArray[np.int64], i: int) -> tuple[str, int]:
     """Document and place of a passage; far from the others of its document where nobody knows.
 
-    One that is read by itself since its document contradicts itself is a document of its own.
+    A blank name is its source. One that is read by itself, since its document contradicts itself, is a
+    document of its own.
     """
     source = _label(candidates.sources, i)
     at = -1 if candidates.spans is None else int(candidates.spans[i, 0])
     if document[i] >= 0:
-        return source, at
+        return "", at
     if at >= 0:
         return candidates.ids[i], 0
     rank = i if candidates.positions is None else int(candidates.positions[i])

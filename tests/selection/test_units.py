@@ -250,6 +250,33 @@ class TestSelect:
         without = replace(SENTENCES, must_exclude=["p0"]).select(given, 80, COUNTER)
         assert without.ids == ("p1",)
 
+    def test_sources_and_places_are_those_of_the_passages(self):
+        old, new = "Once. The bridge closes at nine.", "The bridge is shut. Carts may pass over it."
+        given = pool(
+            [old, new, "Elsewhere it rains. Often.", "The Arno is long. Bread is good."],
+            [0.5, 0.4, 0.3, 0.6],
+            spans=[(0, len(old)), (0, len(new)), (-1, -1), (7, 39)],
+            sources=["rules.md", "rules.md", "", "arno.md"],
+        )
+        found = SENTENCES.select(given, 200, COUNTER)
+        assert [(block.passage.source, block.passage.text) for block in found.blocks] == [
+            ("arno.md", "The Arno is long. Bread is good."),
+            ("rules.md", old),
+            ("rules.md", new),
+            ("", "Elsewhere it rains. Often."),
+        ]
+        places = {one["text"]: one["source"] for one in found.to_dict()["passages"]}
+        assert places["Once."] == "rules.md"
+        alone = [
+            candidate
+            for candidate in map(found.candidates.passage, range(len(found.candidates)))
+            if candidate.start is not None
+        ]
+        assert {(one.source, one.text, one.start) for one in alone} == {
+            ("arno.md", "The Arno is long.", 7),
+            ("arno.md", "Bread is good.", 25),
+        }
+
     def test_a_selection_of_sentences_has_no_worst_case(self):
         found = SENTENCES.select(pool([DOCUMENT], [0.8]), 40, COUNTER)
         with pytest.raises(InputError, match="sentences has no worst case"):
