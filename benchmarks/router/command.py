@@ -7,6 +7,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ def command(given: argparse.Namespace) -> int:
         sources = _sources(plan, names)
         known = {name: _known(sources[name], kept[name]) for name in names if name in kept}
         if given.share:
+            _ask_more(plan, sources, given, known)
             _ask(plan, sources, counts, given, known)
     tables = {name: found for name in names if (found := merged(known.get(name, {}), finished(plan, name)))}
     learned = [name for name in TRAINED if name in tables]
@@ -184,6 +186,30 @@ def _known(source: _Source, kept: Mapping[str, Any]) -> dict[str, Table]:
         source.index.embedder.fingerprint,
         lambda text: look(retriever.retrieve(text), selector),
     )
+
+
+def _ask_more(
+    plan: Plan,
+    sources: Mapping[str, _Source],
+    given: argparse.Namespace,
+    known: Mapping[str, dict[str, Table]],
+) -> None:
+    """Ask the questions of an earlier run on the ladders that it did not have."""
+    if plan.by == "evidence" or all(set(plan.ladders) <= set(tables) for tables in known.values()):
+        return
+    with closing(make_generator(given.generator)) as generator:
+        for name, tables in known.items():
+            lacking = tuple(ladder for ladder in plan.ladders if ladder not in tables)
+            if not lacking:
+                continue
+            source = sources[name]
+            by_id = {q.id: q for q in source.dataset.questions}
+            ids = next(iter(tables.values())).outcomes.ids
+            asked = dataclasses.replace(source.dataset, questions=tuple(by_id[i] for i in ids))
+            # Beside what is asked of other questions, so that neither counts as the other.
+            rest = dataclasses.replace(plan, only=lacking, work=plan.work / "more")
+            judge, upto = make_judge("embedding"), len(ids)
+            tables |= run_round(rest, name, asked, source.index, generator, upto, _say, source.model, judge)
 
 
 def _ask(

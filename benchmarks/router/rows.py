@@ -157,12 +157,14 @@ def without(group: Group, ids: Collection[str]) -> Group:
 
 
 def at_actions_of(group: Group, other: Group) -> Group:
-    """A group with those actions of each ladder that another one has; the ladders of that one.
+    """A group with those actions of each ladder that another one has; the ladders that both have.
 
     A question's label is again the cheapest tier that does, and the dearest where none does.
     """
     ladders = {}
     for name, table in other.ladders.items():
+        if name not in group.ladders:
+            continue
         mine = group.ladders[name]
         ladders[name] = at_tiers(mine, [tier.name for tier in table.tiers])
     return Group(group.name, ladders, group.outcomes)
@@ -221,6 +223,8 @@ def rows_of(trained: Group, asked: Group | None, seed: int = 0, known: Folds | N
     rows = [_one(here, "published", k, "tier") for k in range(len(published.tiers))]
     rows += [_one(here, "fixed", k, "fixed k") for k in range(len(here.ladders["fixed"].tiers))]
     rows += [_one(here, "priced", k, "price") for k in range(len(priced.tiers))]
+    if "sentences" in here.ladders:
+        rows += [_one(here, "sentences", k, "price") for k in range(len(here.ladders["sentences"].tiers))]
     for name, (kind, features) in ROUTERS.items():
         settings = FitSettings(kind, features, seed)
         found = _decided("published", trained, asked, settings, known)

@@ -39,6 +39,7 @@ from mio_rag.types import Question
 __all__ = [
     "LADDERS",
     "MORE",
+    "PROGRAMS",
     "TRAINED",
     "UNSEEN",
     "Plan",
@@ -65,11 +66,18 @@ def _priced(name: str, price: float) -> Tier:
     return Tier(name, 50, _CEILING, 96, unit="tokens", compress="none", token_price=price)
 
 
+def _by_sentences(context: int) -> Tier:
+    return Tier(f"sentences-{context}", 50, context, 96, unit="tokens", compress="program")
+
+
+#: Ladders on which the exact program chooses, so that weights of relevance matter.
+PROGRAMS = ("priced", "sentences")
 #: By answers: what a small machine can ask a language model.
 LADDERS: Mapping[str, tuple[Tier, ...]] = {
     "published": PUBLISHED,
     "fixed": (Tier("k5", 5, 100_000, 96, compress="none"),),
     "priced": (_priced("price-.002", 0.002), _priced("price-.001", 0.001)),
+    "sentences": (_by_sentences(128), _by_sentences(256)),
 }
 
 _PRICES = (0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0)
@@ -122,7 +130,7 @@ class Plan:
 
     def folder(self, name: str, ladder: str) -> Path:
         """Where the rows of a ladder lie; only programs go by weights."""
-        own = self.weights == "left-out" and ladder == "priced"
+        own = self.weights == "left-out" and ladder in PROGRAMS
         return self.work / self.by / name / (f"{ladder}-left-out" if own else ladder)
 
     def load(self, name: str) -> Dataset:
@@ -183,7 +191,7 @@ def run_round(
     seen: dict[str, Seen] = {}
     retriever, tables = Retriever(index), {}
     for ladder, tiers in plan.ladders.items():
-        program = selector if ladder == "priced" else Selector()
+        program = selector if ladder in PROGRAMS else Selector()
         settings = LabelSettings(tiers, plan.by, selector=program, limit=upto)
         found = label_questions(
             dataset,

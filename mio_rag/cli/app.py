@@ -56,7 +56,7 @@ app.add_typer(policy_app, name="policy")
 
 
 #: What most people set when passages are chosen.
-_SELECTING = ("budget_tokens", "preset", "passage_penalty", "relevance", "max_passages")
+_SELECTING = ("budget_tokens", "preset", "passage_penalty", "relevance", "units")
 
 
 def _version(wanted: bool) -> None:

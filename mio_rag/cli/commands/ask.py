@@ -114,11 +114,8 @@ def ask(
     if planning.planner is not None:
         controller = only_planner(controller)
     if policy is not None:
-        controller = only_policy(controller, policy, context)
-        if search.controller is not None or routing.router is not None:
-            raise InputError(
-                "--policy excludes --strategies and --router: name them in the policy's own file"
-            )
+        searches = search.controller is not None or routing.router is not None
+        controller = only_policy(controller, policy, context, searches)
     if controller is not None and search.controller is not None:
         raise InputError("--strategies and another controller exclude each other: each decides how to search")
     controller = controller or search.controller

@@ -33,36 +33,61 @@ PolicyOption = Annotated[
 ]
 
 
-def only_policy(controller: str | None, policy: str, context: typer.Context) -> str:
+def only_policy(controller: str | None, policy: str, context: typer.Context, searches: bool) -> str:
     """The controller that runs a policy.
+
+    Parameters
+    ----------
+    searches : bool
+        Whether strategies or a router are named on the command line.
 
     Raises
     ------
     InputError
-        If another controller is asked for, or anything on the command line that its file decides.
+        If another controller is asked for, or anything on the command line that its file decides; with
+        everything that is wrong with the file, too.
     """
+    problems = []
     if controller is not None:
-        raise InputError("--policy and another controller exclude each other: a policy decides everything")
-    check_beside(policy, context, _BESIDE)
+        problems.append("--policy and another controller exclude each other: a policy decides everything")
+    if searches:
+        problems.append("--policy excludes --strategies and --router: name them in the policy's own file")
+    check_beside(policy, context, _BESIDE, problems)
     return f"policy:{policy}"
 
 
-def check_beside(policy: str, context: typer.Context, beside: Collection[str]) -> None:
+def check_beside(
+    policy: str, context: typer.Context, beside: Collection[str], problems: Sequence[str] = ()
+) -> None:
     """Raise `InputError` for options on the command line that a policy's file decides.
 
     Parameters
     ----------
     beside : collection of str
         Names of parameters that may stand beside it.
+    problems : sequence of str
+        What is known to be wrong already.
+
+    Raises
+    ------
+    InputError
+        With these, the options, and where there is any of both, everything that is wrong with the file.
     """
     given = [
         max(one.opts, key=len)
         for one in context.command.params
         if one.name not in beside and _on_command_line(context, one.name or "")
     ]
+    found = list(problems)
     if given:
         shown = f"`mio-rag policy show {policy} --toml`"
-        raise InputError(f"--policy excludes {', '.join(given)}: its file decides that; {shown} prints it")
+        found.append(f"--policy excludes {', '.join(given)}: its file decides that; {shown} prints it")
+    if found:
+        try:
+            _states(policy)
+        except InputError as error:
+            found += error.problems
+        raise InputError(found)
 
 
 def _on_command_line(context: typer.Context, name: str) -> bool:

@@ -76,6 +76,19 @@ def test_what_a_policy_decides_is_not_decided_beside_it(index: Path) -> None:
     assert problem.startswith("--policy excludes --budget-tokens, --preset: its file decides that")
 
 
+def test_what_is_wrong_with_the_file_is_told_beside_what_excludes_it(index: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[price]\ntoken = -1\n\n[limits]\nevidence_tokens = 0\n")
+    asked = ("ask", index, "How long is the Tiber?", "--policy", broken, "--budget-tokens", 9)
+    problems = refused(here(*asked, "--strategies", "raw", "--json"))
+    assert [problem.split(":")[0] for problem in problems[:2]] == [
+        "--policy excludes --strategies and --router",
+        "--policy excludes --budget-tokens",
+    ]
+    assert "token = -1" in problems[2]
+    assert "evidence_tokens = 0" in problems[3]
+
+
 def test_evaluate_compares_policies(index: Path, rivers: Dataset, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
