@@ -96,12 +96,15 @@ class Answered:
         Whether it should be tried again.
     is_spent : bool
         Whether it was turned away since the total is spent.
+    unread : bool
+        Whether nothing was worth reading, so that no model was asked.
     """
 
     cost: int
     told: dict[str, Any]
     failed: bool = False
     is_spent: bool = False
+    unread: bool = False
 
     @property
     def why(self) -> str:
@@ -229,6 +232,7 @@ class Answering:
             _told(found) | {"cpu_seconds": round(time.thread_time() - began, 6)},
             isinstance(found, Failure) or any(step.broken for step in found.trace.steps),
             isinstance(found, Failure) and isinstance(found.error, SpentError),
+            _is_unread(found),
         )
 
     def close(self) -> None:
@@ -256,6 +260,12 @@ def _why(found: Outcome | Failure) -> str:
         return str(found.error)
     dropped = [getattr(step, "dropped", None) for step in found.trace.steps]
     return next((str(why) for why in reversed(dropped) if why), "")
+
+
+def _is_unread(found: Outcome | Failure) -> bool:
+    if isinstance(found, Failure) or found.selection is None or found.selection.chosen:
+        return False
+    return isinstance(found.trace, PolicyTrace) and not found.trace.answer
 
 
 def _told(found: Outcome | Failure) -> dict[str, Any]:

@@ -142,7 +142,7 @@ class Workers:
         found = self._answered(claim)
         if found is None:
             return
-        self.ledger.settle(claim, found.cost, found.told, failed=found.failed)
+        self.ledger.settle(claim, found.cost, found.told, failed=found.failed, unread=found.unread)
         if found.is_spent:
             self.stop.set()
         elif found.failed:

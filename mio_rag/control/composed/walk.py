@@ -390,6 +390,8 @@ class Walk:
         cost = self._cost_in_words(spent)
         if work.dropped is not None:
             self.said[node.id] = f"{node.do}: {work.dropped}"
+        elif final and isinstance(work.value, Reply) and not (work.value.answer.text or work.spent()):
+            self.said[node.id] = "no model was asked: nothing was worth reading"
         elif final:
             cost = self._cost_in_words(spent, "; with the prompt ")
             self.said[node.id] = f"answered in at most {self.run.kit.max_tokens} tokens{cost}"
