@@ -132,6 +132,8 @@ class Workers:
             if last:
                 least = self.team.least(question)
                 with self._lock:
+                    if self._under_way:
+                        continue  # another question was begun meanwhile: what it leaves may do
                     held = self.ledger.hold(number, cost, self.total, least)
                     self._under_way += held > 0
                 return held
