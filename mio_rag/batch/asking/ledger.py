@@ -268,6 +268,11 @@ class Ledger:
             )
             connection.execute("UPDATE account SET held = held - ?, spent = spent + ?", (row[0], cost))
 
+    def reopen(self) -> None:
+        """Ask again what nothing was read for."""
+        with self._transaction() as connection:
+            connection.execute("UPDATE questions SET state = 'open' WHERE state = 'unread'")
+
     def account(self) -> Account:
         """Where the batch stands."""
         with self._transaction() as connection:

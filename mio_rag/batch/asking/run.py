@@ -29,6 +29,8 @@ from mio_rag.types import Question
 
 __all__ = ["AskedSummary", "ask_many", "check_settings"]
 
+_WORTH_IT = 20  # unread questions for each that the last pass answered
+
 
 @dataclass(frozen=True)
 class AskedSummary:
@@ -152,21 +154,34 @@ def ask_many(
         ledger.begin(_about(policy, states, questions, unit), questions)
         account = ledger.account()
         before = account.states.get("answered", 0)
-        rest = None
-        if total_tokens is not None:
-            left = total_tokens - account.spent - account.lost
-            rest = Rest(left, len(questions) - before, ledger.last_price())
-        job = Job(folder.resolve(), policy, states, unit, retries, total, rest)
-        team: RayTeam | Answering
-        if engine == "ray":
-            team = opened.enter_context(ray_team(str(index), str(generator), job, workers, concurrency))
-        else:
-            team = opened.enter_context(_here(index, generator, job, ledger))
-        ledger.confirm(team.about)
-        run = Workers(ledger, team, total, stop or threading.Event(), progress, len(questions))
-        run.tell(before)
-        run.work(concurrency)
-        account = ledger.account()
+        price = ledger.last_price()
+        stopped = stop or threading.Event()
+        again = True
+        while again:
+            known = account.states.get("answered", 0)
+            rest = None
+            if total_tokens is not None:
+                left = total_tokens - account.spent - account.lost
+                rest = Rest(left, len(questions) - known, price)
+            job = Job(folder.resolve(), policy, states, unit, retries, total, rest)
+            with ExitStack() as opened_here:
+                team: RayTeam | Answering
+                if engine == "ray":
+                    made = ray_team(str(index), str(generator), job, workers, concurrency)
+                    team = opened_here.enter_context(made)
+                else:
+                    team = opened_here.enter_context(_here(index, generator, job, ledger))
+                ledger.confirm(team.about)
+                run = Workers(ledger, team, total, stopped, progress, len(questions))
+                run.tell(before if known == before else 0)
+                run.work(concurrency)
+            account = ledger.account()
+            # What the price of a total left unread is asked again with what is left of it, while that pays.
+            unread, price = account.states.get("unread", 0), None
+            more = account.states.get("answered", 0) - known
+            again = total_tokens is not None and not stopped.is_set() and 0 < unread <= _WORTH_IT * more
+            if again:
+                ledger.reopen()
         _export(ledger, folder / "answers.jsonl")
         answered, failed, unread = (
             account.states.get(state, 0) for state in ("answered", "failed", "unread")

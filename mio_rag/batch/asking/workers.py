@@ -159,7 +159,8 @@ class Workers:
         else:
             with self._lock:
                 self._failing = 0
-        self.tell(1)
+        if not found.unread:
+            self.tell(1)
 
     def _answered(self, claim: Claim) -> Answered | None:
         """What came of a question; None where too little is left to ask it again."""
