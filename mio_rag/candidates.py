@@ -120,6 +120,9 @@ class Candidates:
         Where the passages' sentences lie, and their embeddings; for units smaller than a passage.
     cut_from : sequence of str, length n, optional
         Where the candidates are sentences: ids of the passages that they are of.
+    documents : sequence of str, length n, optional
+        What spans count in where that is not the source itself: passages of one such name are read as one
+        text, and where they lie in their source is not known. Blank: the source.
 
     Raises
     ------
@@ -148,16 +151,17 @@ class Candidates:
     duplicates: NDArray[np.float32] | None = None
     sentences: Sentences | None = None
     cut_from: Sequence[str] | None = None
+    documents: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         problems: list[str] = []
         put = object.__setattr__
-        labels = ("titles", "sources", "clusters", "dates", "cut_from")
+        labels = ("titles", "sources", "clusters", "dates", "cut_from", "documents")
         for name in ("ids", "texts", *labels):
             if (value := getattr(self, name)) is not None or name in ("ids", "texts"):
                 put(self, name, listed(name, value))
         n = len(self.ids)
-        for name in ("texts", "titles", "dates"):
+        for name in ("texts", "titles", "dates", "documents"):
             problems += no_strings(name, getattr(self, name) or ())
         for name in ("ids", "sources", "clusters", "cut_from"):
             problems += no_names(name, getattr(self, name) or ())
@@ -248,8 +252,8 @@ class Candidates:
                     f"spans[{i}] is ({exact[i, 0]:g}, {exact[i, 1]:g}), and passage '{self.ids[i]}' has "
                     f"{lengths[i]:g} characters: give the start and end of its text, or -1 for both"
                 )
-        names = self.sources or [""] * n
-        if any(not (name or skip) for name, skip in zip(names, unknown, strict=False)):
+        named = zip(self.sources or [""] * n, self.documents or [""] * n, unknown, strict=False)
+        if any(not (source or document or skip) for source, document, skip in named):
             problems.append("spans need sources: name the document that each passage lies in")
         known = np.where(np.isfinite(exact), exact, -1)
         return _frozen_array(known, np.int64)
@@ -320,7 +324,8 @@ class Candidates:
 
     def passage(self, i: int) -> Passage:
         """The i-th candidate as a `Passage`."""
-        start, end = (-1, -1) if self.spans is None else map(int, self.spans[i])
+        is_placed = self.spans is not None and not (self.documents and self.documents[i])
+        start, end = map(int, self.spans[i]) if is_placed and self.spans is not None else (-1, -1)
         return Passage(
             id=self.ids[i],
             text=self.texts[i],

@@ -94,10 +94,12 @@ def documents(candidates: Candidates) -> NDArray[np.int64]:
     Those of one number have the same source and title, and texts that agree wherever their spans overlap.
     Where two of them contradict each other, every one of that source and title is by itself.
     """
-    spans, sources = candidates.spans, candidates.sources
-    if spans is None or sources is None:
+    blank = [""] * len(candidates)
+    if candidates.spans is None:
         return np.full(len(candidates), -1, dtype=np.int64)
-    return numbered(spans, sources, candidates.titles or [""] * len(candidates), candidates.texts)
+    named = zip(candidates.documents or blank, candidates.sources or blank, strict=True)
+    names = [document or source for document, source in named]
+    return numbered(candidates.spans, names, candidates.titles or blank, candidates.texts)
 
 
 def numbered(

@@ -20,7 +20,7 @@ _LOST = 0.005  # exact match, or share of questions with all evidence
 _SETS = ("hotpotqa", "squad2")
 _FEW = 100  # questions, below which no goal is said to be met
 _DECIDING = 0.001  # seconds
-_OURS = ("price", "utility", "both")
+_OURS = ("price", "sentences", "utility", "both")
 _FOLDS = 5
 
 

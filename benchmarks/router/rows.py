@@ -91,7 +91,8 @@ class Row:
     Parameters
     ----------
     kind : str
-        "tier", "fixed k", "price", "router", "utility", "both", "draw" or "oracle": how it is drawn.
+        "tier", "fixed k", "price", "sentences", "router", "utility", "both", "draw" or "oracle": how it is
+        drawn.
     chances : array, shape (n, m)
         Of the actions.
     """
@@ -224,7 +225,7 @@ def rows_of(trained: Group, asked: Group | None, seed: int = 0, known: Folds | N
     rows += [_one(here, "fixed", k, "fixed k") for k in range(len(here.ladders["fixed"].tiers))]
     rows += [_one(here, "priced", k, "price") for k in range(len(priced.tiers))]
     if "sentences" in here.ladders:
-        rows += [_one(here, "sentences", k, "price") for k in range(len(here.ladders["sentences"].tiers))]
+        rows += [_one(here, "sentences", k, "sentences") for k in range(len(here.ladders["sentences"].tiers))]
     for name, (kind, features) in ROUTERS.items():
         settings = FitSettings(kind, features, seed)
         found = _decided("published", trained, asked, settings, known)

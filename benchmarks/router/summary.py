@@ -44,6 +44,7 @@ _COLOURS = {
     "tier": "tab:red",
     "fixed k": "0.45",
     "price": "tab:blue",
+    "sentences": "tab:purple",
     "router": "tab:olive",
     "utility": "tab:orange",
     "both": "tab:green",
@@ -269,7 +270,9 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
                     _line(panel, some, f"{kind}, {features}", colour, f".{style}")
                 continue
             some = [entry for entry in found["rows"].values() if entry["kind"] == kind]
-            _line(panel, some, kind, colour, "o-" if kind in ("tier", "fixed k", "price") else "D")
+            _line(
+                panel, some, kind, colour, "o-" if kind in ("tier", "fixed k", "price", "sentences") else "D"
+            )
         few = " (few)" if found["questions"] < _FEW else ""
         panel.set(
             title=f"{name}\n{found['questions']} questions{few}",

@@ -76,6 +76,7 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
         needs[rows, s] = True
     single = needs.sum(axis=0) == 1
     own += needs[:, single] @ costs[single]
+    own[own + needs @ np.where(single, 0.0, costs) < 1] = 1.0  # as alone: nothing is read at no cost
     kept = ~single & (costs > 0)
     return SharedCosts(own, Segments(costs[kept], needs[:, kept]))
 

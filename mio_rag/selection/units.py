@@ -25,7 +25,7 @@ from mio_rag.context import TokenCounter, text_tokens
 from mio_rag.errors import InputError
 from mio_rag.merging import documents
 from mio_rag.relevance.sentences import shipped_sentences
-from mio_rag.selection.near_duplicates import duplicate_pairs, outdated
+from mio_rag.selection.near_duplicates import outdated
 from mio_rag.sentences import leans
 
 __all__ = ["MOST_UNITS", "Cut", "cut_into_sentences"]
@@ -129,13 +129,14 @@ def cut_into_sentences(
         embeddings=sentences.embeddings[[u.row for u in units]],
         query_embedding=candidates.query_embedding,
         titles=titles,
-        sources=[source for source, _ in places],
+        sources=None if candidates.sources is None else [candidates.sources[i] for i in passages],
         question=candidates.question,
         positions=None if candidates.positions is None else candidates.positions[passages],
         embedder=candidates.embedder,
         spans=np.array(spans, dtype=np.int64).reshape(-1, 2),
         dates=None if candidates.dates is None else [candidates.dates[i] for i in passages],
         cut_from=[candidates.ids[i] for i in passages],
+        documents=[name for name, _ in places],
     )
     lengths = np.array([len(text.strip()) for text in candidates.texts], dtype=np.float64)
     sizes = np.array([u.end - u.core for u in units], dtype=np.float64)
@@ -162,11 +163,13 @@ def _replaced(candidates: Candidates, fixed: NDArray[np.int8]) -> dict[int, int]
         assert dates is not None
         others = [j for j in np.flatnonzero(alike[i]).tolist() if fixed[j] != 0]
         gone[i] = max(others, key=lambda j: dates[j])
-    must = [candidates.ids[i] for i in np.flatnonzero(fixed == 1).tolist()]
-    for i, j in duplicate_pairs(candidates, must):
-        if not {i, j} & gone.keys() and fixed[i] != 0 and fixed[j] != 0:
-            weaker = min((i, j), key=lambda k: (fixed[k] == 1, candidates.relevance[k], -k))
-            gone[weaker] = i + j - weaker
+    rest = [i for i in range(len(candidates)) if i not in gone and fixed[i] != 0]
+    for i in sorted(rest, key=lambda k: (fixed[k] == 1, candidates.relevance[k], -k), reverse=True):
+        if i in gone:
+            continue  # what is not cut itself replaces nothing
+        for j in np.flatnonzero(alike[i]).tolist():
+            if j not in gone and fixed[j] < 0:
+                gone[j] = i
     return gone
 
 
@@ -198,18 +201,23 @@ def _units(
 
 
 def _said_once(candidates: Candidates, units: list[_Unit]) -> list[_Unit]:
-    """One of those that say the same word for word; required ones stay."""
+    """One of those that say the same word for word; required ones stay, and no other beside them."""
+    required = [unit for unit in units if unit.required]
+    must = {_said(candidates, unit) for unit in required}
     kept: dict[str, _Unit] = {}
-    required = []
     for unit in units:
-        if unit.required:
-            required.append(unit)
+        said = _said(candidates, unit)
+        if unit.required or said in must:
             continue
-        said = " ".join(candidates.texts[unit.passage][unit.start : unit.end].casefold().split())
         other = kept.setdefault(said, unit)
         if _standing(candidates, unit) > _standing(candidates, other):
             kept[said] = unit
     return [*kept.values(), *required]
+
+
+def _said(candidates: Candidates, unit: _Unit) -> str:
+    """What is read of it, however it is spaced."""
+    return " ".join(candidates.texts[unit.passage][unit.start : unit.end].casefold().split())
 
 
 def _standing(candidates: Candidates, unit: _Unit) -> tuple[str, float]:
@@ -217,7 +225,10 @@ def _standing(candidates: Candidates, unit: _Unit) -> tuple[str, float]:
 
 
 def _placed_once(candidates: Candidates, units: list[_Unit]) -> list[_Unit]:
-    """Without sentences that lie within one of another passage, which is then worth the larger of the two."""
+    """Without sentences that lie within one of another passage, which is then worth the larger of the two.
+
+    Required ones stay, so that their passage is read by its name.
+    """
     if candidates.spans is None:
         return units
     documents: dict[str, list[tuple[int, int, _Unit]]] = {}
@@ -230,14 +241,14 @@ def _placed_once(candidates: Candidates, units: list[_Unit]) -> list[_Unit]:
             source = _label(candidates.sources, unit.passage)
             documents.setdefault(source, []).append((at + unit.core, at + unit.end, unit))
     for placed in documents.values():
-        placed.sort(key=lambda one: (one[0], -one[1], one[2].start - one[2].core))
+        placed.sort(key=lambda one: (one[0], -one[1], not one[2].required, one[2].start - one[2].core))
         inside: list[tuple[int, int, _Unit]] = []
         for start, end, unit in placed:
-            k = next((k for k in range(len(inside) - 1, -1, -1) if end <= inside[k][1]), None)
+            places = () if unit.required else range(len(inside) - 1, -1, -1)
+            k = next((k for k in places if end <= inside[k][1]), None)
             if k is not None and _text(candidates, unit) in _text(candidates, inside[k][2]):
                 low, high, other = inside[k]
-                worth, must = max(other.worth, unit.worth), other.required or unit.required
-                inside[k] = low, high, other._replace(worth=worth, required=must)
+                inside[k] = low, high, other._replace(worth=max(other.worth, unit.worth))
             else:
                 inside.append((start, end, unit))
         kept += [unit for _, _, unit in inside]
@@ -251,12 +262,13 @@ def _text(candidates: Candidates, unit: _Unit) -> str:
 def _place(candidates: Candidates, document: NDArray[np.int64], i: int) -> tuple[str, int]:
     """Document and place of a passage; far from the others of its document where nobody knows.
 
-    One that is read by itself since its document contradicts itself is a document of its own.
+    A blank name is its source. One that is read by itself, since its document contradicts itself, is a
+    document of its own.
     """
     source = _label(candidates.sources, i)
     at = -1 if candidates.spans is None else int(candidates.spans[i, 0])
     if document[i] >= 0:
-        return source, at
+        return "", at
     if at >= 0:
         return candidates.ids[i], 0
     rank = i if candidates.positions is None else int(candidates.positions[i])

@@ -108,6 +108,20 @@ def test_another_run_goes_on_from_the_rows(
     )
     assert next(iter(again["groups"].values()))["questions"] == 16
     assert not (tmp_path / "c").exists()
+    # A ladder that they do not have is asked of the same questions.
+    more = {**LADDERS, "sentences": (Tier("sentences-64", 50, 64, 16, unit="tokens", compress="program"),)}
+    monkeypatch.setattr(study, "ladders_of", lambda by: more)
+    wider = run(
+        *(*asked, "--work", str(tmp_path / "d"), "--out", str(tmp_path / "d.json")),
+        *("--rows", str(tmp_path / "b-rows.json"), "--questions", "1"),
+    )
+    (group,) = wider["groups"].values()
+    assert group["questions"] == 16
+    assert group["rows"]["sentences-64"]["kind"] == "sentences"
+    (before,) = both["groups"].values()
+    for row in ("easy", "k5", "price-0.002"):
+        assert group["rows"][row]["worked"] == before["rows"][row]["worked"]
+    monkeypatch.setattr(study, "ladders_of", lambda by: LADDERS)
     with pytest.raises(DataError, match="is of another study: weights=shipped, not left-out"):
         read_rows(rows, {"by": "answers", "weights": "left-out"})
     with pytest.raises(DataError, match="14 questions are in the rows of an earlier run and in the work"):

@@ -251,3 +251,20 @@ class TestAttacks:
         assert (
             moved.certified <= moved.worst < moved.nominal == pytest.approx(found.result.objective, abs=1e-5)
         )
+
+
+def test_texts_that_count_as_nothing_in_pieces_cost_something() -> None:
+    class Fourths:
+        """A token for each four characters begun and ended."""
+
+        name = "fourths"
+
+        def count(self, texts):
+            return [len(text) // 4 for text in texts]
+
+    given = Candidates(
+        ["a", "b"], ["No.", "Yes"], [0.5, 0.4], [1, 1], sources=["s", "s"], spans=[(0, 3), (9, 12)]
+    )
+    found = Selector(relevance_model="given", passage_penalty=0.0).select(given, 1, Fourths())
+    assert found.ids == ("a",)
+    assert found.tokens_used <= 1

@@ -142,6 +142,35 @@ class TestCut:
         assert newer in SENTENCES.select(dated, 50, COUNTER).notes
         assert same in SENTENCES.select(undated, 50, COUNTER).notes
 
+    def test_of_near_duplicates_what_is_not_cut_replaces_nothing(self):
+        texts = ["The bridge closes at nine.", "The bridge closes at ten.", "The bridge closes at noon."]
+        alike = np.array([[0, 0.9, 0], [0.9, 0, 0.9], [0, 0.9, 0]])
+        given = pool(texts, [0.2, 0.4, 0.9], duplicates=alike)
+        assert sorted(cut(given).candidates.cut_from) == ["p0", "p2"]
+        assert cut(given).not_cut == {1: 2}
+
+    def test_what_a_required_passage_says_is_not_said_again(self):
+        given = pool(["Bread needs flour. Salt helps.", "Bread  needs flour. Rome lies far."], [0.1, 0.9])
+        found = cut(given, fixed=[1, -1]).candidates
+        assert sorted(found.texts) == ["Bread needs flour.", "Rome lies far.", "Salt helps."]
+        assert found.cut_from[found.texts.index("Bread needs flour.")] == "p0"
+
+    def test_a_required_passage_is_read_by_its_name_where_others_hold_its_text(self):
+        inner = "Bread is sold on its banks. The Arno is 241 kilometres long."
+        at, end = DOCUMENT.index(inner), DOCUMENT.index(inner) + len(inner)
+        spans = [(0, len(DOCUMENT)), (at, end), (at + 3, end)]
+        given = pool(
+            [DOCUMENT[a:b] for a, b in spans],
+            [0.9, 0.1, 0.1],
+            spans=spans,
+            titles=["Arno"] * 3,
+            sources=["arno.md"] * 3,
+        )
+        for must in (["p1"], ["p2"], ["p1", "p2"]):
+            found = replace(SENTENCES, must_include=must).select(given, 200, COUNTER)
+            assert set(must) <= set(found.ids)
+            assert found.texts == (DOCUMENT,)
+
     def test_a_relation_of_passages_is_one_of_their_best_sentences(self):
         related = np.array([[0, 0.2], [0.2, 0]])
         found = cut(pool([DOCUMENT, "The Arno is long. Bread is good."], [0.8, 0.6]), related=related)
@@ -220,6 +249,33 @@ class TestSelect:
         assert "Bread needs flour. It needs salt." in found.texts
         without = replace(SENTENCES, must_exclude=["p0"]).select(given, 80, COUNTER)
         assert without.ids == ("p1",)
+
+    def test_sources_and_places_are_those_of_the_passages(self):
+        old, new = "Once. The bridge closes at nine.", "The bridge is shut. Carts may pass over it."
+        given = pool(
+            [old, new, "Elsewhere it rains. Often.", "The Arno is long. Bread is good."],
+            [0.5, 0.4, 0.3, 0.6],
+            spans=[(0, len(old)), (0, len(new)), (-1, -1), (7, 39)],
+            sources=["rules.md", "rules.md", "", "arno.md"],
+        )
+        found = SENTENCES.select(given, 200, COUNTER)
+        assert [(block.passage.source, block.passage.text) for block in found.blocks] == [
+            ("arno.md", "The Arno is long. Bread is good."),
+            ("rules.md", old),
+            ("rules.md", new),
+            ("", "Elsewhere it rains. Often."),
+        ]
+        places = {one["text"]: one["source"] for one in found.to_dict()["passages"]}
+        assert places["Once."] == "rules.md"
+        alone = [
+            candidate
+            for candidate in map(found.candidates.passage, range(len(found.candidates)))
+            if candidate.start is not None
+        ]
+        assert {(one.source, one.text, one.start) for one in alone} == {
+            ("arno.md", "The Arno is long.", 7),
+            ("arno.md", "Bread is good.", 25),
+        }
 
     def test_a_selection_of_sentences_has_no_worst_case(self):
         found = SENTENCES.select(pool([DOCUMENT], [0.8]), 40, COUNTER)

@@ -102,12 +102,15 @@ class Answered:
         Whether it should be tried again.
     is_spent : bool
         Whether it was turned away since the total is spent.
+    unread : bool
+        Whether nothing was worth reading, so that no model was asked.
     """
 
     cost: int
     told: dict[str, Any]
     failed: bool = False
     is_spent: bool = False
+    unread: bool = False
 
     @property
     def why(self) -> str:
@@ -137,14 +140,20 @@ class _Asked:
         self._claim, self._unit, self._lose = claim, unit, lose
         #: Set in the end: a call that nobody waits for any longer was counted when it was given up.
         self.over = threading.Event()
+        #: Set where the total allows no further call: what the question held is lost.
+        self.barred = threading.Event()
 
     def by(self, model: str, generator: Retrying) -> Retrying:
         """A model, asked for this question."""
 
         def untold(into: int, out: int) -> bool:
-            return not self.over.is_set() and self._lose(self._claim, self._unit.of(model, into, out))
+            if self.over.is_set():
+                return False
+            if not self._lose(self._claim, self._unit.of(model, into, out)):
+                self.barred.set()
+            return not self.barred.is_set()
 
-        return generator.telling(untold)
+        return generator.telling(untold, self.barred.is_set)
 
 
 class _Told(Models):
@@ -200,8 +209,10 @@ class Answering:
         self.about = {"index": index_digest(index), "reader": generator.identity or generator.name}
 
     def most(self, question: Question) -> int:
-        """The most that a question may cost."""
-        return self._unit.most(*self._composed.most_tokens(question, self._reader))
+        """The most that a question may cost; under a total of tokens its pacer allows one answer's worth."""
+        most = self._unit.most(*self._composed.most_tokens(question, self._reader))
+        least = self.least(question)
+        return most if least is None else min(most, least - 1 + self._composed.policy.limits.evidence_tokens)
 
     def least(self, question: Question) -> int | None:
         """With how little it can be asked: under a total of tokens, with hardly any evidence."""
@@ -227,6 +238,7 @@ class Answering:
             _told(found) | {"cpu_seconds": round(time.thread_time() - began, 6)},
             isinstance(found, Failure) or any(step.broken for step in found.trace.steps),
             isinstance(found, Failure) and isinstance(found.error, SpentError),
+            _is_unread(found),
         )
 
     def close(self) -> None:
@@ -254,6 +266,12 @@ def _why(found: Outcome | Failure) -> str:
         return str(found.error)
     dropped = [getattr(step, "dropped", None) for step in found.trace.steps]
     return next((str(why) for why in reversed(dropped) if why), "")
+
+
+def _is_unread(found: Outcome | Failure) -> bool:
+    if isinstance(found, Failure) or found.selection is None or found.selection.chosen:
+        return False
+    return isinstance(found.trace, PolicyTrace) and not found.trace.answer
 
 
 def _told(found: Outcome | Failure) -> dict[str, Any]:

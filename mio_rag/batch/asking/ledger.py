@@ -44,7 +44,7 @@ class Account:
     spent, held, lost : int
         On answers; for questions under way; on calls that never told, such as those of killed runs.
     states : mapping of str to int
-        open, answered, failed: questions.
+        open, answered, failed, unread: questions.
     """
 
     spent: int
@@ -137,7 +137,7 @@ class Ledger:
                 self._compare(known, about)
             connection.execute("UPDATE account SET lost = lost + held, held = 0")
             connection.execute(
-                "UPDATE questions SET state = 'open', held = 0 WHERE state IN ('held', 'failed')"
+                "UPDATE questions SET state = 'open', held = 0 WHERE state IN ('held', 'failed', 'unread')"
             )
 
     def confirm(self, about: Mapping[str, str]) -> None:
@@ -234,15 +234,28 @@ class Ledger:
                 ("open" if again else "held", claim.number),
             )
 
-    def settle(self, claim: Claim, cost: int, told: Mapping[str, Any], *, failed: bool = False) -> None:
+    def settle(
+        self,
+        claim: Claim,
+        cost: int,
+        told: Mapping[str, Any],
+        *,
+        failed: bool = False,
+        unread: bool = False,
+    ) -> None:
         """Write down what came of a question and what it cost; what was held is free.
+
+        Parameters
+        ----------
+        failed, unread : bool
+            Whether it failed, or nothing was worth reading: the next run asks it again.
 
         Raises
         ------
         StateError
             If it is not held: nobody is charged twice.
         """
-        state = "failed" if failed else "answered"
+        state = "failed" if failed else "unread" if unread else "answered"
         with self._transaction() as connection:
             row = connection.execute(
                 "SELECT held FROM questions WHERE number = ? AND state = 'held'", (claim.number,)

@@ -45,14 +45,21 @@ class Retrying:
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._inner, self._retries, self._untold, self._wait = inner, retries, untold, wait
+        self._barred: Callable[[], bool] = lambda: False
         self._counting = threading.Lock()  # fast tokenizers fail when two threads use them at once
         self._luck = random.Random(0)
         self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
 
-    def telling(self, untold: Callable[[int, int], bool]) -> Retrying:
-        """The same, with someone else who is told of calls: those of one question, by whatever thread."""
+    def telling(self, untold: Callable[[int, int], bool], barred: Callable[[], bool]) -> Retrying:
+        """The same, with someone else who is told of calls: those of one question, by whatever thread.
+
+        Parameters
+        ----------
+        barred : callable
+            Says whether no call may be made any more.
+        """
         other = copy.copy(self)
-        other._untold = untold
+        other._untold, other._barred = untold, barred
         return other
 
     @property
@@ -134,6 +141,8 @@ class Retrying:
                 return False  # it answered, and what it said is of no use: it would say it again
             return not _untold(error) or self._untold(self.prompt_tokens(prompt), max_tokens)
 
+        if self._barred():
+            raise GenerationError("the total allows no further call: one before never told what it took")
         return self._repeated(ask, allowed)
 
     def _repeated(self, ask: Callable[[], T], allowed: Callable[[GenerationError], bool]) -> T:

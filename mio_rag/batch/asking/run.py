@@ -37,9 +37,10 @@ class AskedSummary:
 
     Parameters
     ----------
-    questions, answered, failed, left : int
-        Of the input; `failed` are tried again by the next run, `left` were not asked since the total is
-        spent, or the run was interrupted.
+    questions, answered, failed, unread, left : int
+        Of the input; `failed` and `unread` are asked again by the next run: of the latter nothing was worth
+        reading at the price, so that no model was asked. `left` were not asked since the total is spent, or
+        the run was interrupted.
     done_before : int
         Answered when this run began.
     spent, lost : float
@@ -58,6 +59,7 @@ class AskedSummary:
     questions: int
     answered: int
     failed: int
+    unread: int
     left: int
     done_before: int
     spent: float
@@ -173,13 +175,16 @@ def ask_many(
         run.work(concurrency)
         account = ledger.account()
         _export(ledger, folder / "answers.jsonl")
-        answered, failed = (account.states.get(state, 0) for state in ("answered", "failed"))
+        answered, failed, unread = (
+            account.states.get(state, 0) for state in ("answered", "failed", "unread")
+        )
         summary = AskedSummary(
             folder,
             len(questions),
             answered,
             failed,
-            len(questions) - answered - failed,
+            unread,
+            len(questions) - answered - failed - unread,
             before,
             unit.told(account.spent),
             unit.told(account.lost),

@@ -134,6 +134,8 @@ class Workers:
             if last:
                 least = self.team.least(question)
                 with self._lock:
+                    if self._under_way:
+                        continue  # another question was begun meanwhile: what it leaves may do
                     held = self.ledger.hold(number, cost, self.total, least)
                     self._under_way += held > 0
                     if not held:
@@ -147,7 +149,7 @@ class Workers:
         found = self._answered(claim)
         if found is None:
             return
-        self.ledger.settle(claim, found.cost, found.told, failed=found.failed)
+        self.ledger.settle(claim, found.cost, found.told, failed=found.failed, unread=found.unread)
         if found.is_spent:
             self.stop.set()
         elif found.failed:

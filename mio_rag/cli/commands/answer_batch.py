@@ -99,6 +99,7 @@ def answer_batch(
     else:
         left = f", {done.left} not asked: {_why_left(done)}" if done.left else ""
         again = f", {done.failed} failed (run the same to try again)" if done.failed else ""
+        unread = f", {done.unread} without a passage worth its price (not asked)" if done.unread else ""
         before = f"; {done.done_before} were answered before" if done.done_before else ""
         cost = f"${done.spent:.4f}" if done.unit == "dollars" else f"{done.spent:,.0f} tokens"
         lost = (
@@ -106,8 +107,9 @@ def answer_batch(
             if not done.lost
             else (f", and {'$' if done.unit == 'dollars' else ''}{done.lost:,.4g} for calls that never told")
         )
+        rest = f"{again}{unread}{left}{before}"
         output.console.print(
-            f"{done.answered} of {done.questions} answered{again}{left}{before}\n{cost}{lost} -> {out}",
+            f"{done.answered} of {done.questions} answered{rest}\n{cost}{lost} -> {out}",
             soft_wrap=True,
         )
     if not done.answered:

@@ -135,24 +135,30 @@ class Composed:
     def most_tokens(self, question: Question, generator: Generator) -> tuple[int, int]:
         """Most tokens that a question can take, into models and out of them.
 
-        Where only the answer asks a model, these are its prompt, with as much evidence as is allowed, and the
-        longest answer; otherwise the limit of the question, all of it in the dearer direction.
+        Where only answers ask a model, these are their prompts, with as much evidence as is allowed, and the
+        longest answers, with the two that are still asked for where one came to nothing, the last of them
+        from memory; otherwise the limit of the question, all of it in the dearer direction.
         """
+        limit = self.limits.tokens
         if self._asks_more:
-            return self.limits.tokens, self.limits.tokens
-        longest = max(self._kit().max_tokens, CHOICE_TOKENS if question.choices else 0)
-        around = generator.prompt_tokens(build_prompt(question)) + _NOTES
-        return around + self.policy.limits.evidence_tokens, longest
+            return limit, limit
+        asked, longest = self._one_answer(question, generator)
+        workflows = self.equipment.states.workflows
+        answers = 2 + max(sum(node.do == "answer" for node in workflow.nodes) for workflow in workflows)
+        into = answers * asked + (answers - 1) * self.policy.limits.evidence_tokens + _NOTES
+        return min(limit, into), min(limit, answers * longest)
 
     def least_tokens(self, question: Question, generator: Generator) -> int | None:
-        """With how many tokens a question can still be asked, with one of evidence.
+        """With how many tokens a question can still be asked, once and with one of evidence.
 
         None where more than the answer asks a model: nobody knows then.
         """
-        if self._asks_more:
-            return None
-        into, out = self.most_tokens(question, generator)
-        return into + out - self.policy.limits.evidence_tokens + 1
+        return None if self._asks_more else sum(self._one_answer(question, generator)) + _NOTES + 1
+
+    def _one_answer(self, question: Question, generator: Generator) -> tuple[int, int]:
+        """Tokens of a prompt without evidence, and of the longest answer."""
+        longest = max(self._kit().max_tokens, CHOICE_TOKENS if question.choices else 0)
+        return generator.prompt_tokens(build_prompt(question)), longest
 
     def _kit(self) -> Kit:
         policy, equipment = self.policy, self.equipment

@@ -129,22 +129,11 @@ class Policy:
                 "choose default, frugal or thorough"
             )
         else:
-            problems += self._program_problems()
+            problems += _program_problems(self.reading.preset, self.reading.settings)
         if self.order.by == "workflow":
             problems += self._workflow_problems()
         if problems:
             raise InputError(problems)
-
-    def _program_problems(self) -> list[str]:
-        try:
-            Selector.preset(self.reading.preset, **self.reading.settings)
-        except InputError as error:
-            return [f"reading: {problem}" for problem in error.problems]
-        except TypeError:
-            known = [f.name for f in fields(Selector)]
-            strange = [name for name in self.reading.settings if name not in known]
-            return [f"reading: {name} is unknown: {choose(name, known)}" for name in strange]
-        return []
 
     def _workflow_problems(self) -> list[str]:
         try:
@@ -199,6 +188,18 @@ class Policy:
         """Of all that it says, names of files among it; `States.sha256` knows files by what they hold."""
         said = {key: value for key, value in self.to_dict().items() if key not in ("name", "about")}
         return sha256(dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _program_problems(preset: str, settings: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the settings of the program: those that it has not, and the values of the others."""
+    known = [f.name for f in fields(Selector)]
+    strange = [name for name in settings if name not in known]
+    problems = [f"reading: {name} is unknown: {choose(name, known)}" for name in strange]
+    try:
+        Selector.preset(preset, **{name: settings[name] for name in settings if name not in strange})
+    except InputError as error:
+        problems += [f"reading: {problem}" for problem in error.problems]
+    return problems
 
 
 def _kept(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -282,7 +283,11 @@ def _part(name: str, form: type[Any], given: Any, problems: list[str], folder: P
     told, more = dict(given), {}
     if form is Reading:  # further settings of the program stand beside its own
         more = {key: told.pop(key) for key in list(told) if key not in known}
-        told["settings"] = {**told.get("settings", {}), **more}
+        inner = told.get("settings", {})
+        if not isinstance(inner, Mapping):
+            problems.append(f"{name}: settings = {inner!r:.60} must be a table: [{name}.settings]")
+            inner = {}
+        told["settings"] = {**inner, **more}
     if unknown := [key for key in told if key not in known]:
         problems += [f"{name}: {key} is unknown: {choose(key, sorted(known))}" for key in unknown]
         told = {key: value for key, value in told.items() if key in known}
@@ -299,6 +304,11 @@ def _part(name: str, form: type[Any], given: Any, problems: list[str], folder: P
         problems += error.problems
     except TypeError as error:
         problems.append(f"{name}: {error}")
+    if form is Reading:
+        settings = told["settings"]
+        preset = told.get("preset")
+        usual = preset if preset in ("frugal", "thorough") else Reading.preset
+        problems += _program_problems(usual, {k: settings[k] for k in settings if k != "token_price"})
     for table, key in FILES:  # of a table that is none nobody opens the files
         file = told.get(key)
         if table == name and key != "state" and isinstance(file, str) and not Path(file).is_file():

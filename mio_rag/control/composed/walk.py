@@ -35,8 +35,10 @@ from mio_rag.control.router.tier import Tier
 from mio_rag.control.steps.executors import Facts, Nothing, Queries, Value
 from mio_rag.control.steps.pools import merge_pools
 from mio_rag.control.steps.search import Searched, SearchSettings, search
+from mio_rag.control.steps.strategies import make_strategies
 from mio_rag.control.steps.wording import Fact
 from mio_rag.errors import InfeasibleError, MioRagError
+from mio_rag.generation import Prompt
 from mio_rag.relevance.complete import shipped
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
@@ -69,6 +71,13 @@ class Equipment:
     planner: PlannerController | None
     base: Selector
     seed: int = 0
+
+
+class _OutOfSteps(Meter):
+    """A meter where no model may be asked any more: strategies that need one are left out."""
+
+    def _affordable(self, prompt: Prompt, max_tokens: int) -> None:
+        raise LimitReached(f"{self.limits.steps} steps")
 
 
 @dataclass(eq=False)
@@ -181,7 +190,8 @@ class Walk:
         asked = list(dict.fromkeys(texts)) or [self.run.question.text]
 
         def find(meter: Meter) -> tuple[Candidates, str]:
-            pools = [self._found(text, meter) for text in asked]
+            meters = self._meters(meter)
+            pools = [self._found(text, meter, meters) for text in asked]
             assert self.choice is not None
             spent = sum(call.prompt_tokens + call.completion_tokens for call in meter.costs.calls)
             cost = self._cost_in_words(spent)
@@ -190,14 +200,27 @@ class Walk:
 
         return self.step(node, find)
 
-    def _found(self, text: str, meter: Meter) -> Candidates:
-        """The pool of a query, by the strategies that were chosen for the question."""
+    def _meters(self, meter: Meter) -> Callable[[], Meter] | None:
+        """Choose the strategies, where that was not done; None: they may ask a model, which is a step."""
         equipment, run = self.equipment, self.run
         assert equipment.retriever is not None
         assert equipment.chooser is not None
         if self.choice is None:
             with meter.timed("choose"):
                 self.choice = equipment.chooser.choose(run.question, equipment.retriever)
+        if any(strategy.needs_model for strategy in make_strategies(self.choice.strategies)):
+            try:
+                run.shared.step()
+            except LimitReached:
+                return lambda: _OutOfSteps(run.reader, run.shared.limits, 0)
+        return None
+
+    def _found(self, text: str, meter: Meter, meters: Callable[[], Meter] | None) -> Candidates:
+        """The pool of a query, by the strategies that were chosen for the question."""
+        equipment, run = self.equipment, self.run
+        assert equipment.retriever is not None
+        assert equipment.chooser is not None
+        assert self.choice is not None
         shared = run.shared
         left = shared.limits.tokens - shared.reserve - shared.spent - shared.held
         if left < 1:
@@ -217,6 +240,7 @@ class Walk:
                 weights=self.choice.weights,
                 replies=run.replies,
                 costs=meter.costs,
+                meters=meters,
                 alone=sets_to_compare(self.choice.strategies, self.choice.base)
                 if equipment.chooser.learns
                 else (),
@@ -366,6 +390,8 @@ class Walk:
         cost = self._cost_in_words(spent)
         if work.dropped is not None:
             self.said[node.id] = f"{node.do}: {work.dropped}"
+        elif final and isinstance(work.value, Reply) and not (work.value.answer.text or work.spent()):
+            self.said[node.id] = "no model was asked: nothing was worth reading"
         elif final:
             cost = self._cost_in_words(spent, "; with the prompt ")
             self.said[node.id] = f"answered in at most {self.run.kit.max_tokens} tokens{cost}"

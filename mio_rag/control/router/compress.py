@@ -142,8 +142,10 @@ def keep_chosen(head: Candidates, room: int, size: Size, selector: Selector) -> 
     """
     apart = replace(head, sources=None, spans=None, positions=None)  # a text for each passage
     made = selector.choose(apart, room, _Sizes(size))
-    read = merged(made.formulation.candidates, made.chosen)
-    kept = {block.passage.source: block.passage.text.replace(APART, " ") for block in read}
+    chosen = made.formulation.candidates
+    passage = dict(zip(chosen.ids, chosen.passage_ids, strict=True))
+    read = merged(chosen, made.chosen)
+    kept = {passage[block.parts[0].id]: block.passage.text.replace(APART, " ") for block in read}
     if not kept:
         return cut_off([head.passage(i) for i in range(len(head))], room, size)
     return [kept.get(name, "") for name in head.ids]

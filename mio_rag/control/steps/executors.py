@@ -23,7 +23,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.sentences import with_sentences
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Question
+from mio_rag.types import Answer, Question
 
 __all__ = [
     "EXECUTORS",
@@ -275,9 +275,14 @@ def _reply(part: str, job: Job, prompt: Prompt) -> Reply:
 
 
 def _answer(job: Job, taken: Taken) -> Value:
-    read = taken.last(Selection)
+    read, facts = taken.last(Selection), _facts(taken, job)
     passages = () if read is None else read.passages
-    return _reply("answer", job, build_prompt(job.question, (*passages, *fact_passage(_facts(taken, job)))))
+    if read is not None and not (passages or facts or job.question.choices):
+        # As `mio_rag.ask.ask` does: without what was looked for, a model would answer from memory.
+        if not job.final:
+            raise Nothing("nothing was worth reading")
+        return Reply(Answer("", 0, 0, 0.0, job.meter.generator.name))
+    return _reply("answer", job, build_prompt(job.question, (*passages, *fact_passage(facts))))
 
 
 def _summarise(job: Job, taken: Taken) -> Value:

@@ -298,3 +298,16 @@ def test_the_registry_knows_policies() -> None:
         "policy 'x' is neither a file nor a preset",
         "controller 'policy' names no policy",
     ]
+
+
+def test_what_is_wrong_with_the_program_is_told_with_the_rest() -> None:
+    wrong = {"token_price": 0.1, "max_pasages": 2, "max_passages": -1}
+    with pytest.raises(InputError) as raised:
+        policy_of({"reading": wrong}, "x")
+    for said in ("token_price is the policy's own", "max_pasages is unknown", "max_passages"):
+        assert any(said in problem for problem in raised.value.problems), said
+    with pytest.raises(InputError) as raised:
+        policy_of({"reading": {"max_pasages": 2, "units": "words"}}, "x")
+    assert len(raised.value.problems) == 2
+    with pytest.raises(InputError, match="settings = 3 must be a table"):
+        policy_of({"reading": {"settings": 3}}, "x")
