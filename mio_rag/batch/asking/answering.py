@@ -28,7 +28,13 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.types import Question
 
-__all__ = ["Answered", "Answering", "Job", "Rest", "make_reader"]
+__all__ = ["TOLD", "Answered", "Answering", "Job", "Rest", "make_reader"]
+
+#: What the output says of every question: `_told`, and `cpu_seconds`.
+TOLD = (
+    *("answer", "choice", "selected_ids", "complete", "token_price", "prompt_tokens", "completion_tokens"),
+    *("lm_calls", "way", "error", "cpu_seconds"),
+)
 
 
 @dataclass(frozen=True)

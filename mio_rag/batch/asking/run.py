@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from mio_rag.batch.asking.answering import Answering, Job, Rest, make_reader
+from mio_rag.batch.asking.answering import TOLD, Answering, Job, Rest, make_reader
 from mio_rag.batch.asking.ledger import Claim, Ledger
 from mio_rag.batch.asking.on_ray import RayTeam, ray_problems, ray_team
 from mio_rag.batch.asking.unit import Unit
@@ -20,6 +20,7 @@ from mio_rag.batch.asking.workers import Workers
 from mio_rag.batch.job import Engine
 from mio_rag.control.composed.parts import READER, Price
 from mio_rag.control.composed.policy import Policy
+from mio_rag.control.composed.read import PRESETS
 from mio_rag.control.composed.states import States, read_states
 from mio_rag.errors import InputError
 from mio_rag.files import locked, replaced, write_atomically
@@ -50,6 +51,10 @@ class AskedSummary:
         tokens or dollars.
     total : float or None
         What may be spent.
+    needs : float or None
+        What one of the questions that were not asked may cost at the least, where less than that is left.
+    lower : str or None
+        The limit of the policy by which `needs` can be lowered.
     """
 
     out: Path
@@ -64,6 +69,8 @@ class AskedSummary:
     unit: str
     total: float | None
     seconds: float
+    needs: float | None = None
+    lower: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -199,6 +206,8 @@ def ask_many(
             unit.name,
             given,
             time.perf_counter() - began,
+            None if run.short is None else unit.told(run.short),
+            None if run.short is None else _lower(policy, unit, run.short),
         )
         write_atomically(folder / "summary.json", json.dumps(summary.to_dict(), indent=1))
     if run.failure is not None:
@@ -237,6 +246,13 @@ def _about(policy: Policy, states: States, questions: Sequence[Question], unit: 
         "questions": _digest(questions),
         "unit": unit.name,
     }
+
+
+def _lower(policy: Policy, unit: Unit, held: int) -> str:
+    """The limit that decides what is held for a question."""
+    if held == unit.most(policy.limits.tokens, policy.limits.tokens):
+        return "limits.tokens"
+    return "limits.evidence_tokens" if unit.dollars else "limits.answer_tokens"  # tokens: evidence shrinks
 
 
 def check_settings(
@@ -295,9 +311,12 @@ def _problems(policy: Policy, count: int, total_tokens: int | None, total_dollar
     if total_dollars is not None:
         unpriced = [n for n in (READER, *policy.models) if n not in policy.prices.dollars]
         if unpriced:
-            told = ", ".join(dict.fromkeys(unpriced))
+            names = list(dict.fromkeys(unpriced))
+            tables = ", ".join(f"[models.{name}]" for name in names)
+            begin = f"; `mio-rag policy show {policy.name} --toml > FILE` prints a file to begin with"
             problems.append(
-                f"a total in dollars needs the price of {told}: give [models.NAME] input and output"
+                f"a total in dollars needs the price of {', '.join(names)}: give {tables} input and output"
+                f"{begin if policy.name in PRESETS else ''}"
             )
     return problems
 
@@ -326,7 +345,7 @@ def _digest(questions: Sequence[Question]) -> str:
 
 
 def _export(ledger: Ledger, path: Path) -> None:
-    """All questions in order, as lines of JSON."""
+    """All questions in order, as lines of JSON with the same keys; what is not known is null."""
     with replaced(path) as partial, partial.open("w", encoding="utf-8", errors="replace") as file:
         for row in ledger.rows():
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.write(json.dumps({**row, **{key: row.get(key) for key in TOLD}}, ensure_ascii=False) + "\n")

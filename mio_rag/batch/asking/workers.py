@@ -69,6 +69,8 @@ class Workers:
         self.ledger, self.team, self.total, self.stop = ledger, team, total, stop
         self.progress, self.count = progress, count
         self.failure: Exception | None = None
+        #: The least that would have been held for a question, of those that what is left did not allow.
+        self.short: int | None = None
         self._lock = threading.Lock()
         self._next, self._under_way, self._failing = -1, 0, 0
 
@@ -136,6 +138,9 @@ class Workers:
                         continue  # another question was begun meanwhile: what it leaves may do
                     held = self.ledger.hold(number, cost, self.total, least)
                     self._under_way += held > 0
+                    if not held:
+                        needed = cost if least is None else min(cost, least)
+                        self.short = needed if self.short is None else min(self.short, needed)
                 return held
             time.sleep(_POLL_SECONDS)
         return 0

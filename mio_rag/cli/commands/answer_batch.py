@@ -13,6 +13,7 @@ from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.batch import Engine
+    from mio_rag.batch.asking.run import AskedSummary
     from mio_rag.control.composed.policy import Policy
 
 __all__ = ["answer_batch"]
@@ -96,7 +97,7 @@ def answer_batch(
     if json_output:
         output.json(done.to_dict())
     else:
-        left = f", {done.left} not asked: the total is spent" if done.left else ""
+        left = f", {done.left} not asked: {_why_left(done)}" if done.left else ""
         again = f", {done.failed} failed (run the same to try again)" if done.failed else ""
         unread = f", {done.unread} without a passage worth its price (not asked)" if done.unread else ""
         before = f"; {done.done_before} were answered before" if done.done_before else ""
@@ -113,3 +114,16 @@ def answer_batch(
         )
     if not done.answered:
         raise typer.Exit(1)
+
+
+def _why_left(done: AskedSummary) -> str:
+    """Why questions were left: a total that is spent, or one of which less is left than one may cost."""
+    left = 0.0 if done.total is None else done.total - done.spent - done.lost
+    if done.needs is None or left <= 0:
+        return "the total is spent"
+    if done.unit == "dollars":
+        rest, most = f"${left:.6f} of the total is", f"cost up to ${done.needs:.6f}"
+    else:
+        rest, most = f"{left:,.0f} tokens of the total are", f"take up to {done.needs:,.0f}"
+    reading = ", even if it reads next to nothing" if done.lower == "limits.answer_tokens" else ""
+    return f"{rest} left, and one question may {most}{reading}: raise the total, or lower {done.lower}"

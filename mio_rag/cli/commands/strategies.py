@@ -198,7 +198,14 @@ def prune(
     if json_output:
         output.json({"strategy": strategy, "type": kind, "probation": not lift, "changed": changed})
     else:
-        output.console.print("noted" if changed else "it is so already: nothing changes")
+        where = f"on probation for '{kind}' questions"
+        if lift:
+            told = f"was not put {where}: nothing changes"
+            if changed:
+                told = f"is no longer put {where}; what was learned may still do so"
+        else:
+            told = f"is {where}{'' if changed else ' already'}; --lift ends it"
+        output.console.print(f"{strategy} {told}", soft_wrap=True)
 
 
 @strategies_app.command()

@@ -109,7 +109,7 @@ class Policy:
         if self.price.total is not None and self.price.total < least:
             problems.append(
                 f"price: total = {self.price.total} is below one question, whose evidence and answer may "
-                f"take {least} tokens: raise it, or lower limits.evidence_tokens"
+                f"take {least} tokens, with its prompt on top: raise it, or lower limits.evidence_tokens"
             )
         if self.reading.by == "tier" and self.amount.by == "price":
             problems.append('reading: by = "tier" needs a tier: let amount be by tier or router')

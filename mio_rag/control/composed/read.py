@@ -50,9 +50,9 @@ def read_policy(name: str | Path) -> Policy:
     path = Path(text).expanduser()
     if not path.is_file():
         more = ", or give a TOML file"
-        raise InputError(
-            f"policy '{text}' is neither a file nor a preset: {choose(text, PRESETS, more=more)}"
-        )
+        looks = path.suffix.lower() == ".toml" or "/" in text or "\\" in text
+        what = "no such file, nor a preset" if looks else "is neither a file nor a preset"
+        raise InputError(f"policy '{text}'{':' if looks else ''} {what}: {choose(text, PRESETS, more=more)}")
     data, folder = parse_toml(read_text(path), f"'{text}'"), path.absolute().parent
     try:
         return policy_of(data, path.stem, folder)

@@ -57,6 +57,11 @@ def test_a_bandit_learns_from_the_command_line(folder: Path, tmp_path: Path) -> 
     assert "selection_rate" in json.dumps(told)
     assert only_object(here("strategies", "add", state, "grounded", "--json"))["new"] is False
     assert "entropy" in here("strategies", "stats", state).stdout
+    prune = ("strategies", "prune", state, "hyde", "--type", "who")
+    assert here(*prune).stdout == "hyde is on probation for 'who' questions; --lift ends it\n"
+    assert "on probation for 'who' questions already" in here(*prune).stdout
+    assert "no longer put on probation for 'who' questions" in here(*prune, "--lift").stdout
+    assert "nothing changes" in here(*prune, "--lift").stdout
 
 
 def test_evaluate_compares_strategies_with_methods(folder: Path, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ tokens = 10
     ("data", "expected"),
     [
         ({"price": {"worth": 0.1}}, "the reader has no price"),
-        ({"price": {"total": 100, "per": "day"}}, "below one question"),
+        ({"price": {"total": 100, "per": "day"}}, "take 1088 tokens, with its prompt on top"),
         ({"price": {"total": 10_000}}, "needs per"),
         ({"price": {"token": 0.1, "state": "x"}}, "no effect without a total"),
         ({"reading": {"by": "tier"}}, "needs a tier"),
@@ -281,6 +281,12 @@ def test_bad_parts_in_python() -> None:
         Repetition(finds=2)
     with pytest.raises(InputError, match="give one of token"):
         Price()
+
+
+@pytest.mark.parametrize("name", ["mine.toml", "folder/mine"])
+def test_a_file_that_is_missing_is_told_as_such(name: str) -> None:
+    with pytest.raises(InputError, match=f"^policy '{name}': no such file"):
+        read_policy(name)
 
 
 def test_the_registry_knows_policies() -> None:
