@@ -29,7 +29,7 @@ def run(index: CorpusIndex, out: Path, policy: Policy, **more: Any) -> AskedSumm
     ("said", "total", "lower"),
     [
         (PRICED, {"total_dollars": 0.2}, "limits.evidence_tokens"),
-        (SAID, {"total_tokens": 900}, "limits.answer_tokens"),
+        (SAID, {"total_tokens": 2000}, "limits.answer_tokens"),
         (
             PRICED | {"order": {"workflow": "rewrite-first"}, "limits": SAID["limits"] | {"tokens": 900}},
             {"total_dollars": 0.6},
