@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
 from mio_rag.errors import InputError, MissingExtraError
 
-__all__ = ["PACKAGES", "Package", "check_installed", "is_usable", "refusal"]
+__all__ = ["PACKAGES", "Package", "check_installed", "is_usable", "refusal", "versions_of"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,12 @@ PACKAGES = {
 }
 
 
-@cache
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """Package -> version, for those that are installed, as records name them."""
+    return {package: found for package in packages if (found := _installed(package)) is not None}
+
+
+@cache  # looking in every folder of the path takes a millisecond, and finds the same
 def _installed(module: str) -> str | None:
     try:
         return importlib.metadata.version(module)

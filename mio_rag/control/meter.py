@@ -13,7 +13,7 @@ from mio_rag.generation import Generator, Prompt
 from mio_rag.generation.protocol import CHOICE_TOKENS
 from mio_rag.types import Answer, GenerationError
 
-__all__ = ["LimitReached", "Limits", "Meter", "Replies", "Reply"]
+__all__ = ["LimitReached", "Limits", "Meter", "OutOfSteps", "Replies", "Reply"]
 
 
 @dataclass(frozen=True)
@@ -186,3 +186,10 @@ class Meter:
         self._remembered += said.latency_seconds - waited
         call = Call(part, said.latency_seconds, 1, 0, said.prompt_tokens, said.completion_tokens)
         self.costs.add(call, model=self.generator.name, waited=waited)
+
+
+class OutOfSteps(Meter):
+    """A meter where no model may be asked any more: what needs one is left out."""
+
+    def _affordable(self, prompt: Prompt, max_tokens: int) -> None:
+        raise LimitReached(f"{self.limits.steps} steps")

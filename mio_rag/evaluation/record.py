@@ -14,7 +14,7 @@ from typing import Any
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.ledger import Key, Ledger
 from mio_rag.files import is_vacant, locked, write_atomically
-from mio_rag.versions import versions_of
+from mio_rag.solvers.capabilities import versions_of
 
 __all__ = ["check_folder", "environment", "free_folder", "now", "opened_run"]
 

@@ -83,3 +83,25 @@ def test_a_missing_price_is_told_by_its_table(river_index: CorpusIndex, tmp_path
     with pytest.raises(InputError) as error:
         run(river_index, tmp_path, policy_of(SAID, "own"), total_dollars=1.0)
     assert "policy show" not in str(error.value)
+
+
+def test_what_is_not_worth_its_price_costs_nothing_and_is_asked_again(
+    river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    def rows(out: Path) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
+
+    dear = policy_of(SAID | {"price": {"token": 0.9}}, "dear")
+    done = run(river_index, tmp_path / "dear", dear)
+    assert (done.answered, done.failed, done.unread, done.left) == (0, 0, 24, 0)
+    assert done.spent == 0
+    (row, *_) = rows(tmp_path / "dear")
+    assert (row["state"], row["selected_ids"], row["lm_calls"]) == ("unread", [], 0)
+    assert row["way"][-1] == "no model was asked: nothing was worth reading"
+    # Under a total the price is the pacer's, so that a larger one reads what the smaller one could not.
+    usual = policy_of(SAID, "usual")
+    poor = run(river_index, tmp_path / "total", usual, total_tokens=400)
+    assert poor.unread + poor.left > 0
+    rich = run(river_index, tmp_path / "total", usual, total_tokens=20_000)
+    assert rich.answered > poor.answered
+    assert all(bool(row["selected_ids"]) == (row["state"] == "answered") for row in rows(tmp_path / "total"))

@@ -15,7 +15,6 @@ from benchmarks.router import rows as rows_of_study
 from benchmarks.router.command import add_options, command
 from benchmarks.router.kept import merged, read_rows, write_rows
 from benchmarks.router.study import Plan, finished
-from mio_rag.control.router import fit
 from mio_rag.control.router.table import read_table, write_table
 from mio_rag.control.router.tier import Tier
 from mio_rag.corpora.dataset import Dataset
@@ -42,7 +41,6 @@ def folders(
     shutil.copytree(source, tmp_path / "data" / "squad2")
     demo_index.save(tmp_path / "indexes" / "squad2-minilm")
     monkeypatch.setattr(study, "ladders_of", lambda by: LADDERS)
-    monkeypatch.setattr(fit, "_STRENGTHS", (1.0,))  # how strengths are chosen is tested elsewhere
     return [
         *("--data", str(tmp_path / "data"), "--indexes", str(tmp_path / "indexes"), "--sets", "squad2"),
         *("--weights", "shipped"),
@@ -87,13 +85,13 @@ def test_another_run_goes_on_from_the_rows(
     # What is kept are the rows of tiers; that all routers can be trained on such is tested elsewhere.
     monkeypatch.setattr(rows_of_study, "ROUTERS", {"published router": ("mlp", "question")})
     asked = [*folders, "--by", "answers", "--generator", "extractive"]
-    whole = run(*asked, "--work", str(tmp_path / "w"), "--out", str(tmp_path / "w.json"), "--questions", "16")
+    whole = run(*asked, "--work", str(tmp_path / "w"), "--out", str(tmp_path / "w.json"), "--questions", "24")
     run(*asked, "--work", str(tmp_path / "a"), "--out", str(tmp_path / "a.json"), "--questions", "14")
     rows = tmp_path / "a-rows.json"
     text = rows.read_text()
     assert "?" not in text  # no question
     on = ["--work", str(tmp_path / "b"), "--out", str(tmp_path / "b.json"), "--rows", str(rows)]
-    both = run(*asked, *on, "--questions", "squad2=16")
+    both = run(*asked, *on, "--questions", "squad2=24")
     assert json.loads((tmp_path / "b-rows.json").read_text())["sets"]["squad2"]["generator"] == "extractive"
     for name, found in whole["groups"].items():
         other = both["groups"][name]
@@ -106,7 +104,7 @@ def test_another_run_goes_on_from_the_rows(
         *(*folders, "--by", "answers", "--work", str(tmp_path / "c"), "--out", str(tmp_path / "c.json")),
         *("--rows", str(tmp_path / "b-rows.json"), "--share", "0"),
     )
-    assert next(iter(again["groups"].values()))["questions"] == 16
+    assert next(iter(again["groups"].values()))["questions"] == 24
     assert not (tmp_path / "c").exists()
     # A ladder that they do not have is asked of the same questions.
     more = {**LADDERS, "sentences": (Tier("sentences-64", 50, 64, 16, unit="tokens", compress="program"),)}
@@ -116,7 +114,7 @@ def test_another_run_goes_on_from_the_rows(
         *("--rows", str(tmp_path / "b-rows.json"), "--questions", "1"),
     )
     (group,) = wider["groups"].values()
-    assert group["questions"] == 16
+    assert group["questions"] == 24
     assert group["rows"]["sentences-64"]["kind"] == "sentences"
     (before,) = both["groups"].values()
     for row in ("easy", "k5", "price-0.002"):

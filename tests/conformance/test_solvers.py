@@ -23,12 +23,8 @@ def of(linear, costs, budget, rows=(), fixed=None) -> SelectionProgram:
     return SelectionProgram(linear, np.zeros((len(linear), len(linear))), costs, budget, tuple(rows), fixed)
 
 
-#: Back ends of other people: one draw of programs says what two would.
-FOREIGN = ("cpsat", "highs", "highs-glover", "pyomo")
-DRAWN = [(info, seed) for seed in (0, 1) for info in solvers() if seed == 0 or info.name not in FOREIGN]
-
-
-@pytest.mark.parametrize(("info", "seed"), DRAWN, ids=[f"{seed}-{info.name}" for info, seed in DRAWN])
+@pytest.mark.parametrize("info", solvers(), ids=lambda info: info.name)
+@pytest.mark.parametrize("seed", [0, 1])
 def test_every_solver_passes_the_suite(info, seed: int) -> None:
     check_solver(
         lambda program, options: solve(program, info.name, options),

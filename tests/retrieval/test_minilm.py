@@ -46,7 +46,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_vectors_are_those_of_torch(onnx: PackagedMiniLM, torch: SentenceTransformerEmbedder) -> None:
-    texts = [p.text for p in load_dataset("demo").passages[::4]] + ODD
+    texts = [p.text for p in load_dataset("demo").passages] + ODD
     batches, one_by_one = onnx.encode(texts), np.concatenate([onnx.encode([t]) for t in texts])
     expected = torch.encode(texts)
     assert batches.dtype == np.float32

@@ -103,7 +103,7 @@ class Answered:
     is_spent : bool
         Whether it was turned away since the total is spent.
     unread : bool
-        Whether nothing was worth reading, so that no model was asked.
+        Whether nothing was worth reading, so that no model was asked for an answer.
     """
 
     cost: int
@@ -271,7 +271,8 @@ def _why(found: Outcome | Failure) -> str:
 def _is_unread(found: Outcome | Failure) -> bool:
     if isinstance(found, Failure) or found.selection is None or found.selection.chosen:
         return False
-    return isinstance(found.trace, PolicyTrace) and not found.trace.answer
+    trace = found.trace
+    return isinstance(trace, PolicyTrace) and not trace.answer and trace.choice is None
 
 
 def _told(found: Outcome | Failure) -> dict[str, Any]:

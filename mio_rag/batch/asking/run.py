@@ -161,15 +161,15 @@ def ask_many(
         ledger.begin(_about(policy, states, questions, unit), questions)
         account = ledger.account()
         before = account.states.get("answered", 0)
-        price = ledger.last_price()
+        price, asked = ledger.last_price(), len(questions) - before
         stopped = stop or threading.Event()
         again = True
         while again:
-            known = account.states.get("answered", 0)
+            known, spent = account.states.get("answered", 0), account.spent
             rest = None
             if total_tokens is not None:
-                left = total_tokens - account.spent - account.lost
-                rest = Rest(left, len(questions) - known, price)
+                left = total_tokens - spent - account.lost
+                rest = Rest(left, asked, price)
             job = Job(folder.resolve(), policy, states, unit, retries, total, rest)
             with ExitStack() as opened_here:
                 team: RayTeam | Answering
@@ -183,11 +183,15 @@ def ask_many(
                 run.tell(before if known == before else 0)
                 run.work(concurrency)
             account = ledger.account()
-            # What the price of a total left unread is asked again with what is left of it, while that pays.
-            unread, price = account.states.get("unread", 0), None
+            # What the price of a total left unread is asked again with what is left of it, while that pays;
+            # it is shared by as many as it suffices for.
+            unread = account.states.get("unread", 0)
             more = account.states.get("answered", 0) - known
             again = total_tokens is not None and not stopped.is_set() and 0 < unread <= _WORTH_IT * more
-            if again:
+            if again and total_tokens is not None:
+                mean = max(1, (account.spent - spent) // more)
+                left = total_tokens - account.spent - account.lost
+                price, asked = None, max(1, min(unread, left // mean))
                 ledger.reopen()
         _export(ledger, folder / "answers.jsonl")
         answered, failed, unread = (

@@ -20,7 +20,7 @@ from mio_rag.control.bandit.pipeline import measured
 from mio_rag.control.composed.policy import Policy
 from mio_rag.control.composed.states import States
 from mio_rag.control.composed.trace import per_token, share
-from mio_rag.control.meter import LimitReached, Meter, Reply
+from mio_rag.control.meter import LimitReached, Meter, OutOfSteps, Reply
 from mio_rag.control.planner.named import searches_within
 from mio_rag.control.planner.planning import PlannerController
 from mio_rag.control.planner.run import Run
@@ -38,7 +38,6 @@ from mio_rag.control.steps.search import Searched, SearchSettings, search
 from mio_rag.control.steps.strategies import make_strategies
 from mio_rag.control.steps.wording import Fact
 from mio_rag.errors import InfeasibleError, MioRagError
-from mio_rag.generation import Prompt
 from mio_rag.relevance.complete import shipped
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
@@ -71,13 +70,6 @@ class Equipment:
     planner: PlannerController | None
     base: Selector
     seed: int = 0
-
-
-class _OutOfSteps(Meter):
-    """A meter where no model may be asked any more: strategies that need one are left out."""
-
-    def _affordable(self, prompt: Prompt, max_tokens: int) -> None:
-        raise LimitReached(f"{self.limits.steps} steps")
 
 
 @dataclass(eq=False)
@@ -212,7 +204,7 @@ class Walk:
             try:
                 run.shared.step()
             except LimitReached:
-                return lambda: _OutOfSteps(run.reader, run.shared.limits, 0)
+                return lambda: OutOfSteps(run.reader, run.shared.limits, 0)
         return None
 
     def _found(self, text: str, meter: Meter, meters: Callable[[], Meter] | None) -> Candidates:

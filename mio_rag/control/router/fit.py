@@ -18,7 +18,7 @@ from mio_rag.control.router.mlp import History, train_mlp
 from mio_rag.control.router.model import KINDS, Router, row_of, terms
 from mio_rag.control.router.table import Table
 from mio_rag.errors import InputError, choose, require
-from mio_rag.versions import versions_of
+from mio_rag.solvers.capabilities import versions_of
 
 __all__ = ["FitSettings", "Fitted", "correction_at", "fit_once", "folds_of", "plausible_at"]
 

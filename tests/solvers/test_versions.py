@@ -2,7 +2,7 @@
 
 from importlib import metadata
 
-from mio_rag.versions import versions_of
+from mio_rag.solvers.capabilities import versions_of
 
 
 def test_what_is_not_installed_is_left_out() -> None:
