@@ -160,9 +160,11 @@ def test_what_is_left_of_a_total_is_spent_on_reading_less(
     reader = ScriptedGenerator(Shaky())
     paced = replace(policy, price=Price(total=total, questions=24))
     controller = compose(paced, Setup(retriever=Retriever(river_index, counter=reader)))
+    most = sum(controller.most_tokens(QUESTIONS[0], reader))
     least = controller.least_tokens(QUESTIONS[0], reader)  # with one token of evidence
     controller.close()
     assert least is not None
+    assert most - least >= 399  # and with what is still asked for where an answer came to nothing
     passages = list(river_index.passages)
     shortest = min(passage_tokens(passages, reader))
     # Not even one passage could be read any more.
