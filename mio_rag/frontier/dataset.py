@@ -12,6 +12,7 @@ import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -201,7 +202,7 @@ def question_rows(
     for k, (setting, (program, result)) in enumerate(zip(grid, solved, strict=True)):
         chosen = in_prompt_order(pool, result.selected, selector.prompt_order)
         used = tokens_read(pool, chosen, selector, counter)
-        why = decisions(pool, program, result, robust=setting.radius > 0, is_merged=is_merged)
+        why = partial(decisions, pool, program, result, robust=setting.radius > 0, is_merged=is_merged)
         selection = Selection(
             pool, chosen, used, setting.budget_tokens, result, program, why, is_merged=is_merged
         )

@@ -205,6 +205,7 @@ def _base_feature(candidates: Candidates, name: str) -> FloatArray:
     return values
 
 
+@lru_cache(maxsize=4 * len(_BASE))  # choosing the weights and using them ask the same
 def missing(candidates: Candidates, name: str) -> str | None:
     """What candidates lack for a feature, or None where they have it all."""
     if "*" in name:
@@ -270,6 +271,7 @@ def feature_matrix(
             "Candidates, or fit a model without these features (mio-rag calibrate)"
         )
     columns: list[FloatArray] = []
+    is_lowered = np.any(cosine_loss)
     for name in names:
         if name in LINK_FEATURES:
             columns.append(_link_feature(candidates, name, before))
@@ -281,7 +283,7 @@ def feature_matrix(
             values = np.ones(len(candidates))
             for part in name.split("*"):
                 values = values * _base_feature(candidates, part)
-            slope = _slope(candidates, name)
+            slope = _slope(candidates, name) if is_lowered else 0.0
             columns.append(values - slope * cosine_loss if slope else values)
     return np.stack(columns, axis=1) if columns else np.zeros((len(candidates), 0))
 

@@ -106,8 +106,9 @@ class Selection:
         passages' token costs. Never above `budget_tokens`.
     result : SolveResult
         Status, objective, certified bound and gap of the program that was solved.
-    decisions : tuple of Decision
-        One per candidate, in candidate order.
+    reasons : callable
+        Nothing -> the `decisions`. They take longer than many a program, and are made when they are first
+        asked for.
     worst_case : WorstCase or None
         Under embedding uncertainty.
     notes : tuple of str
@@ -136,7 +137,7 @@ class Selection:
     budget_tokens: int
     result: SolveResult
     program: SelectionProgram
-    decisions: tuple[Decision, ...]
+    reasons: Callable[[], tuple[Decision, ...]]
     worst_case: WorstCase | None = None
     notes: tuple[str, ...] = ()
     conflict: Conflict | None = None
@@ -184,6 +185,11 @@ class Selection:
                 "as embedded: attack a selection with units='passages'"
             )
         return attack(self.problem(uncertainty), self.result.x, restarts=restarts, random=random, seed=seed)
+
+    @cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """One for each candidate, in candidate order."""
+        return self.reasons()
 
     @property
     def pool(self) -> Candidates:

@@ -129,7 +129,7 @@ class Selector(Settings):
         *,
         known: Formulation | None = None,
     ) -> Choice:
-        """What `select` decides, without its reasons: those take longer than many a program.
+        """What `select` decides, before it is put for people: notes, reasons, where rules conflict.
 
         Parameters, and what is raised, are those of `select`.
 

@@ -196,7 +196,8 @@ def concluded(choice: Choice) -> Selection:
         choice.budget_tokens,
         result,
         program,
-        decisions(
+        functools.partial(
+            decisions,
             candidates,
             bare,
             visible,

@@ -173,8 +173,13 @@ class Policy:
 
     def selector(self, token_price: float, base: Selector) -> Selector:
         """The program at a price; solver and its limits are those of `base`."""
-        made = Selector.preset(self.reading.preset, **self.reading.settings)
-        return replace(made, token_price=token_price, solver=base.solver, options=base.options)
+        known: tuple[float, Selector, Selector] | None = self.__dict__.get("_selector")
+        if known is None or known[0] != token_price or known[1] is not base:
+            preset = Selector.preset(self.reading.preset, **self.reading.settings)
+            made = replace(preset, token_price=token_price, solver=base.solver, options=base.options)
+            # A question asks more than once, and checking settings takes longer than many a program.
+            known = self.__dict__["_selector"] = (token_price, base, made)
+        return known[2]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as the file says it; what is None is left out."""

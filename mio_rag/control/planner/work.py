@@ -153,7 +153,7 @@ def signals(value: Value) -> dict[str, float]:
             "found": float(len(best)),
         }
     if isinstance(value, Selection):
-        worth = [float(value.decisions[i].relevance) for i in value.chosen]
+        worth = [float(value.candidates.relevance[i]) for i in value.chosen]
         return {
             "read": float(len(worth)),
             "tokens": float(value.tokens_used),

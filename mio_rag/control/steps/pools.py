@@ -12,6 +12,8 @@ from mio_rag.sentences import Sentences
 
 __all__ = ["merge_pools"]
 
+FloatArray = NDArray[np.float64]
+
 
 def merge_pools(one: Candidates, other: Candidates, size: int, keep: set[str]) -> Candidates:
     """Two pools of one index as one, best first: the `size` most relevant passages, and those to keep.
@@ -21,32 +23,37 @@ def merge_pools(one: Candidates, other: Candidates, size: int, keep: set[str]) -
     are those of the first pool. Links and duplicates are known within each pool, and 0 between passages that
     were never in one pool. A pool without places, dates or duplicates has found none.
     """
-    rows: dict[str, tuple[Candidates, int]] = {}
-    relevance: dict[str, float] = {}
-    scores: dict[str, dict[str, float]] = {name: {} for name in one.scores if name in other.scores}
-    for pool in (one, other):
-        for i, passage in enumerate(pool.ids):
-            rows.setdefault(passage, (pool, i))
-            relevance[passage] = max(float(pool.relevance[i]), relevance.get(passage, -np.inf))
-            for name, column in scores.items():
-                column[passage] = max(float(pool.scores[name][i]), column.get(passage, -np.inf))
-    best = sorted(rows, key=lambda passage: -relevance[passage])
-    ids = [p for place, p in enumerate(best) if place < size or p in keep]
-    taken = [rows[p] for p in ids]
+    size_of_one, place = len(one), {passage: i for i, passage in enumerate(one.ids)}
+    at = np.array([place.setdefault(passage, len(place)) for passage in other.ids], dtype=np.int64)
+    known = list(place)
+
+    def larger(first: FloatArray, second: FloatArray) -> FloatArray:
+        column = np.full(len(known), -np.inf)
+        column[:size_of_one] = first
+        column[at] = np.maximum(column[at], second)
+        return column
+
+    relevance = larger(one.relevance, other.relevance)
+    scores = {n: larger(one.scores[n], other.scores[n]) for n in one.scores if n in other.scores}
+    best = np.argsort(-relevance, kind="stable")
+    kept = [i for rank, i in enumerate(best.tolist()) if rank < size or known[i] in keep]
+    ids = [known[i] for i in kept]
+    back = {i: k for k, i in enumerate(at.tolist())}
+    taken = [(one, i) if i < size_of_one else (other, back[i]) for i in kept]
     has_sources = one.sources is not None and other.sources is not None
     embedded = one.embeddings is not None and other.embeddings is not None
     return Candidates(
         ids=ids,
         texts=[pool.texts[i] for pool, i in taken],
-        relevance=np.array([relevance[p] for p in ids]),
+        relevance=relevance[kept],
         tokens=np.array([pool.tokens[i] for pool, i in taken]),
         embeddings=np.array([pool.embeddings[i] for pool, i in taken if pool.embeddings is not None])
         if embedded
         else None,
         query_embedding=one.query_embedding,
-        titles=[pool.passage(i).title for pool, i in taken],
-        sources=[pool.passage(i).source for pool, i in taken] if has_sources else None,
-        scores={name: np.array([column[p] for p in ids]) for name, column in scores.items()},
+        titles=[pool.titles[i] if pool.titles is not None else "" for pool, i in taken],
+        sources=[pool.sources[i] for pool, i in taken if pool.sources is not None] if has_sources else None,
+        scores={name: column[kept] for name, column in scores.items()},
         question=one.question,
         embedder=one.embedder if one.embedder == other.embedder else "",
         links=_merged_matrix("links", (one, other), ids),
@@ -54,7 +61,7 @@ def merge_pools(one: Candidates, other: Candidates, size: int, keep: set[str]) -
         spans=_merged_spans(taken) if has_sources else None,
         dates=None
         if one.dates is None and other.dates is None
-        else [pool.passage(i).date for pool, i in taken],
+        else [pool.dates[i] if pool.dates is not None else "" for pool, i in taken],
         positions=None
         if one.positions is None or other.positions is None
         else np.array([pool.positions[i] for pool, i in taken if pool.positions is not None]),
