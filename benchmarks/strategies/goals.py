@@ -90,6 +90,12 @@ def in_words(told: Mapping[str, Any]) -> list[str]:
         f"{equal['recall']:.4f} and {equal['fixed_mixture']:.4f} at {equal['tokens']:.1f} tokens; who knows "
         f"every outcome is {equal['oracle_margin']:+.4f} above",
     ]
+    if told["actions"][told["best_fixed"]]["tokens"] == 0:
+        lines.append(
+            f"  {told['best_fixed']}, the best fixed set, costs no token: whoever spends none searches for the "
+            "question alone, so that at equal cost with it nobody can have more evidence (the oracle's margin "
+            "is 0)"
+        )
     best = equal["best_that_sees_the_question"]
     if best is not None:
         beyond = best["beyond_fixed"]
