@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -216,6 +216,24 @@ class Candidates:
             problems += self.sentences.problems(self.texts, None if query is None else query.size)
         if problems:
             raise InputError(problems)
+
+    def with_relevance(self, relevance: ArrayLike, scores: Mapping[str, ArrayLike]) -> Candidates:
+        """The same with other relevance and scores; what was checked before is not checked again.
+
+        Raises
+        ------
+        InputError
+            If one of them is no vector of finite numbers, one for each passage.
+        """
+        problems: list[str] = []
+        made, n = object.__new__(Candidates), len(self.ids)
+        checked = {k: _vector(f"scores['{k}']", v, n, np.float64, problems) for k, v in scores.items()}
+        new = {"relevance": _vector("relevance", relevance, n, np.float64, problems), "scores": checked}
+        if problems:
+            raise InputError(problems)
+        for one in fields(self):
+            object.__setattr__(made, one.name, new.get(one.name, getattr(self, one.name)))
+        return made
 
     def _whole_tokens(self, n: int, problems: list[str]) -> NDArray[np.int64] | None:
         given: Any = self.tokens

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 __all__ = ["NameDictionary", "leading_name", "name_key"]
 
@@ -28,6 +29,7 @@ august september october november december monday tuesday wednesday thursday fri
 _COMMON = frozenset(_COMMON_WORDS.split())
 
 
+@lru_cache(maxsize=4096)  # pools of one corpus hold the same titles again and again
 def name_key(name: str) -> str:
     """A name as it is looked up: its words in lower case, without a qualifier in brackets at the end."""
     plain = _QUALIFIER.sub("", name)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -78,6 +79,22 @@ def test_the_callers_arrays_are_not_shared() -> None:
     pool = Candidates(**{**GOOD, "relevance": relevance})
     relevance[0] = 9.0
     assert pool.relevance[0] == 0.5
+
+
+def test_another_relevance_changes_nothing_else_and_is_checked() -> None:
+    pool = Candidates(**{**GOOD, "titles": ["A", "B"], "dates": ["2024", ""]})
+    scores = {"dense": [0.25, 0.5]}
+    changed = pool.with_relevance([0.1, 0.9], scores)
+    built = dataclasses.replace(pool, relevance=[0.1, 0.9], scores=scores)
+    assert changed.scores.keys() == built.scores.keys()
+    assert changed.scores["dense"].tolist() == built.scores["dense"].tolist()
+    for name in {field.name for field in dataclasses.fields(Candidates)} - {"scores"}:
+        assert np.array_equal(getattr(changed, name), getattr(built, name)), name
+    assert not changed.relevance.flags.writeable
+    assert not changed.scores["dense"].flags.writeable
+    with pytest.raises(InputError) as caught:
+        pool.with_relevance([0.1, math.nan], {"dense": [0.25]})
+    assert len(caught.value.problems) == 2
 
 
 def test_an_empty_pool_is_a_pool() -> None:

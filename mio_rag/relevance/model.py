@@ -238,7 +238,7 @@ class RelevanceModel:
         """The candidates with these probabilities as relevance; what it was stays among the scores."""
         made = self.probabilities(candidates)
         scores = {**candidates.scores, GIVEN: given(candidates), MADE: made}
-        return replace(candidates, relevance=made, scores=scores)
+        return candidates.with_relevance(made, scores)
 
     def outside(self, candidates: Candidates) -> str | None:
         """Which score of a pool lies where none did in fitting; None where all are within what was seen."""
