@@ -205,9 +205,20 @@ def _base_feature(candidates: Candidates, name: str) -> FloatArray:
     return values
 
 
-@lru_cache(maxsize=4 * len(_BASE))  # choosing the weights and using them ask the same
 def missing(candidates: Candidates, name: str) -> str | None:
     """What candidates lack for a feature, or None where they have it all."""
+    known = _lacking(candidates)
+    if name not in known:
+        known[name] = _missing(candidates, name)
+    return known[name]
+
+
+@lru_cache(maxsize=4)  # choosing the weights and using them ask the same
+def _lacking(candidates: Candidates) -> dict[str, str | None]:
+    return {}
+
+
+def _missing(candidates: Candidates, name: str) -> str | None:
     if "*" in name:
         return next((need for part in name.split("*") if (need := missing(candidates, part))), None)
     if name in LINK_FEATURES:
