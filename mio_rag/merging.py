@@ -88,6 +88,11 @@ class Run(NamedTuple):
         return self.start + len(self.text)
 
 
+def by_itself(name: str) -> str:
+    """The name of a document that is one passage alone, which no source has."""
+    return f"\0{name}"
+
+
 def documents(candidates: Candidates) -> NDArray[np.int64]:
     """Which candidates are read together, shape (n,): the number of their document; -1 for one by itself.
 

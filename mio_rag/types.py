@@ -4,21 +4,53 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from functools import lru_cache
 from typing import TypeGuard
 
 from mio_rag.errors import InputError, MioRagError
 
-__all__ = ["Answer", "GenerationError", "Passage", "Question", "check_date"]
+__all__ = ["Answer", "GenerationError", "Passage", "Question", "check_date", "moment"]
 
-#: A day, or a moment of one, in the form whose alphabetical order is that of time.
+#: A day, or a moment of one; the day or the month may be left out.
 _DATE = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?)?)?")
+_FAREST = 2**53  # characters: places are whole numbers that float64 holds exactly, too
 
 
-def check_date(date: str) -> str | None:
+def check_date(given: str) -> str | None:
     """What is wrong with a date of a passage, in words; None where nothing is."""
-    if isinstance(date, str) and (not date or _DATE.fullmatch(date)):
-        return None
-    return f"date {date!r} is not in the form YYYY-MM-DD (ISO 8601): write it so, or leave it out"
+    try:
+        if isinstance(given, str):
+            moment(given)
+            return None
+    except (ValueError, OverflowError):
+        pass
+    return f"date {given!r} is no date in the form YYYY-MM-DD (ISO 8601): write it so, or leave it out"
+
+
+@lru_cache(maxsize=4096)  # versions are compared pair by pair
+def moment(given: str) -> str:
+    """A date in a form whose alphabetical order is that of time; blank for a blank one.
+
+    Moments with a time zone are put into universal time, and those without are taken as universal. A day, a
+    month or a year is before all that is known to lie within it.
+
+    Raises
+    ------
+    ValueError, OverflowError
+        For what is no date, as 2024-13-45.
+    """
+    if not given:
+        return ""
+    if not _DATE.fullmatch(given):
+        raise ValueError(given)
+    if len(given) <= len("2024-05-01"):
+        date.fromisoformat(given + "2024-01-01"[len(given) :])
+        return given
+    found = datetime.fromisoformat(given)
+    return (found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)).isoformat(
+        timespec="microseconds"
+    )
 
 
 @dataclass(frozen=True)
@@ -73,7 +105,7 @@ class Passage:
         if not (_is_place(start) and _is_place(end)):
             raise InputError(
                 f"passage '{self.id}' lies from start={self.start!r} to end={self.end!r}: give whole numbers "
-                ">= 0, or neither"
+                ">= 0 and below 2^53, or neither"
             )
         if end - start != len(self.text):
             raise InputError(
@@ -140,7 +172,7 @@ class Answer:
 
 
 def _is_place(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _FAREST
 
 
 class GenerationError(MioRagError, RuntimeError):

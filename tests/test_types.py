@@ -101,6 +101,20 @@ def test_an_empty_pool_is_a_pool() -> None:
     assert len(Candidates([], [], [], [], embeddings=np.zeros((0, 4)))) == 0
 
 
+@pytest.mark.parametrize("date", ["2024-13-45", "2024-02-30", "2024-5-1", "yesterday", "2024-05-01T25:00"])
+def test_what_is_no_date_is_refused(date: str) -> None:
+    with pytest.raises(InputError, match=f"passage 'p': date '{date}' is no date in the form YYYY-MM-DD"):
+        Passage("p", "text", date=date)
+    with pytest.raises(InputError, match="is no date"):
+        Candidates(**{**GOOD, "dates": ["", date]})
+
+
+@pytest.mark.parametrize("start", [2**53, 2**63, -1, 1.0, True])
+def test_a_place_is_a_whole_number_that_can_be_kept(start: object) -> None:
+    with pytest.raises(InputError, match="give whole numbers >= 0 and below 2\\^53, or neither"):
+        Passage("p", "text", source="s", start=start)
+
+
 def test_passages_and_questions_need_text() -> None:
     with pytest.raises(InputError, match="empty id"):
         Passage("", "text")

@@ -207,14 +207,14 @@ def _base_feature(candidates: Candidates, name: str) -> FloatArray:
 
 def missing(candidates: Candidates, name: str) -> str | None:
     """What candidates lack for a feature, or None where they have it all."""
-    known = _lacking(candidates)
+    known = _lacking(candidates, tuple(candidates.scores))
     if name not in known:
         known[name] = _missing(candidates, name)
     return known[name]
 
 
 @lru_cache(maxsize=4)  # choosing the weights and using them ask the same
-def _lacking(candidates: Candidates) -> dict[str, str | None]:
+def _lacking(candidates: Candidates, scores: tuple[str, ...]) -> dict[str, str | None]:
     return {}
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.merging import numbered
-from mio_rag.types import Passage
+from mio_rag.types import Passage, moment
 
 __all__ = [
     "LEAST_SIMILARITY",
@@ -271,7 +271,7 @@ def find_groups(
 
 def _same_facts(one: Passage, other: Passage) -> bool:
     """Whether two near-duplicates say the same, or it is known which of them is newer."""
-    if one.date and other.date and one.date != other.date:
+    if one.date and other.date and moment(one.date) != moment(other.date):
         return True
     return _facts(one.text) == _facts(other.text)
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
 from mio_rag.errors import InputError
+from mio_rag.merging import by_itself
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.rerank import make_rerankers, rescored
 from mio_rag.retrieval.reranker import Reranker
@@ -224,6 +225,12 @@ class Retriever:
         cosine = (embeddings @ query).astype(np.float64)
         passages = [self.index.passages[r] for r in rows]
         repeated, dates = self.index.repetition, [p.date for p in passages]
+        spans = None if repeated is None else repeated.spans_of(rows)
+        # Where a place was given and is not known, another passage of the document contradicts this one.
+        apart = [
+            p.start is not None and repeated is not None and (spans is None or spans[k, 0] < 0)
+            for k, p in enumerate(passages)
+        ]
         return Candidates(
             ids=[p.id for p in passages],
             texts=[p.text for p in passages],
@@ -242,10 +249,13 @@ class Retriever:
             links=None if self.index.links is None else self.index.links.among(rows),
             positions=np.array(rows, dtype=np.int64),
             embedder=self.index.embedder.fingerprint,
-            spans=None if repeated is None else repeated.spans_of(rows),
+            spans=spans,
             dates=dates if any(dates) else None,
             duplicates=None if repeated is None else repeated.among(rows, passages),
             sentences=None if self.index.sentences is None else self.index.sentences.of(rows),
+            documents=[by_itself(p.id) if alone else "" for p, alone in zip(passages, apart, strict=True)]
+            if any(apart)
+            else None,
         )
 
     def _expanded(self, rows: list[int], query: NDArray[np.float32]) -> list[int]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
+from mio_rag.types import moment
 
 __all__ = ["duplicate_pairs", "outdated"]
 
@@ -23,9 +24,9 @@ def outdated(candidates: Candidates, fixed: NDArray[np.int8]) -> list[int]:
     alike, dates = candidates.duplicates, candidates.dates
     if alike is None or dates is None:
         return []
-    found: list[int] = []
-    for i in sorted(range(len(candidates)), key=lambda k: dates[k], reverse=True):
-        newer = [j for j in np.flatnonzero(alike[i]).tolist() if fixed[j] != 0 and dates[j] > dates[i]]
+    found, when = list[int](), [moment(each) for each in dates]
+    for i in sorted(range(len(candidates)), key=lambda k: when[k], reverse=True):
+        newer = [j for j in np.flatnonzero(alike[i]).tolist() if fixed[j] != 0 and when[j] > when[i]]
         if dates[i] and fixed[i] < 0 and not set(newer) <= set(found):
             found.append(i)
     return found

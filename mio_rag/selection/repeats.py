@@ -8,6 +8,7 @@ import numpy as np
 
 from mio_rag.candidates import Candidates
 from mio_rag.merging import documents
+from mio_rag.types import moment
 
 __all__ = ["Repeats"]
 
@@ -66,7 +67,8 @@ class Repeats:
         alike, dates = self._candidates.duplicates, self._candidates.dates
         assert alike is not None
         assert dates is not None
-        j = max((k for k in np.flatnonzero(alike[i]).tolist() if k not in barred), key=lambda k: dates[k])
+        others = (k for k in np.flatnonzero(alike[i]).tolist() if k not in barred)
+        j = max(others, key=lambda k: moment(dates[k]))
         told = f"({dates[j]}; {_alike(alike[i, j])})"
         return f"not read: '{self._candidates.ids[j]}' is a newer version of it {told}"
 
@@ -78,7 +80,7 @@ class Repeats:
             return ""
         j = max(others, key=lambda k: float(alike[i, k]))
         what = "a near-duplicate"
-        if dates is not None and dates[i] > dates[j] != "":
+        if dates is not None and moment(dates[i]) > moment(dates[j]) != "":
             what = f"a newer version ({dates[i]})"
         return f"{what} of '{self._candidates.ids[j]}' ({_alike(alike[i, j])})"
 

@@ -18,6 +18,7 @@ from mio_rag.selection.result import Selection, WorstCase
 from mio_rag.solvers.cuts import joint_steps
 from mio_rag.solvers.infeasibility import find_conflict
 from mio_rag.solvers.result import SolveResult, Status
+from mio_rag.types import moment
 
 __all__ = ["Choice", "Solved", "concluded", "solved"]
 
@@ -116,7 +117,7 @@ def _not_cut(choice: Choice) -> list[str]:
     ids, dates = choice.formulation.passages.ids, choice.formulation.passages.dates
     said = []
     for i, j in sorted(choice.formulation.not_cut.items()):
-        newer = dates is not None and dates[j] > dates[i] != ""
+        newer = dates is not None and moment(dates[j]) > moment(dates[i]) != ""
         said.append(
             f"'{ids[i]}' ('{ids[j]}' is {f'newer: {dates[j]}' if newer and dates else 'nearly the same'})"
         )

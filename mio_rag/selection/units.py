@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, text_tokens
 from mio_rag.errors import InputError
-from mio_rag.merging import documents
+from mio_rag.merging import by_itself, documents
 from mio_rag.relevance.sentences import shipped_sentences
 from mio_rag.selection.near_duplicates import outdated
 from mio_rag.sentences import leans
+from mio_rag.types import moment
 
 __all__ = ["MOST_UNITS", "Cut", "cut_into_sentences"]
 
@@ -162,7 +163,7 @@ def _replaced(candidates: Candidates, fixed: NDArray[np.int8]) -> dict[int, int]
     for i in outdated(candidates, fixed):
         assert dates is not None
         others = [j for j in np.flatnonzero(alike[i]).tolist() if fixed[j] != 0]
-        gone[i] = max(others, key=lambda j: dates[j])
+        gone[i] = max(others, key=lambda j: moment(dates[j]))
     rest = [i for i in range(len(candidates)) if i not in gone and fixed[i] != 0]
     for i in sorted(rest, key=lambda k: (fixed[k] == 1, candidates.relevance[k], -k), reverse=True):
         if i in gone:
@@ -221,7 +222,7 @@ def _said(candidates: Candidates, unit: _Unit) -> str:
 
 
 def _standing(candidates: Candidates, unit: _Unit) -> tuple[str, float]:
-    return _label(candidates.dates, unit.passage), unit.worth
+    return moment(_label(candidates.dates, unit.passage)), unit.worth
 
 
 def _placed_once(candidates: Candidates, units: list[_Unit]) -> list[_Unit]:
@@ -269,8 +270,10 @@ def _place(candidates: Candidates, document: NDArray[np.int64], i: int) -> tuple
     at = -1 if candidates.spans is None else int(candidates.spans[i, 0])
     if document[i] >= 0:
         return "", at
+    if named := _label(candidates.documents, i):
+        return named, 0
     if at >= 0:
-        return candidates.ids[i], 0
+        return by_itself(candidates.ids[i]), 0
     rank = i if candidates.positions is None else int(candidates.positions[i])
     return source or candidates.ids[i], (rank + 1) * _FAR
 

@@ -22,6 +22,7 @@ from mio_rag.relevance import (
     feature_matrix,
     load_model,
 )
+from mio_rag.relevance.features import missing
 
 FIRST = Stage(("cosine", "cosine_gap", "log_words"), (2.0, 1.0, 0.1), -1.0)
 SECOND = Stage(("cosine", "best_mentioning", "is_mentioned"), (1.0, 3.0, -0.5), -1.5)
@@ -213,3 +214,10 @@ def test_the_shipped_weights_tell_where_they_come_from() -> None:
     assert model.misfit(model.embedder) is None
     assert model.misfit("") is None  # not known
     assert "'default' was fitted on the embedder sentence-transformers:" in str(model.misfit("tfidf:1"))
+
+
+def test_a_score_that_comes_later_is_not_missing() -> None:
+    bare = Candidates(ids=["a"], texts=["one"], relevance=[0.5], tokens=[1])
+    assert missing(bare, "bm25") == "scores['bm25']"
+    bare.scores["bm25"] = np.array([1.0])
+    assert missing(bare, "bm25") is None

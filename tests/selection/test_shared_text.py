@@ -14,6 +14,7 @@ from mio_rag.context import RegexCounter, passage_tokens
 from mio_rag.errors import InputError
 from mio_rag.formulations import NormBall
 from mio_rag.merging import block_tokens
+from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.segments import shared_costs
 from mio_rag.types import Passage
 
@@ -172,6 +173,30 @@ class TestNearDuplicates:
         assert found.ids == ("new", "other")
         said = found.decisions[0].reason
         assert said == "not read: 'new' is a newer version of it (2024-06-30; Jaccard similarity 0.90)"
+
+    @pytest.mark.parametrize(
+        ("older", "newer"),
+        [
+            ("2024-05-01T09:00", "2024-05-01 10:00"),  # a blank sorts before a T
+            ("2024-05-01T10:00+05:00", "2024-05-01T08:00Z"),
+            ("2024-05-01T08:00", "2024-05-01T08:00:00.5"),
+            ("2024-05", "2024-05-01"),
+        ],
+    )
+    @pytest.mark.parametrize("units", ["passages", "sentences"])
+    def test_the_newest_in_time_however_it_is_written(self, older, newer, units):
+        same = (
+            "The bridge over the river closes at nine in the evening from spring to autumn and all carts wait"
+        )
+        passages = [
+            Passage("old", f"{same} until the morning bell rings on the left bank.", date=older),
+            Passage("new", f"{same} until the morning bell rings on the right bank.", date=newer),
+        ]
+        counter = RegexCounter()
+        index = CorpusIndex.build(passages, "tfidf", "rules", sentences=True)
+        pool = Retriever(index, counter=counter).retrieve("When does the bridge close?")
+        found = Selector(passage_penalty=0.0, units=units).select(pool, 100, counter)
+        assert found.ids == ("new",)
 
     def test_a_newer_version_that_must_not_be_read_replaces_nothing_and_is_not_named(self):
         given = dataclasses.replace(

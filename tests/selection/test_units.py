@@ -8,6 +8,7 @@ import pytest
 
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter, render_context
+from mio_rag.control.steps.pools import merge_pools
 from mio_rag.errors import InputError
 from mio_rag.formulations import NormBall
 from mio_rag.merging import APART
@@ -313,3 +314,38 @@ def test_from_the_index_to_the_text():
     assert chosen.ids[0] == "b"
     with pytest.raises(InputError, match="--sentences"):
         Selector(units="sentences").select(replace(found, sentences=None), 20, COUNTER)
+
+
+def test_documents_that_contradict_themselves_are_read_apart_from_an_index_too() -> None:
+    passages = [
+        Passage("a", "The toll bridge is red.", "T", "s", 0),
+        Passage("b", "toll bridge is blue. Nice view.", "T", "s", 4),
+        Passage("c", "The ferry is slow.", "T", "r", 0),
+        Passage("d", "It is cheap.", "T", "r", 18),
+    ]
+    index = CorpusIndex.build(passages, "tfidf", "bridges", sentences=True)
+    retriever = Retriever(index, counter=COUNTER)
+    one, other = map(retriever.retrieve, ("Which colour has the toll bridge?", "Is the ferry slow?"))
+    for given in (one, merge_pools(one, other, 4, set())):
+        found = Selector(passage_penalty=0.0, units="sentences", prompt_order="document").select(
+            given, 200, COUNTER
+        )
+        read = [block.passage.text for block in found.blocks]
+        assert not any("red" in text and "blue" in text for text in read)
+        assert any("red" in text for text in read)
+        assert any("blue" in text for text in read)
+
+
+def test_a_document_that_contradicts_itself_is_not_taken_for_one_that_has_its_passage_s_name() -> None:
+    given = pool(
+        ["The bridge is red and old.", "bridge is blue and old.", "Cats are nice and soft."],
+        [0.9, 0.9, 0.9],
+        spans=[(0, 26), (4, 27), (40, 63)],
+        titles=["T"] * 3,
+        sources=["x", "x", "p0"],
+        positions=range(3),
+    )
+    chosen = Selector(passage_penalty=0.0, units="sentences", relevance_model="given").select(
+        given, 300, COUNTER
+    )
+    assert sorted(block.passage.source for block in chosen.blocks) == ["p0", "x", "x"]

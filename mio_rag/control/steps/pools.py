@@ -66,6 +66,9 @@ def merge_pools(one: Candidates, other: Candidates, size: int, keep: set[str]) -
         if one.positions is None or other.positions is None
         else np.array([pool.positions[i] for pool, i in taken if pool.positions is not None]),
         sentences=_merged_sentences(taken),
+        documents=None
+        if one.documents is None and other.documents is None
+        else [pool.documents[i] if pool.documents is not None else "" for pool, i in taken],
     )
 
 
