@@ -15,7 +15,7 @@ from benchmarks.repetition.answers import model_answers
 from benchmarks.repetition.corpora import BENT, Cut, corpora_of, fitted_model
 from benchmarks.repetition.picture import draw
 from benchmarks.repetition.study import MAIN, fitted_weight, rows_of, settings_of
-from benchmarks.repetition.summary import summarize, table
+from benchmarks.repetition.summary import in_order, summarize, table
 from mio_rag import __version__
 from mio_rag.errors import InputError
 from mio_rag.files import write_atomically
@@ -120,7 +120,7 @@ def _known(out: Path) -> dict[str, Any]:
 
 def _add(given: argparse.Namespace, name: str, measured: dict[str, Any]) -> None:
     report = _known(given.out)
-    report["results"] = {**report["results"], name: measured}
+    report["results"] = in_order({**report["results"], name: measured})
     write_atomically(given.out, json.dumps(report, indent=1, allow_nan=False) + "\n")
     write_atomically(given.out.with_suffix(".txt"), table(report["results"]) + "\n")
     draw(report["results"], given.out.with_suffix(".png"))

@@ -20,14 +20,14 @@ _STYLES = {
     "price 0.0005, merged": ("program over windows, price .0005", "#8fbf7f", "D"),
     "price 0.0002, sentences, merged": ("program over sentences, price .0002", "#1f6f3d", "s"),
 }
-_COLUMNS = 4
+_COLUMNS = 6
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
     """Share of answers that are in what is read, one panel a corpus."""
     figures: Any = require("matplotlib.figure", "evaluation", "the picture")
     lines = -(-len(results) // _COLUMNS)
-    figure = figures.Figure(figsize=(13, 0.6 + 2.7 * lines), layout="constrained")
+    figure = figures.Figure(figsize=(16, 0.6 + 2.1 * lines), layout="constrained")
     panels = figure.subplots(lines, _COLUMNS, squeeze=False).ravel()
     for axis, (corpus, found) in zip(panels, results.items(), strict=False):
         for name, (label, colour, marker) in _STYLES.items():
@@ -41,14 +41,14 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
                 markersize=3.5,
                 linewidth=1.2,
             )
-        axis.set_title(corpus, fontsize=9)
+        axis.set_title(corpus, fontsize=8)
         axis.set_xlim(left=0)
         axis.grid(alpha=0.3)
-        axis.tick_params(labelsize=8)
+        axis.tick_params(labelsize=7)
     for axis in panels[len(results) :]:
         axis.set_axis_off()
     figure.supxlabel("tokens that are read", fontsize=9)
     figure.supylabel("answers or figures found, %", fontsize=9)
     figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
     with replaced(path) as part:
-        figure.savefig(part, format="png", dpi=110)
+        figure.savefig(part, format="png", dpi=90)

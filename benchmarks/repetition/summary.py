@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from benchmarks.repetition.elsewhere import chosen_elsewhere, mixture
 from benchmarks.repetition.study import BUDGETS, Columns
 
-__all__ = ["REFERENCE", "interval", "summarize", "table"]
+__all__ = ["REFERENCE", "in_order", "interval", "summarize", "table"]
 
 #: What everybody reads: fused top-k, windows apart.
 REFERENCE = "fused, apart"
@@ -82,6 +83,15 @@ def _ratio(columns: Columns, reference: dict[str, list[float]], draw: np.ndarray
     rates = np.array([np.array(c["answer"])[draw].mean() for c in columns.values()])
     weights, reached = mixture(tokens, rates, aim)
     return float(weights @ tokens) / paid if reached else None
+
+
+def in_order(results: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Corpora by set, size of a window and overlap, numbers as numbers."""
+
+    def parts(name: str) -> list[int | str]:
+        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+    return {name: results[name] for name in sorted(results, key=parts)}
 
 
 def table(results: Mapping[str, dict[str, Any]]) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.repetition.elsewhere import chosen_elsewhere, mixture
 from benchmarks.repetition.study import BUDGETS, figures, figures_found
-from benchmarks.repetition.summary import REFERENCE, summarize, table
+from benchmarks.repetition.summary import REFERENCE, in_order, summarize, table
 from benchmarks.repetition.windows import in_versions, recut, under_a_notice, words_of
 from mio_rag.context import RegexCounter
 from mio_rag.corpora.dataset import Dataset
@@ -155,3 +155,11 @@ def test_long_answers_are_looked_for_by_their_figures() -> None:
     assert figures_found(asked, ["it was 1,250 then", "and 12.5"]) == pytest.approx(2 / 3)
     assert figures_found(asked, ["11,250 or 112.5"]) == 0
     assert figures_found(Question("q", "?", ("none",)), ["12"]) == 0
+
+
+def test_corpora_are_in_order_of_set_size_and_overlap() -> None:
+    names = ["squad2-128t-50-x", "squad2-64t-0-x", "nq_open-128t-20-x", "squad2-64t-50-x", "squad2-128t-0-x"]
+    found = list(in_order({name: {} for name in names}))
+    assert found == [
+        "nq_open-128t-20-x", "squad2-64t-0-x", "squad2-64t-50-x", "squad2-128t-0-x", "squad2-128t-50-x",
+    ]  # fmt: skip
