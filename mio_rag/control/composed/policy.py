@@ -200,6 +200,12 @@ def _program_problems(preset: str, settings: Mapping[str, Any]) -> list[str]:
     known = [f.name for f in fields(Selector)]
     strange = [name for name in settings if name not in known]
     problems = [f"reading: {name} is unknown: {choose(name, known)}" for name in strange]
+    relevance = settings.get("relevance_model", "auto")
+    if relevance is None or relevance in ("given", "cosine"):
+        problems.append(
+            f'reading: relevance_model = "{relevance or "given"}" takes relevance as it is, and the price is '
+            "one of probabilities: leave it out, or give auto"
+        )
     try:
         Selector.preset(preset, **{name: settings[name] for name in settings if name not in strange})
     except InputError as error:

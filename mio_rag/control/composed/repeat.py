@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from mio_rag.control.composed.parts import Repetition
 from mio_rag.control.composed.trace import per_token, share
-from mio_rag.control.mdp.plan import Plan, solve_plan
 from mio_rag.control.mdp.policies import Decision, Policy, State, make_policy
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 
 __all__ = ["Looked", "Rule", "rule_of"]
 
-_BINS = 20
+_AHEAD = 64  # searches whose worth is reckoned; those that come later change no decision
 
 
 @dataclass(frozen=True)
@@ -56,11 +52,17 @@ class Rule(Protocol):
         ...
 
 
-def _sentence(action: str, looked: Looked) -> str:
-    expected = f"+{share(looked.gain)} for {looked.tokens} tokens at {per_token(looked.price)}"
+def _sentence(action: str, gain: float, looked: Looked, at: str = "") -> str:
+    """What decided: a gain, `at` which U it was expected, and the cost that it was held against."""
+    digits = 2
+    # Rounded, close ones could contradict the action.
+    while (round(gain, digits) > looked.cost) != (gain > looked.cost):
+        digits += 1
+    expected = f"+{share(gain, digits)}{at} for {looked.tokens} tokens at {per_token(looked.price)}"
     if action == "retrieve":
         return f"retrieved again: expected {expected}"
-    return f"stopped: another search was expected to bring {expected}, which would cost {share(looked.cost)}"
+    cost = share(looked.cost, digits)
+    return f"stopped: another search was expected to bring {expected}, which would cost {cost}"
 
 
 @dataclass(frozen=True)
@@ -75,43 +77,45 @@ class ByPrice:
 
     def why(self, decision: Decision, state: State, looked: Looked) -> str:
         """What was expected, and what it cost."""
-        return _stopped(state) or _sentence(decision.action, looked)
-
-
-@functools.lru_cache(maxsize=256)
-def _plan(finds: float, cost: float, horizon: int) -> Plan:
-    levels = (np.arange(_BINS) + 0.5) / _BINS
-    model = RetrievalMDP(
-        retrieve_drop=tuple((finds * levels).tolist()),
-        success=1.0,
-        retrieve_cost=cost,
-        reason_drop=0.0,
-        reason_cost=1.0,
-        discount=1.0,
-        horizon=horizon,
-        grid=201,
-    )
-    return solve_plan(model, bounded=False)
+        return _stopped(state) or _sentence(decision.action, looked.gain, looked)
 
 
 @dataclass(frozen=True)
 class ByProcess:
-    """The optimal policy of the decision process whose costs are the price times tokens."""
+    """The optimal policy of the decision process whose costs are the price times tokens.
+
+    Every search is expected to find the same share of what is missing by then, at the same cost. None is thus
+    worth more than the one before it, and a sum solves the process at any U: where the next search does not
+    pay, no number of searches does.
+
+    Parameters
+    ----------
+    finds : float
+        Share of U that a search is expected to take away.
+    most : int
+        Searches beside the first.
+    signal : str
+        How U is known; "complete": as the gain that every rule is told.
+    """
 
     finds: float
     most: int
+    signal: str = "complete"
 
     def decide(self, state: State, looked: Looked) -> Decision:
-        """By the values of the solved process."""
-        plan = _plan(self.finds, float(f"{looked.cost:.2g}"), self.most + 1)
-        q = plan.q_at(min(state.step - 1, self.most), state.doubt)
-        worth = {action: worth for action, worth in q.items() if action != "reason"}
-        better = "retrieve" in state.open and worth["retrieve"] > worth["stop"]
-        return Decision("retrieve" if better else "stop", worth)
+        """By the worth of the best number of searches."""
+        gain, cost = self.finds * state.doubt, looked.cost
+        worth = gain - cost
+        for _ in range(state.step, min(self.most, state.step + _AHEAD)):
+            gain *= 1 - self.finds
+            worth += max(0.0, gain - cost)
+        possible = "retrieve" in state.open and worth > 0
+        return Decision("retrieve" if possible else "stop", {"stop": 0.0, "retrieve": worth})
 
     def why(self, decision: Decision, state: State, looked: Looked) -> str:
-        """What was expected, and what it cost."""
-        return _stopped(state) or _sentence(decision.action, looked)
+        """What was expected at the U that decided, and what it cost."""
+        at = "" if self.signal == "complete" else f" at U = {share(state.doubt)} ({self.signal})"
+        return _stopped(state) or _sentence(decision.action, self.finds * state.doubt, looked, at)
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ def rule_of(repetition: Repetition, seed: int = 0) -> Rule | None:
     made: dict[str, Callable[[], Rule | None]] = {
         "never": lambda: None,
         "price": ByPrice,
-        "process": lambda: ByProcess(repetition.finds, repetition.most),
+        "process": lambda: ByProcess(repetition.finds, repetition.most, repetition.signal),
     }
     if repetition.by in made:
         return made[repetition.by]()

@@ -19,10 +19,12 @@ def share(value: float, digits: int = 2) -> str:
 
 
 def per_token(price: float) -> str:
-    """A price of a token, in four digits, and however small it is never as nothing: .0005, .000020."""
-    if price == 0 or price >= 1e-4:
-        return share(price, 4)
-    return share(price, 1 - math.floor(math.log10(price)))
+    """A price of a token, in four digits or as many as bring it within 2 %: .0005, .00015, .000020."""
+    digits = 4 if price == 0 or price >= 1e-4 else 1 - math.floor(math.log10(price))
+    # Whoever multiplies by it is to get the amount that is told beside it.
+    while abs(round(price, digits) - price) > 0.02 * price:
+        digits += 1
+    return share(price, digits)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,7 @@ from mio_rag.control.steps.search import Searched, SearchSettings, search
 from mio_rag.control.steps.strategies import make_strategies
 from mio_rag.control.steps.wording import Fact
 from mio_rag.errors import InfeasibleError, MioRagError
+from mio_rag.formulations.numbers import plural
 from mio_rag.relevance.complete import shipped
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
@@ -274,11 +275,12 @@ class Walk:
 
     def read_in_words(self, selection: Selection, level: float) -> str:
         """What is read, in a sentence."""
-        count = len(selection.chosen)
-        passages = "1 passage" if count == 1 else f"{count} passages"
+        read = plural(len(selection.ids), "passage")
+        if selection.unit == "sentence":
+            read = f"{plural(len(selection.chosen), 'sentence')} of {read}"
         priced = f"; a token had to add {per_token(self.price)}" if self.priced else ""
         return (
-            f"read {passages}, {selection.tokens_used} tokens: the evidence is complete with "
+            f"read {read}, {selection.tokens_used} tokens: the evidence is complete with "
             f"{share(level)}{priced}"
         )
 

@@ -12,7 +12,7 @@ import pytest
 from mio_rag.control.composed.controller import Composed, compose
 from mio_rag.control.composed.policy import policy_of
 from mio_rag.control.composed.read import read_policy
-from mio_rag.control.composed.trace import PolicyTrace, per_token, share
+from mio_rag.control.composed.trace import PolicyTrace, per_token
 from mio_rag.control.controller import Failure, Outcome, Setup, answered
 from mio_rag.control.make import make_controller
 from mio_rag.control.meter import Limits
@@ -77,13 +77,6 @@ def test_every_step_is_a_sentence_with_its_price(river_index: CorpusIndex, tmp_p
     file = tmp_path / "traces.jsonl"
     append_traces(file, [trace])
     assert read_traces(file, PolicyTrace) == [trace]
-
-
-def test_shares_are_written_as_sentences_hold_them() -> None:
-    assert [share(x) for x in (0.214, 1.0, 0.0, -0.05, 12.5)] == [".21", "1.00", ".00", "-.05", "12.50"]
-    prices = (0.0007, 0.002, 0.00002, 0.0000213, 9.99e-7, 0.0, 1.0, 1e-4)
-    told = [".0007", ".0020", ".000020", ".000021", ".00000100", ".0000", "1.0000", ".0001"]
-    assert [per_token(price) for price in prices] == told
 
 
 def test_a_higher_price_never_reads_nor_searches_more(river_index: CorpusIndex) -> None:

@@ -14,6 +14,7 @@ from mio_rag.control.make import check_controllers
 from mio_rag.control.router.tier import Tier
 from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InputError
+from mio_rag.relevance import load_model
 from tests.control.composed.learned import planner_file, router_file
 
 
@@ -101,6 +102,9 @@ tokens = 10
         ({"reading": {"by": "tier"}}, "needs a tier"),
         ({"reading": {"by": "ranking"}, "amount": {"by": "tier", "tier": "easy"}}, "read by the program"),
         ({"reading": {"preset": "raw"}}, "price is one of probabilities"),
+        ({"reading": {"relevance_model": "given"}}, "price is one of probabilities"),
+        ({"reading": {"relevance_model": "cosine", "preset": "thorough"}}, "price is one of probabilities"),
+        ({"reading": {"relevance_model": None}}, "leave it out, or give auto"),
         ({"reading": {"passage_penalti": 0.1}}, "did you mean 'passage_penalty'"),
         ({"reading": {"token_price": 0.1}}, "the policy's own price"),
         ({"order": {"workflow": "plane"}}, "did you mean 'plain'"),
@@ -117,6 +121,18 @@ tokens = 10
 )
 def test_contradictions(data: dict[str, object], expected: str) -> None:
     assert expected in "\n".join(problems(data))
+
+
+def test_relevance_as_it_is_is_told_once_beside_other_problems() -> None:
+    wrong: dict[str, object] = {"relevance_model": "given", "passage_penalty": -1, "uits": "sentences"}
+    for more in ({}, {"token_price": 0.1}):  # the table stands, or is none by itself
+        told = problems({"reading": {**wrong, **more}})
+        assert sum('relevance_model = "given"' in problem for problem in told) == 1
+        assert sum("passage_penalty=-1" in problem for problem in told) == 1
+        assert sum("uits is unknown" in problem for problem in told) == 1
+    fitted = load_model("default")
+    assert not problems({"reading": {"relevance_model": fitted}, "price": {"token": 0.001}})
+    assert not problems({"reading": {"relevance_model": "auto"}})
 
 
 def test_files_of_a_table_that_is_none_are_looked_at_too(tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""Whether to search again: decided exactly, and told by the numbers that decided."""
+
+import re
+
+import numpy as np
+import pytest
+
+from mio_rag.control.composed.controller import compose
+from mio_rag.control.composed.parts import Repetition
+from mio_rag.control.composed.policy import policy_of
+from mio_rag.control.composed.repeat import ByPrice, ByProcess, Looked, Rule, rule_of
+from mio_rag.control.composed.trace import PolicyTrace
+from mio_rag.control.controller import Setup, answered
+from mio_rag.control.mdp.policies import State
+from mio_rag.corpora.load import Dataset
+from mio_rag.generation import ScriptedGenerator
+from mio_rag.retrieval import CorpusIndex, Retriever
+
+_OPEN = ("stop", "retrieve")
+_SUM = re.compile(r"(?:expected|bring) \+(\S+) (?:at U = (\S+) \((\w+)\) )?for (\d+) tokens at (\S+?)[,;]")
+
+
+def told(why: str) -> tuple[float, float]:
+    """Gain and cost, as a reader takes them from a sentence."""
+    found = _SUM.search(f"{why};")
+    assert found is not None, why
+    return float(found[1]), int(found[4]) * float(found[5])
+
+
+def best_number(finds: float, doubt: float, cost: float, left: int) -> int:
+    """How many searches are best, the fewest of equals: all numbers tried."""
+    worth = [doubt - doubt * (1 - finds) ** k - k * cost for k in range(left + 1)]
+    return next(k for k, value in enumerate(worth) if value >= max(worth) - 1e-12)
+
+
+def test_the_process_decides_at_the_doubt_itself() -> None:
+    rule = ByProcess(0.6, 1)
+    assert rule.decide(State("q", 1, 0.051, _OPEN), Looked(0.0306, 1, 0.0337)).action == "stop"
+    assert rule.decide(State("q", 1, 0.09, _OPEN), Looked(0.054, 1, 0.0486)).action == "retrieve"
+    assert rule.decide(State("q", 1, 0.9, ("stop",)), Looked(0.54, 1, 0.01)).action == "stop"
+
+
+def test_the_process_is_the_best_of_all_numbers_of_searches() -> None:
+    rng = np.random.default_rng(3)
+    acted = set()
+    for _ in range(2000):
+        most, doubt, finds = int(rng.integers(1, 5)), float(rng.random()), float(rng.random())
+        step, price = int(rng.integers(1, most + 1)), float(rng.choice([0.0, 0.0002, 0.0005, 0.001]))
+        looked, state = (
+            Looked(finds * doubt, int(rng.integers(20, 400)), price),
+            State("q", step, doubt, _OPEN),
+        )
+        decision = ByProcess(finds, most).decide(state, looked)
+        best = best_number(finds, doubt, looked.cost, most + 1 - step)
+        assert (decision.action == "retrieve") == (best > 0)
+        assert decision.action == ByPrice().decide(state, looked).action  # of the same U
+        assert decision.q_values is not None
+        if best:
+            worth = doubt - doubt * (1 - finds) ** best - best * looked.cost
+            assert decision.q_values["retrieve"] == pytest.approx(worth)
+        acted.add((decision.action, best))
+    assert {("stop", 0), ("retrieve", 1), ("retrieve", 3)} <= acted
+
+
+@pytest.mark.parametrize("by", ["price", "process"])
+@pytest.mark.parametrize("signal", ["complete", "evidence", "tracked"])
+def test_a_sentence_never_contradicts_its_decision(by: str, signal: str) -> None:
+    rule = rule_of(Repetition(by=by, signal=signal, finds=0.15))
+    assert rule is not None
+    rng = np.random.default_rng(5)
+    actions = set()
+    for _ in range(2000):
+        doubt, missing = rng.random(2)
+        state, looked = (
+            State("q", 1, float(doubt), _OPEN),
+            Looked(0.15 * missing, int(rng.integers(20, 300)), 5e-4),
+        )
+        if signal == "complete":
+            looked = Looked(0.15 * float(doubt), looked.tokens, looked.price)
+        decision = rule.decide(state, looked)
+        gain, cost = told(rule.why(decision, state, looked))
+        assert (gain > cost) == (decision.action == "retrieve")
+        actions.add(decision.action)
+    assert actions == {"stop", "retrieve"}
+
+
+def test_what_another_signal_says_is_told_as_such() -> None:
+    state, looked = State("q", 1, 0.2, _OPEN), Looked(0.15, 92, 0.0005)
+
+    def why(rule: Rule) -> str:
+        return rule.why(rule.decide(state, looked), state, looked)
+
+    assert why(ByProcess(0.2, 2, "evidence")) == (
+        "stopped: another search was expected to bring +.04 at U = .20 (evidence) for 92 tokens at .0005, "
+        "which would cost .05"
+    )
+    assert why(ByProcess(0.5, 2, "tracked")) == (
+        "retrieved again: expected +.10 at U = .20 (tracked) for 92 tokens at .0005"
+    )
+    assert why(ByPrice()) == "retrieved again: expected +.15 for 92 tokens at .0005"
+    close = Looked(0.0451, 92, 0.0005)
+    assert ByPrice().why(ByPrice().decide(state, close), state, close) == (
+        "stopped: another search was expected to bring +.045 for 92 tokens at .0005, which would cost .046"
+    )
+
+
+@pytest.mark.parametrize("signal", ["complete", "evidence", "tracked"])
+def test_traces_tell_what_decided(signal: str, river_index: CorpusIndex, rivers: Dataset) -> None:
+    sums = 0
+    for token in (0.0004, 0.001, 0.002):
+        data = {
+            "price": {"token": token},
+            "search": {"pool": 4},
+            "repetition": {"by": "process", "signal": signal, "finds": 0.15, "most": 3},
+        }
+        controller = compose(policy_of(data, "tried"), Setup(retriever=Retriever(river_index, pool=4)))
+        for question in rivers.questions:
+            reader = ScriptedGenerator(lambda _: "Tiber")
+            trace = answered(controller.attempt(question, reader, 1000)).trace
+            assert isinstance(trace, PolicyTrace)
+            for step in trace.steps:
+                if " tokens at " in step.why and step.why.startswith(("retrieved again", "stopped")):
+                    gain, cost = told(step.why)
+                    assert (gain > cost) == step.why.startswith("retrieved again"), step.why
+                    assert (f"({signal})" in step.why) == (signal != "complete")
+                    sums += 1
+    assert sums
