@@ -131,7 +131,8 @@ def _again(policy: Policy) -> Line:
         else "a query by the reader"
     )
     more = "one more search" if repetition.most == 1 else f"up to {repetition.most} more searches"
-    how = f"{more}, by {by}; what is missing is judged by {repetition.signal}"
+    signal = "complete" if repetition.by == "price" else repetition.signal  # a price weighs probabilities
+    how = f"{more}, by {by}; what is missing is judged by {signal}"
     named = {"price": "the price", "process": "decision process at the price"}
     kind = "priced" if repetition.by in named else "fixed"
     return Line("repetition", named.get(repetition.by, f"rule {repetition.by}"), how, kind)
