@@ -103,7 +103,10 @@ class Answered:
     is_spent : bool
         Whether it was turned away since the total is spent.
     unread : bool
-        Whether nothing was worth reading, so that no model was asked for an answer.
+        Whether nothing was read, so that no model was asked for an answer: nothing was worth it, or `short`.
+    short : int
+        What would have to be held for it, where something is worth reading and the rest of the total has no
+        room for that; otherwise 0.
     """
 
     cost: int
@@ -111,6 +114,7 @@ class Answered:
     failed: bool = False
     is_spent: bool = False
     unread: bool = False
+    short: int = 0
 
     @property
     def why(self) -> str:
@@ -233,12 +237,14 @@ class Answering:
         finally:
             asked.over.set()
         assert isinstance(found.trace, PolicyTrace)
+        unread = _is_unread(found)
         return Answered(
             self._unit.spent(found.trace),
             _told(found) | {"cpu_seconds": round(time.thread_time() - began, 6)},
             isinstance(found, Failure) or any(step.broken for step in found.trace.steps),
             isinstance(found, Failure) and isinstance(found.error, SpentError),
-            _is_unread(found),
+            unread,
+            (least or 1) - 1 + found.trace.wanted if unread and found.trace.wanted else 0,
         )
 
     def close(self) -> None:

@@ -242,6 +242,7 @@ class Ledger:
         *,
         failed: bool = False,
         unread: bool = False,
+        short: bool = False,
     ) -> None:
         """Write down what came of a question and what it cost; what was held is free.
 
@@ -249,13 +250,15 @@ class Ledger:
         ----------
         failed, unread : bool
             Whether it failed, or nothing was worth reading: the next run asks it again.
+        short : bool
+            Whether what was worth reading had no room in the total: it is open again.
 
         Raises
         ------
         StateError
             If it is not held: nobody is charged twice.
         """
-        state = "failed" if failed else "unread" if unread else "answered"
+        state = "failed" if failed else "open" if short else "unread" if unread else "answered"
         with self._transaction() as connection:
             row = connection.execute(
                 "SELECT held FROM questions WHERE number = ? AND state = 'held'", (claim.number,)

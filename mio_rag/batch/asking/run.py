@@ -42,7 +42,7 @@ class AskedSummary:
     questions, answered, failed, unread, left : int
         Of the input; `failed` and `unread` are asked again by the next run: of the latter nothing was worth
         reading at the price, so that no model was asked. `left` were not asked since the total is spent, or
-        the run was interrupted.
+        has no room for what is worth reading, or since the run was interrupted.
     done_before : int
         Answered when this run began.
     spent, lost : float
@@ -54,7 +54,7 @@ class AskedSummary:
     needs : float or None
         What one of the questions that were not asked may cost at the least, where less than that is left.
     lower : str or None
-        The limit of the policy by which `needs` can be lowered.
+        The limit of the policy by which `needs` can be lowered; None where it is what is worth reading.
     """
 
     out: Path
@@ -185,11 +185,13 @@ def ask_many(
             account = ledger.account()
             # What the price of a total left unread is asked again with what is left of it, while that pays;
             # it is shared by as many as it suffices for.
-            unread = account.states.get("unread", 0)
+            unread = account.states.get("unread", 0) + run.crowded
             more = account.states.get("answered", 0) - known
-            again = total_tokens is not None and not stopped.is_set() and 0 < unread <= _WORTH_IT * more
+            # The price of an earlier run may be that of a smaller total, so it does not have the last word.
+            pays = unread > 0 and (price is not None or unread <= _WORTH_IT * more)
+            again = total_tokens is not None and not stopped.is_set() and pays
             if again and total_tokens is not None:
-                mean = max(1, (account.spent - spent) // more)
+                mean = max(1, (account.spent - spent) // more if more else account.spent // max(1, known))
                 left = total_tokens - account.spent - account.lost
                 price, asked = None, max(1, min(unread, left // mean))
                 ledger.reopen()
@@ -210,8 +212,8 @@ def ask_many(
             unit.name,
             given,
             time.perf_counter() - began,
-            None if run.short is None else unit.told(run.short),
-            None if run.short is None else _lower(policy, unit, run.short),
+            None if run.short is None else unit.told(run.short[0]),
+            None if run.short is None or run.short[1] else _lower(policy, unit, run.short[0]),
         )
         write_atomically(folder / "summary.json", json.dumps(summary.to_dict(), indent=1))
     if run.failure is not None:

@@ -69,8 +69,11 @@ class Workers:
         self.ledger, self.team, self.total, self.stop = ledger, team, total, stop
         self.progress, self.count = progress, count
         self.failure: Exception | None = None
-        #: The least that would have been held for a question, of those that what is left did not allow.
-        self.short: int | None = None
+        #: The least that would have been held for a question, of those that what is left did not allow, and
+        #: whether that is with what is worth reading.
+        self.short: tuple[int, bool] | None = None
+        #: Questions for which what is worth reading had no room in what is left.
+        self.crowded = 0
         self._lock = threading.Lock()
         self._next, self._under_way, self._failing = -1, 0, 0
 
@@ -139,17 +142,26 @@ class Workers:
                     held = self.ledger.hold(number, cost, self.total, least)
                     self._under_way += held > 0
                     if not held:
-                        needed = cost if least is None else min(cost, least)
-                        self.short = needed if self.short is None else min(self.short, needed)
+                        self._lack(cost if least is None else min(cost, least), reads=False)
                 return held
             time.sleep(_POLL_SECONDS)
         return 0
+
+    def _lack(self, needed: int, *, reads: bool) -> None:
+        """Note what a question would have needed."""
+        self.short = min(self.short or (needed, reads), (needed, reads))
 
     def _answer(self, claim: Claim) -> None:
         found = self._answered(claim)
         if found is None:
             return
-        self.ledger.settle(claim, found.cost, found.told, failed=found.failed, unread=found.unread)
+        self.ledger.settle(
+            claim, found.cost, found.told, failed=found.failed, unread=found.unread, short=found.short > 0
+        )
+        if found.short:
+            with self._lock:
+                self.crowded += 1
+                self._lack(found.short, reads=True)
         if found.is_spent:
             self.stop.set()
         elif found.failed:

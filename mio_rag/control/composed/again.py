@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +24,8 @@ from mio_rag.control.steps.executors import Value
 from mio_rag.control.steps.feedback import FeedbackDecomposer
 from mio_rag.control.steps.pools import merge_pools
 from mio_rag.control.steps.write import LmDecomposer, LmReasoner
+from mio_rag.errors import InfeasibleError
+from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.retrieval.retriever import reciprocal_rank_fusion
 from mio_rag.selection.result import Selection
@@ -33,7 +37,38 @@ _QUERY_TOKENS = 32  # the longest query that a model writes
 
 @dataclass(eq=False)
 class LoopingWalk(PlannedWalk):
-    """A walk that may search more than once."""
+    """A walk that may search more than once.
+
+    Parameters
+    ----------
+    narrow : bool
+        Whether less may be read than the policy allows, as with the rest of a total.
+    wanted : int
+        Tokens of what was worth reading, where such a rest had no room for any of it; otherwise 0.
+    """
+
+    narrow: bool = False
+    wanted: int = 0
+
+    def selected(self, pool: Candidates, node: Node, meter: Meter, tokens: int | None = None) -> Selection:
+        """What is read of a pool; where that is nothing, whether the price or too little room is why."""
+        chosen = super().selected(pool, node, meter, tokens)
+        self.wanted = 0
+        if self.narrow and tokens is None and not chosen.chosen:
+            with suppress(InfeasibleError):  # nobody can tell, and nothing is read either way
+                self.wanted = self._wanted(pool, node, meter)
+        if self.wanted:
+            self.nothing = f"nothing worth reading fits in {plural(self.run.budget_tokens, 'token')}"
+        return chosen
+
+    def _wanted(self, pool: Candidates, node: Node, meter: Meter) -> int:
+        """Tokens that the question would have to be allowed, to read what it would read with room; or 0."""
+        room = self.equipment.policy.limits.evidence_tokens
+        if self.tier is not None and self.tier.unit == "tokens":
+            room = min(room, self.tier.context)
+        used = super().selected(pool, node, meter, room).tokens_used
+        wanted = math.ceil(used / float(node.settings.get("share", 1.0)))
+        return wanted if wanted > self.run.budget_tokens else 0
 
     def look_again(self, node: Node, pool: Candidates, selection: Selection) -> Selection:
         """What is read in the end."""

@@ -122,13 +122,17 @@ class Composed:
         run = Run(self._kit(), question, generator, budget, {} if replies is None else replies)
         walk = LoopingWalk(self.equipment, run, self.policy.fixed_price or 0.0)
 
+        def answered() -> tuple[Reply, Workflow]:
+            walk.narrow = run.budget_tokens < self.policy.limits.evidence_tokens
+            return walk.answer()
+
         def act(run: Run) -> tuple[Reply, Workflow]:
             if self.pacer is None:
-                return walk.answer()
+                return answered()
             with self._paced(self.pacer, run) as price:
                 walk.price = price
                 self._tell_bandit(price)
-                return walk.answer()
+                return answered()
 
         return self._told(attempted(run, act, self.name, self._settings(), walk.worth), walk)
 
@@ -232,7 +236,7 @@ class Composed:
             steps.append(PolicyStep(**told, why=walk.said.get(step.node, inner), complete=level))
         given = {f.name: getattr(trace, f.name) for f in fields(trace)} | {"steps": tuple(steps)}
         search = walk.search_told([passage["id"] for passage in trace.passages])
-        last = PolicyTrace(**given, token_price=walk.price, complete=level, search=search)
+        last = PolicyTrace(**given, token_price=walk.price, complete=level, search=search, wanted=walk.wanted)
         return replace(found, trace=last)
 
 

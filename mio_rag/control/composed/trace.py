@@ -57,6 +57,9 @@ class PolicyTrace(PlanTrace):
         Where strategies search: id (by which a bandit is told a rating), strategies, why these, notes (who
         was left out), what their chooser says of them, and under found_by, of each passage read, strategy ->
         its rank there, 0 where only a link leads to it. Otherwise empty.
+    wanted : int
+        Tokens of what was worth reading, where fewer were allowed than the policy allows, and none of it had
+        room in them, so that nothing was read; otherwise 0.
     """
 
     kind: ClassVar[str] = "policy"
@@ -66,6 +69,7 @@ class PolicyTrace(PlanTrace):
     token_price: float = 0.0
     complete: float | None = None
     search: dict[str, Any] = field(default_factory=dict)
+    wanted: int = 0
 
     def explain(self) -> str:
         """The question's way, a line for each step."""

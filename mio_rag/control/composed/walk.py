@@ -89,6 +89,8 @@ class Walk:
         Passage -> strategy -> rank, of all that strategies found.
     left_out : list of str
         Strategies that were, and why.
+    nothing : str
+        Why nothing is read, where that is so.
     """
 
     equipment: Equipment
@@ -103,6 +105,7 @@ class Walk:
     found_by: dict[str, dict[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    nothing: str = "nothing was worth reading"
 
     @cached_property
     def program(self) -> Selector:
@@ -319,14 +322,14 @@ class Walk:
         run.kit = replace(run.kit, max_tokens=tier.new_tokens)
         return f"tier {tier.name}{said}; "
 
-    def selected(self, pool: Candidates, node: Node, meter: Meter) -> Selection:
-        """What is read of a pool."""
+    def selected(self, pool: Candidates, node: Node, meter: Meter, tokens: int | None = None) -> Selection:
+        """What is read of a pool, of so many tokens at most; None: as many as the question may read."""
         equipment, run = self.equipment, self.run
         retriever = equipment.retriever
         assert retriever is not None
         price = max(self.price, float(node.settings.get("token_price", 0.0)))
         program = self.program if price == self.price else replace(self.program, token_price=price)
-        budget = max(1, int(run.budget_tokens * float(node.settings.get("share", 1.0))))
+        budget = max(1, int((tokens or run.budget_tokens) * float(node.settings.get("share", 1.0))))
         if self.tier is not None:
             tier = self.tier
             if equipment.policy.reading.by == "program" or tier.token_price is not None:
@@ -385,7 +388,7 @@ class Walk:
         if work.dropped is not None:
             self.said[node.id] = f"{node.do}: {work.dropped}"
         elif final and isinstance(work.value, Reply) and not (work.value.answer.text or work.spent()):
-            self.said[node.id] = "no model was asked: nothing was worth reading"
+            self.said[node.id] = f"no model was asked: {self.nothing}"
         elif final:
             cost = self._cost_in_words(spent, "; with the prompt ")
             self.said[node.id] = f"answered in at most {self.run.kit.max_tokens} tokens{cost}"
