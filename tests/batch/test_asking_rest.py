@@ -18,7 +18,7 @@ from mio_rag.selection.selector import Selector
 POLICY = policy_of(
     {"price": {"token": 0.0005}, "limits": {"evidence_tokens": 400, "answer_tokens": 32}}, "p12"
 )
-COUNT, SPARSE, AMPLE = 40, 9000, 20_000
+COUNT, SPARSE, AMPLE = 40, 7000, 20_000
 
 
 @pytest.fixture(scope="module")

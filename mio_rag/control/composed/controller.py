@@ -189,16 +189,19 @@ class Composed:
             limits=replace(run.kit.limits, tokens=held.allowed),
             selector=self.policy.selector(held.price, self.equipment.base),
         )
+        is_done = False
         try:
             yield held.price
+            is_done = True
         finally:
-            self._settle(pacer, held, run)
+            self._settle(pacer, held, run, is_done)
 
     @staticmethod
-    def _settle(pacer: Pacing, held: Reservation, run: Run) -> None:
+    def _settle(pacer: Pacing, held: Reservation, run: Run, is_done: bool) -> None:
+        """Tell what was spent. Where nothing was worth its price that is nothing, and the price falls."""
         total = run.costs().total()
         spent = total.prompt_tokens + total.completion_tokens
-        if total.lm_calls or spent:
+        if total.lm_calls or spent or is_done:
             pacer.spent(held, spent)
         else:
             pacer.release(held)

@@ -125,3 +125,20 @@ def test_traces_tell_what_decided(signal: str, river_index: CorpusIndex, rivers:
                     assert (f"({signal})" in step.why) == (signal != "complete")
                     sums += 1
     assert sums
+
+
+def test_the_price_of_a_total_falls_where_nothing_was_worth_it(
+    river_index: CorpusIndex, rivers: Dataset
+) -> None:
+    policy = {"price": {"total": 10_000, "questions": 10}, "reading": {"passage_penalty": 1.0}}
+    made = compose(policy_of(policy, "dear"), Setup(retriever=Retriever(river_index)))
+    try:
+        reader, prices = ScriptedGenerator(lambda prompt: "yes"), []
+        for _ in range(3):
+            trace = made.attempt(rivers.questions[0], reader, 200).trace
+            assert isinstance(trace, PolicyTrace)
+            assert not trace.passages
+            prices.append(trace.token_price)
+    finally:
+        made.close()
+    assert prices[0] > prices[1] > prices[2] > 0
