@@ -54,7 +54,7 @@ __all__ = [
     "settings_of",
 ]
 
-BUDGETS = (128, 256, 384, 512, 768, 1024)
+BUDGETS = (64, 128, 256, 384, 512, 768, 1024)
 PRICES = (0.0002, 0.0005, 0.001)
 _UNPENALIZED = (0.0, PRICES[1])
 _PAID_APART = ("default", f"price {PRICES[1]:g}")

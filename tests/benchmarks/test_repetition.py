@@ -62,7 +62,7 @@ def columns(rates: list[float], tokens: list[float]) -> dict[str, dict[str, list
             "proven": [1.0] * 24,
             "milliseconds": [1.0] * 24,
         }
-        for budget, rate, token in zip(BUDGETS, rates, tokens, strict=True)
+        for budget, rate, token in zip(BUDGETS[-len(rates) :], rates, tokens, strict=True)
     }
 
 
