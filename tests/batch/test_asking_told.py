@@ -22,7 +22,7 @@ PRICED = SAID | {"models": {"reader": {"input": 100.0, "output": 400.0}}}
 
 def run(index: CorpusIndex, out: Path, policy: Policy, **more: Any) -> AskedSummary:
     reader = ScriptedGenerator(lambda prompt: "241 kilometres")
-    return ask_many(QUESTIONS, index, reader, policy, out, concurrency=3, **more)
+    return ask_many(QUESTIONS, index, reader, policy, out, **({"concurrency": 3} | more))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,8 @@ def run(index: CorpusIndex, out: Path, policy: Policy, **more: Any) -> AskedSumm
 def test_why_questions_were_left_is_told(
     said: dict[str, Any], total: dict[str, Any], lower: str, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    done = run(river_index, tmp_path, policy_of(said, "p"), **total)
+    # One by one, since what is left in the end depends on which question is the last.
+    done = run(river_index, tmp_path, policy_of(said, "p"), concurrency=1, **total)
     assert 0 < done.left < len(QUESTIONS)
     assert done.total is not None
     assert done.needs is not None
