@@ -92,9 +92,9 @@ def in_words(told: Mapping[str, Any]) -> list[str]:
     ]
     if told["actions"][told["best_fixed"]]["tokens"] == 0:
         lines.append(
-            f"  {told['best_fixed']}, the best fixed set, costs no token: whoever spends none searches for the "
-            "question alone, so that at equal cost with it nobody can have more evidence (the oracle's margin "
-            "is 0)"
+            f"  {told['best_fixed']}, the best fixed set, costs no token: whoever spends none searches for "
+            "the question alone, so that at equal cost with it nobody can have more evidence (the oracle's "
+            "margin is 0)"
         )
     best = equal["best_that_sees_the_question"]
     if best is not None:
