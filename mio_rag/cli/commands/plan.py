@@ -100,6 +100,9 @@ def outcomes_command(
     ] = "",
     models: ModelOptions,
     limit: Annotated[int, typer.Option("--limit", help="Questions of each set, drawn by seed.")] = 50,
+    skip: Annotated[
+        int, typer.Option("--skip", help="Of these, so many are passed over first: for a table of others.")
+    ] = 0,
     budget_tokens: Annotated[int, typer.Option("--budget-tokens", help="Largest block of evidence.")] = 256,
     max_tokens: MaxTokens = 32,
     seed: Annotated[int, typer.Option("--seed", help="Of the questions that are drawn.")] = 0,
@@ -126,6 +129,8 @@ def outcomes_command(
         )
     if limit < 1:
         raise InputError(f"--limit={limit} must be >= 1")
+    if skip < 0:
+        raise InputError(f"--skip={skip} must be >= 0")
     chosen, settings, *_ = collect(
         lambda: _workflows(workflows),
         models.settings,
@@ -148,8 +153,11 @@ def outcomes_command(
                 Retriever(corpus, counter=reader), selector, opened, settings,
                 Limits(40, 20_000, 1e6), max_tokens,
             )  # fmt: skip
-            questions = shuffled(load_questions(name), limit, seed)
-            sources.append(Source(Path(name).name, questions, kit, data_hash(corpus, load_questions(name))))
+            known = load_questions(name)
+            questions = shuffled(known, limit, seed, skip)
+            if not questions:
+                raise InputError(f"--skip={skip} leaves none of the {len(known)} questions of '{name}'")
+            sources.append(Source(Path(name).name, questions, kit, data_hash(corpus, known)))
         total = sum(len(source.questions) for source in sources)
         with progress_bar("answering", total) as advance:
             table = collect_outcomes(

@@ -288,9 +288,17 @@ def table_of(
     return Outcomes.from_rows(whole, measures, actions=list(workflows), provenance=provenance)
 
 
-def shuffled(questions: Sequence[Question], limit: int | None, seed: int) -> tuple[Question, ...]:
-    """So many questions, drawn by seed; a smaller number is the beginning of a larger one."""
-    order = np.random.default_rng(seed).permutation(len(questions))
+def shuffled(
+    questions: Sequence[Question], limit: int | None, seed: int, skip: int = 0
+) -> tuple[Question, ...]:
+    """So many questions, drawn by seed; a smaller number is the beginning of a larger one.
+
+    Parameters
+    ----------
+    skip : int
+        Questions that are passed over first: those of an earlier draw of so many by the same seed.
+    """
+    order = np.random.default_rng(seed).permutation(len(questions))[skip:]
     return tuple(questions[i] for i in order[:limit])
 
 

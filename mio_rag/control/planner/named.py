@@ -16,6 +16,7 @@ from mio_rag.selection.selector import Selector
 __all__ = ["NAMED", "find_workflow", "misfits", "nested", "searches_within", "workflow_problems"]
 
 _PLAIN = ("retrieve", "select", "answer")
+_PRICED_SENTENCES = {"do": "select", "units": "sentences", "token_price": 0.001}
 _SERIAL = ({"do": "decompose", "order": "serial"}, {"do": "each", "workflow": "plain"})
 _PARALLEL = ({"do": "decompose", "order": "parallel"}, {"do": "each", "workflow": "plain"})
 
@@ -32,6 +33,7 @@ NAMED: Mapping[str, Workflow] = {
         chain("brief", "retrieve", {"do": "select", "share": 0.4}, "answer"),
         chain("plain", *_PLAIN),
         chain("priced", "retrieve", {"do": "select", "token_price": 0.001}, "answer"),
+        chain("priced-sentences", "retrieve", _PRICED_SENTENCES, "answer"),
         chain("brief-sentences", "retrieve", {"do": "select", "units": "sentences", "share": 0.5}, "answer"),
         chain("sentences", "retrieve", {"do": "select", "units": "sentences"}, "answer"),
         chain("rewrite-first", "rewrite", *_PLAIN),

@@ -91,6 +91,23 @@ def test_outcomes_are_a_table_and_go_on(index: Path, tmp_path: Path) -> None:
     assert "another budget_tokens" in other.stderr
 
 
+def test_a_table_of_other_questions_passes_over_the_first(index: Path, tmp_path: Path) -> None:
+    common = ("--data", "demo", "--index", index, "--workflows", "no-retrieval")
+
+    def asked(name: str, *options: object) -> list[str]:
+        done = here("plan", "outcomes", tmp_path / name, *common, *options)
+        assert done.returncode == 0, done.stderr
+        lines = (tmp_path / name / "rows.jsonl").read_text().splitlines()
+        return [json.loads(line)["question_id"] for line in lines]
+
+    every = asked("all", "--limit", 5)
+    assert asked("others", "--limit", 3, "--skip", 2) == every[2:]
+    none = here("plan", "outcomes", tmp_path / "none", *common, "--skip", 10_000)
+    assert none.returncode == 2
+    assert "--skip=10000 leaves none of the" in none.stderr
+    assert here("plan", "outcomes", tmp_path / "none", *common, "--skip", -1).returncode == 2
+
+
 @pytest.fixture(scope="module")
 def table(index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Outcomes of three workflows on bundled questions."""
