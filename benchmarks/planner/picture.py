@@ -29,16 +29,16 @@ def table(report: Mapping[str, Any]) -> str:
             f"{name:<22} {f1:<26} {_number(entry['exact_match'])} {_number(entry.get('evidence'))} "
             f"{entry['tokens']:7.0f} {entry['cost']:6.2f} {entry['lm_calls']:6.1f}"
         )
-    lines.append(f"\n{'policy':<22} {'alpha':>6} {'F1':>6} {'cost':>6} {'fixed there':>11}  gain (95 %)")
-    for name, points in report["policies"].items():
+    lines.append(f"\n{'policy':<28} {'alpha':>6} {'F1':>6} {'cost':>6} {'fixed there':>11}  gain (95 %)")
+    for name, points in (report["policies"] | report["sets_never_met"]).items():
         for p in points:
             if p["alpha"] in (0.0, 0.02, 0.04, 0.06, 0.1, 0.2, 0.5, 1.0):
                 lines.append(
-                    f"{name:<22} {p['alpha']:6.2f} {p['quality']:6.3f} {p['cost']:6.2f} {p['fixed']:11.3f}  "
+                    f"{name:<28} {p['alpha']:6.2f} {p['quality']:6.3f} {p['cost']:6.2f} {p['fixed']:11.3f}  "
                     f"{p['gain']:+.3f} ({p['low']:+.3f} to {p['high']:+.3f})"
                 )
     for alpha, points in report["rivals"].items():
-        named = [point for point in points if point["name"] in ("random", "oracle")]
+        named = [point for point in points if point["name"] in ("random", "best of its set", "oracle")]
         said = ", ".join(f"{p['name']} F1 {p['quality']:.3f} cost {p['cost']:.2f}" for p in named)
         lines.append(f"alpha {alpha}: {said}")
     for name, found in report["ppo"].items():
@@ -88,6 +88,11 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
             [p["cost"] for p in found], [p["quality"] for p in found], marker=mark, color="#c05050",
             label=f"networks, {mode}",
         )  # fmt: skip
+    told = [p for points in report["rivals"].values() for p in points if p["name"] == "best of its set"]
+    axes.plot(
+        [p["cost"] for p in told], [p["quality"] for p in told], "+", color="#a87a2a", ms=9,
+        label="best of its set, which is told",
+    )  # fmt: skip
     oracle = [next(p for p in points if p["name"] == "oracle") for points in report["rivals"].values()]
     axes.plot([p["cost"] for p in oracle], [p["quality"] for p in oracle], ":", color="black", label="oracle")
     axes.set_xlabel("cost (1: a plain answer)")

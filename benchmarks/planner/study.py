@@ -108,8 +108,9 @@ def study(
         result.setdefault("deciding_ms", {})[mode] = _deciding(planners)
     for alpha in ALPHAS:
         result.setdefault("rivals", {})[f"{alpha:g}"] = [
-            point.to_dict() for point in _rivals(whole, alpha, seed)
+            point.to_dict() for point in _rivals(whole, alpha, seed, fold)
         ]
+    result["sets_never_met"] = _never_met(table, whole, unit, cost)
     result["goals"] = {mode: _goals(result, f"regression, {mode}", whole, chosen) for mode in MODES}
     result["categories"] = {
         mode: categories(whole, chosen[f"regression, {mode}", 0.1], table, 50) for mode in MODES
@@ -220,14 +221,41 @@ def _ppo(
     return told
 
 
-def _rivals(whole: Experience, alpha: float, seed: int) -> list[Point]:
-    """Fixed workflows, a random one for each question, and whoever knows each question's best."""
+def _rivals(whole: Experience, alpha: float, seed: int, fold: IntArray) -> list[Point]:
+    """Fixed workflows, a random one for each question, and who knows more than a planner.
+
+    "best of its set" is told the set of each question, and takes what was best on the set's questions in the
+    other folds; "oracle" knows each question's best.
+    """
     rng = np.random.default_rng(seed)
     m = len(whole.tree.workflows)
     choices = {w.name: np.full(len(whole), k, dtype=np.intp) for k, w in enumerate(whole.tree.workflows)}
     choices["random"] = rng.integers(m, size=len(whole)).astype(np.intp)
-    choices["oracle"] = np.argmax(whole.quality - alpha * whole.cost, axis=1).astype(np.intp)
+    worth, sets = whole.quality - alpha * whole.cost, np.array(whole.sets or ("",) * len(whole))
+    choices["best of its set"] = np.zeros(len(whole), dtype=np.intp)
+    for k in np.unique(fold):
+        for name in np.unique(sets[fold == k]):
+            known = (fold != k) & (sets == name)
+            best = worth[known if known.any() else fold != k].mean(axis=0)
+            choices["best of its set"][(fold == k) & (sets == name)] = np.argmax(best)
+    choices["oracle"] = np.argmax(worth, axis=1).astype(np.intp)
     return [judged(name, whole, chosen, alpha, draws=500) for name, chosen in choices.items()]
+
+
+def _never_met(table: Table, whole: Experience, unit: float, cost: str) -> dict[str, list[dict[str, Any]]]:
+    """Regressions that learned from all other sets decide on each; empty for a table of one set."""
+    sets = np.array(table.outcomes.sets or ("",) * len(whole))
+    named, place = np.unique(sets, return_inverse=True)
+    if len(named) < 2 or len(whole) - np.bincount(place).max() < 10:
+        return {}
+    found = {}
+    for mode in MODES:
+        planners = _planners(table, mode, place.astype(np.intp), unit, cost)
+        name = f"regression, {mode}, never met"
+        found[name] = [
+            judged(name, whole, decisions(planners, alpha, len(whole)), alpha).to_dict() for alpha in ALPHAS
+        ]
+    return found
 
 
 def _deciding(planners: Sequence[Fold]) -> float:

@@ -74,6 +74,13 @@ def test_the_study_tells_what_is_there(tmp_path: Path) -> None:
     assert report["goals"]["once"]["cost_falls_in_alpha"]
     assert report["goals"]["once"]["best_fixed"]["name"] == "decompose-serial"
     assert report["goals"]["once"]["best_fixed"]["share_of_cost"] < 0.8
+    # Who is told a set takes one workflow for it. Both sets hold hard questions: the dear one, if it is free.
+    told = next(p for p in report["rivals"]["0"] if p["name"] == "best of its set")
+    assert told["shares"] == {"decompose-serial": 1.0}
+    # Each set is decided by what was learned from the other alone.
+    never = {p["alpha"]: p for p in report["sets_never_met"]["regression, once, never met"]}
+    assert never[0.1]["quality"] == pytest.approx(1)
+    assert never[0.1]["cost"] < 0.8 * 3
     assert sum(report["categories"]["once"]["counts"].values()) == 40
     assert set(report["categories"]["once"]["counts"]) == {"right, cheapest"}
     assert len(report["ppo"]["again, 0.1"]["rewards"]) == 2
@@ -83,6 +90,9 @@ def test_the_study_tells_what_is_there(tmp_path: Path) -> None:
     if not found["networks_that_departed"]:
         assert found["rewards"] == [found["regression"]] * 2
     text = table(json.loads(json.dumps(report)))
+    assert "alpha 0: random F1 " in text
+    assert "best of its set F1 1.000 cost 3.00" in text
+    assert "regression, once, never met" in text
     assert "fewer than 100 questions" in text
     draw(report, tmp_path / "planner.png")
     assert (tmp_path / "planner.png").stat().st_size > 10_000

@@ -69,6 +69,8 @@ class Experience:
         What coming to a place from the one above costs, in units of what `plain` costs on average.
     quality, cost : array, shape (n, m)
         Of whole workflows.
+    sets : tuple of str, length n or 0
+        The question set of each; empty: all are of one.
     """
 
     tree: Tree
@@ -76,6 +78,7 @@ class Experience:
     step_cost: FloatArray
     quality: FloatArray
     cost: FloatArray
+    sets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         n, p, m = len(self.quality), len(self.tree.branches), len(self.tree.workflows)
@@ -87,6 +90,8 @@ class Experience:
         ]
         problems += [f"{name} holds values that are not finite" for name in wanted
                      if not np.isfinite(getattr(self, name)).all()]  # fmt: skip
+        if len(self.sets) not in (0, n):
+            problems.append(f"{len(self.sets)} sets are named for {n} questions: give one each")
         if problems or not n:
             raise InputError(problems or ["there are no questions to learn from"])
 
@@ -96,8 +101,9 @@ class Experience:
     def where(self, kept: ArrayLike) -> Experience:
         """That of some questions."""
         rows = np.arange(len(self))[np.asarray(kept)]
+        sets = tuple(self.sets[row] for row in rows) if self.sets else ()
         return Experience(
-            self.tree, self.observed[rows], self.step_cost[rows], self.quality[rows], self.cost[rows]
+            self.tree, self.observed[rows], self.step_cost[rows], self.quality[rows], self.cost[rows], sets
         )
 
     def reward(self, chosen: IntArray, alpha: float) -> FloatArray:
@@ -157,7 +163,8 @@ def experience_of(
             if branch.ends is not None:  # with what a fallback took, if there was one
                 spent = costs[i, branch.ends]
             step_cost[i, branch.place] = spent - spent_until(step_cost[i], tree, branch.parent)
-    return Experience(tree, observed, step_cost, quality_, costs)
+    sets = tuple(str(cells[name, names[0]]["set"]) for name in ids)
+    return Experience(tree, observed, step_cost, quality_, costs, sets)
 
 
 def _number(value: Any, name: str) -> float:

@@ -25,8 +25,8 @@ from mio_rag.errors import DataError, InputError
 
 __all__ = ["KIND", "VERSION", "Network", "Planner", "read_planner", "write_planner"]
 
-KIND, VERSION = "planner", 1
-_FITTED = ("mean", "scale", "weights", "bias")
+KIND, VERSION = "planner", 2
+_FITTED = ("mean", "scale", "weights", "bias", "gates", "experts")
 _SHARPNESS = 20.0  # logits for a predicted utility of 1: of two steps .05 apart the better is taken by 73 %
 
 FloatArray = NDArray[np.float64]
@@ -246,8 +246,9 @@ def read_planner(path: str | Path) -> Planner:
         features = QuestionFeatures.of_arrays(given.arrays)
         prior = None
         if about["method"] == "regression" or "regression.bias" in given.arrays:
-            mean, scale, weights, bias = (given.arrays[f"regression.{name}"] for name in _FITTED)
-            prior = RegressionScorer(Regression(mean, scale, weights, bias, tree.mask()))
+            mean, scale, weights, bias, *by_set = (given.arrays[f"regression.{name}"] for name in _FITTED)
+            gates, experts = by_set
+            prior = RegressionScorer(Regression(mean, scale, weights, bias, gates, experts, tree.mask()))
         scorer: Scorer
         if about["method"] == "regression":
             assert prior is not None

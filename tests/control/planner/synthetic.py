@@ -59,5 +59,6 @@ def sure_planner(
     bias[0], bias[1] = list(quality.values()), list(cost.values())
     if tells:
         weights[0, :, len(features) + list(SEEN).index("retrieve.top"), 0] = 2.0
-    fitted = Regression(np.zeros((p, d)), np.ones((p, d)), weights, bias, tree.mask())
+    gates, experts = np.zeros((p, d + 1, 1)), np.zeros((p, 1, m))
+    fitted = Regression(np.zeros((p, d)), np.ones((p, d)), weights, bias, gates, experts, tree.mask())
     return Planner(tree, features, RegressionScorer(fitted), "regression", 100.0)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mio_rag.control.planner.experience import Experience
 from mio_rag.control.planner.features import WORDING, QuestionFeatures, wording
 from mio_rag.control.planner.named import NAMED
 from mio_rag.control.planner.policy import Planner, RegressionScorer, read_planner, write_planner
@@ -68,6 +69,56 @@ def test_without_a_signal_the_best_fixed_workflow_remains() -> None:
     found = regressed(train)
     fixed = max((test.quality - 0.1 * test.cost).mean(axis=0))
     assert test.reward(found.replay(test, 0.1), 0.1).mean() > fixed - 0.03
+
+
+def of_two_sets(n: int, seed: int, named: bool = True) -> Experience:
+    """One set needs evidence on a third of its questions, the other never; questions look like their set."""
+    rng = np.random.default_rng(seed)
+    plain = table(n, seed=seed)
+    needs = rng.random(n) < 0.5
+    hard = needs & (rng.random(n) < 0.35)
+    quality = np.where(hard[:, None], [0.0, 1.0, 1.0], (rng.random(n) < 0.4)[:, None] * np.ones(3))
+    observed = rng.normal(size=plain.observed.shape)
+    observed[:, :, 0] += np.where(needs, 2.0, -2.0)[:, None]
+    sets = tuple(np.where(needs, "needs", "free"))
+    return dataclasses.replace(
+        plain, quality=quality, observed=observed, sets=sets if named else ("all",) * n
+    )
+
+
+def test_sets_that_need_other_workflows_are_told_apart() -> None:
+    test = of_two_sets(600, 99)
+    rows, needs = np.arange(600), np.array(test.sets) == "needs"
+    rewards: dict[bool, list[float]] = {True: [], False: []}
+    for seed in range(12):
+        for named in rewards:
+            found = regressed(of_two_sets(70, seed, named))
+            taken = found.replay(test, 0.2)
+            rewards[named].append(float(test.reward(taken, 0.2).mean()))
+        assert test.cost[rows, taken].min() == 0.2
+    best = test.reward(np.where(needs, 1, 0), 0.2).mean()
+    assert np.mean(rewards[True]) > best - 0.01
+    assert np.mean(rewards[True]) > np.mean(rewards[False]) + 0.015
+
+
+def test_small_sets_count_as_one() -> None:
+    train = table(60, seed=3)
+    for sets, told in (
+        (("a",) * 30 + ("b",) * 30, 2),
+        (("a",) * 52 + ("b",) * 8, 1),  # eight questions are too few to be judged by
+        (("a",) * 40 + ("b",) * 8 + ("c",) * 7 + ("d",) * 5, 2),
+        ((), 1),
+    ):
+        fitted = fit_regression(dataclasses.replace(train, sets=sets))
+        assert fitted.experts.shape[1] == told
+    same = fit_regression(dataclasses.replace(train, sets=("a",) * 60))
+    none = fit_regression(train)
+    assert np.array_equal(same.worth(train.observed[:, 0], 0, 0.1), none.worth(train.observed[:, 0], 0, 0.1))
+    with pytest.raises(InputError, match="3 sets are named for 60 questions"):
+        dataclasses.replace(train, sets=("a", "b", "c"))
+    assert train.where(np.arange(5)).sets == ()
+    halves = dataclasses.replace(train, sets=("a",) * 30 + ("b",) * 30).where(np.array([0, 45]))
+    assert halves.sets == ("a", "b")
 
 
 def test_little_is_paid_for_what_may_be_chance() -> None:
