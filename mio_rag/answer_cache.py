@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -35,7 +36,7 @@ from mio_rag.files import make_parent
 from mio_rag.generation.protocol import Generator
 from mio_rag.retrieval.index import CorpusIndex
 
-__all__ = ["AnswerCache", "CacheSettings", "Hit", "digest_of", "index_digest", "model_of", "normal_question"]
+__all__ = ["AnswerCache", "CacheSettings", "Hit", "digest_of", "model_of", "normal_question"]
 
 _OURS = 0x6D696F72  # "mior": SQLite's application id
 _VERSION = 1
@@ -46,8 +47,9 @@ _DAY = 86_400.0
 
 
 def normal_question(question: str) -> str:
-    """A question as the cache compares it: lower case, single blanks, no question mark or stop at its end."""
-    return " ".join(unicodedata.normalize("NFC", question).casefold().split()).rstrip("?!. ")
+    """A question as the cache compares it: lower case, single blanks, no question mark at its end."""
+    told = " ".join(unicodedata.normalize("NFC", question).casefold().split())
+    return re.sub(r" ?\?[?!. ]*$", "", told)
 
 
 def digest_of(settings: Mapping[str, Any]) -> str:
@@ -61,14 +63,6 @@ def digest_of(settings: Mapping[str, Any]) -> str:
 def model_of(generator: Generator) -> str:
     """What a reader's answers go by: all that it tells of itself, or its name where that is all."""
     return generator.identity or generator.name
-
-
-def index_digest(index: CorpusIndex) -> str:
-    """A digest of every passage of an index, and of its embedder."""
-    digest = hashlib.sha256(index.embedder.fingerprint.encode())
-    for p in index.passages:
-        digest.update(json.dumps([p.id, p.title, p.text, p.source]).encode())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -140,7 +134,7 @@ class AnswerCache:
     path : str or Path
         The SQLite file; made when the first answer is kept.
     corpus : str
-        Digest of the index; see `index_digest`.
+        Digest of the index; see `CorpusIndex.digest`.
     embed : callable, optional
         Question -> unit vector; needed for answers by meaning, and called by one thread at a time.
     clock : callable
@@ -184,7 +178,7 @@ class AnswerCache:
     @classmethod
     def of(cls, path: str | Path, index: CorpusIndex, settings: CacheSettings | None = None) -> AnswerCache:
         """The cache for an index, whose embedder compares meanings."""
-        return cls(path, index_digest(index), settings, lambda q: index.embedder.encode([q])[0])
+        return cls(path, index.digest(), settings, lambda q: index.embedder.encode([q])[0])
 
     def get(self, question: str, scope: str) -> Hit | None:
         """The answer that the question was given before; None: it is new.

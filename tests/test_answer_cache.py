@@ -4,12 +4,14 @@ import sqlite3
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from mio_rag.answer_cache import AnswerCache, CacheSettings, digest_of, index_digest, normal_question
+from mio_rag.answer_cache import AnswerCache, CacheSettings, digest_of, normal_question
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
@@ -56,6 +58,7 @@ def test_the_same_question_is_found_however_it_is_written(tmp_path: Path, questi
 def test_letters_that_look_alike_are_alike() -> None:
     assert normal_question("Caf\u00e9?") == normal_question("cafe\u0301")
     assert normal_question("Was 1.5?") == "was 1.5"
+    assert normal_question("What is 5!?") != normal_question("What is 5?")
 
 
 def test_another_setting_model_index_or_version_finds_nothing(
@@ -197,11 +200,32 @@ def test_nothing_is_written_before_there_is_an_answer(tmp_path: Path) -> None:
 
 
 def test_the_digest_of_an_index_goes_by_its_content(rivers: Dataset, river_index: CorpusIndex) -> None:
-    again = CorpusIndex.build(rivers.passages, TfidfEmbedder(), name="another name")
-    assert index_digest(again) == index_digest(river_index)
+    def digest(*passages: Passage, **options: Any) -> str:
+        return CorpusIndex.build(passages, TfidfEmbedder(), **options).digest()
+
+    assert digest(*rivers.passages, name="another name") == river_index.digest()
     first, *rest = rivers.passages
-    changed = Passage(first.id, first.text + ".", first.title, first.source)
-    assert index_digest(CorpusIndex.build([changed, *rest], TfidfEmbedder())) != index_digest(river_index)
+    placed = replace(first, source="document", start=0)
+    changed = [
+        digest(replace(first, text=first.text + "."), *rest),
+        digest(replace(first, date="2026-04-01"), *rest),  # of versions the newest is read
+        digest(replace(first, source="document"), *rest),
+        digest(placed, *rest),
+        digest(replace(placed, start=7, end=None), *rest),
+        digest(*rivers.passages, vectors="8bit"),
+        digest(*rivers.passages, sentences=True),
+        digest(*rivers.passages, name_of=lambda p: "Mount Falterona" if p is not first else "Arno"),
+        digest(*rest, first),
+    ]
+    assert len({river_index.digest(), *changed}) == len(changed) + 1
+
+
+@pytest.mark.parametrize("vectors", ["exact", "8bit"])
+def test_the_digest_stays_on_disk_and_mapped(rivers: Dataset, tmp_path: Path, vectors: str) -> None:
+    built = CorpusIndex.build(rivers.passages, TfidfEmbedder(), vectors=vectors, sentences=True)
+    built.save(tmp_path / "index")
+    for mapped in (False, True):
+        assert CorpusIndex.load(tmp_path / "index", mapped=mapped).digest() == built.digest()
 
 
 def test_settings_are_checked_together() -> None:

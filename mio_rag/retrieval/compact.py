@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, choose, require
+from mio_rag.retrieval.mapped import MappedVectors
 from mio_rag.types import Passage
 
-__all__ = ["VECTOR_KINDS", "MappedPassages", "check_vectors", "make_dense"]
+__all__ = ["VECTOR_KINDS", "MappedPassages", "check_vectors", "make_dense", "vectors_kind"]
 
 VECTOR_KINDS = ("exact", "8bit", "pq")
 _PIECE = 4  # dimensions that share a byte of a product code
@@ -73,6 +74,14 @@ def make_dense(vectors: NDArray[np.float32], kind: str = "exact") -> Any:
         dense.train(vectors)
     dense.add(vectors)
     return dense
+
+
+def vectors_kind(dense: Any) -> str:
+    """Which of `VECTOR_KINDS` an index of vectors holds, in memory or mapped; of others the name."""
+    if isinstance(dense, MappedVectors):
+        return "8bit" if dense.is_coded else "exact"
+    known = {"IndexFlatIP": "exact", "IndexScalarQuantizer": "8bit", "IndexPQ": "pq"}
+    return known.get(type(dense).__name__, type(dense).__name__)
 
 
 class MappedPassages(Sequence[Passage]):

@@ -31,7 +31,7 @@ from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.files import replaced_folder
 from mio_rag.reading import parse_json, read_text
 from mio_rag.retrieval.cached import Progress
-from mio_rag.retrieval.compact import MappedPassages, make_dense
+from mio_rag.retrieval.compact import MappedPassages, make_dense, vectors_kind
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.lexical import LexicalIndex
 from mio_rag.retrieval.links import LinkIndex
@@ -140,6 +140,30 @@ class CorpusIndex:
     def dimensions(self) -> int:
         """Dimensions of the embeddings."""
         return int(self._dense.d)
+
+    def digest(self) -> str:
+        """SHA-256 over what a search, and a choice among what it finds, depend on.
+
+        That is every passage with its place and date, the embedder, the form of the vectors, the links, the
+        near-duplicates and the cut into sentences; not the name, nor whether the files are mapped.
+        """
+        parts = [self.embedder.fingerprint, vectors_kind(self._dense), self.sentences is not None]
+        digest = hashlib.sha256(json.dumps(parts).encode())
+        for p in self.passages:
+            told = [p.id, p.title, p.text, p.source, p.start, p.end, p.date]
+            digest.update(json.dumps(told).encode())
+        arrays: list[Any] = []
+        if self.links is not None:
+            matrix = self.links.matrix
+            arrays += [matrix.indptr, matrix.indices, matrix.data]
+        if self.repetition is not None:
+            arrays += [self.repetition.spans, self.repetition.groups]
+        if self.sentences is not None:
+            arrays.append(self.sentences.spans)
+        for array in arrays:
+            found = np.ascontiguousarray(array)
+            digest.update(f"{found.dtype}{found.shape}".encode() + found.tobytes())
+        return digest.hexdigest()
 
     @property
     def has_places(self) -> bool:

@@ -141,6 +141,11 @@ class MappedVectors:
         self._rows = np.frombuffer(self._map, dtype=kind, count=shape[0] * shape[1], offset=start)
         self._rows = self._rows.reshape(shape)
 
+    @property
+    def is_coded(self) -> bool:
+        """Whether rows are codes of a byte a dimension."""
+        return self._low is not None
+
     def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Inner products of the k best rows for each query, best first, and these rows; as FAISS."""
         if self._low is None or self._span is None:

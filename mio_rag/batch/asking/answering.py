@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.allocation.pacer import LARGEST_PRICE, Pacer
-from mio_rag.answer_cache import index_digest
 from mio_rag.batch.asking.ledger import Claim
 from mio_rag.batch.asking.retrying import Retrying
 from mio_rag.batch.asking.unit import Unit
@@ -210,7 +209,7 @@ class Answering:
         models = Models(specs_of(job.policy), lambda spec: tried(make(spec)))
         self._composed = compose(job.policy, setup, states=job.states, pacer=pacer, models=models)
         #: What answers depend on beside the policy.
-        self.about = {"index": index_digest(index), "reader": generator.identity or generator.name}
+        self.about = {"index": index.digest(), "reader": generator.identity or generator.name}
 
     def most(self, question: Question) -> int:
         """The most that a question may cost; under a total of tokens its pacer allows one answer's worth."""
