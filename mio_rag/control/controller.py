@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -122,6 +122,11 @@ def _unchecked(name: str, settings: ControlSettings, closed_book: bool) -> None:
     """Any name of the kind will do."""
 
 
+def _no_files(name: str) -> Mapping[str, str]:
+    """Names of the kind refer to no files."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of controller, as `mio_rag.control.make` knows it.
@@ -138,12 +143,16 @@ class Kind:
         nothing. By default every name does.
     rival : bool
         Whether it is what others are compared with; what the package proposes is not.
+    files : callable, optional
+        (name) -> digests of the files that a name refers to, by what they hold, for records of runs. Files
+        that settings refer to are told by the settings.
     """
 
     name: str
     make: Callable[[str, Setup], Controller]
     check: Callable[[str, ControlSettings, bool], None] = _unchecked
     rival: bool = True
+    files: Callable[[str], Mapping[str, str]] = _no_files
 
     def covers(self, name: str) -> bool:
         """Whether a controller of that name is of this kind."""

@@ -9,21 +9,21 @@ from mio_rag.control.composed.controller import KIND as POLICY_KIND
 from mio_rag.control.controller import Controller, Kind, Setup
 from mio_rag.control.mdp.agent import check_agent, make_agent
 from mio_rag.control.mdp.policies import POLICIES
-from mio_rag.control.planner.controller import check_workflow, make_workflow
+from mio_rag.control.planner.controller import check_workflow, make_workflow, workflow_files
 from mio_rag.control.planner.language import check_language, make_language
 from mio_rag.control.planner.planning import check_planner, make_planner
 from mio_rag.control.router.make import KINDS as ROUTER_KINDS
 from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InputError, choose
 
-__all__ = ["check_controllers", "find_kind", "make_controller", "register"]
+__all__ = ["check_controllers", "controller_files", "find_kind", "make_controller", "register"]
 
 #: In the order in which messages list them.
 _KINDS: list[Kind] = [
     *(Kind(name, make_agent, check_agent, rival=name != "mdp") for name in POLICIES),
     *ROUTER_KINDS,
     Kind("strategies", make_searcher, check_searcher, rival=False),
-    Kind("workflow", make_workflow, check_workflow),
+    Kind("workflow", make_workflow, check_workflow, files=workflow_files),
     Kind("planner", make_planner, check_planner, rival=False),
     Kind("planner-lm", make_language, check_language),
     POLICY_KIND,
@@ -79,3 +79,9 @@ def check_controllers(names: Sequence[str], settings: ControlSettings, closed_bo
             problems += error.problems
     if problems:
         raise InputError(problems)
+
+
+def controller_files(names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Digests of the files that controllers' names refer to, by name; of those that refer to some."""
+    found = {name: dict(_kind(name).files(name)) for name in names}
+    return {name: files for name, files in found.items() if files}

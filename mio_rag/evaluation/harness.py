@@ -17,7 +17,7 @@ from typing import Any
 from mio_rag.context import RegexCounter, TokenCounter
 from mio_rag.control.controller import Setup
 from mio_rag.control.costs import Prices
-from mio_rag.control.make import check_controllers
+from mio_rag.control.make import check_controllers, controller_files
 from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
@@ -27,7 +27,7 @@ from mio_rag.evaluation.matched import matched_rows
 from mio_rag.evaluation.methods import DEFAULT_METHODS, make_methods
 from mio_rag.evaluation.mixture import Mixture, mixture_of
 from mio_rag.evaluation.paced import PACED, unpaced
-from mio_rag.evaluation.record import environment, now, opened_run
+from mio_rag.evaluation.record import contents, environment, now, opened_run
 from mio_rag.evaluation.rows import Pipeline, warm_up
 from mio_rag.evaluation.summary import compare_rows, summarize, summarize_sets
 from mio_rag.files import write_atomically
@@ -347,6 +347,7 @@ def _run_record(
         "generator": generator.name if generator is not None else None,
         "embedder": names or None,
         "embedder_fingerprint": prints or None,
+        **contents(mixture.indexes, generator),
         "pool": settings.retrieval.pool,
         "mode": settings.retrieval.mode,
         "link_hops": settings.retrieval.link_hops,
@@ -354,6 +355,7 @@ def _run_record(
         "methods": list(settings.names),
         "budgets": [int(b) for b in settings.budgets],
         "baseline": settings.reference,
+        "controller_files": controller_files(settings.controllers),
         "settings": {
             "max_tokens": settings.max_tokens,
             "mmr_lambda": settings.mmr_lambda,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -14,9 +15,11 @@ from typing import Any
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.ledger import Key, Ledger
 from mio_rag.files import is_vacant, locked, write_atomically
+from mio_rag.generation.protocol import Generator
+from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.solvers.capabilities import versions_of
 
-__all__ = ["check_folder", "environment", "free_folder", "now", "opened_run"]
+__all__ = ["check_folder", "contents", "environment", "free_folder", "now", "opened_run"]
 
 #: Packages whose versions the run record names.
 _RECORDED = (
@@ -48,11 +51,22 @@ def environment() -> dict[str, Any]:
     }
 
 
+def contents(indexes: Iterable[CorpusIndex | None], generator: Generator | None) -> dict[str, Any]:
+    """Digests of the indexes and of the model: files of one name may hold something else the next time."""
+    told = None if generator is None else generator.identity or generator.name
+    return {
+        "index_sha256": [index.digest() for index in indexes if index is not None],
+        "generator_sha256": None if told is None else hashlib.sha256(told.encode()).hexdigest(),
+    }
+
+
 #: What must be equal for rows of two runs to stand in one ledger.
 _IDENTITY = (
     "data_sha256",
     "generator",
     "embedder_fingerprint",
+    "generator_sha256",
+    "index_sha256",
     "pool",
     "mode",
     "link_hops",
@@ -87,7 +101,9 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Names of what differs between the records of two runs and must not; settings by their own names."""
     changed = [key for key in _IDENTITY if key != "settings" and before.get(key) != now[key]]
     old, new = before.get("settings") or {}, now["settings"]
-    return changed + [key for key in new if old.get(key) != new[key]]
+    changed += [key for key in new if old.get(key) != new[key]]
+    old, new = before.get("controller_files") or {}, now.get("controller_files", {})
+    return changed + [f"content of {name}" for name in new if name in old and old[name] != new[name]]
 
 
 @contextmanager

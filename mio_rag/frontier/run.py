@@ -16,7 +16,7 @@ from mio_rag.errors import DataError, MioRagError
 from mio_rag.evaluation.harness import Progress
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.mixture import check_corpus
-from mio_rag.evaluation.record import environment, opened_run
+from mio_rag.evaluation.record import contents, environment, opened_run
 from mio_rag.evaluation.rows import answer_by_choice
 from mio_rag.files import write_atomically
 from mio_rag.frontier.dataset import FrontierSettings, question_rows
@@ -196,6 +196,7 @@ def _record(
         "generator": None if generator is None else generator.name,
         "embedder": index.embedder.name,
         "embedder_fingerprint": index.embedder.fingerprint,
+        **contents([index], generator),
         "pool": settings.retrieval.pool,
         "mode": settings.retrieval.mode,
         "link_hops": settings.retrieval.link_hops,

@@ -6,9 +6,13 @@ chat template is applied when it has one; a base model gets instructions and que
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Iterator, Sequence
+from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -24,6 +28,11 @@ __all__ = ["HuggingFaceGenerator"]
 
 # Tokenizers without a limit of their own report a huge number instead of none.
 _NO_LIMIT = 10**9
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class HuggingFaceGenerator(BaseGenerator):
@@ -73,10 +82,22 @@ class HuggingFaceGenerator(BaseGenerator):
             ) from error
         self._device = device or ("cuda" if self._torch.cuda.is_available() else "cpu")
         self._model: Any = model.to(self._device).eval()
-        self._batch_size = batch_size
+        self._batch_size, self._source = batch_size, name_or_path
         own = _own_window(model.config, self._tokenizer)
         limits = [limit for limit in (window, own) if limit is not None]
         super().__init__(f"hf:{Path(name_or_path).name}", min(limits) if limits else None)
+
+    @cached_property
+    def identity(self) -> str | None:
+        """The model by the files of its folder, or by its commit on the hub; versions, device and batches."""
+        folder = Path(expanded(self._source))
+        if folder.is_dir():
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            model: Any = [[path.relative_to(folder).as_posix(), _sha256(path)] for path in files]
+        elif (model := getattr(self._model.config, "_commit_hash", None)) is None:
+            return None
+        told = {"model": model, "device": self._device, "batch_size": self._batch_size}
+        return json.dumps(told | {name: version(name) for name in ("torch", "transformers")}, sort_keys=True)
 
     def prompt_tokens(self, prompt: Prompt) -> int:
         """Tokens of the whole prompt: chat template, or begin-of-sequence and plain text."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -54,6 +55,13 @@ class ScriptedGenerator(BaseGenerator):
         self._answers = answers
         self._counter = RegexCounter() if counter is None else counter
         self.prompts: list[Prompt] = []
+
+    @property
+    def identity(self) -> str | None:
+        """The script by what it holds; None for a function."""
+        if callable(self._answers):
+            return None
+        return json.dumps(dict(self._answers), sort_keys=True)
 
     @classmethod
     def from_file(cls, path: str | Path, window: int | None = None) -> ScriptedGenerator:

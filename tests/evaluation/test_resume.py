@@ -14,7 +14,7 @@ from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.harness import evaluate
 from mio_rag.evaluation.record import free_folder
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
-from mio_rag.retrieval import CorpusIndex, RetrievalSettings
+from mio_rag.retrieval import CorpusIndex, RetrievalSettings, TfidfEmbedder
 from mio_rag.selection.selector import Selector
 from tests.evaluation.runs import SCRIPT, SETTINGS, check_rows, failing, ledger, run, timeless
 
@@ -165,11 +165,43 @@ def test_other_data_readers_and_embedders_cannot_join_a_run(
         run(relabelled, river_index, failing(), tmp_path, resume=True)
     with pytest.raises(InputError, match="another generator"):
         run(rivers, river_index, ExtractiveGenerator(), tmp_path, limit=1, resume=True)
-    from mio_rag.retrieval import TfidfEmbedder
-
     other = CorpusIndex.build(rivers.passages, TfidfEmbedder(dimensions=2))
     with pytest.raises(InputError, match="another embedder_fingerprint"):
         run(rivers, other, failing(), tmp_path, limit=1, resume=True)
+    dated = CorpusIndex.build([replace(p, date="2026-04-01") for p in rivers.passages], TfidfEmbedder())
+    with pytest.raises(InputError, match="another index_sha256"):
+        run(rivers, dated, failing(), tmp_path, limit=1, resume=True)
+
+
+def test_a_model_of_the_same_name_cannot_join_a_run(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    run(rivers, river_index, ScriptedGenerator(SCRIPT), tmp_path, limit=1)
+    again = ScriptedGenerator(dict(reversed(SCRIPT.items())))
+    run(rivers, river_index, again, tmp_path, limit=2, resume=True)
+    other = ScriptedGenerator(SCRIPT | {rivers.questions[0].id: "something else"})
+    with pytest.raises(InputError, match="had another generator_sha256"):
+        run(rivers, river_index, other, tmp_path, limit=2, resume=True)
+
+
+def test_an_edited_workflow_cannot_join_a_run(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "own.json", tmp_path / "run"
+    kinds = {"methods": (), "controllers": (f"workflow:{file}",), "limit": 1}
+
+    def write(share: float) -> None:
+        read = {"do": "select", "from": ["found"], "share": share}
+        nodes = {"found": {"do": "retrieve"}, "read": read, "answer": {"do": "answer", "from": ["read"]}}
+        file.write_text(json.dumps({"name": "own", "nodes": nodes, "answer": "answer"}))
+
+    write(0.5)
+    run(rivers, river_index, ScriptedGenerator(SCRIPT), out, **kinds)
+    more = kinds | {"controllers": (*kinds["controllers"], "workflow:plain")}
+    run(rivers, river_index, ScriptedGenerator(SCRIPT), out, resume=True, **more)
+    write(0.9)
+    with pytest.raises(InputError, match=r"had another content of workflow:.*own\.json"):
+        run(rivers, river_index, ScriptedGenerator(SCRIPT), out, resume=True, **more)
 
 
 def test_two_runs_never_work_in_one_folder(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def tune(
         raise DataError(f"no question of '{dataset.name}' names its gold passages or documents: label some")
     retriever = Retriever.of(corpus, pooling)
     added = {"link_hops": pooling.link_hops, "rerankers": pooling.rerankers}
-    label = [dataset.content_hash(), corpus.embedder.fingerprint, pool, retrieval, added]
+    label = [dataset.content_hash(), corpus.digest(), pool, retrieval, added]
     with claimed(out):
         with progress_bar("retrieving", len(asked)) as advance:
             pools = retriever.retrieve_many([q.text for q in asked], advance)

@@ -110,12 +110,14 @@ def collect_outcomes(
     }
     folder.mkdir(parents=True, exist_ok=True)
     _check_same(folder, about)
-    done = {row["question_id"] for row in read_rows(folder)} if (folder / _ROWS).exists() else set[str]()
+    rows = read_rows(folder) if (folder / _ROWS).exists() else []
+    done = {(row["question_id"], row["action"]) for row in rows}
     asked = list(_in_turns(sources))
     for place, (source, question) in enumerate(asked, 1):
         name = f"{source.name}:{question.id}"
-        if name not in done:
-            rows = _rows(name, source, question, workflows, generator, budget_tokens)
+        # A write that was cut off may have left some rows of a question.
+        if lacking := [w for w in workflows if (name, w.name) not in done]:
+            rows = _rows(name, source, question, lacking, generator, budget_tokens)
             append_lines(folder / _ROWS, [json.dumps(row) for row in rows])
         if progress is not None:
             progress(name, place, len(asked))
@@ -303,8 +305,9 @@ def shuffled(
 
 
 def data_hash(index: CorpusIndex, questions: Sequence[Question]) -> str:
-    """Of what rows depend on: the passages and their embedder, and all questions with their answers."""
-    digest = sha256(index.embedder.fingerprint.encode())
-    for text in (*index.ids, *(json.dumps([q.id, q.text, q.answers, q.gold_ids]) for q in questions)):
-        digest.update(text.encode() + b"\0")
+    """Of what rows depend on: all of the index that decides, and all questions with what is right."""
+    digest = sha256(index.digest().encode())
+    for q in questions:
+        labels = [q.answers, q.gold_ids, q.gold_sources, q.choices, q.type]
+        digest.update(json.dumps([q.id, q.text, *labels]).encode() + b"\0")
     return digest.hexdigest()

@@ -10,7 +10,7 @@ from typing import Any
 from mio_rag.control.controller import Failure, Outcome, Setup
 from mio_rag.control.costs import totals
 from mio_rag.control.meter import Replies, Reply
-from mio_rag.control.planner.named import find_workflow, misfits, workflow_problems
+from mio_rag.control.planner.named import find_workflow, inner_hashes, misfits, workflow_problems
 from mio_rag.control.planner.run import Kit, Run
 from mio_rag.control.planner.settings import Models, WorkflowSettings
 from mio_rag.control.planner.trace import PlanTrace
@@ -27,6 +27,7 @@ __all__ = [
     "check_workflow",
     "kit_of",
     "make_workflow",
+    "workflow_files",
     "workflow_settings",
 ]
 
@@ -140,6 +141,12 @@ def check_workflow(name: str, settings: ControlSettings, closed_book: bool) -> N
     )
     if problems:
         raise InputError(problems)
+
+
+def workflow_files(name: str) -> dict[str, str]:
+    """Digests of workflow:NAME and of all that it runs within, by name."""
+    workflow = _named(name)
+    return {workflow.name: workflow.sha256, **inner_hashes([workflow])}
 
 
 def make_workflow(name: str, setup: Setup) -> WorkflowController:

@@ -13,7 +13,15 @@ from mio_rag.errors import InputError, choose
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 
-__all__ = ["NAMED", "find_workflow", "misfits", "nested", "searches_within", "workflow_problems"]
+__all__ = [
+    "NAMED",
+    "find_workflow",
+    "inner_hashes",
+    "misfits",
+    "nested",
+    "searches_within",
+    "workflow_problems",
+]
 
 _PLAIN = ("retrieve", "select", "answer")
 _PRICED_SENTENCES = {"do": "select", "units": "sentences", "token_price": 0.001}
@@ -101,6 +109,18 @@ def nested(workflow: Workflow) -> Iterator[tuple[str, Workflow | InputError]]:
                 yield node.id, given if isinstance(given, Workflow) else find_workflow(str(given))
             except InputError as error:
                 yield node.id, error
+
+
+def inner_hashes(workflows: Sequence[Workflow]) -> dict[str, str]:
+    """Named workflows that others run, and what they are: part of what is learned, and of what a run is."""
+    found: dict[str, str] = {}
+    open_ = list(workflows)
+    while open_:
+        for _, inner in nested(open_.pop()):
+            if isinstance(inner, Workflow) and inner.name not in found:
+                found[inner.name] = inner.sha256
+                open_.append(inner)
+    return found
 
 
 def searches_within(node: Node) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mio_rag.control.planner.experience import SEEN, Experience
 from mio_rag.control.planner.features import WORDING, QuestionFeatures
-from mio_rag.control.planner.named import nested
+from mio_rag.control.planner.named import inner_hashes
 from mio_rag.control.planner.regression import Regression
 from mio_rag.control.planner.tree import Tree
 from mio_rag.control.planner.workflow import Workflow
@@ -182,18 +182,6 @@ class Planner:
                 scores = self.scorer.scores(self.tree, observed, branch.place, alpha)
                 at[here] = np.array(branch.children)[np.argmax(scores, axis=1)]
         return ended
-
-
-def inner_hashes(workflows: Sequence[Workflow]) -> dict[str, str]:
-    """Named workflows that others run, by name: what they are is part of what was learned."""
-    found: dict[str, str] = {}
-    open_ = list(workflows)
-    while open_:
-        for _, inner in nested(open_.pop()):
-            if isinstance(inner, Workflow) and inner.name not in found:
-                found[inner.name] = inner.sha256
-                open_.append(inner)
-    return found
 
 
 def write_planner(planner: Planner, path: Path) -> None:

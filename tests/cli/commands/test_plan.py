@@ -86,9 +86,31 @@ def test_outcomes_are_a_table_and_go_on(index: Path, tmp_path: Path) -> None:
     assert (out / "rows.jsonl").read_text().splitlines()[:6] == rows
     (out / "rows.jsonl").write_text("\n".join([*rows, rows[0][:50]]))  # killed while it wrote
     assert here("plan", "outcomes", out, *common, "--limit", 2).returncode == 0
+    (out / "rows.jsonl").write_text("\n".join(rows[:4]) + "\n")  # killed between the rows of a question
+    assert json.loads(here("plan", "outcomes", out, *common, "--limit", 2, "--json").stdout)["questions"] == 2
+    timed = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    assert [(row["question_id"], row["action"]) for row in timed] == [
+        (row["question_id"], row["action"]) for row in map(json.loads, rows)
+    ]
     other = here("plan", "outcomes", out, *common, "--limit", 2, "--budget-tokens", 100)
     assert other.returncode == 2
     assert "another budget_tokens" in other.stderr
+
+
+def test_a_table_of_another_corpus_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Also where its passages have the same names."""
+    data, table = tmp_path / "data", tmp_path / "table"
+    data.mkdir()
+    question = {"id": "q", "question": "When was the bridge opened?", "answers": ["1871"], "gold_ids": ["a"]}
+    (data / "questions.jsonl").write_text(json.dumps(question))
+    for place, said in enumerate(("was opened in 1871", "is closed, nobody knows when")):
+        passages = [{"id": "a", "text": f"The swing bridge {said}."}, {"id": "b", "text": "Granite is hard."}]
+        (data / "corpus.jsonl").write_text("\n".join(map(json.dumps, passages)))
+        built = tmp_path / f"index-{place}"
+        assert here("index", data, "--out", built, "--embedder", "tfidf").returncode == 0
+        done = here("plan", "outcomes", table, "--data", data, "--index", built, "--workflows", "plain")
+        assert done.returncode == 2 * place, done.stderr
+    assert "another sources" in done.stderr
 
 
 def test_a_table_of_other_questions_passes_over_the_first(index: Path, tmp_path: Path) -> None:
