@@ -136,6 +136,8 @@ def _why_nothing(choice: Choice) -> list[str]:
             f"nothing is chosen: the shortest passage has {plural(shortest, 'token')}, the budget is "
             f"{choice.budget_tokens}: raise the budget, or split passages"
         ]
+    if blocked := _blocked(choice):
+        return [blocked]
     fitting = np.flatnonzero(candidates.tokens <= choice.allowed)
     best = int(fitting[candidates.relevance[fitting].argmax()])
     value, tokens = float(candidates.relevance[best]), int(candidates.tokens[best])
@@ -151,6 +153,23 @@ def _why_nothing(choice: Choice) -> list[str]:
         return [f"{said})"]
     scale = ", or give relevance on the scale of a probability" if _is_given(choice) else ""
     return [f"{said}; charged are {', '.join(charged)}): lower them{scale}"]
+
+
+def _blocked(choice: Choice) -> str:
+    """Which constraints keep out the passage that alone is worth most, if it is worth more than nothing."""
+    program, ids = choice.found.program, choice.formulation.candidates.ids
+    alone = np.eye(program.n, dtype=np.int8)
+    nothing = program.objective(np.zeros(program.n, dtype=np.int8))
+    worth = np.array([program.objective(x) - nothing for x in alone])
+    worth[(program.fixed == 0) | [program.cost(x) > program.most_cost for x in alone]] = -np.inf
+    best = int(worth.argmax())
+    broken = [row.name for row in program.rows if row.violation(float(row.coefficients[best])) > 0]
+    if worth[best] <= 1e-9 or not broken:
+        return ""
+    return (
+        f"nothing is chosen: '{ids[best]}' is worth more than its price (by {worth[best]:.3g}), and is kept out "
+        f"by a constraint ({', '.join(broken)}): loosen it"
+    )
 
 
 def _is_given(choice: Choice) -> bool:

@@ -108,6 +108,18 @@ def test_infeasible_wishes_are_a_result(selector: Selector, message: str) -> Non
             "charged are 5 for its 50 tokens (token_price 0.1)): lower them, or give relevance on",
         ),
         ({}, [-1.0, -2.0], [50, 50], "(the highest relevance is -1): relevance must be above 0"),
+        (
+            {"max_passages": 0},
+            [0.5, 0.9],
+            [50, 50],
+            "'p1' is worth more than its price (by 0.9), and is kept out by a constraint (at most 0 passages)",
+        ),
+        (
+            {"max_passages": 0, "passage_penalty": 2.0},
+            [0.5, 0.9],
+            [50, 50],
+            "no passage is worth its price (the highest relevance is 0.9; charged are passage_penalty 2)",
+        ),
     ],
 )
 def test_an_empty_selection_says_why_and_what_would_change_it(settings, relevance, tokens, note: str) -> None:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from mio_rag.answer_cache import Hit
     from mio_rag.control.controller import Outcome
     from mio_rag.control.settings import ControlSettings
+    from mio_rag.control.trace import Trace
     from mio_rag.generation import Generator
     from mio_rag.retrieval import Retriever
     from mio_rag.selection.selector import Selector
@@ -290,12 +291,12 @@ def _ask_agent(
     if trace is not None:
         append_traces(trace, [found.trace])
     outcome = answered(found)
-    told, calls = _outcome_json(outcome), outcome.trace.calls
+    told = _outcome_json(outcome)
     if keep is not None and outcome.selection is not None and outcome.trace.ended == "stop":
         keep(told)
-    spent = sum(call.prompt_tokens for call in calls), sum(call.completion_tokens for call in calls)
+    paid, said = ({}, "") if rate is None else _paid(outcome.trace, rate, settings)
     if output.as_json:
-        output.json({**told, **_dollars(rate, *spent), **({} if keep is None else {"cached": None})})
+        output.json({**told, **paid, **({} if keep is None else {"cached": None})})
     else:
         if isinstance(outcome.trace, PolicyTrace):
             print_policy_run(output.console, outcome.trace)
@@ -306,7 +307,31 @@ def _ask_agent(
         if explain and outcome.selection is not None:
             output.console.print("\nread in the end:", style="dim")
             print_selection(output.console, outcome.selection, explain=True)
-        _print_dollars(output, rate, *spent)
+        if said:
+            output.console.print(said)
+
+
+def _paid(trace: Trace, rate: Rate, settings: ControlSettings) -> tuple[dict[str, float | None], str]:
+    """Dollars of all models that were asked, for JSON and in words; none where one has no price."""
+    from mio_rag.allocation.money import dollars
+    from mio_rag.control.costs import Prices
+    from mio_rag.control.planner.controller import workflow_settings
+    from mio_rag.control.planner.money import tokens_by_model
+    from mio_rag.control.planner.trace import PlanTrace
+
+    into, out = (sum(getattr(call, f"{k}_tokens") for call in trace.calls) for k in ("prompt", "completion"))
+    asked = tokens_by_model(trace.steps) if isinstance(trace, PlanTrace) else {}
+    if not set(asked) - {"reader"}:
+        return {"dollars": rate.cost(into, out)}, rate.explain(into, out)
+    prices = Prices({**workflow_settings(settings).prices, "reader": (rate.into, rate.out)})
+    costs = {name: prices.of(name, *tokens) for name, tokens in asked.items()}
+    known = {name: cost for name, cost in costs.items() if cost is not None}
+    if len(known) < len(costs):
+        lacking = ", ".join(f"'{name}'" for name in costs if name not in known)
+        return {"dollars": None}, f"no dollars: {lacking} has no price; give --model-price NAME=IN,OUT"
+    each = ", ".join(f"{dollars(known[name])} {name}" for name in sorted(known, key=lambda n: n == "reader"))
+    total = sum(known.values())
+    return {"dollars": total}, f"{dollars(total)} for these tokens ({each}, which is {rate.model})"
 
 
 def _outcome_json(outcome: Outcome) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def _print_rest(console: Terminal, selection: Selection, shown: int) -> None:
 def _proof(result: SolveResult, chosen: Sequence[int]) -> str:
     """What is proven about the choice, in words."""
     if result.is_optimal and not chosen:
-        return "proven: nothing that fits is worth its price"
+        return "proven: nothing that is allowed and fits is worth its price"
     if result.is_optimal:
         within = f" to within {result.gap:.2%}" if result.gap and result.gap > 1e-4 else ""
         return f"proven optimal{within}: no other choice is worth more"

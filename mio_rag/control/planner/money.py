@@ -9,7 +9,7 @@ from mio_rag.control.planner.settings import WorkflowSettings
 from mio_rag.control.planner.trace import PlanStep
 from mio_rag.errors import InputError
 
-__all__ = ["COSTS", "dollars", "spent_on"]
+__all__ = ["COSTS", "dollars", "spent_on", "tokens_by_model"]
 
 #: What costs may be counted in.
 COSTS = ("tokens", "dollars")
@@ -25,6 +25,16 @@ def dollars(steps: Iterable[PlanStep], settings: WorkflowSettings) -> float | No
     ]
     known = [price for price in each if price is not None]
     return sum(known) if settings.prices and len(known) == len(each) else None
+
+
+def tokens_by_model(steps: Iterable[PlanStep]) -> dict[str, tuple[int, int]]:
+    """Tokens into and out of every model that steps asked; of whom they answer by it is "reader"."""
+    found: dict[str, tuple[int, int]] = {}
+    for step in steps:
+        for call in step.calls:
+            into, out = found.get(step.model or "reader", (0, 0))
+            found[step.model or "reader"] = into + call.prompt_tokens, out + call.completion_tokens
+    return found
 
 
 def spent_on(steps: Iterable[PlanStep], cost: str, settings: WorkflowSettings) -> float:

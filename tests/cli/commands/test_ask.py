@@ -57,7 +57,7 @@ def test_no_reader_is_asked_without_anything_to_read(index: Path) -> None:
     assert (told["answer"], told["selected_ids"]) == ("", [])
     assert (told["prompt_tokens"], told["completion_tokens"]) == (0, 0)
     shown = here(*asked).stdout
-    assert "proven: nothing that fits is worth its price" in shown
+    assert "proven: nothing that is allowed and fits is worth its price" in shown
     assert "the shortest passage has" in shown
 
 

@@ -220,3 +220,30 @@ def test_planners_are_refused_where_they_do_not_fit(table: Path, index: Path, tm
     common = ("--data", "demo", "--index", index, "--limit", 12)
     assert here("plan", "outcomes", other, *common, *names).returncode == 0
     assert "among other workflows" in refused("plan", "evaluate", file, other, "--index", index)
+
+
+def test_dollars_are_those_of_every_model(index: Path, tmp_path: Path) -> None:
+    own, script, listed = tmp_path / "own.json", tmp_path / "cheap.json", tmp_path / "prices.toml"
+    nodes = {
+        "query": {"do": "rewrite", "model": "cheap"},
+        "found": {"do": "retrieve", "from": ["query"]},
+        "read": {"do": "select", "from": ["found"]},
+        "answer": {"do": "answer", "from": ["read"]},
+    }
+    own.write_text(json.dumps({"nodes": nodes}))
+    script.write_text(json.dumps({QUESTION: "melting points of rhenium and tungsten"}))
+    listed.write_text("[extractive]\ninput = 1.0\noutput = 4.0\n")
+    common = (
+        "ask", index, QUESTION, "--workflow", own, "--model", f"cheap=scripted:{script}", "--prices", listed,
+    )  # fmt: skip
+    priced = (*common, "--model-price", "cheap=10,40", "--model-price", "reader=1,4")
+    told = json.loads(here(*priced, "--json").stdout)
+    tokens = {"cheap": [0, 0], None: [0, 0]}
+    for step in told["trace"]["steps"]:
+        for call in step["calls"]:
+            tokens[step["model"]][0] += call["prompt_tokens"]
+            tokens[step["model"]][1] += call["completion_tokens"]
+    (into, out), (rest, more) = tokens["cheap"], tokens[None]
+    assert into > 0 < rest
+    assert told["dollars"] == pytest.approx((10 * into + 40 * out + rest + 4 * more) / 1e6)
+    assert " cheap, $" in here(*priced).stdout
