@@ -38,6 +38,11 @@ from mio_rag.types import Question
 __all__ = ["FrontierSettings", "Setting", "perturbed", "question_rows"]
 
 
+def _exactly(value: float) -> str:
+    """The number so that no other one is written alike; short where that is enough."""
+    return f"{value:g}" if float(f"{value:g}") == value else repr(float(value))
+
+
 @dataclass(frozen=True)
 class Setting:
     """One point of the grid."""
@@ -51,8 +56,8 @@ class Setting:
     def name(self) -> str:
         """All but the budget, as the ledger names it."""
         penalty = self.passage_penalty
-        shown = penalty if isinstance(penalty, str) else f"{penalty:g}"
-        return f"lambda_1={self.redundancy_weight:g} rho={self.radius:g} lambda_2={shown}"
+        shown = penalty if isinstance(penalty, str) else _exactly(penalty)
+        return f"lambda_1={_exactly(self.redundancy_weight)} rho={_exactly(self.radius)} lambda_2={shown}"
 
     def applied(self, selector: Selector) -> Selector:
         """A selector with these weights, and everything else as it was."""

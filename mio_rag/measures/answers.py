@@ -12,7 +12,7 @@ from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use
 from mio_rag.measures.rouge import rouge_l
 from mio_rag.types import Question
 
-__all__ = ["ANSWERS", "exact_match", "normalize_answer", "right", "token_f1"]
+__all__ = ["ANSWERS", "chosen_right", "exact_match", "normalize_answer", "right", "token_f1"]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -50,7 +50,7 @@ def _rouge_l(question: Question, prediction: str) -> float:
     return max(rouge_l(answer, prediction) for answer in question.answers)
 
 
-def _chosen_right(question: Question, choice: int) -> float:
+def chosen_right(question: Question, choice: int) -> float:
     """1 if the chosen option is an accepted answer.
 
     Word for word if any option is one, since "1.5" and "15" are alike once normalised.
@@ -131,7 +131,7 @@ ANSWERS = (
         better="higher",
         unit="0 to 1",
         source="share of right choices, as multiple-choice question sets report it",
-        compute=_chosen_right,
+        compute=chosen_right,
         labelled=lambda question: bool(question.choices and question.answers),
         place=60,
         console=Column(interval=True, always=True),

@@ -161,14 +161,16 @@ def _blocked(choice: Choice) -> str:
     alone = np.eye(program.n, dtype=np.int8)
     nothing = program.objective(np.zeros(program.n, dtype=np.int8))
     worth = np.array([program.objective(x) - nothing for x in alone])
-    worth[(program.fixed == 0) | [program.cost(x) > program.most_cost for x in alone]] = -np.inf
+    fits = np.array([program.cost(x) <= program.most_cost for x in alone])
+    assert program.fixed is not None
+    worth[(program.fixed == 0) | ~fits] = -np.inf
     best = int(worth.argmax())
     broken = [row.name for row in program.rows if row.violation(float(row.coefficients[best])) > 0]
     if worth[best] <= 1e-9 or not broken:
         return ""
     return (
-        f"nothing is chosen: '{ids[best]}' is worth more than its price (by {worth[best]:.3g}), and is kept out "
-        f"by a constraint ({', '.join(broken)}): loosen it"
+        f"nothing is chosen: '{ids[best]}' is worth more than its price (by {worth[best]:.3g}), and a "
+        f"constraint keeps it out ({', '.join(broken)}): loosen it"
     )
 
 

@@ -352,7 +352,10 @@ class Answering:
 
     def _more(self, asked: Asked, pool: Candidates, now: Selection, more_tokens: int) -> dict[str, Any]:
         """What a larger budget would select, and proven bounds on its gain."""
-        then = asked.timed().choose(pool, asked.budget_tokens + more_tokens, self.counter)
+        # A price of a passage that adapts to the budget would make two programs of it.
+        penalty = asked.selector.penalty(now.pool, now.budget_tokens)
+        priced = replace(asked.timed(), passage_penalty=penalty)
+        then = priced.choose(pool, asked.budget_tokens + more_tokens, self.counter)
         before, after = now.result, then.result
         gain = low = high = None
         if before.objective is not None and after.objective is not None:

@@ -171,7 +171,7 @@ class Read(Response):
 
 
 class More(Response):
-    """What more tokens buy: `gain`, proven to lie between `low` and `high`."""
+    """What more tokens buy at the same prices: `gain`, proven to lie between `low` and `high`."""
 
     more_tokens: int
     tokens_used: int

@@ -27,6 +27,11 @@ def said(prompt: Prompt) -> str:
     return "B" if prompt.question.choices else "the Tiber"
 
 
+def never(prompt: Prompt) -> str:
+    """For runs of which nothing is left to be asked."""
+    raise AssertionError(f"asked about '{prompt.question.id}'")
+
+
 class Sure(BaseGenerator):
     """Scripted, with log-probabilities: the more is read or noted, the surer."""
 

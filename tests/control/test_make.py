@@ -28,7 +28,7 @@ from mio_rag.evaluation.profile import profile
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import GenerationError, Question
-from tests.control.scripted import COMPARISON, SELECTOR, said
+from tests.control.scripted import COMPARISON, SELECTOR, never, said
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def test_a_new_kind_runs_through_the_harness_by_its_name(
     }  # fmt: skip
     table = pyarrow.parquet.read_table(tmp_path / "ledger.parquet").to_pylist()
     assert [row["dollars"] for row in table] == [row["dollars"] for row in result.rows]
-    again = evaluate(rivers, river_index, ScriptedGenerator({}), settings, tmp_path, resume=True)
+    again = evaluate(rivers, river_index, ScriptedGenerator(never), settings, tmp_path, resume=True)
     assert again.rows == result.rows
 
 

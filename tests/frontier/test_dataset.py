@@ -15,7 +15,7 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.frontier.chain import dominated
-from mio_rag.frontier.dataset import FrontierSettings, perturbed
+from mio_rag.frontier.dataset import FrontierSettings, Setting, perturbed
 from mio_rag.frontier.page import render_page
 from mio_rag.frontier.run import FrontierResult, data_frontier
 from mio_rag.frontier.summary import operating_point, summarize_grid
@@ -212,6 +212,17 @@ def test_without_errors_everything_is_stable(demo: Dataset, demo_index: CorpusIn
     settings = replace(SETTINGS, reference_radius=0.0, draws=1, limit=3)
     for point in data_frontier(demo, demo_index, settings, tmp_path / "run").points:
         assert point["measures"]["stability"]["mean"] == 1
+
+
+def test_settings_that_differ_have_names_that_differ() -> None:
+    near = (
+        Setting(0.1, 0.0, 0.02, 64),
+        Setting(0.10000001, 0.0, 0.02, 64),
+        Setting(0.1, 0.0, 0.0200000001, 64),
+    )
+    assert near[0].name == "lambda_1=0.1 rho=0 lambda_2=0.02"
+    assert len({setting.name for setting in near}) == 3
+    assert Setting(1e6, 0.0, 0.02, 64).name != Setting(1e6 + 1, 0.0, 0.02, 64).name
 
 
 def test_settings_report_every_problem() -> None:

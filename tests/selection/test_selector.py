@@ -112,7 +112,7 @@ def test_infeasible_wishes_are_a_result(selector: Selector, message: str) -> Non
             {"max_passages": 0},
             [0.5, 0.9],
             [50, 50],
-            "'p1' is worth more than its price (by 0.9), and is kept out by a constraint (at most 0 passages)",
+            "'p1' is worth more than its price (by 0.9), and a constraint keeps it out (at most 0 passages)",
         ),
         (
             {"max_passages": 0, "passage_penalty": 2.0},

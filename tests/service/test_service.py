@@ -66,6 +66,15 @@ def test_what_more_tokens_buy_is_the_difference_of_two_proofs(
     assert more["certified"]
 
 
+def test_more_tokens_never_buy_less(client: TestClient) -> None:
+    """The price of a passage adapts to the budget: a proof must not compare two prices."""
+    for question in ("At which town do the Breg and the Brigach join to form the Danube?", QUESTION):
+        for budget in (40, 60, 80, 120):
+            body = {"question": question, "budget_tokens": budget, "more_tokens": 100}
+            more = client.post("/select", json=body).json()["more"]
+            assert 0 <= more["low"] <= more["gain"] + 1e-9 <= more["high"] + 2e-9, (question, budget)
+
+
 def test_what_more_tokens_buy_in_sentences_names_sentences() -> None:
     texts = [f"River {k} is {k}00 miles long. It flows by town {k}. It carries bread." for k in "12345"]
     passages = [Passage(f"r{k}", text, f"River {k}") for k, text in enumerate(texts)]

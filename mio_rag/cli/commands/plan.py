@@ -256,8 +256,6 @@ def evaluate_command(
     held_out: Annotated[
         bool, typer.Option("--held-out/--all", help="Only the questions that training has not seen.")
     ] = True,
-    seed: Annotated[int, typer.Option("--seed", help="Of the split in training.")] = 0,
-    test: Annotated[float, typer.Option("--test", help="Share held out in training.")] = 0.4,
     embedder: Annotated[
         str,
         typer.Option("--embedder", help="As for index; or hidden:FILE.gguf: its last hidden state."),
@@ -277,7 +275,7 @@ def evaluate_command(
     from mio_rag.cli.show.plan import print_points
     from mio_rag.control.planner.judge import fixed_points, frontier
     from mio_rag.control.planner.policy import read_planner
-    from mio_rag.control.planner.train import read_table, split_of
+    from mio_rag.control.planner.train import never_seen, read_table
 
     output = open_output(json_output)
     prices = numbers("--alpha", alpha)
@@ -287,9 +285,12 @@ def evaluate_command(
     table = read_table(folder, _embedder(embedder, index), workflow_file or ())
     if table.embedder != found.embedder:
         raise InputError(f"the planner was trained with embedder {found.embedder}, here is {table.embedder}")
-    places = split_of(table.outcomes, test, seed)[1] if held_out else np.arange(len(table.outcomes))
+    places = never_seen(table.outcomes, found) if held_out else np.arange(len(table.outcomes))
     if not len(places):
-        raise InputError("no question is held out: raise --test, or give --all")
+        raise InputError(
+            f"the planner has learned from all {len(table.outcomes)} questions: train it with --test above "
+            "0, or give --all"
+        )
     if [w.sha256 for w in table.workflows] != [w.sha256 for w in found.tree.workflows]:
         names = ", ".join(w.name for w in found.tree.workflows)
         raise InputError(f"the planner chooses among other workflows than the table holds: {names}")

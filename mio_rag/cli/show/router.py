@@ -49,7 +49,7 @@ def print_router(console: Terminal, router: Router) -> None:
     if router.correction is not None:
         console.print(
             f"searches with no cosine of {router.correction.below:.3f} are weak: {router.correction.more} "
-            "passages more are read"
+            "passages more are read; what follows was measured without them"
         )
     print_fields(
         console,

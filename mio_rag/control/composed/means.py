@@ -57,13 +57,18 @@ class Model:
             problems.append(f"{where}: spec = {self.spec!r}: --generator names the reader; leave it out")
         elif name != READER and self.spec is None:
             problems.append(f'{where}: give spec, for instance "openai:gpt-4o-mini"')
+        elif not (self.spec is None or isinstance(self.spec, str)):
+            return [
+                *problems,
+                f'{where}: spec = {self.spec!r} must be text, for instance "openai:gpt-4o-mini"',
+            ]
         elif self.spec is not None:
             try:
                 check_generator(self.spec)
             except InputError as error:
                 problems += [f"{where}: {problem}" for problem in error.problems]
         named = self.spec or ""
-        if self.sha256 is not None and not (SHA256.fullmatch(self.sha256) and named.startswith("gguf:")):
+        if self.sha256 is not None and not (SHA256.fullmatch(str(self.sha256)) and named.startswith("gguf:")):
             problems.append(f'{where}: sha256 is for a model of a file, spec = "gguf:FILE", in 64 digits')
         return problems
 

@@ -129,6 +129,10 @@ class Order:
 
     def __post_init__(self) -> None:
         problems = _names(self.by, ("workflow", "planner"), "order")
+        if not isinstance(self.workflow, str):
+            problems.append(
+                f"order: workflow = {self.workflow!r} must be the name of a workflow, or of a file"
+            )
         needs = self.by == "planner"
         problems += _file(
             self.file, self.sha256, needs, "order", "a planner is a file of `mio-rag plan train`"

@@ -8,6 +8,7 @@ was read, else one from memory.
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -340,7 +341,10 @@ def _reporting(act: Callable[[], None], work: Work, done: queue.SimpleQueue[Work
 
 
 def _filled(text: str, facts: Sequence[Fact]) -> str:
-    """A sub-question with the answers to earlier ones where it names them."""
-    for place, fact in enumerate(facts, 1):
-        text = text.replace(f"#{place}", fact.answer)
-    return text
+    """A sub-question with the answers to earlier ones where it names them: #1, #2, ..."""
+
+    def answer(found: re.Match[str]) -> str:
+        place = int(found[1])
+        return facts[place - 1].answer if 1 <= place <= len(facts) else found[0]
+
+    return re.sub(r"#(\d{1,6})\b", answer, text)

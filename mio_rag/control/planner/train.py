@@ -25,7 +25,7 @@ from mio_rag.control.planner.tree import Tree
 from mio_rag.control.planner.workflow import Workflow
 from mio_rag.errors import InputError
 
-__all__ = ["METHODS", "Table", "read_table", "split_of", "train_planner"]
+__all__ = ["METHODS", "Table", "never_seen", "read_table", "split_of", "train_planner"]
 
 #: How a planner may learn.
 METHODS = ("regression", "ppo")
@@ -113,6 +113,16 @@ def split_of(outcomes: Outcomes, test: float, seed: int) -> tuple[NDArray[np.int
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
+def never_seen(outcomes: Outcomes, planner: Planner) -> NDArray[np.intp]:
+    """Places of the questions that a planner has not learned from, by their ids."""
+    known = set(planner.about.get("learned_from", ()))
+    return np.flatnonzero([_short(name) not in known for name in outcomes.ids])
+
+
+def _short(name: str) -> str:
+    return sha256(name.encode()).hexdigest()[:16]
+
+
 def _share(name: str, seed: int) -> float:
     return int(sha256(f"{seed}:{name}".encode()).hexdigest()[:12], 16) / 16**12
 
@@ -164,6 +174,7 @@ def train_planner(
     experience = table.experience(tree, features, places, unit, cost)
     about = {
         "questions": len(places),
+        "learned_from": sorted(_short(name) for name in outcomes.ids),
         "rows_sha256": str(table.outcomes.provenance.get("rows_sha256", "")),
         "generator": str(table.outcomes.provenance.get("generator", "")),
         "budget_tokens": table.outcomes.provenance.get("budget_tokens"),

@@ -194,7 +194,8 @@ class _Run:
             self.top = top_score(pool)
             last = self.choice.place == len(tiered.tiers) - 1
             weak = tiered.correction is not None and self.top < tiered.correction.below
-            self.corrected = weak and not last
+            more_there_is = self.tier.depth < tiered.retriever.pool
+            self.corrected = weak and not last and more_there_is
         self.opening = meter.take()
         allowed = context_budget(
             self.generator,

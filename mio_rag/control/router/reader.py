@@ -102,7 +102,7 @@ class TierReader:
         if len(pool) == 0:
             raise InputError("there are no candidates to read: the search found nothing")
         if self.tier.token_price is not None:
-            return self._programmed(pool, budget_tokens, counter, meter)
+            return self._programmed(pool, budget_tokens, counter, meter, more)
         head = _head(pool, min(len(pool), self.retriever.pool, self.tier.depth + more))
         if self.tier.rerank:
             with meter.timed("rerank"):
@@ -119,11 +119,12 @@ class TierReader:
             return replace(_IN_ORDER, must_exclude=dropped).select(kept, budget_tokens, counter)
 
     def _programmed(
-        self, pool: Candidates, budget_tokens: int, counter: TokenCounter, meter: Meter
+        self, pool: Candidates, budget_tokens: int, counter: TokenCounter, meter: Meter, more: int
     ) -> Selection:
         """What the program chooses at the tier's price; candidates that links lead to take part."""
         with meter.timed("select"):
-            size = len(pool) if self.tier.depth >= self.retriever.pool else min(len(pool), self.tier.depth)
+            depth = self.tier.depth + more
+            size = len(pool) if depth >= self.retriever.pool else min(len(pool), depth)
             priced = replace(self.selector, token_price=float(self.tier.token_price or 0.0))
             found = priced.select(_head(pool, size), min(budget_tokens, self.tier.context), counter)
         if found.result.x is None:

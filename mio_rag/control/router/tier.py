@@ -86,7 +86,9 @@ class Tier:
         known = (*COMPRESSORS, CHOSEN)
         if self.compress not in known:
             problems.append(f"compress={self.compress!r} is unknown: {choose(self.compress, known)}")
-        if self.rerank:
+        if not isinstance(self.rerank, str):
+            problems.append(f'rerank={self.rerank!r} must be the name of a re-ranker, for instance "maxsim"')
+        elif self.rerank:
             problems += spec_problems([self.rerank])
         price = self.token_price
         if price is not None:

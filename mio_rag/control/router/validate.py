@@ -156,9 +156,9 @@ def measured(found: Validated, utility: Utility) -> dict[str, Any]:
         "router, up where unsure": _point(table, found.up()),
         **{f"tier:{tier.name}": _point(table, np.full(len(table), k)) for k, tier in enumerate(table.tiers)},
         "oracle": _point(table, table.labels),
+        # Who knows the outcomes, and is charged for a tier what routers are.
         "oracle at the utility": _point(
-            table,
-            table.outcomes.oracle(WORKED, {"prompt_tokens": utility.beta / utility.alpha}),
+            table, chosen_at(table.worked.astype(np.float64), table.costs(), utility)
         ),
     }
     return {

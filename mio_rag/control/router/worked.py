@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError, choose
-from mio_rag.measures import exact_match, token_f1
+from mio_rag.measures.answers import chosen_right, exact_match, token_f1
 from mio_rag.types import Question
 
 __all__ = ["BY", "F1_ENOUGH", "UNANSWERED", "answer_worked", "labels", "row_worked"]
@@ -36,8 +36,7 @@ def answer_worked(question: Question, text: str, choice: int | None) -> bool:
     if not question.answers and question.type != "unanswerable":
         raise InputError(f"question '{question.id}' has no answers: nothing can be held against them")
     if question.choices and choice is not None:
-        accepted = {answer.strip() for answer in question.answers}
-        return question.choices[choice].strip() in accepted
+        return bool(chosen_right(question, choice))
     return bool(exact_match(text, question.answers)) or token_f1(text, question.answers) >= F1_ENOUGH
 
 

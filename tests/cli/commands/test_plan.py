@@ -160,6 +160,8 @@ def test_a_planner_is_trained_judged_and_asked(
     assert len(told["curve"]) == (3 if method == "ppo" else 0)
     judged = here("plan", "evaluate", file, table, "--alpha", "0.1", "--index", index)
     assert judged.returncode == 0, judged.stderr
+    # Held out are those that this very planner has not seen, however it was trained.
+    assert judged.stdout.startswith(f"{told['held_out']} questions")
     assert "oracle" in judged.stdout
     traces = tmp_path / "traces.jsonl"
     asked = here(
@@ -220,6 +222,16 @@ def test_planners_are_refused_where_they_do_not_fit(table: Path, index: Path, tm
     common = ("--data", "demo", "--index", index, "--limit", 12)
     assert here("plan", "outcomes", other, *common, *names).returncode == 0
     assert "among other workflows" in refused("plan", "evaluate", file, other, "--index", index)
+
+
+def test_who_has_seen_every_question_is_not_judged_by_them(table: Path, index: Path, tmp_path: Path) -> None:
+    file = tmp_path / "planner.safetensors"
+    done = here("plan", "train", table, "--out", file, "--test", 0, "--index", index)
+    assert done.returncode == 0, done.stderr
+    refused = here("plan", "evaluate", file, table, "--alpha", "0.1", "--index", index)
+    assert refused.returncode == 2
+    assert "has learned from all 24 questions" in refused.stderr
+    assert here("plan", "evaluate", file, table, "--alpha", "0.1", "--index", index, "--all").returncode == 0
 
 
 def test_dollars_are_those_of_every_model(index: Path, tmp_path: Path) -> None:

@@ -116,6 +116,9 @@ tokens = 10
         ({"amount": {"by": "tier", "tier": "eazy"}, "reading": {"by": "tier"}}, "did you mean 'easy'"),
         ({"models": {"reader": {"spec": "extractive"}}}, "--generator names the reader"),
         ({"models": {"big": {"spec": "oracle:9"}}}, "oracle"),
+        ({"models": {"big": {"spec": 3}}}, "spec = 3 must be text"),
+        ({"order": {"workflow": 3}}, "workflow = 3 must be the name of a workflow"),
+        ({"order": {"workflow": ["plain"]}}, "must be the name of a workflow"),
         ({"price": 3}, "must be a table"),
     ],
 )

@@ -14,10 +14,12 @@ from mio_rag.control.make import check_controllers, make_controller
 from mio_rag.control.meter import Limits
 from mio_rag.control.planner.controller import WorkflowController, kit_of
 from mio_rag.control.planner.named import NAMED
+from mio_rag.control.planner.run import _filled
 from mio_rag.control.planner.settings import Models, WorkflowSettings
 from mio_rag.control.planner.trace import PlanTrace
 from mio_rag.control.planner.workflow import Workflow, chain
 from mio_rag.control.settings import ControlSettings
+from mio_rag.control.steps.wording import Fact
 from mio_rag.control.trace import Trace
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
@@ -90,6 +92,14 @@ def check(found: Outcome | Failure, *models: Watched) -> PlanTrace:
     assert again == trace
     assert Trace.from_dict(json.loads(json.dumps(trace.to_dict()))).answer == trace.answer
     return trace
+
+
+def test_answers_stand_where_sub_questions_name_them() -> None:
+    facts = [Fact("Who?", "the suite #2"), Fact("Where?", "Ada")]
+    assert _filled("Who owns #1 and #2?", facts) == "Who owns the suite #2 and Ada?"
+    assert _filled("Who conducted Symphony #12 by #2, or #0?", facts) == (
+        "Who conducted Symphony #12 by Ada, or #0?"
+    )
 
 
 def _added(trace: PlanTrace) -> Any:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.testing import check_controller
 from mio_rag.types import Passage, Question
+from tests.control.scripted import never
 
 SMALL = (
     Tier("easy", 1, 70, 8),
@@ -69,6 +71,10 @@ def test_tiers_from_a_file(tmp_path: Path) -> None:
         ("[tiers]\nx = 1", "tiers is unknown: a file of tiers holds"),
         ('[[tier]]\nname = "a"\ndepth = 1', "tier 1 lacks context, new_tokens"),
         ('[[tier]]\nname = "a"\ndepth = 1\ncontext = 5\nnew_tokens = 2\nk = 4', "k is unknown"),
+        (
+            '[[tier]]\nname = "a"\ndepth = 1\ncontext = 5\nnew_tokens = 2\nrerank = true',
+            "rerank=True must be the name",
+        ),
         ('[[tier]]\nname = "a b"\ndepth = 0\ncontext = 5.5\nnew_tokens = true', "name='a b' must be"),
     ],
 )
@@ -259,11 +265,14 @@ def test_a_tier_with_a_price_is_the_program(rivers: Dataset, river_index: Corpus
     assert used["dear"] < used["cheap"]
 
 
+@pytest.mark.parametrize("priced", [{}, {"unit": "tokens", "token_price": 0.0}])
 def test_a_weak_search_reads_more_but_not_at_the_dearest_tier(
-    rivers: Dataset, river_index: CorpusIndex
+    rivers: Dataset, river_index: CorpusIndex, priced: dict[str, Any]
 ) -> None:
     question = rivers.questions[2]
-    tiers = (Tier("one", 1, 4000, 8, compress="none"), Tier("two", 2, 4000, 8, compress="none"))
+    tiers = tuple(
+        Tier(name, depth, 4000, 8, compress="none", **priced) for name, depth in (("one", 1), ("two", 2))
+    )
     base = make_controller("random-tier", setup_of(river_index, tiers))
     assert isinstance(base, Tiered)
     reader = ScriptedGenerator(lambda prompt: "x")
@@ -277,6 +286,16 @@ def test_a_weak_search_reads_more_but_not_at_the_dearest_tier(
             assert ("more was read" in found.trace.explain()) == found.trace.corrected
             counts[below, place] = len(found.selection.chosen), found.trace.corrected
     assert counts == {(-1.0, 0): (1, False), (-1.0, 1): (2, False), (1.1, 0): (4, True), (1.1, 1): (2, False)}
+    # A tier that reads all that the search finds has nothing more to read.
+    depth = base.retriever.pool
+    deep = tuple(dataclasses.replace(tier, depth=depth, new_tokens=8 + k) for k, tier in enumerate(tiers))
+    whole = make_controller("random-tier", setup_of(river_index, deep))
+    assert isinstance(whole, Tiered)
+    found = dataclasses.replace(whole, chooser=Always(0), correction=Correction(1.1, 3)).attempt(
+        question, reader, 1000
+    )
+    assert isinstance(found.trace, TierTrace)
+    assert not found.trace.corrected
 
 
 def test_the_oracle_takes_the_cheapest_tier_that_is_right(rivers: Dataset, river_index: CorpusIndex) -> None:
@@ -317,14 +336,14 @@ def test_tiers_in_the_harness_with_all_costs(
             assert (row["lm_calls"], row["retrieval_calls"]) == (1, 1)
             assert row["compress_seconds"] > 0
     assert (
-        evaluate(asked, river_index, ScriptedGenerator({}), settings, tmp_path, resume=True).rows
+        evaluate(asked, river_index, ScriptedGenerator(never), settings, tmp_path, resume=True).rows
         == result.rows
     )
     other = dataclasses.replace(
         settings, control=ControlSettings(kinds={KEY: RouterSettings(SMALL[::2]).to_dict()})
     )
     with pytest.raises(InputError, match="had another control"):
-        evaluate(asked, river_index, ScriptedGenerator({}), other, tmp_path, resume=True)
+        evaluate(asked, river_index, ScriptedGenerator(never), other, tmp_path, resume=True)
     assert {t.controller for t in read_traces(tmp_path, TierTrace)} == set(names)
 
 

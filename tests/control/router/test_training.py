@@ -102,6 +102,18 @@ def test_utility_changes_without_training() -> None:
         fit_once(EASY, FitSettings("logistic")).router.success(seen)
 
 
+def test_the_oracle_is_charged_what_routers_are() -> None:
+    """Seconds count as tokens do: at half a success a second only what is needed is worth its time."""
+    found = out_of_fold(EASY, FitSettings("utility"))
+    for utility, tokens in (
+        (Utility(), np.mean(TIERS_TOKENS)),  # the cheapest that does, of each third
+        (Utility(gamma=4.0), (2 * TIERS_TOKENS[0] + TIERS_TOKENS[1]) / 3),  # .2 s more are .8, .1 s .4
+        (Utility(beta=0.01), TIERS_TOKENS[0]),
+    ):
+        row = measured(found, utility)["rows"]["oracle at the utility"]
+        assert row["prompt_tokens"] == pytest.approx(tokens), utility
+
+
 TIERS_TOKENS = (100.0, 250.0, 500.0)
 
 
@@ -201,6 +213,9 @@ def test_what_counts_as_answered() -> None:
     assert not answer_worked(Question("b", "Who?", (), type="unanswerable"), "Ada", None)
     options = Question("c", "Which?", ("x",), choices=("y", "x"))
     assert answer_worked(options, "y", 1)
+    stopped = Question("c", "Which?", ("Paris",), choices=("Rome.", "Paris."))  # as the harness counts
+    assert answer_worked(stopped, "B", 1)
+    assert not answer_worked(stopped, "A", 0)
     with pytest.raises(InputError, match="has no answers"):
         answer_worked(Question("d", "Who?"), "Ada", None)
     row = {"exact_match": 0.0, "token_f1": 0.6, "gold_recall": 1.0, "answer_in_context": 0.0}
