@@ -243,7 +243,7 @@ class Answering:
             isinstance(found, Failure) or any(step.broken for step in found.trace.steps),
             isinstance(found, Failure) and isinstance(found.error, SpentError),
             unread,
-            (least or 1) - 1 + found.trace.wanted if unread and found.trace.wanted else 0,
+            _needed(least, found.trace.wanted) if unread else 0,
         )
 
     def close(self) -> None:
@@ -271,6 +271,14 @@ def _why(found: Outcome | Failure) -> str:
         return str(found.error)
     dropped = [getattr(step, "dropped", None) for step in found.trace.steps]
     return next((str(why) for why in reversed(dropped) if why), "")
+
+
+def _needed(least: int | None, wanted: int) -> int:
+    """Tokens with which a question could be asked that had no room: of all but evidence, and of evidence.
+
+    `least` is that with a single token of evidence; 0 where no evidence was wanted.
+    """
+    return (1 if least is None else least) - 1 + wanted if wanted else 0
 
 
 def _is_unread(found: Outcome | Failure) -> bool:

@@ -139,7 +139,7 @@ def index(
         for count, what in (
             (repeated.overlapping, "with a known place in their document (overlaps are read once)"),
             (contradict, "of documents with two texts at the same place (read by themselves)"),
-            (repeated.copies, "near-duplicates of an earlier one"),
+            (repeated.copies, f"near-duplicate{'s' * (repeated.copies > 1)} of an earlier one"),
         )
         if count
     ]

@@ -120,7 +120,9 @@ def fit_regression(experience: Experience, *, folds: int = 5, seed: int = 0) -> 
             )
             weights[k, place][:, reached], bias[k, place, reached] = alike + apart, first + second
             slopes.append(slope)
-    report = {"slope": float(np.mean(slopes)), "sets_told": float(np.mean(right))} if slopes else {}
+    report = {"sets": float(member.max() + 1)}
+    if slopes:
+        report |= {"slope": float(np.mean(slopes)), "sets_told": float(np.mean(right))}
     return Regression(mean, scale, weights, bias, gates, experts, tree.mask(), report)
 
 

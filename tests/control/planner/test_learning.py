@@ -110,7 +110,7 @@ def test_small_sets_count_as_one() -> None:
         ((), 1),
     ):
         fitted = fit_regression(dataclasses.replace(train, sets=sets))
-        assert fitted.experts.shape[1] == told
+        assert fitted.experts.shape[1] == fitted.report["sets"] == told
     same = fit_regression(dataclasses.replace(train, sets=("a",) * 60))
     none = fit_regression(train)
     assert np.array_equal(same.worth(train.observed[:, 0], 0, 0.1), none.worth(train.observed[:, 0], 0, 0.1))
