@@ -245,8 +245,8 @@ def train_command(
                          f"{planner.unit:.4g} {planner.cost}")  # fmt: skip
     if (report := planner.about.get("report", {})).get("sets", 1) > 1:
         output.console.print(
-            f"{report['sets']:.0f} question sets: it names the right one for {report['sets_told']:.0%} of the "
-            "questions that it has not learned from"
+            f"{report['sets']:.0f} question sets: it names the right one for {report['sets_told']:.0%} of "
+            "the questions that it has not learned from"
         )
     if points:
         print_points(output.console, points)
