@@ -323,6 +323,9 @@ def _paid(trace: Trace, rate: Rate, settings: ControlSettings) -> tuple[dict[str
     asked = tokens_by_model(trace.steps) if isinstance(trace, PlanTrace) else {}
     if not set(asked) - {"reader"}:
         return {"dollars": rate.cost(into, out)}, rate.explain(into, out)
+    others = [tokens for name, tokens in asked.items() if name != "reader"]
+    # The reader may also have been asked before and after the steps.
+    asked["reader"] = into - sum(first for first, _ in others), out - sum(last for _, last in others)
     prices = Prices({**workflow_settings(settings).prices, "reader": (rate.into, rate.out)})
     costs = {name: prices.of(name, *tokens) for name, tokens in asked.items()}
     known = {name: cost for name, cost in costs.items() if cost is not None}
