@@ -272,16 +272,18 @@ async function tellPrice() {  // what a price means, and the curve of the operat
     el("td", {}, Math.round(point.mean_tokens).toLocaleString("en")),
     labelled ? el("td", {}, point.evidence === null ? "–" : `${Math.round(100 * point.evidence)} %`) : "")));
 }
-function submit() {
+function taken() {  // the question that stands in the box is asked, whichever button is pressed
   const question = $("question").value.trim();
-  if (!question) { say("The question is empty.", true); return; }
-  if (question !== state.asked) { state.first = true; state.chosen = new Set(); state.open.clear(); state.all = false; $("answer").hidden = true; }
+  if (!question) { say("The question is empty.", true); return false; }
+  if (question !== state.asked) { state.first = true; state.chosen = new Set(); state.open.clear(); state.all = false; $("answer").hidden = true; more(null); }
   state.asked = question;
   state.reveal = true;
-  choose();
+  clearTimeout(state.timer);
+  return true;
 }
+function submit() { if (taken()) choose(); }
 $("form").addEventListener("submit", event => { event.preventDefault(); submit(); });
-$("ask").addEventListener("click", () => run("ask", settings(), answered, "Reading …"));
+$("ask").addEventListener("click", () => { if (taken()) run("ask", settings(), answered, "Reading …"); });
 $("key-form").addEventListener("submit", event => {
   event.preventDefault();
   state.key = $("key").value;

@@ -279,6 +279,23 @@ def test_answers_and_errors_are_shown(page: Any, address: str) -> None:
     page.wait_for_selector("#status.error:has-text('cannot be reached')")
 
 
+def test_the_answer_is_to_the_question_in_the_box(page: Any, address: str) -> None:
+    page.goto(address)
+    page.keyboard.type(QUESTION)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(READY)
+    other = "Which metal melts at the higher temperature, rhenium or tungsten?"
+    page.fill("#question", other)
+    with page.expect_request("**/ask") as asked:
+        page.click("#ask")
+    assert asked.value.post_data_json["question"] == other
+    page.wait_for_selector("#answer:not([hidden])")
+    assert page.text_content("#more") == "\u2013"  # what more tokens would buy was told of the other question
+    page.fill("#question", " ")
+    page.click("#ask")
+    assert page.text_content("#status") == "The question is empty."
+
+
 def test_a_key_is_asked_for_and_kept_out_of_the_address(browser: Any, demo_index: CorpusIndex) -> None:
     serving = served(demo_index, KEY)
     address = next(serving)
