@@ -136,13 +136,13 @@ def open_output(as_json: bool, kept: Callable[[], str] | None = None) -> Output:
     return _current
 
 
-def kept_rows(folder: Path) -> Callable[[], str]:
-    """The message about what an interrupted run left in its folder."""
+def kept_rows(folder: Path, go_on: str = "continue with --resume") -> Callable[[], str]:
+    """The message about what an interrupted run left in its folder, and how to go on."""
 
     def kept() -> str:
         rows = folder / "rows.jsonl"
         if rows.is_file() and rows.stat().st_size > 0:
-            return f"what was finished is kept in '{folder}': continue with --resume"
+            return f"what was finished is kept in '{folder}': {go_on}"
         return ""
 
     return kept

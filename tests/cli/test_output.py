@@ -156,6 +156,7 @@ def test_what_is_kept_is_said_where_something_is(tmp_path: Path) -> None:
     assert kept_rows(tmp_path)() == ""
     (tmp_path / "rows.jsonl").write_text("{}\n")
     assert kept_rows(tmp_path)() == f"what was finished is kept in '{tmp_path}': continue with --resume"
+    assert kept_rows(tmp_path, "say it again")() == f"what was finished is kept in '{tmp_path}': say it again"
     assert kept(tmp_path) == ""
     (tmp_path / "selections").mkdir()
     (tmp_path / "selections" / "part-000000000000.parquet").write_bytes(b"")

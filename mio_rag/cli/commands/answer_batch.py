@@ -105,7 +105,7 @@ def answer_batch(
         lost = (
             ""
             if not done.lost
-            else (f", and {'$' if done.unit == 'dollars' else ''}{done.lost:,.4g} for calls that never told")
+            else f", and {_amount(done)} counted in full for calls that never told what they took"
         )
         rest = f"{again}{unread}{left}{before}"
         output.console.print(
@@ -114,6 +114,11 @@ def answer_batch(
         )
     if not done.answered:
         raise typer.Exit(1)
+
+
+def _amount(done: AskedSummary) -> str:
+    """What calls of an interrupted run may have taken."""
+    return f"${done.lost:.4f}" if done.unit == "dollars" else f"{done.lost:,.0f} tokens"
 
 
 def _why_left(done: AskedSummary) -> str:

@@ -95,7 +95,7 @@ def label_command(
     from mio_rag.retrieval.settings import Mode, RetrievalSettings
 
     work = out.with_suffix(".run")
-    output = open_output(json_output, kept_rows(work))
+    output = open_output(json_output, kept_rows(work, "run the same command to go on"))
 
     def settings() -> LabelSettings:
         given, found = collect(
