@@ -33,10 +33,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError
 from mio_rag.files import make_parent
-from mio_rag.generation.protocol import Generator
 from mio_rag.retrieval.index import CorpusIndex
 
-__all__ = ["AnswerCache", "CacheSettings", "Hit", "digest_of", "model_of", "normal_question"]
+__all__ = ["AnswerCache", "CacheSettings", "Hit", "digest_of", "normal_question"]
 
 _OURS = 0x6D696F72  # "mior": SQLite's application id
 _VERSION = 1
@@ -58,11 +57,6 @@ def digest_of(settings: Mapping[str, Any]) -> str:
 
     told = json.dumps({"mio-rag": __version__, **settings}, sort_keys=True)
     return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def model_of(generator: Generator) -> str:
-    """What a reader's answers go by: all that it tells of itself, or its name where that is all."""
-    return generator.identity or generator.name
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ neither renames a locked file nor lets others write it: there only runs hold loc
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -27,6 +28,7 @@ __all__ = [
     "make_parent",
     "replaced",
     "replaced_folder",
+    "sha256_of",
     "sweep",
     "write_atomically",
 ]
@@ -73,6 +75,12 @@ def write_atomically(path: Path, text: str) -> None:
     """
     with replaced(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of what a file holds, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def make_parent(path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.ledger import Key, Ledger
 from mio_rag.files import is_vacant, locked, write_atomically
-from mio_rag.generation.protocol import Generator
+from mio_rag.generation.protocol import Generator, content_of
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.solvers.capabilities import versions_of
 
@@ -53,7 +53,7 @@ def environment() -> dict[str, Any]:
 
 def contents(indexes: Iterable[CorpusIndex | None], generator: Generator | None) -> dict[str, Any]:
     """Digests of the indexes and of the model: files of one name may hold something else the next time."""
-    told = None if generator is None else generator.identity or generator.name
+    told = None if generator is None else content_of(generator)
     return {
         "index_sha256": [index.digest() for index in indexes if index is not None],
         "generator_sha256": None if told is None else hashlib.sha256(told.encode()).hexdigest(),

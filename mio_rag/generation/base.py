@@ -70,6 +70,11 @@ class BaseGenerator(ABC):
         return None
 
     @property
+    def content(self) -> str | None:
+        """What tells it from another generator of the same name; None: nothing is known but the name."""
+        return self.identity
+
+    @property
     def context_window(self) -> int | None:
         """Tokens that prompt and completion share; None: unbounded or unknown."""
         return self._window

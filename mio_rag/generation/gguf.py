@@ -12,7 +12,6 @@ on what was read before, and now and then so does the wording of a reply.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import queue
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import InputError, require
+from mio_rag.files import sha256_of
 from mio_rag.generation._gguf_file import trained_context
 from mio_rag.generation._http import HttpFailure, LoopbackClient
 from mio_rag.generation._letters import option_logprobs
@@ -103,9 +103,12 @@ class GGUFGenerator(BaseGenerator):
         """The model's file by its content, the version of llama.cpp, and how it decodes."""
         from importlib.metadata import version
 
-        with self._file.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        told = {"model": digest, "xllamacpp": version("xllamacpp"), "temperature": 0, "seed": self._seed}
+        told = {
+            "model": sha256_of(self._file),
+            "xllamacpp": version("xllamacpp"),
+            "temperature": 0,
+            "seed": self._seed,
+        }
         return json.dumps(told | {"threads": self._threads, "reuse": self._reuse}, sort_keys=True)
 
     def prompt_tokens(self, prompt: Prompt) -> int:

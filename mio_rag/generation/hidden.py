@@ -5,7 +5,6 @@ The state after the last token, from which the model would go on, at unit length
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from mio_rag.entries import unit_rows
 from mio_rag.errors import require
+from mio_rag.files import sha256_of
 from mio_rag.generation.gguf import has_devices, model_file
 from mio_rag.text import clean
 from mio_rag.types import GenerationError
@@ -51,8 +51,7 @@ class HiddenStates:
     def __init__(self, path: str | Path, n_ctx: int = 512) -> None:
         file = model_file(path)
         xllamacpp: Any = require("xllamacpp", "gguf", "running a GGUF model")
-        with file.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = sha256_of(file)
         self.name = f"{PREFIX}{file.name}"
         self._fingerprint = f"{PREFIX}{digest[:16]}"
         params = xllamacpp.CommonParams()

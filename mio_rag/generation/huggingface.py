@@ -6,7 +6,6 @@ chat template is applied when it has one; a base model gets instructions and que
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import time
@@ -18,6 +17,7 @@ from threading import Event, Thread
 from typing import Any
 
 from mio_rag.errors import InputError, require
+from mio_rag.files import sha256_of
 from mio_rag.generation._letters import option_logprobs
 from mio_rag.generation._tokenizer import chat_text, expanded, first_line, load_tokenizer
 from mio_rag.generation.base import BaseGenerator, Chosen
@@ -28,11 +28,6 @@ __all__ = ["HuggingFaceGenerator"]
 
 # Tokenizers without a limit of their own report a huge number instead of none.
 _NO_LIMIT = 10**9
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class HuggingFaceGenerator(BaseGenerator):
@@ -88,12 +83,15 @@ class HuggingFaceGenerator(BaseGenerator):
         super().__init__(f"hf:{Path(name_or_path).name}", min(limits) if limits else None)
 
     @cached_property
-    def identity(self) -> str | None:
-        """The model by the files of its folder, or by its commit on the hub; versions, device and batches."""
+    def content(self) -> str | None:
+        """The model by the files of its folder, or by its commit on the hub; versions, device and batches.
+
+        No `identity`: in a batch a reply also depends, in the last digits, on what it is padded to.
+        """
         folder = Path(expanded(self._source))
         if folder.is_dir():
             files = sorted(path for path in folder.rglob("*") if path.is_file())
-            model: Any = [[path.relative_to(folder).as_posix(), _sha256(path)] for path in files]
+            model: Any = [[path.relative_to(folder).as_posix(), sha256_of(path)] for path in files]
         elif (model := getattr(self._model.config, "_commit_hash", None)) is None:
             return None
         told = {"model": model, "device": self._device, "batch_size": self._batch_size}

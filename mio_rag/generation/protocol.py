@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer, GenerationError, Question
 
-__all__ = ["CHOICE_TOKENS", "Choice", "ChoiceWeigher", "Generator", "GrammarWriter"]
+__all__ = ["CHOICE_TOKENS", "Choice", "ChoiceWeigher", "Generator", "GrammarWriter", "content_of"]
 
 #: Longest reply that a choice is read from, where a model cannot be held to a letter.
 CHOICE_TOKENS = 16
@@ -133,3 +133,12 @@ class GrammarWriter(Protocol):
             As `Generator.generate`; also for a grammar that cannot be read.
         """
         ...
+
+
+def content_of(generator: Generator) -> str:
+    """What a generator is, by which caches and records of runs go: as much as it tells of itself.
+
+    Its `content`, if it has one (those of this package do); else its `identity`, else its name.
+    """
+    told = getattr(generator, "content", None) or generator.identity or generator.name
+    return str(told)

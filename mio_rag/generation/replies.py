@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from mio_rag.errors import InputError
 from mio_rag.generation.prompts import Prompt, build_prompt
-from mio_rag.generation.protocol import Choice, ChoiceWeigher, Generator, GrammarWriter
+from mio_rag.generation.protocol import Choice, ChoiceWeigher, Generator, GrammarWriter, content_of
 from mio_rag.types import Answer, GenerationError, Question
 
 __all__ = ["RememberingGenerator", "ReplyFile"]
@@ -122,6 +122,11 @@ class RememberingGenerator:
     def identity(self) -> str | None:
         """Of the generator that answers."""
         return self._identity
+
+    @property
+    def content(self) -> str:
+        """Of the generator that answers."""
+        return content_of(self._inner)
 
     @property
     def context_window(self) -> int | None:

@@ -57,8 +57,8 @@ class ScriptedGenerator(BaseGenerator):
         self.prompts: list[Prompt] = []
 
     @property
-    def identity(self) -> str | None:
-        """The script by what it holds; None for a function."""
+    def content(self) -> str | None:
+        """The script; None for a function. No `identity`: a reply goes by the question's id, too."""
         if callable(self._answers):
             return None
         return json.dumps(dict(self._answers), sort_keys=True)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import IndexFormatError, InputError, require
-from mio_rag.files import replaced_folder
+from mio_rag.files import replaced_folder, sha256_of
 from mio_rag.reading import parse_json, read_text
 from mio_rag.retrieval.cached import Progress
 from mio_rag.retrieval.compact import MappedPassages, make_dense, vectors_kind
@@ -235,7 +235,7 @@ class CorpusIndex:
                 "fingerprint": self.embedder.fingerprint,
                 "passages": len(self),
                 "dimensions": self.dimensions,
-                "sha256": {p.relative_to(work).as_posix(): _sha256(p) for p in files},
+                "sha256": {p.relative_to(work).as_posix(): sha256_of(p) for p in files},
             }
             manifest["checksum"] = _manifest_checksum(manifest)
             (work / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -334,11 +334,6 @@ def check_target(target: Path, overwrite: bool = False) -> None:
     raise InputError(f"'{target}' exists already: {hint}")
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _manifest_checksum(manifest: dict[str, Any]) -> str:
     content = {key: value for key, value in manifest.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -383,7 +378,7 @@ def _checked_manifest(path: Path) -> dict[str, Any]:
         file = path / relative
         if not file.is_file():
             damaged.append(f"'{file}' is missing")
-        elif _sha256(file) != digest:
+        elif sha256_of(file) != digest:
             damaged.append(f"'{file}' is damaged (its checksum does not match)")
     if damaged:
         raise IndexFormatError([*damaged, "build the index again"])

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import MissingExtraError, require
+from mio_rag.files import sha256_of
 from mio_rag.retrieval.cached import CachedEmbedder, unit
 
 __all__ = ["FINGERPRINT", "PackagedMiniLM", "is_minilm", "load_minilm", "packaged_minilm"]
@@ -73,8 +74,7 @@ def is_minilm(folder: Path) -> bool:
 def _content(folder: Path) -> str:
     digest = hashlib.sha256()
     for name in FILES:
-        with (folder / name).open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(bytes.fromhex(sha256_of(folder / name)))
     return digest.hexdigest()
 
 

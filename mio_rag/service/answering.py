@@ -12,7 +12,7 @@ from typing import Any
 
 from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.answer_cache import AnswerCache, digest_of, model_of
+from mio_rag.answer_cache import AnswerCache, digest_of
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.control.composed.trace import PolicyTrace
@@ -24,6 +24,7 @@ from mio_rag.control.router.trace import TierTrace
 from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
+from mio_rag.generation.protocol import content_of
 from mio_rag.generation.window import context_budget
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
@@ -111,7 +112,7 @@ class Answering:
                     )
             refusing.check_fits(index.embedder.fingerprint, generator.name)
         self._refusing = refusing
-        self.cache, self._model = cache, "" if cache is None else model_of(generator)
+        self.cache, self._model = cache, "" if cache is None else content_of(generator)
         self.index, self.generator, self.pacer, self.rate = index, generator, pacer, rate
         self._routing = None if routing is None else dict(routing)  # names the router's file by its hash
         self._routed = None if routing is None else _routed(index, routing)

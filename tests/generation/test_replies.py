@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mio_rag.batch.asking.retrying import Retrying
 from mio_rag.errors import InputError
 from mio_rag.generation import (
     BaseGenerator,
@@ -18,12 +19,13 @@ from mio_rag.generation import (
     HuggingFaceGenerator,
     OpenAIGenerator,
     Prompt,
+    ScriptedGenerator,
     build_prompt,
     make_generator,
 )
 from mio_rag.generation._target import parse_file
 from mio_rag.generation.gguf import _among
-from mio_rag.generation.protocol import CHOICE_TOKENS, ChoiceWeigher
+from mio_rag.generation.protocol import CHOICE_TOKENS, ChoiceWeigher, content_of
 from mio_rag.generation.replies import RememberingGenerator, _RememberingWriter
 from mio_rag.retrieval.rerankers import YesNo
 from mio_rag.types import Answer, GenerationError, Question
@@ -225,6 +227,17 @@ def test_endpoints_name_what_their_replies_depend_on(tmp_path: Path) -> None:
     assert isinstance(one, RememberingGenerator)
     assert one.identity != other.identity
     assert json.loads(one.identity or "")["url"] == "http://127.0.0.1:9/v1"
+    assert (content_of(one), content_of(other)) == (one.identity, other.identity)
+
+
+def test_what_a_script_is_and_that_its_replies_are_not_kept() -> None:
+    """It may answer two questions of the same words differently, by their ids."""
+    script = ScriptedGenerator({"q1": "Rome", "q2": "Oslo"})
+    assert script.identity is None
+    assert content_of(script) == content_of(ScriptedGenerator({"q2": "Oslo", "q1": "Rome"}))
+    assert content_of(script) != content_of(ScriptedGenerator({"q1": "Rome"}))
+    assert content_of(ScriptedGenerator(lambda prompt: "Rome")) == "scripted"
+    assert content_of(Retrying(script, 0, lambda into, out: False)) == content_of(script)
 
 
 def test_the_probability_of_a_letter_is_among_the_letters() -> None:

@@ -22,6 +22,7 @@ from mio_rag.control.controller import Failure, Outcome, Setup
 from mio_rag.control.planner.settings import Models
 from mio_rag.errors import SpentError
 from mio_rag.generation import Generator, make_generator
+from mio_rag.generation.protocol import content_of
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
@@ -209,7 +210,7 @@ class Answering:
         models = Models(specs_of(job.policy), lambda spec: tried(make(spec)))
         self._composed = compose(job.policy, setup, states=job.states, pacer=pacer, models=models)
         #: What answers depend on beside the policy.
-        self.about = {"index": index.digest(), "reader": generator.identity or generator.name}
+        self.about = {"index": index.digest(), "reader": content_of(generator)}
 
     def most(self, question: Question) -> int:
         """The most that a question may cost; under a total of tokens its pacer allows one answer's worth."""

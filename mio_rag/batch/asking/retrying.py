@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from mio_rag.generation import Generator, Prompt
-from mio_rag.generation.protocol import CHOICE_TOKENS, Choice
+from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, content_of
 from mio_rag.types import Answer, GenerationError, Question
 
 __all__ = ["Retrying"]
@@ -71,6 +71,11 @@ class Retrying:
     def identity(self) -> str | None:
         """Likewise."""
         return self._inner.identity
+
+    @property
+    def content(self) -> str:
+        """Likewise."""
+        return content_of(self._inner)
 
     @property
     def context_window(self) -> int | None:

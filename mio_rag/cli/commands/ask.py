@@ -100,11 +100,12 @@ def ask(
     """Choose passages, let a model answer from them, and show the answer and what was read."""
     import dataclasses
 
-    from mio_rag.answer_cache import digest_of, model_of
+    from mio_rag.answer_cache import digest_of
     from mio_rag.ask import ask as answer_question
     from mio_rag.cli.show.selection import print_answer, print_selection, print_verdict
     from mio_rag.control.router.make import has_tiers
     from mio_rag.generation import check_generator, make_generator
+    from mio_rag.generation.protocol import content_of
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
     from mio_rag.selection.ids import check_ids
@@ -157,7 +158,7 @@ def ask(
                     "selector": selector.to_dict(),
                     "retrieval": [found.pool, found.mode, found.link_hops, list(found.rerankers)],
                     "tokens": [budget_tokens, max_tokens],
-                    "model": model_of(reader),
+                    "model": content_of(reader),
                     "refusal": None if refusing is None else dataclasses.asdict(refusing),
                     "controller": None if controller is None else [controller, control.to_dict()],
                     "seed": solving.seed,

@@ -27,6 +27,7 @@ from mio_rag.control.planner.workflow import Workflow
 from mio_rag.errors import DataError, InputError
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
+from mio_rag.generation.protocol import content_of
 from mio_rag.lines import append_lines
 from mio_rag.measures import answer_measures, failed_measures
 from mio_rag.reading import parse_json, read_text
@@ -103,7 +104,7 @@ def collect_outcomes(
     """
     about = {
         "workflows": {workflow.name: workflow.sha256 for workflow in workflows},
-        "generator": generator.identity or generator.name,
+        "generator": content_of(generator),
         "budget_tokens": int(budget_tokens),
         "sources": {source.name: source.data_sha256 for source in sources},
         "settings": _plain([source.kit.settings.to_dict() for source in sources[:1]]),

@@ -33,7 +33,7 @@ def _dag(name: str, answer: str, /, **nodes: Mapping[str, Any]) -> Workflow:
     return Workflow.from_dict({"name": name, "nodes": nodes, "answer": answer})
 
 
-#: A dozen to choose from, cheap ones first.
+#: More than a dozen to choose from, those that ask the model once first.
 NAMED: Mapping[str, Workflow] = {
     workflow.name: workflow
     for workflow in (
@@ -41,8 +41,8 @@ NAMED: Mapping[str, Workflow] = {
         chain("brief", "retrieve", {"do": "select", "share": 0.4}, "answer"),
         chain("plain", *_PLAIN),
         chain("priced", "retrieve", {"do": "select", "token_price": 0.001}, "answer"),
-        chain("priced-sentences", "retrieve", _PRICED_SENTENCES, "answer"),
         chain("brief-sentences", "retrieve", {"do": "select", "units": "sentences", "share": 0.5}, "answer"),
+        chain("priced-sentences", "retrieve", _PRICED_SENTENCES, "answer"),
         chain("sentences", "retrieve", {"do": "select", "units": "sentences"}, "answer"),
         chain("rewrite-first", "rewrite", *_PLAIN),
         _dag(

@@ -114,8 +114,16 @@ def split_of(outcomes: Outcomes, test: float, seed: int) -> tuple[NDArray[np.int
 
 
 def never_seen(outcomes: Outcomes, planner: Planner) -> NDArray[np.intp]:
-    """Places of the questions that a planner has not learned from, by their ids."""
-    known = set(planner.about.get("learned_from", ()))
+    """Places of the questions that a planner has not learned from, by their ids.
+
+    Raises
+    ------
+    InputError
+        If it does not say which these are.
+    """
+    if "learned_from" not in planner.about:
+        raise InputError("the planner does not say which questions it has learned from: give --all")
+    known = set(planner.about["learned_from"])
     return np.flatnonzero([_short(name) not in known for name in outcomes.ids])
 
 
