@@ -39,6 +39,8 @@ _NOT_SHOWN = {
     f"{_WORD}moveFrom",
     "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback",
 }
+#: A line of a text file that reads as its title: alone, short, before more text, and no sentence.
+_TITLE_LINE = re.compile(r"\s*(\S[^\r\n]{0,98}[^\s.,;:!?])[ \t]*\r?\n[ \t]*\r?\n\s*(?=\S)")
 #: What stands between the title of a page and the name of its site.
 _SITE = re.compile(r"\s+[-|\u2013\u2014\u00b7\u00bb]\s+|:\s+")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
@@ -103,7 +105,15 @@ def read_document(path: Path, max_bytes: int) -> Document:
     if kind in (".html", ".htm"):
         return _html(data, path.stem)
     text = _decoded(data)
-    return _markdown(text, path.stem) if kind == ".md" else Document(path.stem, (("", text),))
+    return _markdown(text, path.stem) if kind == ".md" else _plain(text, path.stem)
+
+
+def _plain(text: str, name: str) -> Document:
+    """A short first line that stands alone and ends no sentence is the title; without one it is the name."""
+    found = _TITLE_LINE.match(text)
+    if found is None or not any(letter.isalpha() for letter in found[1]):
+        return Document(name, (("", text),))
+    return Document(" ".join(found[1].split()), (("", text[found.end() :]),))
 
 
 def _titled(title: str, paragraphs: list[str]) -> Document:

@@ -63,6 +63,26 @@ def test_folder_of_documents(tmp_path: Path) -> None:
     assert data.questions == ()
 
 
+@pytest.mark.parametrize(
+    ("text", "title", "read"),
+    [
+        ("Bell Rock  Lighthouse\n\nIt was lit in 1811.", "Bell Rock Lighthouse", "It was lit in 1811."),
+        ("\r\n Skerryvore \r\n\r\nIt is tall.", "Skerryvore", "It is tall."),
+        ("It was lit in 1811.\n\nIt is tall.", "notes", "It was lit in 1811. It is tall."),
+        ("A line that\ngoes on here.", "notes", "A line that goes on here."),
+        ("Only a heading\n\n  \n", "notes", "Only a heading"),
+        ("----\n\nIt is tall.", "notes", "---- It is tall."),
+        (f"{'long ' * 30}line\n\nIt is tall.", "notes", f"{'long ' * 30}line It is tall."),
+    ],
+)
+def test_a_short_first_line_that_stands_alone_is_the_title_of_a_text_file(
+    tmp_path: Path, text: str, title: str, read: str
+) -> None:
+    (tmp_path / "notes.txt").write_bytes(text.encode())
+    (passage,) = load_folder(tmp_path).passages
+    assert (passage.title, " ".join(passage.text.split())) == (title, read)
+
+
 def test_what_can_be_read_is_read_and_the_rest_is_listed(tmp_path: Path) -> None:
     (tmp_path / "fine.txt").write_text("Fine.")
     (tmp_path / "marked.md").write_text("A marked caf\u00e9.", encoding="utf-16")

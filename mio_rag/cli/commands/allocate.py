@@ -85,7 +85,7 @@ def allocate(
     solving: SolverOptions,
     json_output: Json = False,
 ) -> None:
-    """Share a total of tokens among the questions of a Parquet file, with a proof of how good it is.
+    """Share a total of tokens among many questions. Of a Parquet file, with a proof of how good it is.
 
     Rows and outputs are those of select-batch. Every question pays the same price for a token, so that tokens
     go where they add most. Run it again to resume after an interruption.

@@ -109,7 +109,7 @@ def answer_batch(
         )
         rest = f"{again}{unread}{left}{before}"
         output.console.print(
-            f"{done.answered} of {done.questions} answered{rest}\n{cost}{lost} -> {out}",
+            f"{done.answered} of {done.questions} answered{rest}\n{cost}{lost} -> {out / 'answers.jsonl'}",
             soft_wrap=True,
         )
     if not done.answered:

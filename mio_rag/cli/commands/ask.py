@@ -97,7 +97,7 @@ def ask(
     explain: Explain = False,
     json_output: Json = False,
 ) -> None:
-    """Choose passages, let a model answer from them, and show the answer and what was read."""
+    """Choose passages and let a model answer from them. Shows the answer and what was read."""
     import dataclasses
 
     from mio_rag.answer_cache import digest_of

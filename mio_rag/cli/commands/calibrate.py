@@ -41,7 +41,7 @@ def calibrate(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the folds.")] = 0,
     json_output: Json = False,
 ) -> None:
-    """Fit a relevance model on labelled questions: the probability that a passage is needed."""
+    """Fit a relevance model on labelled questions. It gives the probability that a passage is needed."""
     from mio_rag.cli.progress import progress_bar
     from mio_rag.corpora.load import check_source, load_dataset
     from mio_rag.evaluation.fit.relevance import calibrate as fit_model

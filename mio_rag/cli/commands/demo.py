@@ -41,7 +41,7 @@ def demo(
     generator: GeneratorSpec = "extractive",
     json_output: Json = False,
 ) -> None:
-    """Choose, answer and compare with fused top-k on the bundled questions; under a minute."""
+    """Choose, answer, and compare with fused top-k. On the bundled questions; under a minute."""
     from mio_rag.cli.show.evaluation import evaluation_json
 
     output = open_output(json_output)

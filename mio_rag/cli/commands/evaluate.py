@@ -167,7 +167,7 @@ def evaluate(
     config: ConfigFile = None,
     json_output: Json = False,
 ) -> None:
-    """Compare methods on a question set: same pool, budget and reader for all."""
+    """Compare methods on a question set. All get the same pool, budget and reader."""
     from mio_rag.cli.progress import progress_bar
     from mio_rag.cli.show.evaluation import (
         evaluation_json,

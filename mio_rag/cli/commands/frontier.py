@@ -78,7 +78,7 @@ def query(
     retrieval: ModeName = "fused",
     json_output: Json = False,
 ) -> None:
-    """One question: every budget at which the selection changes, the gain from more tokens, other penalties.
+    """One question, at every budget. Where the selection changes, the gain from more tokens, other penalties.
 
     Tokens are counted by an approximation, as in `select`.
     """
@@ -206,7 +206,7 @@ def data(
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     json_output: Json = False,
 ) -> None:
-    """A data set: evidence found, diversity, robustness and tokens of every setting; and a page to browse.
+    """A data set, with every setting. Evidence found, diversity, robustness and tokens; and a page to browse.
 
     --redundancy, --passage-penalty and --reference-radius define the program in which the guaranteed value of
     every selection is measured; the settings of the grid are separate.

@@ -16,7 +16,7 @@ from mio_rag.errors import InputError
 __all__ = ["mdp_app"]
 
 mdp_app = typer.Typer(
-    help="Retrieve, reason or stop: the decision process of `--controller mdp`.",
+    help="Retrieve, reason or stop, by a decision process. That of `--controller mdp`.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -153,7 +153,7 @@ def calibrate_command(
     ] = False,
     json_output: Json = False,
 ) -> None:
-    """Estimate the parameters of the process from recorded runs, test its assumptions, and solve it again."""
+    """Estimate the process from recorded runs. Tests its assumptions, and solves it again."""
     import dataclasses
 
     from mio_rag.cli.show.control import print_calibration

@@ -9,7 +9,7 @@ __all__ = ["measures"]
 
 
 def measures(json_output: Json = False) -> None:
-    """List the measures of ledger, summary, report and frontier: meaning, direction, unit and source."""
+    """List the measures of results and reports. With meaning, direction, unit and source."""
     from mio_rag.cli.show.measures import print_measures
     from mio_rag.measures import measures as all_measures
 

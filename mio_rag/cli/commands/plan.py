@@ -108,7 +108,7 @@ def outcomes_command(
     seed: Annotated[int, typer.Option("--seed", help="Of the questions that are drawn.")] = 0,
     json_output: Json = False,
 ) -> None:
-    """Answer every question by every workflow, and keep quality and costs as a table."""
+    """Answer every question by every workflow. Quality and costs are kept as a table."""
     from mio_rag.cli.progress import progress_bar
     from mio_rag.cli.show.plan import print_table
     from mio_rag.control.meter import Limits
@@ -205,7 +205,7 @@ def train_command(
     ] = None,
     json_output: Json = False,
 ) -> None:
-    """Learn from a table of outcomes which workflow to choose for which question."""
+    """Learn which workflow to choose for which question. From a table of outcomes."""
     from mio_rag.cli.options.shared import numbers
     from mio_rag.cli.progress import progress_bar
     from mio_rag.cli.show.plan import print_points
@@ -273,7 +273,7 @@ def evaluate_command(
     ] = None,
     json_output: Json = False,
 ) -> None:
-    """Replay a planner on a table of outcomes: quality and cost at every price, against fixed workflows."""
+    """Replay a planner on a table of outcomes. Quality and cost at every price, against fixed workflows."""
     import numpy as np
 
     from mio_rag.cli.options.shared import numbers
@@ -323,7 +323,7 @@ def replay_command(
     ] = None,
     json_output: Json = False,
 ) -> None:
-    """Make the decisions of traces again, without a model; status 1 where something comes out differently."""
+    """Make the decisions of traces again. Without a model; status 1 where something comes out differently."""
     from mio_rag.control.planner.policy import read_planner
     from mio_rag.control.planner.replay import replay
     from mio_rag.control.planner.trace import PlanTrace

@@ -27,7 +27,7 @@ _Index = Annotated[
 
 @policy_app.command("check")
 def check_command(policy: _Named, index: _Index = None, json_output: Json = False) -> None:
-    """Find everything that is wrong with a policy and its files; no model is loaded, nothing is spent."""
+    """Find everything that is wrong with a policy. And with its files; no model is loaded, nothing is spent."""
     from mio_rag.cli.options.shared import load_index
     from mio_rag.control.composed.read import read_policy
     from mio_rag.control.composed.states import read_states
@@ -54,7 +54,7 @@ def calibrate_command(
     seed: Annotated[int, typer.Option("--seed", help="Of the questions that are drawn.")] = 0,
     json_output: Json = False,
 ) -> None:
-    """Learn from labelled questions with which probability the evidence is complete."""
+    """Learn how likely the evidence is complete. From labelled questions."""
     from mio_rag.cli.options.shared import load_index
     from mio_rag.cli.progress import progress_bar
     from mio_rag.corpora.dataset import Dataset

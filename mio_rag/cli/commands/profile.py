@@ -50,7 +50,7 @@ def profile(
     mapped: Mapped = False,
     json_output: Json = False,
 ) -> None:
-    """Measure peak memory and processor seconds, each component in a process of its own."""
+    """Measure peak memory and processor seconds. Each component runs in a process of its own."""
     import numpy as np
 
     from mio_rag.cli.show.tables import Field, print_fields

@@ -40,7 +40,7 @@ def radius(
     ] = None,
     json_output: Json = False,
 ) -> None:
-    """Measure the error of embeddings: a radius from data, for --radius."""
+    """Measure the error of embeddings. Gives a radius from data, for --radius."""
     from mio_rag.cli.progress import progress_bar
     from mio_rag.retrieval.index import check_index
     from mio_rag.retrieval.radius import check_method, measure_radius

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["route_app"]
 
 route_app = typer.Typer(
-    help="How much a question needs: tiers of depth, context and answer, and who chooses among them.",
+    help="How much a question needs, by tiers. Of depth, context and answer, and who chooses among them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -80,7 +80,7 @@ def label_command(
     seed: Annotated[int, typer.Option("--seed", help="Recorded with the run.")] = 0,
     json_output: Json = False,
 ) -> None:
-    """Run every tier on every question, and label each with the cheapest tier that does.
+    """Run every tier on every question. Each is labelled with the cheapest tier that does.
 
     An interrupted run is continued by the same command; replies of the model are kept.
     """
@@ -153,11 +153,11 @@ def train_command(
     tables: Annotated[list[Path], typer.Argument(help="Tables of outcomes of `mio-rag route label`.")],
     out: Annotated[Path, typer.Option("--out", help="File for the router (.safetensors).")],
     kind: Annotated[
-        str, typer.Option("--kind", help="mlp (as published), logistic, tfidf-svm, neighbours or utility.")
-    ] = "mlp",
+        str, typer.Option("--kind", help="logistic, utility, mlp (as published), tfidf-svm or neighbours.")
+    ] = "logistic",
     features: Annotated[
-        str, typer.Option("--features", help="What it goes by: question, or question+search.")
-    ] = "question",
+        str, typer.Option("--features", help="What it goes by: question+search, or question.")
+    ] = "question+search",
     utility: Annotated[
         str | None,
         typer.Option("--utility", help="What the figures of the kind utility are at. [1,0.0005,0,0]"),
@@ -224,7 +224,7 @@ def show_command(
     router: Annotated[Path, typer.Argument(help="File of a router.")],
     json_output: Json = False,
 ) -> None:
-    """Show a router: its tiers, what it goes by, where it comes from, and what its folds said."""
+    """Show a router. Its tiers, what it goes by, where it comes from, and what its folds said."""
     from mio_rag.cli.show.router import print_router, router_json
     from mio_rag.control.router.model import read_router
 

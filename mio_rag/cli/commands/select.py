@@ -61,7 +61,7 @@ def select(
     explain: Explain = False,
     json_output: Json = False,
 ) -> None:
-    """Choose passages for a question, and prove the choice; with --explain also say why.
+    """Choose passages for a question, and prove the choice. With --explain also say why.
 
     Tokens are counted by an approximation, since no model reads the passages; `ask` uses the tokenizer of its
     model.

@@ -17,7 +17,7 @@ __all__ = ["strategies_app"]
 strategies_app = typer.Typer(
     name="strategies",
     cls=ReportingGroup,
-    help="What a bandit has learned about search strategies: statistics, feedback, replay, recalibration.",
+    help="What a bandit has learned about search. Statistics of strategies, feedback, replay, recalibration.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -33,7 +33,7 @@ def stats(
     ] = None,
     json_output: Json = False,
 ) -> None:
-    """Show how often each strategy ran, what it brought, and what was learned."""
+    """Show what each strategy brought. How often it ran, and what was learned."""
     from mio_rag.cli.show.strategies import print_stats
     from mio_rag.control.bandit.insights import stats_of
     from mio_rag.control.bandit.plot import plot_log
@@ -55,7 +55,7 @@ def feedback(
     rating: Annotated[str, typer.Argument(help="helpful or unhelpful.")],
     json_output: Json = False,
 ) -> None:
-    """Rate the answer to a question; the strategies that found what was read are credited. Counts once."""
+    """Rate the answer to a question. The strategies that found what was read are credited; counts once."""
     import time
 
     from mio_rag.control.bandit.store import EventLog
@@ -88,7 +88,7 @@ def replay(
     ] = None,
     json_output: Json = False,
 ) -> None:
-    """Estimate what another policy would have earned on the logged questions, with 95 % intervals."""
+    """Estimate what another policy would have earned. On the logged questions, with 95 % intervals."""
     from mio_rag.cli.show.strategies import print_replay
     from mio_rag.control.bandit.lifecycle import replay as replayed
     from mio_rag.control.bandit.lifecycle import settings_of
@@ -113,7 +113,7 @@ def recalibrate(
     ] = 0.2,
     json_output: Json = False,
 ) -> None:
-    """Fit the models on the last days alone; they take over only if they are not worse on later questions."""
+    """Fit the models on the last days alone. They take over only if they are not worse on later questions."""
     from mio_rag.control.bandit.lifecycle import recalibrate as recalibrated
     from mio_rag.control.bandit.lifecycle import settings_of
 
@@ -151,7 +151,7 @@ def export(
     out: Annotated[Path, typer.Option("--out", help="File to write, for instance prior.safetensors.")],
     json_output: Json = False,
 ) -> None:
-    """Write what was learned as a prior that another state can start from."""
+    """Write what was learned, as a prior. Another state can start from it."""
     from mio_rag.control.bandit.lifecycle import export as exported
 
     output = open_output(json_output)
@@ -190,7 +190,7 @@ def prune(
     lift: Annotated[bool, typer.Option("--lift", help="End the probation instead.")] = False,
     json_output: Json = False,
 ) -> None:
-    """Put a strategy on probation for a type of question: it then runs only rarely, to be tried again."""
+    """Put a strategy on probation. For a type of question it then runs only rarely, to be tried again."""
     from mio_rag.control.bandit.lifecycle import prune as pruned
 
     output = open_output(json_output)
@@ -214,7 +214,7 @@ def add(
     strategy: Annotated[str, typer.Argument(help="Strategy to choose among from now on.")],
     json_output: Json = False,
 ) -> None:
-    """Choose among one strategy more; what was learned of the others stays."""
+    """Choose among one strategy more. What was learned of the others stays."""
     from mio_rag.control.bandit.lifecycle import add_strategy
 
     output = open_output(json_output)

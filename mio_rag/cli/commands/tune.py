@@ -89,7 +89,7 @@ def tune(
     retrieval: ModeName = "fused",
     json_output: Json = False,
 ) -> None:
-    """Find weights on labelled questions, at a budget or for evidence to find, by nested cross-validation.
+    """Find weights on labelled questions. At a budget or for evidence to find, by nested cross-validation.
 
     --relevance fit fits a relevance model within the folds and writes it beside the file. A model that was
     fitted on these questions makes all figures too good. Run the same command again to resume; with larger
@@ -274,7 +274,7 @@ def _text(found: TuneResult, options: dict[str, Any], name: str, recall: float |
     measured = {
         "questions": found.questions,
         "trials": found.trials,
-        "improved": found.improved,
+        "clearly_better": found.clearly_better,
         **{
             f"{part}_{key}": [round(figures[key][end], 4) for end in ("mean", "low", "high")]
             for part, figures in (("outer", found.outer), ("inner", found.inner), ("start", found.start))
@@ -288,7 +288,8 @@ def _text(found: TuneResult, options: dict[str, Any], name: str, recall: float |
         f"Tuned on {found.questions} questions of '{name}' for {goal}; read it with --config.\n"
         "outer_*: on questions that the search did not see (mean, and its 95 % interval); this is what to\n"
         "expect. inner_*: on those that it did see. start_*: the setting that it started from.\n"
-        "recall: the share of the evidence that was found."
+        "recall: the share of the evidence that was found. clearly_better: than the start, on questions not\n"
+        "seen, by the 95 % interval."
     )
     return config_text(options, measured, comment)
 
@@ -323,6 +324,6 @@ def _lines(found: TuneResult) -> list[str]:
     ]
     if not found.improved:
         return [*lines, "nothing better was found: the file holds the settings that the search started from"]
-    if gain["low"] <= 0 and saved["low"] <= 0:
+    if not found.clearly_better:
         lines.append("no clear improvement on questions not seen: try more questions before relying on it")
     return lines

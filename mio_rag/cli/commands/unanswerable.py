@@ -38,7 +38,7 @@ def unanswerable(
     seed: Annotated[int, typer.Option("--seed", help="Draws the two halves.")] = 0,
     json_output: Json = False,
 ) -> None:
-    """Fit on one half when to refuse, and measure on the other, by the measures of SQuAD 2.0."""
+    """Fit when to refuse a question, and measure it. On two halves of a set, by the measures of SQuAD 2.0."""
     import dataclasses
 
     from mio_rag.cli.show.refusal import print_scores

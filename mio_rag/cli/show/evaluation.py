@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mio_rag.cli.show.tables import Field, heading, print_fields
 from mio_rag.cli.terminal import Terminal, styled
-from mio_rag.evaluation.caution import proven_yet_behind
+from mio_rag.evaluation.caution import proven_yet_behind, too_few
 from mio_rag.evaluation.expenses import reading_column
 from mio_rag.measures import Measure, added_measures, console_measures, evidence_measure, find_measure
 
@@ -101,7 +101,7 @@ def print_summary(
     if len({entry["budget_tokens"] for entry in entries}) > 1:
         keys.append(Field("budget", [str(entry["budget_tokens"]) for entry in entries]))
     _print_first(console, keys, entries, comparisons, baseline)
-    for warning in proven_yet_behind(entries, comparisons):
+    for warning in [*too_few(entries, comparisons), *proven_yet_behind(entries, comparisons)]:
         console.print(styled(("\nnote:", "yellow"), f" {warning}"))
     shown = _others(entries, details)
     if shown:

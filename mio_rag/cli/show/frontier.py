@@ -61,15 +61,27 @@ def print_query(console: Terminal, data: Mapping[str, Any]) -> None:
         )
     console.print(f"\nat {data['budget_tokens']} tokens:")
     console.print(table)
-    table = Table("lambda_1", "rho", "tokens", "relevance", "redundancy", "guaranteed", "", box=None)
-    for p in data["grid"]:
-        state = "frontier" if p["frontier"] else "dominated" if p["certified"] else p["status"]
-        figures = (f"{p[k]:.4f}" for k in ("relevance", "redundancy", "guaranteed"))
-        table.add_row(f"{p['redundancy_weight']:g}", f"{p['radius']:g}", str(p["tokens"]), *figures, state)
+    table = Table("tokens", "relevance", "redundancy", "guaranteed", "", "lambda_1", "rho", box=None)
+    for row, weights in _alike(data["grid"]).items():
+        for radii in dict.fromkeys(weights.values()):  # weights that choose it at the same radii share a line
+            listed = ", ".join(f"{weight:g}" for weight, at in weights.items() if at == radii)
+            table.add_row(*row[:-1], listed, ", ".join(f"{radius:g}" for radius in radii))
     console.print(table)
     console.print(
         "guaranteed: the value that is left when every embedding is off by the largest rho of the table"
     )
+
+
+def _alike(grid: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], dict[float, tuple[float, ...]]]:
+    """What a row says, and the passages behind it -> the settings that choose them: weight -> radii."""
+    found: dict[tuple[str, ...], dict[float, tuple[float, ...]]] = {}
+    for p in grid:
+        state = "frontier" if p["frontier"] else "dominated" if p["certified"] else p["status"]
+        figures = (f"{p[k]:.4f}" for k in ("relevance", "redundancy", "guaranteed"))
+        row = (str(p["tokens"]), *figures, state, str(sorted(p["selected"])))
+        weights = found.setdefault(row, {})
+        weights[p["redundancy_weight"]] = (*weights.get(p["redundancy_weight"], ()), p["radius"])
+    return found
 
 
 def print_points(

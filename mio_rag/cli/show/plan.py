@@ -117,6 +117,22 @@ def print_points(console: Terminal, points: Sequence[Point]) -> None:
             told = sorted(point.shares.items(), key=lambda item: -item[1])
             said = ", ".join(f"{name} {share:.0%}" for name, share in told)
             console.print(f"{point.name} at {point.alpha:g}: {said}", style="dim", soft_wrap=True)
+    console.print(_verdict(points), soft_wrap=not console.is_terminal)
+
+
+def _verdict(points: Sequence[Point]) -> str:
+    """Where the planner is worth having, by the intervals."""
+    planned = [point for point in points if point.name == "planner"]
+    better = [f"{point.alpha:g}" for point in planned if point.low > 0]
+    worse = [f"{point.alpha:g}" for point in planned if point.high < 0]
+    if better:
+        said = f"the planner has more than any mixture of fixed workflows at its cost for alpha {', '.join(better)}"
+    else:
+        said = (
+            "at no price the planner clearly has more than a mixture of fixed workflows at its cost: "
+            "use one of these, or learn from more questions"
+        )
+    return said + (f"; clearly less for alpha {', '.join(worse)}" if worse else "")
 
 
 def print_table(console: Terminal, table: Outcomes) -> None:

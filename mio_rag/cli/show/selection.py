@@ -140,8 +140,8 @@ def print_answer(console: Terminal, answer: Answer) -> None:
     """What the reader said, and what that took."""
     console.print(answer.text or "(no answer)", style="bold", soft_wrap=not console.is_terminal)
     console.print(
-        f"{answer.generator}: {answer.prompt_tokens} prompt and {answer.completion_tokens} answer tokens, "
-        f"{answer.latency_seconds:.2f} s\n",
+        f"{answer.generator}: {answer.prompt_tokens} prompt and "
+        f"{plural(answer.completion_tokens, 'answer token')}, {answer.latency_seconds:.2f} s\n",
         style="dim",
         soft_wrap=not console.is_terminal,
     )
