@@ -112,7 +112,7 @@ class Trace:
         parts = self.parts.values()
         read, said = sum(call.prompt_tokens for call in parts), sum(call.completion_tokens for call in parts)
         calls = plural(sum(call.lm_calls for call in parts), "call")
-        return f"{self.generator}: {read} prompt and {said} answer tokens in {calls}"
+        return f"{self.generator}: {read} prompt and {plural(said, 'answer token')} in {calls}"
 
     def columns(self) -> dict[str, Any]:
         """What a ledger says of it, costs and answer apart."""

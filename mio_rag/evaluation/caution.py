@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mio_rag.formulations.numbers import plural
 from mio_rag.measures import evidence_measure
 
-__all__ = ["proven_yet_behind"]
+__all__ = ["FEW_QUESTIONS", "proven_yet_behind", "too_few"]
 
 Records = Sequence[Mapping[str, Any]]
+
+#: With fewer, one question moves a mean by more than most methods differ, and intervals are rough.
+FEW_QUESTIONS = 30
 
 
 def proven_yet_behind(summary: Records, comparisons: Records) -> list[str]:
@@ -45,4 +49,17 @@ def proven_yet_behind(summary: Records, comparisons: Records) -> list[str]:
         "passages than the questions need. Try another preset (--preset), relevance fitted on your "
         "questions (mio-rag calibrate), or a larger budget."
         for (method, baseline), told in behind.items()
+    ]
+
+
+def too_few(summary: Records, comparisons: Records) -> list[str]:
+    """That the questions that name their evidence are too few to tell methods apart, where they are."""
+    measure = evidence_measure(summary)
+    counts = [int(c["n"]) for c in comparisons if measure is not None and c["measure"] == measure.name]
+    asked = max(counts, default=0)
+    if not 0 < asked < FEW_QUESTIONS:
+        return []
+    return [
+        f"with {plural(asked, 'question')} methods cannot be told apart: one more that is found moves a mean "
+        f"by {100 / asked:.0f} points. Run {FEW_QUESTIONS} or more before relying on a difference."
     ]

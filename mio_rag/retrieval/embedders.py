@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.errors import IndexFormatError, InputError, require
+from mio_rag.errors import IndexFormatError, InputError, choose, require
 from mio_rag.retrieval.cached import CachedEmbedder, Progress, Vectors, unit
 from mio_rag.retrieval.minilm import FINGERPRINT, is_minilm, load_minilm, packaged_minilm
 from mio_rag.retrieval.terms import TermWeights
@@ -33,6 +33,8 @@ __all__ = [
     "packaged_minilm",
     "sampled_digest",
 ]
+
+_SHIPPED = ("minilm", "tfidf")
 
 
 class Embedder(Protocol):
@@ -103,7 +105,7 @@ class SentenceTransformerEmbedder(CachedEmbedder):
             reason = next(iter(str(error)[:200].splitlines()), "no reason given")
             raise InputError(
                 f"embedder '{model}' could not be loaded ({type(error).__name__}: {reason}): "
-                "give a sentence-transformers hub id or folder, 'minilm' or 'tfidf'"
+                f"{choose(model, _SHIPPED, more=', or a sentence-transformers hub id or folder')}"
             ) from error
         super().__init__(name or model, cache=cache, batch_size=batch_size)
         # The packaged model is known by its files: the digest of a torch model changes with the libraries.

@@ -72,6 +72,12 @@ def test_what_does_not_fit_is_refused_before_it_serves(demo_index: CorpusIndex, 
     check(settings, None, without_key=True)
     with pytest.raises(InputError, match="--planner excludes --strategies: its workflows decide"):
         check(replace(settings, strategies=Strategies("strategies:raw")), None, without_key=True)
-    planning = Planning({"planner": {"file": str(planner(tmp_path / "p.safetensors"))}})
-    with pytest.raises(InputError, match="say --alpha"):
+    file = str(planner(tmp_path / "p.safetensors"))
+    with pytest.raises(InputError, match="must be finite and >= 0"):
+        planning = Planning({"planner": {"file": file, "alpha": -1.0}})
         create_app(demo_index, ScriptedGenerator(said), planning=planning)
+    with TestClient(
+        create_app(demo_index, ScriptedGenerator(said), planning=Planning({"planner": {"file": file}}))
+    ) as client:  # without a price: that of .1
+        got = client.post("/ask", json={"question": QUESTION, "budget_tokens": 200}).json()
+    assert got["plan"]["worth"]["plain"] == pytest.approx(0.6 - 0.1)

@@ -49,6 +49,10 @@ def read_questions(source: str | Path) -> tuple[Question, ...]:
         if not found:
             raise DataError(f"'{path}' has no questions")
         return tuple(found)
+    if (path / "manifest.json").is_file() and (path / "passages.jsonl").is_file():
+        raise InputError(f"'{source}' is an index, not questions: give the questions first, then the index")
+    if path.is_file():
+        raise InputError(f"'{source}' is not read: questions come in .jsonl, .jsonl.gz or .parquet files")
     return load_questions(source)
 
 

@@ -6,16 +6,13 @@ from collections import Counter
 
 import numpy as np
 
-from mio_rag.evaluation.caution import proven_yet_behind
+from mio_rag.evaluation.caution import FEW_QUESTIONS, proven_yet_behind
 from mio_rag.evaluation.methods import RANKING_SOLVERS
 from mio_rag.evaluation.report.model import Key, Report, failed, status, verdict
 from mio_rag.evaluation.report.text import at_budget, between, number, p_value, percent, plural
 from mio_rag.measures import Measure
 
 __all__ = ["headlines"]
-
-#: Below this many questions the page says that its intervals are rough.
-_FEW_QUESTIONS = 30
 
 
 def headlines(report: Report) -> list[str]:
@@ -116,6 +113,6 @@ def _caution(report: Report) -> str:
     count = report.question_count()
     if count == 1:
         return "One question says nothing about others: read no interval here."
-    if 0 < count < _FEW_QUESTIONS:
+    if 0 < count < FEW_QUESTIONS:
         return f"With only {plural(count, 'question')}, every interval here is rough."
     return ""

@@ -202,11 +202,12 @@ def test_planners_are_refused_where_they_do_not_fit(table: Path, index: Path, tm
         assert done.returncode == 2, done.stdout
         return done.stderr
 
-    assert "say --alpha" in refused("ask", index, QUESTION, "--planner", file)
+    told = here("ask", index, QUESTION, "--planner", file, "--generator", "extractive", "--json")
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)["trace"]["settings"]["planner"]["alpha"] == 0.1
     assert "must be finite and >= 0" in refused("ask", index, QUESTION, "--planner", file, "--alpha", -1)
     assert "no effect without --planner" in refused("ask", index, QUESTION, "--alpha", 1)
     assert "does not exist" in refused("ask", index, QUESTION, "--planner", tmp_path / "x", "--alpha", 1)
-    assert "say --alpha" in refused("serve", index, "--planner", file)
     assert "no effect without --planner" in refused("serve", index, "--alpha", 1)
     together = ("serve", index, "--planner", file, "--alpha", 1, "--strategies", "raw")
     assert "--planner excludes --strategies: " in refused(*together)
