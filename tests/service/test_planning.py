@@ -73,8 +73,8 @@ def test_what_does_not_fit_is_refused_before_it_serves(demo_index: CorpusIndex, 
     with pytest.raises(InputError, match="--planner excludes --strategies: its workflows decide"):
         check(replace(settings, strategies=Strategies("strategies:raw")), None, without_key=True)
     file = str(planner(tmp_path / "p.safetensors"))
+    planning = Planning({"planner": {"file": file, "alpha": -1.0}})
     with pytest.raises(InputError, match="must be finite and >= 0"):
-        planning = Planning({"planner": {"file": file, "alpha": -1.0}})
         create_app(demo_index, ScriptedGenerator(said), planning=planning)
     with TestClient(
         create_app(demo_index, ScriptedGenerator(said), planning=Planning({"planner": {"file": file}}))

@@ -20,7 +20,7 @@ def false_hits(
     embedder: EmbedderName = "minilm",
     json_output: Json = False,
 ) -> None:
-    """Measure wrong answers of a cache by meaning. How often --cache-by-meaning would give that of another question."""
+    """Measure wrong answers of a cache by meaning. How often --cache-by-meaning gives another question's."""
     from mio_rag.cli.show.tables import Field, print_fields
     from mio_rag.corpora.load import check_source, load_questions
     from mio_rag.evaluation.false_hits import false_hits as measured

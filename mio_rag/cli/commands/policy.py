@@ -27,7 +27,7 @@ _Index = Annotated[
 
 @policy_app.command("check")
 def check_command(policy: _Named, index: _Index = None, json_output: Json = False) -> None:
-    """Find everything that is wrong with a policy. And with its files; no model is loaded, nothing is spent."""
+    """Find everything that is wrong with a policy. With its files, too; no model is loaded, nothing spent."""
     from mio_rag.cli.options.shared import load_index
     from mio_rag.control.composed.read import read_policy
     from mio_rag.control.composed.states import read_states

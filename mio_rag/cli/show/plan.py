@@ -126,7 +126,10 @@ def _verdict(points: Sequence[Point]) -> str:
     better = [f"{point.alpha:g}" for point in planned if point.low > 0]
     worse = [f"{point.alpha:g}" for point in planned if point.high < 0]
     if better:
-        said = f"the planner has more than any mixture of fixed workflows at its cost for alpha {', '.join(better)}"
+        said = (
+            "the planner has more than any mixture of fixed workflows at its cost for alpha "
+            f"{', '.join(better)}"
+        )
     else:
         said = (
             "at no price the planner clearly has more than a mixture of fixed workflows at its cost: "
