@@ -6,11 +6,13 @@ import argparse
 import json
 import platform
 import sys
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 
 from benchmarks.default.models import EMBEDDERS, Pools, by_ranks, by_scores, pools_of
+from benchmarks.default.outside import Strangers, fit_answerable, read_for, strangers_of
 from benchmarks.default.picture import draw
 from benchmarks.default.study import rows_of
 from benchmarks.default.summary import over_budgets, summarize, table, totals
@@ -23,6 +25,8 @@ from mio_rag.relevance import model as shipped
 from mio_rag.retrieval import CorpusIndex
 
 __all__ = ["add_options", "command"]
+
+_BY_COSINE = ("minilm",)  # whose best cosine tells whether there is an answer; that of TF-IDF does not
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,16 +50,20 @@ def command(given: argparse.Namespace) -> int:
     """Run what is not finished yet, then write JSON, table and picture."""
     names = [name.strip() for name in given.sets.split(",") if name.strip()]
     try:
-        pools = {(name, embedder): _pools(given, name, embedder) for name in names for embedder in EMBEDDERS}
+        pools, strangers = _found(given, names)
         if given.ship:
-            _ship(list(pools.values()), pools)
-        results, over, fitted = {}, {}, {name: _fitted(pools, name) for name in names}
+            _ship(pools, strangers)
+        results, over, outside = {}, {}, {}
+        fitted = {name: _fitted(pools, strangers, name) for name in names}
         for (name, embedder), one in pools.items():
             models = _left_out(fitted[name], embedder)
             folder = given.work / f"{name}-{embedder}"
             rows = rows_of(folder, one, models, given.time_limit, partial(_told, folder.name))
             results[f"{name}, {embedder}"] = summarize(rows)
             over[f"{name}, {embedder}"] = over_budgets(rows)
+            outside[f"{name}, {embedder}"] = read_for(
+                one, strangers[name, embedder], models["own"], given.time_limit
+            )
     except InputError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
@@ -70,11 +78,12 @@ def command(given: argparse.Namespace) -> int:
         "totals": summed,
         "results": results,
         "over_budgets": over,
+        "questions_from_outside": outside,
         "versions": {"mio-rag": __version__, **{p: metadata.version(p) for p in ("numpy", "scikit-learn")}},
         "machine": {"system": platform.system(), "processor": platform.machine()},
     }
     write_atomically(given.out, json.dumps(report, indent=1, allow_nan=False) + "\n")
-    text = table(results, summed, over)
+    text = table(results, summed, over, outside)
     write_atomically(given.out.with_suffix(".txt"), text + "\n")
     draw(results, given.out.with_suffix(".png"))
     print(text)
@@ -89,22 +98,34 @@ def _note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _pools(given: argparse.Namespace, name: str, embedder: str) -> Pools:
-    index = CorpusIndex.load(given.indexes / f"{name}-{embedder}")
-    found = pools_of(load_dataset(given.data / name), index, given.limit, given.seed)
-    _note(f"{name}, {embedder}: {len(found.questions)} pools")
-    return found
+def _found(
+    given: argparse.Namespace, names: list[str]
+) -> tuple[dict[tuple[str, str], Pools], dict[tuple[str, str], Strangers]]:
+    """The pools of every set and embedder, for its own questions and for those of the other sets."""
+    datasets = {name: load_dataset(given.data / name) for name in names}
+    pools, strangers = {}, {}
+    for name, dataset in datasets.items():
+        for embedder in EMBEDDERS:
+            index = CorpusIndex.load(given.indexes / f"{name}-{embedder}")
+            found = pools[name, embedder] = pools_of(dataset, index, given.limit, given.seed)
+            strangers[name, embedder] = strangers_of(name, index, datasets, given.seed)
+            _note(f"{name}, {embedder}: {len(found.questions)} pools")
+    return pools, strangers
 
 
-def _fitted(pools: dict[tuple[str, str], Pools], name: str) -> dict[str, RelevanceModel]:
+def _fitted(
+    pools: dict[tuple[str, str], Pools], strangers: dict[tuple[str, str], Strangers], name: str
+) -> dict[str, RelevanceModel]:
     """Models for a set, fitted on the others: one for each embedder, for any, and for scores."""
     others = [one for (other, _), one in pools.items() if other != name]
     made = {"any": by_ranks(others, "left out, any"), "scores": by_scores(others, "left out, scores")}
     for embedder in EMBEDDERS:
         here = [one for (other, by), one in pools.items() if other != name and by == embedder]
         made[embedder] = by_ranks(here, "left out")
+    anyone = fit_answerable(pools, strangers, left_out=name)
+    known = {by: fit_answerable(pools, strangers, embedder=by, left_out=name) for by in _BY_COSINE}
     _note(f"fitted without {name}")
-    return made
+    return {by: replace(model, answerable=known.get(by, anyone)) for by, model in made.items()}
 
 
 def _left_out(fitted: dict[str, RelevanceModel], embedder: str) -> dict[str, RelevanceModel]:
@@ -113,13 +134,16 @@ def _left_out(fitted: dict[str, RelevanceModel], embedder: str) -> dict[str, Rel
     return {"own": fitted[embedder], "other": fitted[other], "any": fitted["any"], "scores": fitted["scores"]}
 
 
-def _ship(every: list[Pools], pools: dict[tuple[str, str], Pools]) -> None:
-    folder = Path(shipped.__file__).parent
+def _ship(pools: dict[tuple[str, str], Pools], strangers: dict[tuple[str, str], Strangers]) -> None:
+    folder, every = Path(shipped.__file__).parent, list(pools.values())
     made = {
         embedder: by_ranks([one for (_, by), one in pools.items() if by == embedder], embedder, fingerprint)
         for embedder, fingerprint in EMBEDDERS.items()
     }
     made |= {"ranks": by_ranks(every, "ranks"), "scores": by_scores(every, "scores")}
+    anyone = fit_answerable(pools, strangers)
+    known = {by: fit_answerable(pools, strangers, embedder=by) for by in _BY_COSINE}
     for name, model in made.items():
-        write_atomically(folder / f"{name}.json", json.dumps(model.to_dict(), indent=1) + "\n")
+        shippable = model if name == "scores" else replace(model, answerable=known.get(name, anyone))
+        write_atomically(folder / f"{name}.json", json.dumps(shippable.to_dict(), indent=1) + "\n")
         _note(f"wrote {name}.json")

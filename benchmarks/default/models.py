@@ -68,6 +68,8 @@ def pools_of(dataset: Dataset, index: CorpusIndex, limit: int, seed: int) -> Poo
 def by_ranks(sets: Sequence[Pools], name: str, embedder: str = "") -> RelevanceModel:
     """Weights for pools of a `Retriever`; sets weigh the same, and without gold passages nothing.
 
+    They do not ask whether there is an answer at all: what ships for that has seen every set.
+
     Parameters
     ----------
     sets : sequence of Pools
@@ -85,7 +87,8 @@ def by_ranks(sets: Sequence[Pools], name: str, embedder: str = "") -> RelevanceM
         provenance=_told(sets, "pools of 50 by fused retrieval, expanded one link deep"),
         embedder=embedder,
     )
-    return replace(model, ranges=_ranges(labelled) if embedder else {}, measures=_short(model))
+    ranges = _ranges(labelled) if embedder else {}
+    return replace(model, ranges=ranges, measures=_short(model), answerable=None)
 
 
 def by_scores(sets: Sequence[Pools], name: str) -> RelevanceModel:
@@ -111,7 +114,7 @@ def by_scores(sets: Sequence[Pools], name: str) -> RelevanceModel:
         name=name,
         provenance=_told(sets, f"the best {_LIST} passages by cosine, by BM25 and by fused rank"),
     )
-    return replace(model, measures=_short(model))
+    return replace(model, measures=_short(model), answerable=None)
 
 
 def _labelled(given: Pools) -> list[Labelled]:

@@ -4,6 +4,7 @@
     default, frugal, thorough   `Selector.preset(...)`, weights fitted on the other sets
     same probabilities       ranking by the probabilities of `default`, whatever fits
     price .05                `default` with the same price for every question
+    answer taken for granted `default` that does not ask whether the collection holds an answer
     without sources          `default` where nothing says which passages share a document
     any embedder             `default` with weights as for unknown embedders, fitted on the other sets
     other embedder           `default` with weights fitted on the other sets and on the other embedder
@@ -21,6 +22,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from benchmarks.default.models import Pools
 from mio_rag.candidates import Candidates
@@ -40,6 +43,7 @@ OURS = (
     "thorough",
     "same probabilities",
     "price .05",
+    "answer taken for granted",
     "without sources",
     "any embedder",
     "other embedder",
@@ -93,6 +97,8 @@ def _rows(models: Mapping[str, RelevanceModel], time_limit: float) -> dict[str, 
         rows[preset] = (dataclasses.replace(made, relevance_model=models["own"]), whole)
     rows["same probabilities"] = (make_methods(["calibrated"], own)[0].selector, whole)
     rows["price .05"] = (dataclasses.replace(own, passage_penalty=0.05), whole)
+    certain = dataclasses.replace(models["own"], answerable=None)
+    rows["answer taken for granted"] = (dataclasses.replace(own, relevance_model=certain), whole)
     rows["without sources"] = (own, _sourceless)
     rows["any embedder"] = (dataclasses.replace(own, relevance_model=models["any"]), whole)
     rows["other embedder"] = (dataclasses.replace(own, relevance_model=models["other"]), whole)
@@ -137,7 +143,7 @@ def _bare(pool: Candidates) -> Candidates:
 
 
 def _sourceless(pool: Candidates) -> Candidates:
-    return dataclasses.replace(pool, sources=None)
+    return dataclasses.replace(pool, sources=None, spans=None, documents=None)
 
 
 def _part(pool: Candidates, kept: Sequence[int]) -> Candidates:
@@ -154,4 +160,9 @@ def _part(pool: Candidates, kept: Sequence[int]) -> Candidates:
         scores={name: values[rows] for name, values in pool.scores.items()},
         links=None,
         positions=None,
+        spans=None if pool.spans is None else pool.spans[rows],
+        dates=None if pool.dates is None else [pool.dates[k] for k in rows],
+        duplicates=None if pool.duplicates is None else pool.duplicates[np.ix_(rows, rows)],
+        sentences=None,
+        documents=None if pool.documents is None else [pool.documents[k] for k in rows],
     )

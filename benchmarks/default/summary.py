@@ -80,6 +80,7 @@ def table(
     results: Mapping[str, Mapping[str, Any]],
     summed: Mapping[str, Any],
     over: Mapping[str, Mapping[str, Any]],
+    outside: Mapping[str, Mapping[str, Any]],
 ) -> str:
     """Sets and rows as text; an exclamation mark where the 95 % interval lies below 0, a plus where above."""
     lines = [
@@ -91,7 +92,7 @@ def table(
             f"{b}: {e['best']} {e['rows'][e['best']]['recall']:.3f}" for b, e in by_budget.items()
         )
         lines.append(f"{data}  (best ranking at {best})")
-        lines += [f"  {name:20} {_cells(by_budget, name)}" for name in (*BASELINES, *OURS)]
+        lines += [f"  {name:24} {_cells(by_budget, name)}" for name in (*BASELINES, *OURS)]
     lines += ["", "default, mean of a question over the budgets, against the best ranking of each:"]
     lines += [f"  {data:26} {_interval(entries['default'])}" for data, entries in over.items()]
     lines += ["", "all sets and budgets: mean difference, share of tokens (mean of cells, of all tokens),"]
@@ -99,10 +100,30 @@ def table(
     for name, entry in summed.items():
         shares = f"{entry['token_share']:.3f}  {entry['share_of_all_tokens']:.3f}"
         lines.append(
-            f"  {name:20} {entry['difference']:+.4f}  {shares}  "
+            f"  {name:24} {entry['difference']:+.4f}  {shares}  "
             f"{len(entry['clearly_below'])} below, {len(entry['clearly_above'])} above, of {entry['cells']}"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_outside(outside)])
+
+
+def _outside(outside: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    lines = [
+        "questions of other sets: tokens that the default reads (without asking whether there is an answer;",
+        "share of questions that nothing is read for), and the area under the ROC curve against its own",
+    ]
+    for data, by_budget in outside.items():
+        cells = [(budget, by_budget[budget]) for budget in map(str, BUDGETS)]
+        said = "   ".join(
+            f"{budget}: {cell['tokens']:4.0f} ({cell['before']:4.0f}; {100 * cell['nothing']:2.0f} %)"
+            for budget, cell in cells
+        )
+        lines.append(f"  {data:26} {said}   {by_budget['told']['area']:.3f}")
+    for budget in map(str, BUDGETS):
+        tokens, before = (
+            float(np.mean([found[budget][key] for found in outside.values()])) for key in ("tokens", "before")
+        )
+        lines.append(f"  in the mean at {budget}: {tokens:.0f} of {before:.0f} tokens")
+    return lines
 
 
 def _cells(by_budget: Mapping[str, Any], name: str) -> str:

@@ -40,6 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--words", type=int, default=0, help="of a window, instead of --tokens")
     add("--overlaps", default="0.5,0.2,0", help="shares of a window (default: 0.5,0.2,0)")
     add("--bent", default="plain", help=f"comma-separated: {', '.join(BENT)} (default: plain)")
+    add("--within", action="store_true", help="search a question in the documents that its set names for it")
     add("--short", action="store_true", help="the main rows alone")
     add("--limit", type=int, default=150, help="questions (default: 150)")
     add("--held-out", type=int, default=50, help="questions that weights are measured on (default: 50)")
@@ -73,7 +74,7 @@ def _cuts(given: argparse.Namespace) -> list[Cut]:
     names, overlaps = given.sets.split(","), [float(part) for part in given.overlaps.split(",")]
     sizes = [0] if given.words else [int(part) for part in given.tokens.split(",")]
     return [
-        Cut(given.data, name.strip(), given.embedder, tokens, given.words, overlap, kind)
+        Cut(given.data, name.strip(), given.embedder, tokens, given.words, overlap, kind, given.within)
         for name, tokens, overlap, kind in itertools.product(names, sizes, overlaps, bent)
     ]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,12 +13,14 @@ import numpy as np
 from benchmarks.default.models import EMBEDDERS, by_ranks, pools_of
 from benchmarks.repetition.study import Corpus, figures
 from benchmarks.repetition.windows import in_versions, recut, under_a_notice, words_of
+from mio_rag.candidates import Candidates
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
 from mio_rag.files import write_atomically
 from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.types import Passage, Question
 
 __all__ = ["BENT", "Cut", "corpora_of", "fitted_model"]
 
@@ -40,6 +43,9 @@ class Cut:
         Of a window; 0: as many as are `tokens`.
     overlap : float
         Share of a window that the next one repeats.
+    within : bool
+        Whether a question is searched for in the documents alone that its set names for it
+        (`annotated_sources`), as a filter by company and quarter would.
     """
 
     data: Path
@@ -49,12 +55,14 @@ class Cut:
     words: int
     overlap: float
     bent: str
+    within: bool = False
 
     @property
     def name(self) -> str:
         """For people and files."""
         size = f"{self.words}w" if self.words else f"{self.tokens}t"
         bent = "" if self.bent == "plain" else f"-{self.bent}"
+        bent += "-within" if self.within else ""
         return f"{self.dataset}-{size}-{round(100 * self.overlap)}{bent}-{self.embedder}"
 
     def windows(self) -> Dataset:
@@ -71,13 +79,6 @@ def corpora_of(
 ) -> tuple[Corpus, Corpus]:
     """The questions that weights are measured on, and those that are reported."""
     windows = cut.windows()
-    folder = work / f"{cut.name}-index"
-    if folder.is_dir():
-        index = CorpusIndex.load(folder)
-    else:
-        tell(f"{cut.name}: embedding {len(windows.passages)} windows and their sentences")
-        index = CorpusIndex.build(windows.passages, cut.embedder, cut.name, sentences=True)
-        index.save(folder)
     by_figures = cut.dataset in _BY_FIGURES
     known = [q for q in windows.questions if (figures(q) if by_figures else q.answers)]
     if cut.dataset in _FITTED_SENTENCES:
@@ -90,11 +91,50 @@ def corpora_of(
     chosen = [known[k] for k in order[: held_out + limit]]
     if len(chosen) <= held_out:
         raise InputError(f"{cut.dataset} has {len(chosen)} questions: hold fewer than that out")
-    pools = Retriever(index).retrieve_many([question.text for question in chosen])
+    if cut.within:
+        pools = _within(cut, windows.passages, chosen, work, tell)
+    else:
+        index = _index(cut, windows.passages, work / f"{cut.name}-index", tell)
+        pools = Retriever(index).retrieve_many([question.text for question in chosen])
     whole = Corpus(cut.name, tuple(chosen), tuple(pools), by_figures)
     parts = (slice(held_out), slice(held_out, None))
     first, second = (replace(whole, questions=whole.questions[p], pools=whole.pools[p]) for p in parts)
     return first, second
+
+
+def _index(cut: Cut, passages: Sequence[Passage], folder: Path, tell: Callable[[str], None]) -> CorpusIndex:
+    if folder.is_dir():
+        return CorpusIndex.load(folder)
+    tell(f"{folder.name}: embedding {len(passages)} windows and their sentences")
+    index = CorpusIndex.build(passages, cut.embedder, cut.name, sentences=True)
+    index.save(folder)
+    return index
+
+
+def _within(
+    cut: Cut, passages: Sequence[Passage], asked: Sequence[Question], work: Path, tell: Callable[[str], None]
+) -> list[Candidates]:
+    """The pool of each question from an index of the documents that its set names for it."""
+    named = _annotated(cut.data / cut.dataset)
+    if lacking := [question.id for question in asked if not named.get(question.id)]:
+        raise InputError(f"{cut.dataset} names no documents for {lacking[0]}: leave --within out")
+    together: dict[frozenset[str], list[int]] = {}
+    for k, question in enumerate(asked):
+        together.setdefault(frozenset(named[question.id]), []).append(k)
+    pools: dict[int, Candidates] = {}
+    for sources, questions in together.items():
+        folder = work / f"{cut.name}-index" / "+".join(sorted(sources)).replace(" ", "_")
+        index = _index(cut, [p for p in passages if p.source in sources], folder, tell)
+        found = Retriever(index).retrieve_many([asked[k].text for k in questions])
+        pools.update(zip(questions, found, strict=True))
+    return [pools[k] for k in range(len(asked))]
+
+
+def _annotated(folder: Path) -> dict[str, list[str]]:
+    """Question -> the documents that it is about, as its set has them."""
+    with gzip.open(folder / "questions.jsonl.gz", "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    return {row["id"]: row.get("annotated_sources", []) for row in rows}
 
 
 def fitted_model(data: Path, indexes: Path, work: Path, cut: Cut, others: str, seed: int) -> RelevanceModel:

@@ -24,6 +24,7 @@ from mio_rag.formulations.numbers import is_setting
 from mio_rag.relevance.calibration import calibration_measures, reliability
 from mio_rag.relevance.features import LINK_FEATURES, available_features, feature_matrix, is_monotone
 from mio_rag.relevance.model import Kind, RelevanceModel, Stage
+from mio_rag.relevance.source import answerable_for
 
 __all__ = ["Labelled", "fit"]
 
@@ -96,7 +97,8 @@ def fit(
     Returns
     -------
     RelevanceModel
-        With out-of-fold `measures`: of the model, and of the cosine taken for a probability ("before").
+        With out-of-fold `measures`: of the model, and of the cosine taken for a probability ("before"). How
+        likely there is an answer at all is not fitted: that is what ships for the embedder.
 
     Raises
     ------
@@ -160,7 +162,8 @@ def fit(
         "reliability_before": reliability(cosine, split.y),
         "reliability_after": reliability(outside, split.y),
     }
-    return RelevanceModel(tuple(stages), kind, knots, name, provenance, embedder, measures)
+    likely = answerable_for(embedder)
+    return RelevanceModel(tuple(stages), kind, knots, name, provenance, embedder, measures, answerable=likely)
 
 
 class _Split:

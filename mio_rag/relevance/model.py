@@ -21,6 +21,7 @@ from scipy.special import expit
 from mio_rag.candidates import Candidates
 from mio_rag.errors import DataError, InputError
 from mio_rag.reading import read_json
+from mio_rag.relevance.answerable import Answerable
 from mio_rag.relevance.features import (
     LINK_FEATURES,
     cosine_slopes,
@@ -93,6 +94,9 @@ class RelevanceModel:
         Fingerprint of the embedder whose cosines it was fitted on; blank where unknown.
     ranges : mapping of str to (float, float)
         Name of a score -> the smallest and largest that was the best of its pool in fitting.
+    answerable : Answerable, optional
+        How likely the collection holds an answer at all: the probabilities of the stages are for the case
+        that it does.
     measures : mapping
         What was measured while fitting (calibration error, log loss, counts); plain data.
 
@@ -110,6 +114,7 @@ class RelevanceModel:
     embedder: str = ""
     measures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    answerable: Answerable | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -270,6 +275,7 @@ class RelevanceModel:
             "knots": [list(knot) for knot in self.knots],
             "measures": dict(self.measures),
             **({"ranges": {name: list(ends) for name, ends in self.ranges.items()}} if self.ranges else {}),
+            **({"answerable": self.answerable.to_dict()} if self.answerable else {}),
         }
 
     @classmethod
@@ -306,6 +312,7 @@ class RelevanceModel:
                 str(data.get("embedder", "")),
                 dict(data.get("measures", {})),
                 {str(k): (float(low), float(high)) for k, (low, high) in data.get("ranges", {}).items()},
+                Answerable.from_dict(data["answerable"]) if "answerable" in data else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, InputError):

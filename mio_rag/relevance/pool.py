@@ -21,6 +21,7 @@ __all__ = [
     "MADE",
     "asked_names",
     "asked_words",
+    "best_fused",
     "given",
     "log_rank",
     "pool_facts",
@@ -74,12 +75,17 @@ def spread(scores: FloatArray) -> float:
     return share * scale if share > 1e-9 and share * scale > _SMALLEST else 0.0
 
 
+def best_fused(candidates: Candidates) -> NDArray[np.int64]:
+    """Places of the passages that retrieval ranked, best first, without what links led to."""
+    fused = np.asarray(candidates.scores.get("fused", candidates.scores["dense"]), dtype=np.float64)
+    return np.argsort(-fused, kind="stable")[:_HEAD]
+
+
 @lru_cache(maxsize=4)
 def pool_facts(candidates: Candidates) -> dict[str, float]:
     """The numbers of a pool by the names of `mio_rag.relevance.features`, each >= 0."""
     dense, bm25 = (np.asarray(candidates.scores[name], dtype=np.float64) for name in ("dense", "bm25"))
-    fused = np.asarray(candidates.scores.get("fused", dense), dtype=np.float64)
-    head = np.argsort(-fused, kind="stable")[:_HEAD]
+    head = best_fused(candidates)
     names = asked_names(candidates.question)
     facts = {
         "pool_agreement": _agreement(dense, bm25),
@@ -123,19 +129,21 @@ def asked_names(question: str) -> list[str]:
     return [word.lower() for word in _NAME.findall(question) if word.lower() not in _COMMON]
 
 
+def _titled(candidates: Candidates) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Titles and texts. What follows is kept by them: a pool is the same whatever a model made of it."""
+    return tuple(candidates.titles or [""] * len(candidates)), tuple(candidates.texts)
+
+
 @lru_cache(maxsize=4)  # two features of the same pool ask for them
-def _lowered(candidates: Candidates) -> list[str]:
-    titles = candidates.titles or [""] * len(candidates)
-    return [f"{title} {text}".lower() for title, text in zip(titles, candidates.texts, strict=True)]
+def _lowered(titles: tuple[str, ...], texts: tuple[str, ...]) -> list[str]:
+    return [f"{title} {text}".lower() for title, text in zip(titles, texts, strict=True)]
 
 
-def _holding(candidates: Candidates, words: list[str]) -> list[list[bool]]:
+def _holding(lowered: list[str], words: list[str]) -> list[list[bool]]:
     """For every passage, which of these words it holds as whole words."""
     whole = [_WORD.fullmatch(word) is not None for word in words]  # a letter in lower case may be two
     asked = list(zip(words, whole, strict=True))
-    return [
-        [one and word in text and _holds(text, word) for word, one in asked] for text in _lowered(candidates)
-    ]
+    return [[one and word in text and _holds(text, word) for word, one in asked] for text in lowered]
 
 
 def _holds(text: str, word: str) -> bool:
@@ -156,14 +164,18 @@ def _is_inner(letter: str) -> bool:
 
 def question_cover(candidates: Candidates) -> FloatArray:
     """Share of the question's words that each passage holds; words that few passages hold weigh more."""
-    words = asked_words(candidates.question)
-    passages = _holding(candidates, words)
+    return np.array(_cover(candidates.question, *_titled(candidates)))
+
+
+@lru_cache(maxsize=4)
+def _cover(question: str, titles: tuple[str, ...], texts: tuple[str, ...]) -> list[float]:
+    passages = _holding(_lowered(titles, texts), asked_words(question))
     holding = [sum(held) for held in zip(*passages, strict=True)]
     weight = [math.log((len(passages) + 1) / (count + 0.5)) for count in holding]
     total = sum(weight)
     if total <= 0:
-        return np.zeros(len(passages))
-    return np.array([sum(compress(weight, held)) / total for held in passages])
+        return [0.0] * len(passages)
+    return [sum(compress(weight, held)) / total for held in passages]
 
 
 def question_names(candidates: Candidates) -> FloatArray:
@@ -171,4 +183,4 @@ def question_names(candidates: Candidates) -> FloatArray:
     names = asked_names(candidates.question)
     if not names:
         return np.zeros(len(candidates))
-    return np.array([sum(held) / len(names) for held in _holding(candidates, names)])
+    return np.array([sum(held) / len(names) for held in _holding(_lowered(*_titled(candidates)), names)])

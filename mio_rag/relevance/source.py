@@ -14,18 +14,19 @@ Each gives probabilities that a passage is needed, so that prices mean the same 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
+from mio_rag.relevance.answerable import Answerable
 from mio_rag.relevance.features import LINK_FEATURES, missing
 from mio_rag.relevance.model import RelevanceModel, load_model
 from mio_rag.relevance.pool import GIVEN, MADE, given
 
-__all__ = ["Relevance", "RelevanceSource", "SourceKind", "relevance_of"]
+__all__ = ["Relevance", "RelevanceSource", "SourceKind", "answerable_for", "relevance_of"]
 
 #: A model, or who chooses one: "auto" by what candidates bring, "given" and None nobody.
 Relevance = RelevanceModel | Literal["auto", "given"] | None
@@ -79,6 +80,22 @@ def _shipped(name: str, links: bool) -> RelevanceModel:
     return model if links else model.without_links()
 
 
+def answerable_for(fingerprint: str) -> Answerable | None:
+    """What ships to tell whether a collection holds an answer, for cosines of an embedder; blank: of any."""
+    for name in _FITTED:
+        fitted = _shipped(name, True)
+        if fingerprint and fingerprint.startswith(fitted.embedder):
+            return fitted.answerable
+    return _shipped("ranks", True).answerable
+
+
+@functools.cache
+def _beyond(name: str, links: bool) -> RelevanceModel:
+    """For scores beyond what weights were fitted on: ranks, which have no scale. A cosine that is lower than
+    any in fitting says all the more that there is no answer."""
+    return replace(_shipped("ranks", links), answerable=_shipped(name, links).answerable)
+
+
 def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceModel | None, RelevanceSource]:
     """The model that gives these candidates their relevance, and why that one.
 
@@ -113,7 +130,8 @@ def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceMo
         if not candidates.embedder.startswith(fitted.embedder):
             continue
         if (outside := fitted.outside(candidates)) is not None:
-            return by_ranks, RelevanceSource("ranks", f"probabilities by ranks and gaps: {outside}{besides}")
+            beyond = _beyond(name, links)
+            return beyond, RelevanceSource("ranks", f"probabilities by ranks and gaps: {outside}{besides}")
         return fitted, RelevanceSource(
             "fitted weights", f"probabilities by weights fitted on '{name}'{besides}"
         )

@@ -120,6 +120,9 @@ class Selection:
         Uncertainty set (None: the selector's own) -> the robust problem, for `attack`.
     relevance_source : RelevanceSource or None
         Where the candidates' relevance comes from, and why from there.
+    answerable : float or None
+        The probability that the collection holds an answer at all, see `mio_rag.relevance.answerable`; None
+        where nothing tells.
     is_merged : bool
         Whether passages of one document are read as one text (`mio_rag.merging`).
     retrieved : Candidates or None
@@ -143,6 +146,7 @@ class Selection:
     conflict: Conflict | None = None
     problem: Callable[[UncertaintySet | None], JointProblem] | None = None
     relevance_source: RelevanceSource | None = None
+    answerable: float | None = None
     is_merged: bool = False
     retrieved: Candidates | None = None
 
@@ -236,12 +240,13 @@ class Selection:
     def complete(self) -> float | None:
         """The probability that all passages which the answer needs are among the chosen ones, in [0, 1].
 
-        None where relevance is no probability; of sentences, as if all of their passages were read. See
-        `mio_rag.relevance.complete`.
+        None where relevance is no probability; of sentences, as if all of their passages were read. Never
+        above `answerable`: what is not in the collection cannot be read. See `mio_rag.relevance.complete`.
         """
         if self.relevance_source is None or self.relevance_source.kind == "given":
             return None
-        return complete(self.pool.relevance, self.places, self.pool.question)
+        level = complete(self.pool.relevance, self.places, self.pool.question)
+        return level if self.answerable is None else min(level, self.answerable)
 
     def explain(self) -> str:
         """A plain-text account: the certificate first, then one line per candidate, chosen ones first."""
@@ -283,6 +288,7 @@ class Selection:
             "worst_case": None if self.worst_case is None else self.worst_case.to_dict(),
             "notes": list(self.notes),
             "relevance_source": None if self.relevance_source is None else self.relevance_source.to_dict(),
+            "answerable": self.answerable,
             "conflict": None
             if self.conflict is None
             else {"parts": list(self.conflict.parts), "smallest_budget": self.conflict.smallest_budget},

@@ -75,11 +75,13 @@ class Settings:
         compete. Above 0 the candidates need embeddings, or similarities.
     passage_penalty : float, "adaptive" or "auto"
         lambda_2 >= 0, in units of relevance: what one more passage must be worth. 0: fill the budget with
-        whatever is relevant at all; large: few passages. "adaptive": 0.1 r^2, with r the best relevance
-        from 0 to 1 among the passages that fit the budget. Where one passage is surely needed, others must be
-        likely to be read beside it; where none is, more is read. "auto" takes the median relevance of the
-        pool, so that the typical candidate is worth nothing: meant for raw scores of a deep pool (some 20 or
-        more), whose middle is background.
+        whatever is relevant at all; large: few passages. "adaptive": 0.1 r^2, with r the best relevance from
+        0 to 1 among the passages that fit the budget. Where one passage is surely needed, others must be
+        likely to be read beside it; where none is, more is read. Where the cosines of a known embedder tell
+        with which probability a the collection holds an answer at all (see `answerable`), it is the larger of
+        0.1 r^2 / a and 0.1 (1 - a), at most 1: little is read for a question about something else. "auto"
+        takes the median relevance of the pool, so that the typical candidate is worth nothing: meant for raw
+        scores of a deep pool (some 20 or more), whose middle is background.
     token_price : float
         lambda_3 >= 0, in units of relevance per token.
     radius : float
@@ -303,11 +305,28 @@ class Settings:
             relevance = candidates.relevance
             if budget_tokens is not None and self.units == "passages":
                 relevance = relevance[candidates.tokens <= budget_tokens]
-            return _ADAPTIVE * min(1.0, max(0.0, float(relevance.max(initial=0.0)))) ** 2
+            needed = min(1.0, max(0.0, float(relevance.max(initial=0.0)))) ** 2
+            model, _ = relevance_of(self.relevance_model, candidates)
+            told = None if model is None else model.answerable
+            likely = told.probability(candidates) if told is not None and told.by_cosine else None
+            if likely is None:
+                return _ADAPTIVE * needed
+            return min(1.0, _ADAPTIVE * max(needed / likely, 1.0 - likely))
         if self.passage_penalty == "auto":
             ranked = np.sort(candidates.relevance)  # np.median takes ten times as long on so few
             return max(0.0, float((ranked[(ranked.size - 1) // 2] + ranked[ranked.size // 2]) / 2))
         return float(self.passage_penalty)
+
+    def answerable(self, candidates: Candidates) -> float | None:
+        """The probability that the collection holds an answer at all; None where the model does not tell.
+
+        Parameters
+        ----------
+        candidates : Candidates
+            A pool of passages, as for `penalty`.
+        """
+        model, _ = relevance_of(self.relevance_model, candidates)
+        return None if model is None or model.answerable is None else model.answerable.probability(candidates)
 
     def resolved(self, candidates: Candidates) -> Resolved:
         """These settings for one pool, with a model and a number where they say "auto".

@@ -12,6 +12,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.merging import merged
+from mio_rag.relevance import RelevanceModel
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Selection, WorstCase
@@ -179,10 +180,24 @@ def _is_given(choice: Choice) -> bool:
     return source is None or source.kind == "given"
 
 
-def _no_answer_here(choice: Choice) -> list[str]:
-    """That what is read may be beside the question: no passage of the pool is likely to be needed."""
+def _no_answer_here(choice: Choice, likely: float | None) -> list[str]:
+    """That the collection may not hold the answer: by the whole pool, or as no passage is likely needed."""
     formulation = choice.formulation
     source, candidates = formulation.source, formulation.candidates
+    adaptive = formulation.settings.passage_penalty == "adaptive"
+    if likely is not None and likely < 0.5:
+        said = (
+            f"the collection may not hold the answer (probability {likely:.2g}: even the best passages share "
+            "little with the question)"
+        )
+        if not adaptive:
+            return [said]
+        model = formulation.settings.relevance_model  # resolved: never "auto"
+        if isinstance(model, RelevanceModel) and model.answerable and model.answerable.by_cosine:
+            return [
+                f"{said}, so that little or nothing is read: a fixed passage_penalty, say 0.02, reads more"
+            ]
+        return [f"{said}: a higher passage_penalty, as in preset 'frugal', reads less"]
     if source is None or source.kind not in ("fitted weights", "ranks") or not choice.chosen:
         return []
     if formulation.passages is not candidates:  # sentences: each of them is needed more seldom
@@ -196,9 +211,10 @@ def _no_answer_here(choice: Choice) -> list[str]:
             f"the passages that are likely to be needed do not fit {choice.budget_tokens} tokens (the most "
             f"likely one that does has probability {best:.2g}): raise the budget, or split passages"
         ]
+    less = "; a higher passage_penalty, as in preset 'frugal', reads less then" if adaptive else ""
     return [
         f"no passage stands out (the most likely one is needed with probability {best:.2g}): the collection "
-        "may not hold the answer; a higher passage_penalty, as in preset 'frugal', reads less then"
+        f"may not hold the answer{less}"
     ]
 
 
@@ -208,6 +224,7 @@ def concluded(choice: Choice) -> Selection:
     settings, candidates, side = formulation.settings, formulation.candidates, formulation.side
     bare, visible, priced = side.without(program), result, None
     conflict = find_conflict(bare, candidates.ids) if result.status is Status.INFEASIBLE else None
+    likely = settings.answerable(formulation.passages)
     if result.x is not None and side.is_priced:
         visible = replace(result, x=result.x[: len(candidates)])
         priced = Priced(side.marginal(result.x), side.paid)
@@ -233,8 +250,8 @@ def concluded(choice: Choice) -> Selection:
             *side.notes(result.x),
             *_how_read(choice),
             *_not_cut(choice),
+            *_no_answer_here(choice, likely),
             *_why_nothing(choice),
-            *_no_answer_here(choice),
         ),
         conflict=conflict,
         # From the settings, not from the formulation: a selection that is kept holds no matrices.
@@ -247,6 +264,7 @@ def concluded(choice: Choice) -> Selection:
             shared=formulation.shared,
         ),
         relevance_source=choice.formulation.source,
+        answerable=likely,
         is_merged=choice.is_merged,
         retrieved=None if formulation.passages is candidates else formulation.passages,
     )

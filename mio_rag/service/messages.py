@@ -49,7 +49,8 @@ class _Request(BaseModel):
     passage_penalty: Weight | Literal["adaptive", "auto"] | None = Field(
         None,
         description="lambda_2: what one more passage must be worth; adaptive: 0.1 times the square of the "
-        "best relevance of what fits the budget; auto: its median relevance; null: by preset",
+        "best relevance of what fits the budget, more where there may be no answer; auto: its median "
+        "relevance; null: by preset",
     )
     token_price: Weight | None = Field(
         None, description="lambda_3: what one more token must be worth; null: by preset"
@@ -268,6 +269,9 @@ class Selected(Response):
     selected_ids: list[str] = Field(description="in prompt order; of sentences, the passages they are of")
     worst_case: WorstCase | None = Field(description="where the radius is above 0")
     relevance_source: RelevanceSource = Field(description="where relevance comes from, and why from there")
+    answerable: float | None = Field(
+        None, description="probability that the collection holds an answer at all; null: nothing tells"
+    )
     notes: list[str] = Field(description="for people, such as why nothing is chosen")
     conflict: Conflict | None = Field(description="where nothing is feasible")
     passages: list[Passage]

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from benchmarks.repetition.corpora import Cut, corpora_of
 from benchmarks.repetition.elsewhere import chosen_elsewhere, mixture
 from benchmarks.repetition.study import BUDGETS, figures, figures_found
 from benchmarks.repetition.summary import REFERENCE, in_order, summarize, table
@@ -163,3 +169,32 @@ def test_corpora_are_in_order_of_set_size_and_overlap() -> None:
     assert found == [
         "nq_open-128t-20-x", "squad2-64t-0-x", "squad2-64t-50-x", "squad2-128t-0-x", "squad2-128t-50-x",
     ]  # fmt: skip
+
+
+def test_a_question_can_be_searched_for_in_its_own_documents_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "sec10q"
+    folder.mkdir()
+    lines = [
+        {"id": f"{name}{k}", "text": f"Sales of {name} in part {k} were {k}7,123 million.", "source": name}
+        for name in ("A", "B")
+        for k in range(3)
+    ]
+    asked = [
+        {"id": name, "question": "What were sales?", "answers": ["17,123"], "annotated_sources": [name]}
+        for name in ("A", "B")
+    ]
+    for name, rows in (("corpus", lines), ("questions", asked)):
+        with gzip.open(folder / f"{name}.jsonl.gz", "wt") as file:
+            file.write("\n".join(json.dumps(row) for row in rows))
+    cut = Cut(tmp_path, "sec10q", "tfidf", 10, 0, 0.0, "plain", within=True)
+    assert cut.name == "sec10q-10t-0-within-tfidf"
+    _, corpus = corpora_of(cut, tmp_path / "work", 0, 10, 0, lambda told: None)
+    found = {q.id: set(pool.sources or ()) for q, pool in zip(corpus.questions, corpus.pools, strict=True)}
+    assert found == {"A": {"A"}, "B": {"B"}}
+    everywhere = replace(cut, within=False)
+    _, corpus = corpora_of(everywhere, tmp_path / "work", 0, 10, 0, lambda told: None)
+    assert all(set(pool.sources or ()) == {"A", "B"} for pool in corpus.pools)
+    with gzip.open(folder / "questions.jsonl.gz", "wt") as file:
+        file.write(json.dumps({"id": "A", "question": "What were sales?", "answers": ["17,123"]}))
+    with pytest.raises(InputError, match="names no documents for A: leave --within out"):
+        corpora_of(cut, tmp_path / "other", 0, 10, 0, lambda told: None)

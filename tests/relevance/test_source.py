@@ -14,6 +14,7 @@ from mio_rag.relevance.model import SHIPPED, RelevanceModel, Stage
 from mio_rag.relevance.pool import given
 from mio_rag.relevance.source import relevance_of
 from mio_rag.selection.presets import PRESETS
+from mio_rag.selection.settings import Settings
 
 MINILM = "sentence-transformers:72362722b466552f"
 
@@ -73,7 +74,10 @@ def test_scores_beyond_what_was_seen_in_fitting_are_not_trusted_to_fitted_weight
     strange = replace(strange, scores={**strange.scores, score: strange.scores[score] * 100})
     strange = replace(strange, relevance=strange.scores["dense"])
     model, source = relevance_of("auto", strange)
-    assert (model, source.kind) == (load_model("ranks"), "ranks")
+    ranks, fitted = load_model("ranks"), load_model("minilm")
+    assert ranks is not None
+    assert fitted is not None
+    assert (model, source.kind) == (replace(ranks, answerable=fitted.answerable), "ranks")
     assert f"the best {score} score is" in source.why
 
 
@@ -231,7 +235,9 @@ def test_scores_of_a_reranker_that_no_shipped_weights_know_are_named(pool: Candi
 # --- what is doubtful is said
 
 
-def test_a_note_says_where_nothing_likely_can_be_read(pool: Candidates, demo_index) -> None:
+def test_a_note_says_where_nothing_likely_can_be_read(
+    pool: Candidates, demo_index, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read = Selector().select(pool, 400)
     assert not [note for note in read.notes if "stands out" in note or "do not fit" in note]
     likely = Selector().valued(pool).relevance >= 0.2
@@ -242,4 +248,9 @@ def test_a_note_says_where_nothing_likely_can_be_read(pool: Candidates, demo_ind
     other = replace(other, relevance=other.relevance)
     assert Selector().valued(other).relevance.max() < 0.2
     (note,) = Selector().select(other, 400).notes
+    assert note.startswith("the collection may not hold the answer (probability 0.")
+    monkeypatch.setattr(Settings, "answerable", lambda self, candidates: None)  # where nothing else tells
+    (note,) = Selector().select(other, 400).notes
     assert note.startswith("no passage stands out")
+    assert "reads less then" in note
+    assert "reads less then" not in Selector(passage_penalty=0.01).select(other, 400).notes[0]

@@ -348,14 +348,16 @@ class Walk:
         return chosen
 
     def complete(self, pool: Candidates, selection: Selection) -> float:
-        """The probability that the evidence is complete."""
+        """The probability that the evidence is complete; never above that of there being an answer at all."""
         valued = selection.pool
         if not self.priced or len(valued) != len(pool):
             valued = self.program.valued(pool)
         place = {name: i for i, name in enumerate(valued.ids)}
         chosen = [place[name] for name in selection.ids]
         model = self.equipment.states.completeness or shipped()
-        return model.probability(valued.relevance, chosen, self.run.question.text)
+        level = model.probability(valued.relevance, chosen, self.run.question.text)
+        likely = self.program.answerable(pool)
+        return level if likely is None else min(level, likely)
 
     def _learn(self, selection: Selection, meter: Meter) -> None:
         """Tell who chose the strategies what came of them, once."""

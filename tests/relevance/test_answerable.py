@@ -1,0 +1,160 @@
+"""Whether a collection holds an answer at all: signals and probability by hand, and what is read then."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mio_rag import Selector
+from mio_rag.candidates import Candidates
+from mio_rag.corpora.load import load_dataset
+from mio_rag.errors import InputError
+from mio_rag.relevance import RelevanceModel, load_model
+from mio_rag.relevance.answerable import OUTSIDE, Answerable, pool_signals
+from mio_rag.relevance.model import Stage
+from mio_rag.relevance.source import answerable_for, relevance_of
+from mio_rag.retrieval import CorpusIndex, Retriever
+
+_ELSEWHERE = (
+    "How do I sort a list of dictionaries by a key in Python?",
+    "What is the boiling point of ethanol at high altitude?",
+    "Which party won the 1998 parliamentary election in Hungary?",
+    "How long should sourdough prove in the refrigerator overnight?",
+    "What does the mitochondrial membrane potential regulate in neurons?",
+    "Who composed the soundtrack of the film about the chess champion?",
+)
+
+
+@pytest.fixture(scope="module")
+def retriever() -> Retriever:
+    return Retriever(CorpusIndex.build(load_dataset("demo").passages, "minilm", "demo"))
+
+
+def pool(question: str = "red kite wing") -> Candidates:
+    return Candidates(
+        ids=["a", "b", "c", "d"],
+        texts=["a red kite", "the kite", "a wing of a red kite", "nothing"],
+        relevance=[0.4, 0.3, 0.2, 0.1],
+        tokens=[3, 2, 6, 1],
+        scores={"dense": [0.4, 0.3, 0.2, 0.1], "bm25": [1, 1, 2, 0], "fused": [3, 2, 1, 0]},
+        question=question,
+    )
+
+
+def test_signals_are_those_of_a_hand_calculation() -> None:
+    # red is in 2 of 4 passages, kite in 3, wing in 1: log 5/2.5, log 5/3.5, log 5/1.5.
+    red, kite, wing = math.log(5 / 2.5), math.log(5 / 3.5), math.log(5 / 1.5)
+    total = red + kite + wing
+    assert pool_signals(pool()) == pytest.approx(
+        {
+            "cover": 1.0,
+            "first_cover": (red + kite) / total,
+            "top_cover": ((red + kite) / total + kite / total + 1) / 3,
+            "cosine": 0.4,
+        }
+    )
+
+
+def test_the_probability_has_the_prior_and_nothing_is_said_without_signals() -> None:
+    model = Answerable({"cover": 2.0, "cosine": 1.0}, -1.0)
+    odds = 2.0 + 0.4 - 1.0 + math.log((1 - OUTSIDE) / OUTSIDE)
+    assert model.probability(pool()) == pytest.approx(1 / (1 + math.exp(-odds)))
+    assert model.probability(pool(" ")) is None
+    assert model.probability(replace(pool(), scores={})) is None
+    assert Answerable({"cover": 1e6}, 0.0).probability(pool()) == pytest.approx(1.0)
+    assert 0 < (Answerable({"cover": -1e6}, 0.0).probability(pool()) or 0.0) < 1e-10
+
+
+def test_strange_weights_are_refused() -> None:
+    with pytest.raises(InputError, match=r"unknown signals colour.*choose from cover"):
+        Answerable({"colour": 1.0}, 0.0)
+    with pytest.raises(InputError, match="finite"):
+        Answerable({"cover": math.nan}, 0.0)
+    data = {**RelevanceModel((Stage(("cosine",), (1.0,), 0.0),)).to_dict(), "answerable": {"weights": {}}}
+    with pytest.raises(InputError, match="malformed"):
+        RelevanceModel.from_dict(data)
+
+
+def test_an_unlikely_answer_makes_passages_dearer_by_its_odds() -> None:
+    stage = (Stage(("cosine",), (1.0,), 0.0),)
+    certain = Selector(relevance_model=RelevanceModel(stage), link_benefit=0.0)
+    doubtful = replace(
+        certain, relevance_model=RelevanceModel(stage, answerable=Answerable({"cosine": 0.0}, -3.0))
+    )
+    valued = certain.valued(pool())
+    likely = doubtful.answerable(valued)
+    assert likely == pytest.approx(1 / (1 + math.exp(3.0) * OUTSIDE / (1 - OUTSIDE)))
+    assert doubtful.penalty(valued) == pytest.approx(certain.penalty(valued) / likely)  # above 1 - likely
+    low = (Stage(("cosine",), (1.0,), -4.0),)  # nothing stands out: what matters is that there is no answer
+    flat = Selector(relevance_model=RelevanceModel(low, answerable=Answerable({"cosine": 0.0}, -3.0)))
+    assert flat.penalty(flat.valued(pool())) == pytest.approx(0.1 * (1 - likely))
+    assert certain.answerable(valued) is None
+    hopeless = replace(
+        doubtful, relevance_model=RelevanceModel(stage, answerable=Answerable({"cosine": 0.0}, -25.0))
+    )
+    assert hopeless.penalty(valued) == 1.0  # at most, and nothing is worth that
+    made = hopeless.select(pool(), 12)
+    assert made.chosen == ()
+    assert made.result.is_optimal
+    assert "may not hold the answer" in " ".join(made.notes)
+    assert made.to_dict()["answerable"] == made.answerable == hopeless.answerable(valued)
+    # By words alone it is told, and no price goes by it.
+    words = replace(certain, relevance_model=RelevanceModel(stage, answerable=Answerable({}, -3.0)))
+    assert words.answerable(valued) == likely
+    assert words.penalty(valued) == certain.penalty(valued)
+    # A price that somebody set is not touched.
+    assert replace(hopeless, passage_penalty=0.02).penalty(valued) == 0.02
+
+
+def test_a_model_is_kept_with_its_weights(tmp_path: object) -> None:
+    model = load_model("minilm")
+    assert model is not None
+    assert model.answerable is not None
+    assert set(model.answerable.weights) == {"cover", "first_cover", "top_cover", "cosine"}
+    again = RelevanceModel.from_dict(json.loads(json.dumps(model.to_dict())))
+    assert again == model
+    for name in ("tfidf", "ranks"):
+        shipped = load_model(name)
+        assert shipped is not None
+        assert shipped.answerable is not None
+        assert "cosine" not in shipped.answerable.weights
+    bare = load_model("scores")
+    assert bare is not None
+    assert bare.answerable is None
+    assert answerable_for(model.embedder + "f") == model.answerable
+    assert answerable_for("") == answerable_for("somebody else's")
+
+
+def test_questions_from_elsewhere_are_told_and_read_little(retriever: Retriever) -> None:
+    own = [question.text for question in load_dataset("demo").questions][:40]
+    selector = Selector()
+    likely = [selector.answerable(retriever.retrieve(text)) or 0.0 for text in own]
+    strange = [selector.answerable(retriever.retrieve(text)) or 0.0 for text in _ELSEWHERE]
+    assert np.mean(np.array(likely) > 0.5) >= 0.95
+    assert max(strange) < 0.5
+    told = relevance_of("auto", retriever.retrieve(own[0]))[0]
+    assert told is not None
+    plain = replace(selector, relevance_model=replace(told, answerable=None))
+    read, filled = [], []
+    for text in _ELSEWHERE:
+        found = retriever.retrieve(text)
+        made = selector.select(found, 512)
+        assert made.complete is None or not made.chosen or made.complete <= (made.answerable or 0)
+        assert "may not hold the answer" in " ".join(made.notes)
+        read.append(made.tokens_used)
+        filled.append(plain.select(found, 512).tokens_used)
+    assert np.median(read) == 0
+    assert np.mean(filled) > 4 * np.mean(read)  # what they cost where an answer is taken for granted
+
+
+def test_a_cosine_below_all_that_was_fitted_on_still_counts(retriever: Retriever) -> None:
+    """Ranks take over there; the cosine says all the more that there is no answer."""
+    found = retriever.retrieve(_ELSEWHERE[0])
+    model, source = relevance_of("auto", found)
+    assert source.kind == "ranks"
+    shipped = load_model("minilm")
+    assert model is not None
+    assert shipped is not None
+    assert model.answerable == shipped.answerable
