@@ -375,6 +375,14 @@ def test_questions_from_files(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError) as error:
         read_questions(tmp_path / "bad.jsonl")
+    (tmp_path / "q.txt").write_text("Who built it?")
+    with pytest.raises(InputError, match=r"q\.txt' is not read: questions come in \.jsonl"):
+        read_questions(tmp_path / "q.txt")
+    (tmp_path / "index").mkdir()
+    for name in ("manifest.json", "passages.jsonl"):
+        (tmp_path / "index" / name).write_text("{}")
+    with pytest.raises(InputError, match="is an index, not questions: give the questions first"):
+        read_questions(tmp_path / "index")
     assert len(error.value.problems) == 4
     (tmp_path / "none.jsonl").write_text("\n")
     with pytest.raises(DataError, match="has no questions"):

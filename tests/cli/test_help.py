@@ -4,6 +4,7 @@ import re
 
 import pytest
 import typer
+import typer.core
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
@@ -43,3 +44,20 @@ def test_all_help_has_every_option_once_in_a_group(command: str) -> None:
 
 def test_all_help_is_no_option_of_anything_else() -> None:
     assert CliRunner().invoke(app, ["solve", "--help-all"]).exit_code == 2
+
+
+def test_no_command_is_described_by_half_a_sentence() -> None:
+    cut = []
+
+    def walk(group: typer.core.TyperGroup, path: str) -> None:
+        longest = max(len(name) for name in group.commands)
+        for name, command in group.commands.items():
+            if command.get_short_help_str(80 - 6 - longest).endswith("..."):
+                cut.append(f"{path} {name}")
+            if isinstance(command, typer.core.TyperGroup):
+                walk(command, f"{path} {name}")
+
+    whole = typer.main.get_command(app)
+    assert isinstance(whole, typer.core.TyperGroup)
+    walk(whole, "mio-rag")
+    assert cut == []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from mio_rag.evaluation.caution import proven_yet_behind
+from mio_rag.evaluation.caution import proven_yet_behind, too_few
 from mio_rag.evaluation.expenses import reading_column
 from mio_rag.evaluation.matched import matched_rows
 from mio_rag.evaluation.statistics import RESAMPLES, compare, mean_interval, ratio_interval
@@ -214,6 +214,12 @@ def test_a_proof_is_not_taken_for_evidence() -> None:
     assert said.startswith("exact finds clearly less evidence than fused: 50.0 points less")
     assert "at 100 tokens, with 100% of its selections proven optimal" in said
     assert "about the program, not about the evidence" in said
+    (few,) = too_few(summarize([*better, *worse]), compare_rows([*better, *worse], "fused"))
+    assert few.startswith(
+        "with 20 questions methods cannot be told apart: one more that is found moves a mean by 5 "
+    )
+    many = rows("fused", high * 2), rows("exact", low * 2)
+    assert too_few(summarize([*many[0], *many[1]]), compare_rows([*many[0], *many[1]], "fused")) == []
     # Nothing is said of what is unproven, of rankings, or of differences that may be chance.
     for solver, status in (("topk", "optimal"), ("branch_and_bound", "feasible")):
         other = [row | {"solver": solver, "status": status} for row in worse]

@@ -237,6 +237,8 @@ def test_nothing_better_is_said(tmp_path: Path) -> None:
     still = settings(vary=["redundancy_by_relevance"], trials=3, patience=3)
     found = tune(questions, pools, still, tmp_path / "s.sqlite")
     assert found.improved is False
+    assert found.clearly_better is False
+    assert found.to_dict()["clearly_better"] is False
     assert found.setting == Setting.of(still.start, 100)
     assert _lines(found)[-1].startswith("nothing better was found")
     better = tune(questions, pools, settings(), tmp_path / "s.sqlite")

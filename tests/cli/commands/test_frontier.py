@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
+from mio_rag.cli.show.frontier import _alike
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 
@@ -40,6 +41,20 @@ def test_query_as_text(index: Path) -> None:
     assert "every step proven" in text
     assert "+100 tokens above 120 buy" in text
     assert "frontier" in text
+    grid = text[text.index("lambda_1") :].splitlines()[1:-1]
+    assert len({line for line in grid if line.strip()}) == len([line for line in grid if line.strip()])
+
+
+def test_settings_that_choose_the_same_are_one_line() -> None:
+    figures = {"relevance": 0.5, "redundancy": 0.1, "guaranteed": 0.4, "frontier": True, "certified": True}
+    rows = [
+        {"redundancy_weight": w, "radius": r, "tokens": 10, "selected": [1, 0] if w < 0.4 else [1], **figures}
+        for w in (0.0, 0.1, 0.4)
+        for r in (0.0, 0.05)
+    ]
+    rows[3]["selected"] = [1]  # of (.1, .05)
+    told = [dict(weights) for weights in _alike(rows).values()]
+    assert told == [{0.0: (0.0, 0.05), 0.1: (0.0,)}, {0.1: (0.05,), 0.4: (0.0, 0.05)}]
 
 
 def test_query_reports_every_problem(index: Path) -> None:
