@@ -103,9 +103,9 @@ def load_folder(
     Files that end with .txt, .md, .pdf, .docx, .html or .htm are read. Whatever else there is, and whatever
     cannot be read, is in `Dataset.left_out` with the reason. Ids are "relative/path#k" (PDF:
     "relative/path#page.k"), sources the relative paths. Titles are those that DOCX and HTML files give
-    themselves, the first heading of a Markdown file, otherwise the file names. The head of a text does not
-    repeat its title. Offsets count the characters of a document with its white space collapsed, the pages of
-    a PDF one after another.
+    themselves, the first heading of a Markdown file, a short first line of a text file that stands alone (it
+    stays in the text), otherwise the file names. The head of other texts does not repeat its title. Offsets
+    count the characters of a document with its white space collapsed, the pages of a PDF one after another.
 
     Parameters
     ----------

@@ -39,8 +39,8 @@ _NOT_SHOWN = {
     f"{_WORD}moveFrom",
     "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback",
 }
-#: A line of a text file that reads as its title: alone, short, before more text, and no sentence.
-_TITLE_LINE = re.compile(r"\s*(\S[^\r\n]{0,98}[^\s.,;:!?])[ \t]*\r?\n[ \t]*\r?\n\s*(?=\S)")
+#: A line of a text file that reads as its title: alone, short, before more text; no list, no setting.
+_TITLE_LINE = re.compile(r"\s*([^\W\d_][^\r\n=]{0,98}[\w)])[ \t]*\r?\n[ \t]*\r?\n\s*(?=\S)")
 #: What stands between the title of a page and the name of its site.
 _SITE = re.compile(r"\s+[-|\u2013\u2014\u00b7\u00bb]\s+|:\s+")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
@@ -109,11 +109,12 @@ def read_document(path: Path, max_bytes: int) -> Document:
 
 
 def _plain(text: str, name: str) -> Document:
-    """A short first line that stands alone and ends no sentence is the title; without one it is the name."""
+    """A short first line that stands alone is the title; without one it is the name.
+
+    The line stays in the text: what looks like a title may be a fact, and must be read with the rest.
+    """
     found = _TITLE_LINE.match(text)
-    if found is None or not any(letter.isalpha() for letter in found[1]):
-        return Document(name, (("", text),))
-    return Document(" ".join(found[1].split()), (("", text[found.end() :]),))
+    return Document(name if found is None else " ".join(found[1].split()), (("", text),))
 
 
 def _titled(title: str, paragraphs: list[str]) -> Document:

@@ -41,20 +41,27 @@ _TOP = 3  # passages of `top_cover`
 _FARTHEST = 30.0  # log-odds are held so far from 0
 
 
-@lru_cache(maxsize=4)
 def pool_signals(candidates: Candidates) -> dict[str, float] | None:
-    """What a pool tells, by the names of `SIGNALS`; None without a question, or the scores of a Retriever."""
+    """What a pool tells, by the names of `SIGNALS`; None without question, texts or scores of a search."""
+    found = _signals(candidates)
+    return None if found is None else dict(zip(SIGNALS, found, strict=True))
+
+
+@lru_cache(maxsize=4)
+def _signals(candidates: Candidates) -> tuple[float, ...] | None:
     scores = candidates.scores
     if len(candidates) == 0 or not candidates.question.strip() or not {"dense", "fused"} <= set(scores):
         return None
+    if list(candidates.texts) == list(candidates.ids):  # they stand for texts that nobody gave
+        return None
     best = best_fused(candidates)
     cover = question_cover(candidates)[best]
-    return {
-        "cover": float(cover.max()),
-        "first_cover": float(cover[0]),
-        "top_cover": float(cover[:_TOP].mean()),
-        "cosine": float(np.asarray(scores["dense"], dtype=np.float64)[best].max()),
-    }
+    cosines = np.asarray(scores["dense"], dtype=np.float64)
+    if candidates.embeddings is not None and candidates.query_embedding is not None:
+        # Of this question: in a pool that another query has added to, scores are those of either.
+        cosines = np.asarray(candidates.embeddings @ candidates.query_embedding, dtype=np.float64)
+    head = float(cover[0]), float(cover[:_TOP].mean())
+    return float(cover.max()), *head, float(cosines[best].max())
 
 
 @dataclass(frozen=True)

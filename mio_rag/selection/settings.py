@@ -40,6 +40,7 @@ Penalty = float | Literal["auto", "adaptive"]
 #: w where `link_benefit` is "auto" and passages are related; `python -m benchmarks default` measures it.
 LINK_BENEFIT = 0.2
 _ADAPTIVE = 0.1  # lambda_2 of a pool whose best passage is surely needed; measured there as well
+_ELSEWHERE = 0.2  # and where the collection surely holds no answer
 
 #: Words that stand for a number which each pool decides.
 _WORDS: dict[str, tuple[str, ...]] = {"passage_penalty": ("adaptive", "auto"), "link_benefit": ("auto",)}
@@ -78,10 +79,10 @@ class Settings:
         whatever is relevant at all; large: few passages. "adaptive": 0.1 r^2, with r the best relevance from
         0 to 1 among the passages that fit the budget. Where one passage is surely needed, others must be
         likely to be read beside it; where none is, more is read. Where the cosines of a known embedder tell
-        with which probability a the collection holds an answer at all (see `answerable`), it is the larger of
-        0.1 r^2 / a and 0.1 (1 - a), at most 1: little is read for a question about something else. "auto"
-        takes the median relevance of the pool, so that the typical candidate is worth nothing: meant for raw
-        scores of a deep pool (some 20 or more), whose middle is background.
+        with which probability a the collection holds an answer at all (see `answerable`), it is at least
+        0.2 (1 - a): little is read for a question about something else. "auto" takes the median relevance of
+        the pool, so that the typical candidate is worth nothing: meant for raw scores of a deep pool (some 20
+        or more), whose middle is background.
     token_price : float
         lambda_3 >= 0, in units of relevance per token.
     radius : float
@@ -305,13 +306,11 @@ class Settings:
             relevance = candidates.relevance
             if budget_tokens is not None and self.units == "passages":
                 relevance = relevance[candidates.tokens <= budget_tokens]
-            needed = min(1.0, max(0.0, float(relevance.max(initial=0.0)))) ** 2
+            price = _ADAPTIVE * min(1.0, max(0.0, float(relevance.max(initial=0.0)))) ** 2
             model, _ = relevance_of(self.relevance_model, candidates)
             told = None if model is None else model.answerable
             likely = told.probability(candidates) if told is not None and told.by_cosine else None
-            if likely is None:
-                return _ADAPTIVE * needed
-            return min(1.0, _ADAPTIVE * max(needed / likely, 1.0 - likely))
+            return price if likely is None else max(price, _ELSEWHERE * (1.0 - likely))
         if self.passage_penalty == "auto":
             ranked = np.sort(candidates.relevance)  # np.median takes ten times as long on so few
             return max(0.0, float((ranked[(ranked.size - 1) // 2] + ranked[ranked.size // 2]) / 2))

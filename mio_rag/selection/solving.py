@@ -187,17 +187,17 @@ def _no_answer_here(choice: Choice, likely: float | None) -> list[str]:
     adaptive = formulation.settings.passage_penalty == "adaptive"
     if likely is not None and likely < 0.5:
         said = (
-            f"the collection may not hold the answer (probability {likely:.2g}: even the best passages share "
-            "little with the question)"
+            f"the collection may not hold the answer (probability {likely:.2g}, by how much of the question "
+            "its best passages hold)"
         )
-        if not adaptive:
-            return [said]
         model = formulation.settings.relevance_model  # resolved: never "auto"
-        if isinstance(model, RelevanceModel) and model.answerable and model.answerable.by_cosine:
-            return [
-                f"{said}, so that little or nothing is read: a fixed passage_penalty, say 0.02, reads more"
-            ]
-        return [f"{said}: a higher passage_penalty, as in preset 'frugal', reads less"]
+        if adaptive and isinstance(model, RelevanceModel) and model.answerable and model.answerable.by_cosine:
+            price = formulation.penalty(choice.allowed)
+            said += (
+                f": passages are dearer for that (each must be worth {price:.2g}); a fixed passage_penalty "
+                "does not go by it"
+            )
+        return [said]
     if source is None or source.kind not in ("fitted weights", "ranks") or not choice.chosen:
         return []
     if formulation.passages is not candidates:  # sentences: each of them is needed more seldom
@@ -211,11 +211,11 @@ def _no_answer_here(choice: Choice, likely: float | None) -> list[str]:
             f"the passages that are likely to be needed do not fit {choice.budget_tokens} tokens (the most "
             f"likely one that does has probability {best:.2g}): raise the budget, or split passages"
         ]
+    said = f"no passage stands out (the most likely one is needed with probability {best:.2g})"
+    if likely is not None:
+        return [said]
     less = "; a higher passage_penalty, as in preset 'frugal', reads less then" if adaptive else ""
-    return [
-        f"no passage stands out (the most likely one is needed with probability {best:.2g}): the collection "
-        f"may not hold the answer{less}"
-    ]
+    return [f"{said}: the collection may not hold the answer{less}"]
 
 
 def concluded(choice: Choice) -> Selection:

@@ -66,8 +66,11 @@ def test_folder_of_documents(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "title", "read"),
     [
-        ("Bell Rock  Lighthouse\n\nIt was lit in 1811.", "Bell Rock Lighthouse", "It was lit in 1811."),
-        ("\r\n Skerryvore \r\n\r\nIt is tall.", "Skerryvore", "It is tall."),
+        ("Bell Rock  Light\n\nIt was lit in 1811.", "Bell Rock Light", "Bell Rock Light It was lit in 1811."),
+        ("\r\n Skerryvore \r\n\r\nIt is tall.", "Skerryvore", "Skerryvore It is tall."),
+        ("1. Open the lid\n\n2. Press it.", "notes", "1. Open the lid 2. Press it."),
+        ("key = value\n\nIt is tall.", "notes", "key = value It is tall."),
+        ("\u957f\u57ce\u3002\n\nIt is tall.", "notes", "\u957f\u57ce\u3002 It is tall."),
         ("It was lit in 1811.\n\nIt is tall.", "notes", "It was lit in 1811. It is tall."),
         ("A line that\ngoes on here.", "notes", "A line that goes on here."),
         ("Only a heading\n\n  \n", "notes", "Only a heading"),
