@@ -132,8 +132,13 @@ def _within(
 
 def _annotated(folder: Path) -> dict[str, list[str]]:
     """Question -> the documents that it is about, as its set has them."""
-    with gzip.open(folder / "questions.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
+    packed = folder / "questions.jsonl.gz"
+    text = (
+        gzip.decompress(packed.read_bytes())
+        if packed.is_file()
+        else (folder / "questions.jsonl").read_bytes()
+    )
+    rows = [json.loads(line) for line in text.splitlines() if line.strip()]
     return {row["id"]: row.get("annotated_sources", []) for row in rows}
 
 

@@ -242,7 +242,7 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
         raise InputError("tokens is null: give the cost of each passage, or texts to count")
     return Candidates(
         ids=ids,
-        texts=ids if texts is None else texts,  # nobody reads them here
+        texts=ids if texts is None else texts,
         relevance=relevance,
         tokens=tokens,
         embeddings=vectors,
@@ -256,7 +256,7 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
             for name, value in row.items()
             if name.startswith("score:") and value is not None
         },
-        question=row.get("question") or "",
+        question="" if texts is None else row.get("question") or "",  # ids hold none of its words
         embedder=row.get("embedder") or "",
         links=row.get("links"),
         positions=row.get("positions"),

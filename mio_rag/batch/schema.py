@@ -16,7 +16,7 @@
     starts            list of whole numbers         where each text begins in its source; -1 where unknown
     dates             lists of strings              ISO 8601; of near-duplicates the newest is read
     duplicates        list (of lists) of numbers    n x n Jaccard similarities of near-duplicates, else 0
-    question          string                        for relevance models
+    question          string                        for relevance models; without texts it does not count
     embedder          string                        fingerprint of the embeddings' model
     score:NAME        list of numbers               scores of a retriever, for relevance models
     budget_tokens     whole number                  of this question, instead of the run's

@@ -42,7 +42,7 @@ _FARTHEST = 30.0  # log-odds are held so far from 0
 
 
 def pool_signals(candidates: Candidates) -> dict[str, float] | None:
-    """What a pool tells, by the names of `SIGNALS`; None without question, texts or scores of a search."""
+    """What a pool tells, by the names of `SIGNALS`; None without a question or the scores of a search."""
     found = _signals(candidates)
     return None if found is None else dict(zip(SIGNALS, found, strict=True))
 
@@ -51,8 +51,6 @@ def pool_signals(candidates: Candidates) -> dict[str, float] | None:
 def _signals(candidates: Candidates) -> tuple[float, ...] | None:
     scores = candidates.scores
     if len(candidates) == 0 or not candidates.question.strip() or not {"dense", "fused"} <= set(scores):
-        return None
-    if list(candidates.texts) == list(candidates.ids):  # they stand for texts that nobody gave
         return None
     best = best_fused(candidates)
     cover = question_cover(candidates)[best]

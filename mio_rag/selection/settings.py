@@ -18,6 +18,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
+from mio_rag.relevance.answerable import Answerable
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.relevance.source import Relevance, RelevanceSource, relevance_of
 from mio_rag.selection.constraints import SideConstraints
@@ -307,8 +308,7 @@ class Settings:
             if budget_tokens is not None and self.units == "passages":
                 relevance = relevance[candidates.tokens <= budget_tokens]
             price = _ADAPTIVE * min(1.0, max(0.0, float(relevance.max(initial=0.0)))) ** 2
-            model, _ = relevance_of(self.relevance_model, candidates)
-            told = None if model is None else model.answerable
+            told = self._answers(candidates)
             likely = told.probability(candidates) if told is not None and told.by_cosine else None
             return price if likely is None else max(price, _ELSEWHERE * (1.0 - likely))
         if self.passage_penalty == "auto":
@@ -324,8 +324,12 @@ class Settings:
         candidates : Candidates
             A pool of passages, as for `penalty`.
         """
+        told = self._answers(candidates)
+        return None if told is None else told.probability(candidates)
+
+    def _answers(self, candidates: Candidates) -> Answerable | None:
         model, _ = relevance_of(self.relevance_model, candidates)
-        return None if model is None or model.answerable is None else model.answerable.probability(candidates)
+        return None if model is None else model.answerable
 
     def resolved(self, candidates: Candidates) -> Resolved:
         """These settings for one pool, with a model and a number where they say "auto".

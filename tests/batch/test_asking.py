@@ -1,6 +1,5 @@
 """Many questions under a policy: each answered once and charged once, and no total ever exceeded."""
 
-import gzip
 import json
 import threading
 from collections import Counter
@@ -12,7 +11,6 @@ import pytest
 
 from mio_rag.batch.asking.answering import Answered
 from mio_rag.batch.asking.ledger import Claim, Ledger
-from mio_rag.batch.asking.questions import read_questions
 from mio_rag.batch.asking.retrying import Retrying
 from mio_rag.batch.asking.run import AskedSummary, ask_many
 from mio_rag.batch.asking.workers import Died, Workers
@@ -21,7 +19,7 @@ from mio_rag.control.composed.controller import compose
 from mio_rag.control.composed.parts import Price
 from mio_rag.control.composed.policy import Policy, policy_of
 from mio_rag.control.controller import Setup
-from mio_rag.errors import DataError, InputError, StateError
+from mio_rag.errors import InputError, StateError
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator, build_prompt
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Answer, GenerationError, Question
@@ -356,37 +354,6 @@ def test_counts_of_a_server_are_tried_again_and_asked_for_once() -> None:
     reader = Retrying(Remote(lambda prompt: ""), 2, lambda into, out: True, lambda seconds: None)
     assert [reader.prompt_tokens(build_prompt(QUESTIONS[0])) for _ in range(3)] == [7, 7, 7]
     assert len(asked) == 2
-
-
-def test_questions_from_files(tmp_path: Path) -> None:
-    lines = [{"id": "a", "question": "Who?"}, {"question": "What?", "choices": ["x", "y"]}]
-    text = "\n".join(json.dumps(line) for line in lines)
-    (tmp_path / "q.jsonl").write_text(text)
-    (tmp_path / "q.jsonl.gz").write_bytes(gzip.compress(text.encode()))
-    expected = (Question("a", "Who?"), Question("1", "What?", choices=("x", "y")))
-    assert read_questions(tmp_path / "q.jsonl") == expected
-    assert read_questions(tmp_path / "q.jsonl.gz") == expected
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(arrow.table({"query_id": ["a"], "question": ["Who?"]}), tmp_path / "q.parquet")
-    assert read_questions(tmp_path / "q.parquet") == expected[:1]
-    (tmp_path / "bad.jsonl").write_text(
-        '{"question": 3}\nnothing\n{"question": "Who?", "choices": "x"}\n[]\n'
-    )
-    with pytest.raises(DataError) as error:
-        read_questions(tmp_path / "bad.jsonl")
-    (tmp_path / "q.txt").write_text("Who built it?")
-    with pytest.raises(InputError, match=r"q\.txt' is not read: questions come in \.jsonl"):
-        read_questions(tmp_path / "q.txt")
-    (tmp_path / "index").mkdir()
-    for name in ("manifest.json", "passages.jsonl"):
-        (tmp_path / "index" / name).write_text("{}")
-    with pytest.raises(InputError, match="is an index, not questions: give the questions first"):
-        read_questions(tmp_path / "index")
-    assert len(error.value.problems) == 4
-    (tmp_path / "none.jsonl").write_text("\n")
-    with pytest.raises(DataError, match="has no questions"):
-        read_questions(tmp_path / "none.jsonl")
 
 
 def test_the_command_resumes(river_index: CorpusIndex, tmp_path: Path) -> None:

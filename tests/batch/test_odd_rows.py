@@ -10,6 +10,9 @@ import pytest
 
 from mio_rag import InputError, Selector
 from mio_rag.batch import select_batch
+from mio_rag.batch.rows import _candidates
+from mio_rag.relevance.answerable import pool_signals
+from mio_rag.relevance.source import relevance_of
 
 arrow: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")
@@ -89,3 +92,22 @@ def test_a_name_of_a_column_that_is_not_utf8_is_a_damaged_file(tmp_path: Path) -
     path.write_bytes(path.read_bytes().replace("\u00ef".encode(), b"\xff\xff"))
     with pytest.raises(InputError, match=r"c.parquet' cannot be read as Parquet"):
         select_batch(path, tmp_path / "out", 90, SELECTOR)
+
+
+def test_without_texts_nothing_is_taken_for_words_of_the_question() -> None:
+    """Ids stand for texts that nobody gave: a passage called "bridge" is none about bridges."""
+    row = {
+        "ids": ["bridge", "b", "c"],
+        "relevance": [0.5, 0.4, 0.3],
+        "tokens": [5, 5, 5],
+        "question": "How long is the bridge?",
+        "score:dense": [0.5, 0.4, 0.3],
+        "score:bm25": [1.0, 2.0, 0.0],
+        "score:fused": [3.0, 2.0, 1.0],
+    }
+    told = _candidates("q", dict(row))
+    assert relevance_of("auto", told)[1].kind == "scores"
+    assert pool_signals(told) is None
+    whole = _candidates("q", {**row, "texts": ["The bridge is long.", "It is old.", "Nothing."]})
+    assert relevance_of("auto", whole)[1].kind == "ranks"
+    assert (pool_signals(whole) or {})["first_cover"] > 0

@@ -11,8 +11,10 @@ from mio_rag.cli.commands.evaluate import ComparisonOptions
 from mio_rag.cli.show.control import print_profile
 from mio_rag.cli.show.evaluation import print_summary
 from mio_rag.cli.show.frontier import print_points
+from mio_rag.cli.show.plan import _verdict
 from mio_rag.cli.show.tables import Field, heading, print_fields
 from mio_rag.cli.terminal import Terminal
+from mio_rag.control.planner.judge import Point
 from mio_rag.evaluation.harness import EvaluationSettings
 from mio_rag.evaluation.methods import DEFAULT_METHODS
 from mio_rag.measures import Measure, register, unregister
@@ -201,3 +203,15 @@ def test_the_times_of_controllers_stay_whole() -> None:
     assert [cell for found in shown_rows for cell in found[2:]] == [
         *("256", "5", "12.5", "25%", "1.500", "1.250", "2.125"),
     ]
+
+
+def test_the_verdict_on_a_planner_goes_by_the_intervals() -> None:
+    def point(name: str, alpha: float, low: float, high: float) -> Point:
+        return Point(name, alpha, 0.5, 1.0, 0.4, 0.5, (low + high) / 2, low, high, {})
+
+    fixed = point("plain", 0.0, 0.5, 0.9)  # no planner
+    unclear, better = point("planner", 0.0, -1.0, 1.0), point("planner", 0.1, 0.1, 1.0)
+    worse = point("planner", 0.5, -1.0, -0.1)
+    assert _verdict([fixed, unclear]).startswith("at no price the planner clearly has more")
+    assert _verdict([fixed, unclear, better]).endswith("at its cost for alpha 0.1")
+    assert _verdict([unclear, worse]).endswith("; clearly less for alpha 0.5")

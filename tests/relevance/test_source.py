@@ -254,3 +254,7 @@ def test_a_note_says_where_nothing_likely_can_be_read(
     assert note.startswith("no passage stands out")
     assert "reads less then" in note
     assert "reads less then" not in Selector(passage_penalty=0.01).select(other, 400).notes[0]
+    monkeypatch.setattr(Settings, "answerable", lambda self, candidates: 0.9)  # and where an answer is likely
+    (note,) = Selector().select(other, 400).notes
+    assert note.startswith("no passage stands out")
+    assert "may not hold" not in note

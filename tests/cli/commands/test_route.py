@@ -91,6 +91,12 @@ def test_a_second_run_does_nothing_anew(work: Path) -> None:
     assert "had another control" in other.output
 
 
+def test_without_options_the_kind_is_trained_that_is_most_often_right(work: Path, tmp_path: Path) -> None:
+    said("route", "train", work / "table.parquet", "--out", tmp_path / "plain.safetensors")
+    made = read_router(str(tmp_path / "plain.safetensors"))
+    assert (made.kind, made.features) == ("logistic", "question+search")
+
+
 def test_show_tells_what_was_measured(work: Path) -> None:
     shown = run("route", "show", work / "router.safetensors")
     assert shown.exit_code == 0, shown.output
