@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
 
-__all__ = ["Sentences", "leans", "sentence_spans"]
+__all__ = ["Sentences", "cut", "leans", "sentence_spans"]
 
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Mt|Prof|Jr|Sr|vs|ca|No|Inc|Ltd|Co|approx)|\b[A-Z])\.$")
 _BREAK = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+(?=[\"'“‘(\[]?[A-Z0-9À-ÖØ-Þ])|\n+")
@@ -64,8 +64,8 @@ class Sentences:
         Candidate that each is of, ascending.
     spans : ndarray of int64, shape (m, 2)
         Characters [start, end) in the candidate's text; those of a candidate in order, none in two.
-    embeddings : ndarray of float32, shape (m, d)
-        Of the sentences alone, without titles, by the pool's embedder.
+    embeddings : ndarray of float32, shape (m, d), optional
+        Of the sentences alone, without titles, by the pool's embedder. None: nobody embedded them.
 
     Raises
     ------
@@ -75,7 +75,7 @@ class Sentences:
 
     owners: NDArray[np.int64]
     spans: NDArray[np.int64]
-    embeddings: NDArray[np.float32]
+    embeddings: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         m = len(self.owners)
@@ -86,7 +86,9 @@ class Sentences:
             problems.append("sentences: owners must ascend, and every span must hold a character")
         elif np.any((np.diff(self.owners) == 0) & (self.spans[1:, 0] < self.spans[:-1, 1])):
             problems.append("sentences: those of one passage must stand in order, without overlap")
-        if self.embeddings.ndim != 2 or len(self.embeddings) != m:
+        if self.embeddings is None:
+            pass
+        elif self.embeddings.ndim != 2 or len(self.embeddings) != m:
             problems.append(f"sentences: embeddings has shape {self.embeddings.shape}, expected ({m}, d)")
         elif not np.isfinite(self.embeddings).all():
             problems.append("sentences: embeddings hold NaN or infinity: embed them again")
@@ -98,7 +100,8 @@ class Sentences:
         at = [np.flatnonzero(self.owners == row) for row in rows]
         kept = np.concatenate(at) if at else np.zeros(0, dtype=np.int64)
         owners = np.repeat(np.arange(len(at)), [len(found) for found in at])
-        return Sentences(owners, self.spans[kept], self.embeddings[kept])
+        vectors = None if self.embeddings is None else self.embeddings[kept]
+        return Sentences(owners, self.spans[kept], vectors)
 
     def problems(self, texts: Sequence[str], dimensions: int | None) -> list[str]:
         """What does not fit the texts of a pool, and the length of its question's embedding."""
@@ -108,9 +111,17 @@ class Sentences:
             found.append(f"sentences are of candidates up to {self.owners.max()}, of {len(texts)}")
         elif np.any(self.spans[:, 0] < 0) or np.any(self.spans[:, 1] > lengths[self.owners]):
             found.append("sentences lie beyond the text of their passage: cut them from the same text")
-        if dimensions is not None and self.embeddings.shape[1] != dimensions:
+        vectors = self.embeddings
+        if dimensions is not None and vectors is not None and vectors.shape[1] != dimensions:
             found.append(
-                f"sentences have {self.embeddings.shape[1]} dimensions, the question {dimensions}: embed "
+                f"sentences have {vectors.shape[1]} dimensions, the question {dimensions}: embed "
                 "both with the same model"
             )
         return found
+
+
+def cut(texts: Sequence[str]) -> Sentences:
+    """The sentences of texts whose lines may be wrapped; nobody embedded them."""
+    found = [sentence_spans(text, wrapped=True) for text in texts]
+    owners = np.repeat(np.arange(len(found), dtype=np.int64), [len(spans) for spans in found])
+    return Sentences(owners, np.array([s for spans in found for s in spans], dtype=np.int64).reshape(-1, 2))

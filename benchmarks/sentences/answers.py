@@ -1,6 +1,8 @@
 """What a language model answers from passages, from sentences, and at a tier compressed by either rule.
 
     fused, passages, sentences    within 256 tokens; the program at a price of .0005 a token
+    by words                      sentences that nobody has embedded
+    ..., at 128                   the same within 128 tokens
     published rule, program       the five best passages brought to 600 characters: sentences nearest to the
                                   question, or those that the program chooses
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,7 @@ from mio_rag.types import Question
 
 __all__ = ["answers_of"]
 
-_BUDGET, _ANSWER = 256, 24
+_BUDGETS, _ANSWER = (256, 128), 24
 _RULES = {"published rule": "sentences", "program": "program"}
 
 
@@ -69,7 +72,10 @@ def answers_of(
         name: {key: interval(np.array(column), draws) for key, column in found.items()}
         for name, found in columns.items()
     }
-    pairs = [("sentences", "fused"), ("sentences", "passages"), ("program", "published rule")]
+    pairs = [("program", "published rule")]
+    for at in map(_at, _BUDGETS):
+        pairs += [(f"sentences{at}", f"fused{at}"), (f"sentences{at}", f"passages{at}")]
+        pairs += [(f"by words{at}", f"passages{at}")]
     differences = {
         f"{one} - {other}": interval(np.array(columns[one]["f1"]) - np.array(columns[other]["f1"]), draws)
         for one, other in pairs
@@ -86,9 +92,20 @@ def _ways(index: CorpusIndex, reader: Generator) -> dict[str, Callable[[Candidat
         reads = TierReader(Tier(rule.split()[0], 5, 600, _ANSWER, compress=_RULES[rule]), retriever)
         return lambda pool: reads.read(pool, 2048, reader, Meter(reader, Limits(tokens=10**6), _ANSWER))
 
-    return {
-        "fused": lambda pool: fused.select(pool, _BUDGET, reader),
-        "passages": lambda pool: priced.select(pool, _BUDGET, reader),
-        "sentences": lambda pool: replace(priced, units="sentences").select(pool, _BUDGET, reader),
-        **{rule: tier(rule) for rule in _RULES},
-    }
+    sentences = replace(priced, units="sentences")
+    ways: dict[str, Callable[[Candidates], Selection]] = {rule: tier(rule) for rule in _RULES}
+    for budget in _BUDGETS:
+        at = _at(budget)
+        ways[f"fused{at}"] = partial(fused.select, budget_tokens=budget, counter=reader)
+        ways[f"passages{at}"] = partial(priced.select, budget_tokens=budget, counter=reader)
+        ways[f"sentences{at}"] = partial(sentences.select, budget_tokens=budget, counter=reader)
+        ways[f"by words{at}"] = partial(_by_words, sentences, budget, reader)
+    return ways
+
+
+def _at(budget: int) -> str:
+    return "" if budget == _BUDGETS[0] else f", at {budget}"
+
+
+def _by_words(selector: Selector, budget: int, reader: Generator, pool: Candidates) -> Selection:
+    return selector.select(replace(pool, sentences=None), budget, reader)

@@ -22,6 +22,7 @@ from benchmarks.sentences.answers import answers_of
 from benchmarks.sentences.fit import (
     Labels,
     answer_labels,
+    by_words,
     context_set,
     fitted,
     judged,
@@ -59,7 +60,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--generator", help="also what this model answers, as `mio-rag ask --generator`; embedder minilm")
     add("--answers", type=int, default=40, help="questions of each set that it answers (default: 40)")
     add("--seed", type=int, default=0, help="of the questions (default: 0)")
-    add("--ship", action="store_true", help="write the weights into the package")
+    add(
+        "--ship",
+        default="",
+        help="comma-separated weights that go into the package: minilm, tfidf, any, words",
+    )
     add("--out", type=Path, default=Path("benchmarks/results/sentences.json"))
 
 
@@ -91,12 +96,10 @@ def _report(given: argparse.Namespace) -> dict[str, Any]:
         "all sentences of pools of 50 of their own passages, expanded one link deep. Only numbers are kept."
     )
     models = [fitted(labels[e], e, _FITTED[e], told) for e in embedders]
-    models.append(fitted([one for both in labels.values() for one in both], "any", "", told))
-    if given.ship:
-        path = Path(shipped.__file__).with_name("sentences.json")
-        data = {"models": [model.to_dict() for model in models]}
-        write_atomically(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
-        shipped._shipped.cache_clear()
+    every = [one for both in labels.values() for one in both]
+    models.append(fitted(every, "any", "", told))
+    models.append(fitted([by_words(one) for one in every], "words", "", told))
+    _ship([model for model in models if model.name in given.ship.split(",")])
     found: dict[str, Any] = {}
     judgements: dict[str, Any] = {}
     answers: dict[str, Any] = {}
@@ -105,7 +108,7 @@ def _report(given: argparse.Namespace) -> dict[str, Any]:
         for name in given.sets.split(","):
             dataset, pools, held = _reported(given, embedder, name.strip())
             key = f"{name}, {embedder}"
-            judgements[key] = _judged(own, models[-1], held)
+            judgements[key] = _judged([own, *models[-2:]], held)
             _note(f"{key}: {judgements[key]}")
             folder = given.work / "rows" / f"{name}-{embedder}"
             found[key] = summary(rows_of(folder, dataset.questions, pools, _note), given.seed)
@@ -138,15 +141,22 @@ def _note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _judged(own: SentenceModel, of_any: SentenceModel, held: Labels) -> dict[str, Any]:
-    """The weights of this embedder, those for any, and no weights: the share that is needed, for all."""
+def _ship(models: list[SentenceModel]) -> None:
+    """Put these weights into the package; others stay there as they are."""
+    if not models:
+        return
+    path = Path(shipped.__file__).with_name("sentences.json")
+    known = {data["name"]: data for data in json.loads(path.read_text(encoding="utf-8"))["models"]}
+    known |= {model.name: model.to_dict() for model in models}
+    write_atomically(path, json.dumps({"models": list(known.values())}, indent=1, allow_nan=False) + "\n")
+    shipped._shipped.cache_clear()
+
+
+def _judged(models: list[SentenceModel], held: Labels) -> dict[str, Any]:
+    """Weights of this embedder, for any, by words, and none: the share that is needed, for all."""
     lead = held.features[:, SENTENCE_FEATURES.index("lead")]
-    rivals = {
-        "own": own,
-        "any": of_any,
-    }
     made: dict[str, Any] = {}
-    for name, model in rivals.items():
+    for model, name in zip(models, ("own", "any", "words"), strict=True):
         score = held.features @ np.array(list(model.weights.values())) + model.intercept
         made[name] = judged(1 / (1 + np.exp(-score)), held)
     made["all alike"] = judged(np.full(lead.size, held.needed.mean()), held)

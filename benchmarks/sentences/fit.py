@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,16 @@ from mio_rag.relevance.source import relevance_of
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Question
 
-__all__ = ["Labels", "answer_labels", "context_set", "fitted", "judged", "supporting_labels", "valued_pools"]
+__all__ = [
+    "Labels",
+    "answer_labels",
+    "by_words",
+    "context_set",
+    "fitted",
+    "judged",
+    "supporting_labels",
+    "valued_pools",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -168,6 +177,13 @@ def fitted(sets: Sequence[Labels], name: str, embedder: str, provenance: str) ->
         provenance,
         embedder,
     )
+
+
+def by_words(labels: Labels) -> Labels:
+    """The same sentences as one sees them that nobody has embedded."""
+    features = labels.features.copy()
+    features[:, [SENTENCE_FEATURES.index(name) for name in ("lead", "pool_gap")]] = 0.0
+    return replace(labels, features=features)
 
 
 def judged(shares: FloatArray, labels: Labels) -> dict[str, float]:

@@ -28,6 +28,8 @@ __all__ = ["rows_of", "summary", "table"]
 _BUDGETS = (128, 256, 512, 1024)
 _PRICES = (0.0, 0.0002, 0.0005, 0.001)
 _COUNTER = RegexCounter()
+#: Rows of sentences that nobody has embedded.
+BY_WORDS = "by words"
 
 
 def _selectors() -> dict[str, tuple[Selector, str | None]]:
@@ -37,6 +39,7 @@ def _selectors() -> dict[str, tuple[Selector, str | None]]:
     for price in _PRICES:
         for units in ("passages", "sentences"):
             rows[f"{units}, price {price:g}"] = replace(own, token_price=price, units=units), None
+        rows[f"{BY_WORDS}, price {price:g}"] = replace(own, token_price=price, units="sentences"), None
     return rows
 
 
@@ -49,14 +52,17 @@ def rows_of(
     """Answer, gold passages, tokens and time of every row at every budget, one value a question."""
     found: dict[str, Columns] = {}
     for name, (selector, score) in _selectors().items():
-        told = f"{selector.to_dict()}{score}{[q.id for q in questions]}{_BUDGETS}"
-        if selector.units == "sentences":
+        told, given = f"{selector.to_dict()}{score}{[q.id for q in questions]}{_BUDGETS}", pools
+        if name.startswith(BY_WORDS):
+            told += str(shipped_sentences(None))
+            given = [replace(pool, sentences=None) for pool in pools]
+        elif selector.units == "sentences":
             told += str(shipped_sentences(pools[0].embedder))
         digest = hashlib.sha256(told.encode()).hexdigest()[:16]
         path = folder / f"{name}.json".replace(" ", "-").replace(",", "")
         known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         if known.get("settings") != digest:
-            known = {"settings": digest, "columns": _columns(selector, score, questions, pools)}
+            known = {"settings": digest, "columns": _columns(selector, score, questions, given)}
             folder.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(known))
             tell(f"{folder.name}: {name}")

@@ -17,7 +17,8 @@ sentences` fits and measures it).
 | number | 1 where the question asks for a number or a date, and it holds a digit |
 | log_words | log of its number of words |
 
-A spread is the standard deviation of the cosines of the best sentences of the pool.
+A spread is the standard deviation of the cosines of the best sentences of the pool. Where nobody embedded the
+sentences, the two features by cosine are 0, and weights apply that were fitted without them.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class SentenceModel:
         Parameters
         ----------
         candidates : Candidates
-            With sentences, a question and its embedding, and probabilities as relevance.
+            With sentences, a question, and probabilities as relevance.
         """
         score = sentence_features(candidates) @ np.array(list(self.weights.values())) + self.intercept
         return np.asarray(expit(score))
@@ -126,19 +127,21 @@ class SentenceModel:
 
 @functools.cache
 def _shipped() -> tuple[SentenceModel, ...]:
-    """The weights that ship: for one embedder each, and at last for any."""
+    """The weights that ship: for one embedder each, for any, and at last for words alone."""
     text = Path(__file__).with_name("sentences.json").read_text(encoding="utf-8")
     return tuple(SentenceModel(**data) for data in json.loads(text)["models"])
 
 
-def shipped_sentences(fingerprint: str) -> SentenceModel:
+def shipped_sentences(fingerprint: str | None) -> SentenceModel:
     """The weights that ship for an embedder.
 
     Parameters
     ----------
-    fingerprint : str
-        Of the embedder; blank where it is not known.
+    fingerprint : str or None
+        Of the embedder; blank where it is not known. None: nobody embedded the sentences.
     """
+    if fingerprint is None:
+        return _shipped()[-1]
     return next(model for model in _shipped() if fingerprint.startswith(model.embedder))
 
 
@@ -148,18 +151,20 @@ def sentence_features(candidates: Candidates) -> FloatArray:
     Raises
     ------
     InputError
-        If the pool has no sentences, or its question no embedding.
+        If the pool has no sentences, or embedded ones and its question is not.
     """
     sentences, query = candidates.sentences, candidates.query_embedding
-    if sentences is None or query is None:
-        raise InputError(
-            "sentences cannot be chosen from passages whose sentences are not known: build the index with "
-            "`mio-rag index DATA --out INDEX --sentences`, or choose passages"
-        )
+    if sentences is None:
+        raise InputError("the candidates do not know their sentences: mio_rag.sentences.cut finds them")
+    if sentences.embeddings is not None and query is None:
+        raise InputError("the sentences are embedded, and the question is not: pass query_embedding")
     owners = sentences.owners
     texts = [candidates.texts[i][a:b] for i, (a, b) in zip(owners, sentences.spans, strict=True)]
     words = [frozenset(_WORD.findall(text.lower())) for text in texts]
-    cosine = (sentences.embeddings @ query).astype(np.float64)
+    vectors = sentences.embeddings
+    cosine = (
+        np.zeros(owners.size) if vectors is None or query is None else (vectors @ query).astype(np.float64)
+    )
     width = spread(cosine)
     cover = _cover(asked_words(candidates.question), words)
     names = asked_names(candidates.question)

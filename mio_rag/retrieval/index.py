@@ -95,8 +95,8 @@ class CorpusIndex:
         vectors : {"exact", "8bit", "pq"}
             How they are held; see `mio_rag.retrieval.compact`.
         sentences : bool
-            Embed every sentence, too, so that sentences can be chosen (``units="sentences"``). That takes
-            about as long again as the passages.
+            Embed every sentence, too. With ``units="sentences"`` they are then told apart by more than their
+            words. That takes about as long again as the passages.
 
         Raises
         ------

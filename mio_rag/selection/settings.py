@@ -134,9 +134,9 @@ class Settings:
         How many of passages that are nearly copies of each other may be read, where the candidates know them:
         at most one, the newest where they are dated; or all.
     units : {"passages", "sentences"}
-        What is chosen. Sentences need candidates that know theirs (`mio-rag index --sentences`) and the
-        reader's tokenizer, and exclude what is about whole passages: their number, caps by source, side
-        constraints, embedding uncertainty, reading apart. See `mio_rag.selection.units`.
+        What is chosen. Sentences need the reader's tokenizer, and exclude what is about whole passages: their
+        number, caps by source, side constraints, embedding uncertainty, reading apart. See
+        `mio_rag.selection.units`.
 
     Raises
     ------

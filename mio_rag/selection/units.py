@@ -10,11 +10,15 @@ sentences of both.
 Sentences that two overlapping passages share are one unit; so are those of different documents that say the
 same word for word: the newest, where they are dated, otherwise the most probable. Of near-duplicate passages
 one is cut, by the same rule. The most probable sentences are the pool.
+
+Candidates that do not know their sentences are cut here. Nobody has embedded these: they are weighed by their
+words alone, which measured as well (`python -m benchmarks sentences`), and cannot be told to be alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +30,7 @@ from mio_rag.errors import InputError
 from mio_rag.merging import by_itself, documents
 from mio_rag.relevance.sentences import shipped_sentences
 from mio_rag.selection.near_duplicates import outdated
-from mio_rag.sentences import leans
+from mio_rag.sentences import cut, leans
 from mio_rag.types import moment
 
 __all__ = ["MOST_UNITS", "Cut", "cut_into_sentences"]
@@ -86,7 +90,7 @@ def cut_into_sentences(
     Parameters
     ----------
     candidates : Candidates
-        Passages with sentences, and probabilities as relevance.
+        Passages with probabilities as relevance; they are cut here if they do not know their sentences.
     counter : TokenCounter or None
         The reader's tokenizer, which the program cannot do without here.
     fixed : ndarray of int8, shape (n,)
@@ -99,7 +103,7 @@ def cut_into_sentences(
     Raises
     ------
     InputError
-        Without sentences or counter, if every passage is excluded, or if the candidates are sentences
+        Without counter, if every passage is excluded, or if the candidates are sentences
         already.
     """
     if candidates.cut_from is not None:
@@ -109,6 +113,11 @@ def cut_into_sentences(
             "units='sentences' needs the reader's tokenizer, since titles and sentences are paid once: pass "
             "counter (mio_rag.context.RegexCounter approximates one), or choose passages"
         )
+    sentences = candidates.sentences
+    if sentences is None:
+        sentences = cut(candidates.texts)
+        candidates = replace(candidates, sentences=sentences)
+    vectors = sentences.embeddings
     not_cut = _replaced(candidates, fixed) if one_of_copies else {}
     units = sorted(_units(candidates, fixed, not_cut, one_of_copies), key=lambda unit: -unit.worth)
     units = [*units[:MOST_UNITS], *(unit for unit in units[MOST_UNITS:] if unit.required)]
@@ -120,15 +129,13 @@ def cut_into_sentences(
     document = documents(candidates)
     places = [_place(candidates, document, unit.passage) for unit in units]
     spans = [(at + u.start, at + u.end) for (_, at), u in zip(places, units, strict=True)]
-    sentences = candidates.sentences
-    assert sentences is not None
     made = Candidates(
         ids=[f"{candidates.ids[u.passage]}#s{u.number}" for u in units],
         texts=texts,
         relevance=np.array([u.worth for u in units]),
         tokens=text_tokens(texts, titles, counter),
-        embeddings=sentences.embeddings[[u.row for u in units]],
-        query_embedding=candidates.query_embedding,
+        embeddings=None if vectors is None else vectors[[u.row for u in units]],
+        query_embedding=None if vectors is None else candidates.query_embedding,
         titles=titles,
         sources=None if candidates.sources is None else [candidates.sources[i] for i in passages],
         question=candidates.question,
@@ -179,9 +186,10 @@ def _units(
 ) -> list[_Unit]:
     """Every sentence that may be read, once."""
     left_out = {*not_cut, *np.flatnonzero(fixed == 0).tolist()}
-    worth = shipped_sentences(candidates.embedder).shares(candidates)
     sentences = candidates.sentences
     assert sentences is not None
+    model = shipped_sentences(candidates.embedder if sentences.embeddings is not None else None)
+    worth = model.shares(candidates)
     worth = candidates.relevance[sentences.owners] * worth
     found: list[_Unit] = []
     before: tuple[int, int] | None = None

@@ -66,7 +66,7 @@ class _Request(BaseModel):
     )
     merge: bool = Field(True, description="read passages of one document as one text, overlaps once")
     units: Literal["passages", "sentences"] = Field(
-        "passages", description="what is chosen; sentences: of an index that was built with --sentences"
+        "passages", description="what is chosen: whole passages, or their sentences"
     )
 
 
@@ -368,7 +368,7 @@ class Health(BaseModel):
     index: str
     passages: int
     embedder: str
-    sentences: bool = Field(description="whether the index holds them, so that units may be sentences")
+    sentences: bool = Field(description="whether the index holds vectors of its sentences")
     generator: str
     limits: Limits
     policy: PolicyState | None = Field(None, description="where a policy decides")

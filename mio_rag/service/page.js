@@ -316,7 +316,6 @@ propose();
 tellPrice();
 fetch("health").then(response => response.json()).then(data => {
   $("serving").textContent = `${data.index}: ${plural(data.passages, "passage")}, ${data.embedder}`;
-  $("units-row").hidden = !data.sentences;
   $("budget").max = Math.min(1024, data.limits.max_budget_tokens - MORE);
 }).catch(() => say("The service cannot be reached.", true));
 $("question").focus();

@@ -192,7 +192,6 @@ class TestCut:
         ("given", "counter", "fixed", "said"),
         [
             (pool([DOCUMENT], [0.5]), None, [-1], "tokenizer"),
-            (replace(pool([DOCUMENT], [0.5]), sentences=None), COUNTER, [-1], "--sentences"),
             (pool([DOCUMENT], [0.5]), COUNTER, [0], "must_exclude"),
             (cut(pool([DOCUMENT], [0.5])).candidates, COUNTER, [-1] * 5, "sentences already"),
         ],
@@ -312,8 +311,19 @@ def test_from_the_index_to_the_text():
     chosen = Selector(units="sentences").select(found, 20, COUNTER)
     assert "The Tiber is 406 kilometres long." in chosen.texts[0]
     assert chosen.ids[0] == "b"
-    with pytest.raises(InputError, match="--sentences"):
-        Selector(units="sentences").select(replace(found, sentences=None), 20, COUNTER)
+    # Nobody need have embedded them: then words tell them apart.
+    bare = CorpusIndex.build(passages, TfidfEmbedder(), "rivers")
+    given = Retriever(bare, counter=COUNTER).retrieve("How long is the Tiber?")
+    assert given.sentences is None
+    for asked in (given, replace(given, embeddings=None, query_embedding=None)):
+        by_words = Selector(units="sentences").select(asked, 20, COUNTER)
+        assert by_words.texts[0].startswith("The Tiber is 406 kilometres long.")
+        assert by_words.tokens_used <= 20
+        assert by_words.result.is_optimal
+    with pytest.raises(
+        InputError, match=r"nobody embedded: build .*mio-rag index DATA --out INDEX --sentences"
+    ):
+        Selector(units="sentences", redundancy_weight=0.1).select(given, 20, COUNTER)
 
 
 def test_documents_that_contradict_themselves_are_read_apart_from_an_index_too() -> None:

@@ -158,10 +158,7 @@ def test_who_found_a_passage_is_seen_at_a_glance(page: Any, demo_index: CorpusIn
         list(server)
 
 
-def test_a_switch_chooses_sentences_where_the_index_holds_them(page: Any, address: str) -> None:
-    page.goto(address)
-    page.wait_for_selector("#examples button")
-    assert not page.is_visible("#units")
+def test_a_switch_chooses_sentences(page: Any) -> None:
     river = "The Arno rises in Tuscany. It is 241 kilometres long. Bread is sold on its banks."
     texts = [river, f"{river} Boats pass.", "The Tiber is long. Rome lies on it.", "Mountains."]
     passages = [

@@ -365,7 +365,7 @@ def test_pages_need_nothing_from_elsewhere(client: TestClient) -> None:
         assert f"</b> {path}</h2>" in reference
 
 
-def test_sentences_are_chosen_where_the_index_holds_them(client: TestClient) -> None:
+def test_sentences_are_chosen_whether_the_index_holds_them_or_not(client: TestClient) -> None:
     text = "The Tiber is 406 kilometres long. Bread is sold on its banks. Rome lies on the Tiber."
     index = CorpusIndex.build([Passage("tiber", text, "Tiber")], TfidfEmbedder(), "rivers", sentences=True)
     body = {"question": "How long is the Tiber?", "budget_tokens": 12, "units": "sentences"}
@@ -380,7 +380,9 @@ def test_sentences_are_chosen_where_the_index_holds_them(client: TestClient) -> 
         assert both.status_code == 400
         assert "merge=False" in both.text
     assert not client.get("/health").json()["sentences"]
-    refused = client.post("/select", json=body)
-    assert refused.status_code == 400
-    assert "--sentences" in refused.text
+    by_words = client.post(
+        "/select", json={"question": "How tall is Skerryvore?", "units": "sentences"}
+    ).json()
+    assert by_words["unit"] == "sentence"
+    assert by_words["tokens_used"] <= by_words["budget_tokens"]
     assert client.post("/select", json={**body, "units": "words"}).status_code == 422

@@ -76,7 +76,10 @@ def index(
         ),
     ] = "exact",
     sentences: Annotated[
-        bool, typer.Option("--sentences", help="Embed every sentence, too, for --units sentences.")
+        bool,
+        typer.Option(
+            "--sentences", help="Embed every sentence, too: --units sentences then looks at more than words."
+        ),
     ] = False,
     documents: DocumentOptions,
     json_output: Json = False,

@@ -87,10 +87,11 @@ def _merged_sentences(taken: list[tuple[Candidates, int]]) -> Sentences | None:
     ]
     if len(own) < len(taken) or not own:
         return None
+    vectors = [found.embeddings for found in own if found.embeddings is not None]
     return Sentences(
         np.repeat(np.arange(len(own)), [len(found.owners) for found in own]),
         np.concatenate([found.spans for found in own]),
-        np.concatenate([found.embeddings for found in own]),
+        np.concatenate(vectors) if len(vectors) == len(own) else None,
     )
 
 

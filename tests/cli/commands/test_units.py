@@ -57,9 +57,12 @@ def test_methods_are_compared_on_sentences(cut: Path, tmp_path: Path) -> None:
     assert all(row["tokens_used"] <= 18 and row["answer_in_context"] for row in rows)
 
 
-def test_an_index_without_sentences_says_what_to_do(index: Path) -> None:
+def test_an_index_need_not_hold_them(index: Path) -> None:
     asked = ("select", index, "When was the Forth Bridge opened?", "--units")
-    (problem,) = refused(here(*asked, "sentences"))
+    told = only_object(here(*asked, "sentences", "--budget-tokens", 60, "--json"))
+    assert told["unit"] == "sentence"
+    assert 0 < told["tokens_used"] <= 60
+    (problem,) = refused(here(*asked, "sentences", "--redundancy", "0.1"))
     assert "mio-rag index DATA --out INDEX --sentences" in problem
     (problem,) = refused(here(*asked, "words"))
     assert "units='words' is unknown: choose passages or sentences" in problem
