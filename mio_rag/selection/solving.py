@@ -135,7 +135,7 @@ def _why_nothing(choice: Choice) -> list[str]:
     if shortest > choice.allowed:
         return [
             f"nothing is chosen: the shortest passage has {plural(shortest, 'token')}, the budget is "
-            f"{choice.budget_tokens}: raise the budget, or split passages"
+            f"{choice.budget_tokens}: {_more_room(choice)}"
         ]
     if blocked := _blocked(choice):
         return [blocked]
@@ -154,6 +154,13 @@ def _why_nothing(choice: Choice) -> list[str]:
         return [f"{said})"]
     scale = ", or give relevance on the scale of a probability" if _is_given(choice) else ""
     return [f"{said}; charged are {', '.join(charged)}): lower them{scale}"]
+
+
+def _more_room(choice: Choice) -> str:
+    """What to do where passages are too long."""
+    if choice.formulation.passages is not choice.formulation.candidates:
+        return "raise the budget, or split passages"
+    return "raise the budget, or choose sentences (units='sentences')"
 
 
 def _blocked(choice: Choice) -> str:
@@ -204,13 +211,16 @@ def _no_answer_here(choice: Choice, likely: float | None) -> list[str]:
         return []
     fitting = candidates.tokens <= choice.budget_tokens
     best = float(candidates.relevance[fitting].max(initial=0.0))
+    allowed = ~np.isin(candidates.ids, list(formulation.settings.must_exclude))
+    likeliest = int(np.where(allowed, candidates.relevance, -np.inf).argmax())
+    if (most := float(candidates.relevance[likeliest])) >= max(best, _UNLIKELY) and not fitting[likeliest]:
+        return [
+            f"'{candidates.ids[likeliest]}', the most likely to be needed (probability {most:.2g}), has "
+            f"{plural(int(candidates.tokens[likeliest]), 'token')}, more than the budget of "
+            f"{choice.budget_tokens} (of those that fit it the best has {best:.2g}): {_more_room(choice)}"
+        ]
     if best >= _UNLIKELY:
         return []
-    if float(candidates.relevance.max()) >= _UNLIKELY:
-        return [
-            f"the passages that are likely to be needed do not fit {choice.budget_tokens} tokens (the most "
-            f"likely one that does has probability {best:.2g}): raise the budget, or split passages"
-        ]
     said = f"no passage stands out (the most likely one is needed with probability {best:.2g})"
     if likely is not None:
         return [said]

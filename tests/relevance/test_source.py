@@ -239,11 +239,16 @@ def test_a_note_says_where_nothing_likely_can_be_read(
     pool: Candidates, demo_index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = Selector().select(pool, 400)
-    assert not [note for note in read.notes if "stands out" in note or "do not fit" in note]
+    assert not [note for note in read.notes if "stands out" in note or "more than the budget" in note]
     likely = Selector().valued(pool).relevance >= 0.2
     long = replace(pool, tokens=np.where(likely, 401, np.minimum(pool.tokens, 400)))
     (note,) = Selector().select(long, 400).notes
-    assert "likely to be needed do not fit 400 tokens" in note
+    best = pool.ids[int(Selector().valued(pool).relevance.argmax())]
+    assert note.startswith(f"'{best}', the most likely to be needed (probability ")
+    assert "has 401 tokens, more than the budget of 400 (of those that fit it the best has 0." in note
+    assert note.endswith("raise the budget, or choose sentences (units='sentences')")
+    without = Selector(must_exclude=[i for i, one in zip(pool.ids, likely, strict=True) if one])
+    assert not [note for note in without.select(long, 400).notes if "more than the budget" in note]
     other = Retriever(demo_index, pool=25).retrieve("zebra crossings painted at midnight by unknown tailors")
     other = replace(other, relevance=other.relevance)
     assert Selector().valued(other).relevance.max() < 0.2
