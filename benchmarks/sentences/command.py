@@ -57,6 +57,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--sets", default="squad2,nq_open,hotpotqa", help="sets that are reported")
     add("--fit-questions", type=int, default=300, help="of HotpotQA (default: 300)")
     add("--limit", type=int, default=150, help="questions reported of each set (default: 150)")
+    add(
+        "--skip",
+        type=int,
+        default=0,
+        help="questions of each set that are left out before these (default: 0)",
+    )
     add("--generator", help="also what this model answers, as `mio-rag ask --generator`; embedder minilm")
     add("--answers", type=int, default=40, help="questions of each set that it answers (default: 40)")
     add("--seed", type=int, default=0, help="of the questions (default: 0)")
@@ -199,7 +205,8 @@ def _reported(
 ) -> tuple[Dataset, list[Candidates], Labels]:
     """Questions, pools and labels of a set, none of which anything was fitted on."""
     if name == _FIT_ON:
-        part = slice(given.fit_questions, given.fit_questions + given.limit)
+        first = given.fit_questions + given.skip
+        part = slice(first, first + given.limit)
         pools, raw = _hotpot(given, embedder, part)
         whole = load_dataset(given.data / name)
         by_id = {question.id: question for question in whole.questions}
@@ -207,7 +214,7 @@ def _reported(
         return dataset, pools, supporting_labels(pools, raw)
     whole = load_dataset(given.data / name)
     asked = [q for q in whole.questions if q.answers and q.gold_ids]
-    first = given.fit_questions if name == _ANSWERS else 0
+    first = given.skip + (given.fit_questions if name == _ANSWERS else 0)
     order = np.random.default_rng(given.seed).permutation(len(asked))[first : first + given.limit]
     dataset = Dataset(name, whole.passages, tuple(asked[k] for k in order))
     pools = valued_pools(_index(given, whole, embedder, name), dataset.questions)

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from mio_rag.candidates import Candidates
-from mio_rag.context import PromptOrder
+from mio_rag.context import PromptOrder, TokenCounter
 from mio_rag.entries import listed, no_names
 from mio_rag.errors import InputError
 from mio_rag.formulations.constraints import count_problem
@@ -32,8 +32,8 @@ Counterpart = Literal["termwise", "joint"]
 #: How many of passages that are nearly copies of each other may be read.
 NearDuplicates = Literal["one", "all"]
 
-#: What is chosen: whole passages, or their sentences.
-Units = Literal["passages", "sentences"]
+#: What is chosen: whole passages, their sentences, or what the budget is for.
+Units = Literal["passages", "sentences", "auto"]
 
 #: lambda_2: a number, or what makes one of each pool.
 Penalty = float | Literal["auto", "adaptive"]
@@ -42,6 +42,7 @@ Penalty = float | Literal["auto", "adaptive"]
 LINK_BENEFIT = 0.2
 _ADAPTIVE = 0.1  # lambda_2 of a pool whose best passage is surely needed; measured there as well
 _ELSEWHERE = 0.2  # and where the collection surely holds no answer
+_ROOM, _LIKELY = 3, 5  # "auto" cuts where fewer passages fit, by the mean of so many; measured by `sentences`
 
 #: Words that stand for a number which each pool decides.
 _WORDS: dict[str, tuple[str, ...]] = {"passage_penalty": ("adaptive", "auto"), "link_benefit": ("auto",)}
@@ -59,7 +60,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "redundancy_by_relevance": ((bool, np.bool_), "True or False"),
     "merge": ((bool, np.bool_), "True or False"),
     "near_duplicates": ((str,), "one or all"),
-    "units": ((str,), "passages or sentences"),
+    "units": ((str,), "passages, sentences or auto"),
     "side": ((SideConstraints,), "SideConstraints"),
     "must_include": ((Collection,), "a list of ids"),
     "must_exclude": ((Collection,), "a list of ids"),
@@ -133,10 +134,11 @@ class Settings:
     near_duplicates : {"one", "all"}
         How many of passages that are nearly copies of each other may be read, where the candidates know them:
         at most one, the newest where they are dated; or all.
-    units : {"passages", "sentences"}
+    units : {"passages", "sentences", "auto"}
         What is chosen. Sentences need the reader's tokenizer, and exclude what is about whole passages: their
         number, caps by source, side constraints, embedding uncertainty, reading apart. See
-        `mio_rag.selection.units`.
+        `mio_rag.selection.units`. "auto": sentences where the budget has no room for three passages, and
+        nothing excludes them (see `units_for`); else passages.
 
     Raises
     ------
@@ -199,7 +201,7 @@ class Settings:
         if self.near_duplicates not in get_args(NearDuplicates):
             problems.append(f"near_duplicates={self.near_duplicates!r} is unknown: choose one or all")
         if self.units not in get_args(Units):
-            problems.append(f"units={self.units!r} is unknown: choose passages or sentences")
+            problems.append(f"units={self.units!r} is unknown: choose passages, sentences or auto")
         elif self.units == "sentences":
             problems += self._about_passages()
         if self.norm not in get_args(Norm):
@@ -278,7 +280,9 @@ class Settings:
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: the settings, without what was kept by the identity of objects of this process."""
-        return {name: value for name, value in self.__dict__.items() if name != "_resolved"}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_resolved", "_variants")
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain data for JSON."""
@@ -305,7 +309,7 @@ class Settings:
         """
         if self.passage_penalty == "adaptive":
             relevance = candidates.relevance
-            if budget_tokens is not None and self.units == "passages":
+            if budget_tokens is not None and self.units != "sentences":
                 relevance = relevance[candidates.tokens <= budget_tokens]
             price = _ADAPTIVE * min(1.0, max(0.0, float(relevance.max(initial=0.0)))) ** 2
             told = self._answers(candidates)
@@ -315,6 +319,41 @@ class Settings:
             ranked = np.sort(candidates.relevance)  # np.median takes ten times as long on so few
             return max(0.0, float((ranked[(ranked.size - 1) // 2] + ranked[ranked.size // 2]) / 2))
         return float(self.passage_penalty)
+
+    def units_for(
+        self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None
+    ) -> Literal["passages", "sentences"]:
+        """What is chosen from a pool.
+
+        "auto" is sentences where fewer than three passages fit the budget, by the mean of the five that are
+        most likely to be needed. There they hold more answers on every set; where five or more passages
+        fit, whole ones do on questions that need several of them (`python -m benchmarks sentences`).
+        Passages stay where nobody counts tokens or knows the question, where relevance is no probability,
+        where a setting is about whole passages, and where redundancy would need the sentences' vectors.
+
+        Parameters
+        ----------
+        candidates : Candidates
+            Passages with the relevance that these settings give them, see `valued`.
+        budget_tokens : int
+        counter : TokenCounter or None
+            The reader's tokenizer.
+        """
+        if self.units != "auto":
+            return self.units
+        embedded = candidates.sentences is not None and candidates.sentences.embeddings is not None
+        model, _ = relevance_of(self.relevance_model, candidates)
+        likely = np.argsort(-candidates.relevance, kind="stable")[:_LIKELY]
+        cut = (
+            counter is not None
+            and bool(candidates.question.strip())
+            and candidates.cut_from is None
+            and model is not None
+            and not self._about_passages()
+            and (self.redundancy_weight == 0 or embedded)
+            and _ROOM * float(candidates.tokens[likely].mean()) > budget_tokens
+        )
+        return "sentences" if cut else "passages"
 
     def answerable(self, candidates: Candidates) -> float | None:
         """The probability that the collection holds an answer at all; None where the model does not tell.

@@ -65,8 +65,9 @@ class _Request(BaseModel):
         None, description="largest number of passages from one source; null: no limit"
     )
     merge: bool = Field(True, description="read passages of one document as one text, overlaps once")
-    units: Literal["passages", "sentences"] = Field(
-        "passages", description="what is chosen: whole passages, or their sentences"
+    units: Literal["passages", "sentences", "auto"] = Field(
+        "passages",
+        description="what is chosen: whole passages, their sentences, or what the budget has room for",
     )
 
 

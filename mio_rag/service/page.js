@@ -14,6 +14,7 @@ const MEANS = {
 const UNITS = {
   passages: "Whole passages; what they share is read once.",
   sentences: "Single sentences: mostly fewer tokens for the same answers.",
+  auto: "Single sentences where the budget has no room for three passages.",
 };
 const RADIUS = $("radius-means").textContent;
 const still = matchMedia("(prefers-reduced-motion: reduce)");

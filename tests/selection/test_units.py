@@ -359,3 +359,48 @@ def test_a_document_that_contradicts_itself_is_not_taken_for_one_that_has_its_pa
         given, 300, COUNTER
     )
     assert sorted(block.passage.source for block in chosen.blocks) == ["p0", "x", "x"]
+
+
+class TestAuto:
+    @pytest.fixture
+    def given(self, demo_index):
+        return Retriever(demo_index, counter=COUNTER).retrieve("How tall is the tower of Skerryvore?")
+
+    @pytest.fixture
+    def room(self, given):
+        """What three passages take, by the mean of the five that are most likely to be needed."""
+        likely = np.argsort(-Selector().valued(given).relevance, kind="stable")[:5]
+        return int(np.ceil(3 * given.tokens[likely].mean()))
+
+    def test_sentences_where_three_passages_do_not_fit(self, given, room):
+        auto = Selector(units="auto")
+        assert auto.select(given, room, COUNTER).unit == "passage"
+        found = auto.select(given, room - 1, COUNTER)
+        assert found.unit == "sentence"
+        whole, cut = (Selector(units=units) for units in ("passages", "sentences"))
+        assert found.chosen == cut.select(given, room - 1, COUNTER).chosen
+        assert auto.select(given, room, COUNTER).chosen == whole.select(given, room, COUNTER).chosen
+        assert auto.program(auto.valued(given), room - 1, COUNTER).segments is not None
+        assert len(auto.program(auto.valued(given), room, COUNTER).linear) == len(given)
+
+    def test_from_budget_to_budget_nothing_stale_is_kept(self, given, room):
+        auto, known = Selector(units="auto"), None
+        for budget in (room + 40, room - 40, room - 60, room + 60, room + 80):
+            made = auto.choose(given, budget, COUNTER, known=known)
+            fresh = Selector(units="auto").choose(given, budget, COUNTER)
+            assert (made.chosen, made.used) == (fresh.chosen, fresh.used)
+            known = made.formulation
+
+    def test_passages_where_sentences_cannot_be_told_apart_or_are_excluded(self, given):
+        assert Selector(units="auto").select(given, 60, COUNTER).unit == "sentence"
+        assert Selector(units="auto").select(given, 120).unit == "passage"
+        assert Selector(units="auto").select(replace(given, question=""), 120, COUNTER).unit == "passage"
+        for setting in (
+            {"max_passages": 1},
+            {"merge": False},
+            {"radius": 0.01},
+            {"max_per_source": 1},
+            {"redundancy_weight": 0.1},
+            {"relevance_model": "given", "passage_penalty": 0.0},
+        ):
+            assert Selector(units="auto", **setting).select(given, 120, COUNTER).unit == "passage"

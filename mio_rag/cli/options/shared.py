@@ -127,9 +127,10 @@ class ProgramOptions:
     near_duplicates: Annotated[
         str, typer.Option("--near-duplicates", help="Of near-duplicates, read at most one, or all.")
     ] = "one"
-    units: Annotated[str, typer.Option("--units", help="What is chosen: passages, or their sentences.")] = (
-        "passages"
-    )
+    units: Annotated[
+        str,
+        typer.Option("--units", help="What is chosen: passages, sentences, or auto (by the room there is)."),
+    ] = "passages"
     shared_text: Annotated[
         float | None,
         typer.Option(

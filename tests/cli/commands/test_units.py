@@ -65,4 +65,4 @@ def test_an_index_need_not_hold_them(index: Path) -> None:
     (problem,) = refused(here(*asked, "sentences", "--redundancy", "0.1"))
     assert "mio-rag index DATA --out INDEX --sentences" in problem
     (problem,) = refused(here(*asked, "words"))
-    assert "units='words' is unknown: choose passages or sentences" in problem
+    assert "units='words' is unknown: choose passages, sentences or auto" in problem
