@@ -7,20 +7,19 @@ precision; a cosine is off by less than .001.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import IndexFormatError, InputError
 from mio_rag.retrieval.cached import Progress
 from mio_rag.retrieval.embedders import Embedder
 from mio_rag.sentences import Sentences, sentence_spans
 from mio_rag.types import Passage
 
-__all__ = ["SENTENCES_FILE", "VECTORS_FILE", "SentenceIndex", "with_sentences"]
+__all__ = ["SENTENCES_FILE", "VECTORS_FILE", "SentenceIndex"]
 
 SENTENCES_FILE = "sentences.npz"
 VECTORS_FILE = "sentences.npy"
@@ -127,17 +126,3 @@ class SentenceIndex:
         if not fit or first[0] != 0 or first[-1] != m or np.any(np.diff(first) < 0):
             raise IndexFormatError(f"'{path}' does not fit the index's passages: build the index again")
         return cls(first, spans, vectors)
-
-
-def with_sentences(pool: Candidates, embedder: Embedder) -> Candidates:
-    """A pool with the sentences of its passages, which are embedded now where the index has none.
-
-    Parameters
-    ----------
-    embedder : Embedder
-        That of the pool's index.
-    """
-    if pool.sentences is not None:
-        return pool
-    cut = SentenceIndex.build([pool.passage(i) for i in range(len(pool))], embedder)
-    return replace(pool, sentences=cut.of(range(len(pool))))

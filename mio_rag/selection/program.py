@@ -93,13 +93,8 @@ class Formulation:
         settings, passages = self.settings, self.passages
         fixed = fixed_values(passages.ids, settings.must_include, settings.must_exclude)
         related = related_weights(settings, passages)
-        cut = cut_into_sentences(passages, self._counter, fixed, related, settings.near_duplicates == "one")
-        if settings.redundancy_weight > 0 and cut.candidates.embeddings is None:
-            raise InputError(
-                f"redundancy_weight={settings.redundancy_weight:g} cannot compare sentences that nobody "
-                "embedded: build the index with `mio-rag index DATA --out INDEX --sentences`, or set it to 0"
-            )
-        return cut
+        one, alike = settings.near_duplicates == "one", settings.redundancy_weight > 0
+        return cut_into_sentences(passages, self._counter, fixed, related, one, alike)
 
     @cached_property
     def side(self) -> Side:

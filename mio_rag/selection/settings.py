@@ -328,8 +328,8 @@ class Settings:
         "auto" is sentences where fewer than three passages fit the budget, by the mean of the five that are
         most likely to be needed. There they hold more answers on every set; where five or more passages
         fit, whole ones do on questions that need several of them (`python -m benchmarks sentences`).
-        Passages stay where nobody counts tokens or knows the question, where relevance is no probability,
-        where a setting is about whole passages, and where redundancy would need the sentences' vectors.
+        Passages stay where nobody counts tokens or knows the question, where relevance is no probability, and
+        where a setting is about whole passages.
 
         Parameters
         ----------
@@ -341,7 +341,6 @@ class Settings:
         """
         if self.units != "auto":
             return self.units
-        embedded = candidates.sentences is not None and candidates.sentences.embeddings is not None
         model, _ = relevance_of(self.relevance_model, candidates)
         likely = np.argsort(-candidates.relevance, kind="stable")[:_LIKELY]
         cut = (
@@ -350,7 +349,6 @@ class Settings:
             and candidates.cut_from is None
             and model is not None
             and not self._about_passages()
-            and (self.redundancy_weight == 0 or embedded)
             and _ROOM * float(candidates.tokens[likely].mean()) > budget_tokens
         )
         return "sentences" if cut else "passages"

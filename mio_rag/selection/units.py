@@ -11,12 +11,14 @@ Sentences that two overlapping passages share are one unit; so are those of diff
 same word for word: the newest, where they are dated, otherwise the most probable. Of near-duplicate passages
 one is cut, by the same rule. The most probable sentences are the pool.
 
-Candidates that do not know their sentences are cut here. Nobody has embedded these: they are weighed by their
-words alone, which measured as well (`python -m benchmarks sentences`), and cannot be told to be alike.
+Candidates that do not know their sentences are cut here. Nobody has embedded these: they are weighed by
+their words alone, which measured as well (`python -m benchmarks sentences`), and are as similar as the words
+that they share make them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -38,6 +40,7 @@ __all__ = ["MOST_UNITS", "Cut", "cut_into_sentences"]
 #: Sentences that are candidates; those of `must_include` come on top.
 MOST_UNITS = 120
 
+_WORD = re.compile(r"\w+")
 _FAR = 2**31  # characters between passages of a document whose distance nobody knows
 
 FloatArray = NDArray[np.float64]
@@ -84,6 +87,7 @@ def cut_into_sentences(
     fixed: NDArray[np.int8],
     related: FloatArray | None,
     one_of_copies: bool,
+    compared: bool = False,
 ) -> Cut:
     """The sentences of a pool, as candidates.
 
@@ -99,6 +103,8 @@ def cut_into_sentences(
         Benefit of choosing two passages.
     one_of_copies : bool
         Whether only one of near-duplicates may be read.
+    compared : bool
+        Whether it must be known how similar sentences are, for redundancy.
 
     Raises
     ------
@@ -145,6 +151,7 @@ def cut_into_sentences(
         dates=None if candidates.dates is None else [candidates.dates[i] for i in passages],
         cut_from=[candidates.ids[i] for i in passages],
         documents=[name for name, _ in places],
+        similarity=_similarity(texts) if compared and vectors is None else None,
     )
     lengths = np.array([len(text.strip()) for text in candidates.texts], dtype=np.float64)
     sizes = np.array([u.end - u.core for u in units], dtype=np.float64)
@@ -155,6 +162,18 @@ def cut_into_sentences(
         np.array([1 if u.required else -1 for u in units], dtype=np.int8),
         not_cut,
     )
+
+
+def _similarity(texts: Sequence[str]) -> FloatArray:
+    """Cosines of the words of texts, each weighed by how few of them hold it; shape (m, m)."""
+    words = [frozenset(_WORD.findall(text.lower())) for text in texts]
+    place = {word: k for k, word in enumerate(sorted(frozenset().union(*words)))}
+    rows = np.zeros((len(words), len(place)))
+    for row, held in zip(rows, words, strict=True):
+        row[[place[word] for word in held]] = 1.0
+    rows *= np.log((1 + len(words)) / (1 + rows.sum(axis=0))) + 1
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return np.asarray(np.minimum(1.0, rows @ rows.T))
 
 
 def _label(labels: Sequence[str] | None, i: int) -> str:

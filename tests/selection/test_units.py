@@ -320,10 +320,16 @@ def test_from_the_index_to_the_text():
         assert by_words.texts[0].startswith("The Tiber is 406 kilometres long.")
         assert by_words.tokens_used <= 20
         assert by_words.result.is_optimal
-    with pytest.raises(
-        InputError, match=r"nobody embedded: build .*mio-rag index DATA --out INDEX --sentences"
-    ):
-        Selector(units="sentences", redundancy_weight=0.1).select(given, 20, COUNTER)
+    # How similar they are is told by their words then.
+    made = Formulation(Selector(units="sentences", redundancy_weight=0.1), given, COUNTER).candidates
+    tiber, rome, bread = map(
+        made.texts.index,
+        ("The Tiber is 406 kilometres long.", "Rome lies on the Tiber.", "Flour and water make bread."),
+    )
+    assert made.similarity[tiber, rome] > made.similarity[tiber, bread] == 0
+    np.testing.assert_allclose(np.diag(made.similarity), 1)
+    dear = Selector(units="sentences", redundancy_weight=5.0, passage_penalty=0.0)
+    assert "Rome" not in " ".join(dear.select(given, 60, COUNTER).texts)
 
 
 def test_documents_that_contradict_themselves_are_read_apart_from_an_index_too() -> None:
@@ -400,7 +406,6 @@ class TestAuto:
             {"merge": False},
             {"radius": 0.01},
             {"max_per_source": 1},
-            {"redundancy_weight": 0.1},
             {"relevance_model": "given", "passage_penalty": 0.0},
         ):
             assert Selector(units="auto", **setting).select(given, 120, COUNTER).unit == "passage"

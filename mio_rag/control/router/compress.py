@@ -3,7 +3,8 @@
 sentences   the published rule: sentences of all passages, nearest to the question first (cosine of the
             index's embedder), as long as they fit; those of a passage stay in their order. Where no sentence
             fits, the first passage is cut off at the size of the context
-program     the sentences that the exact program chooses (`mio_rag.selection.units`), within the same size
+program     the sentences that the exact program chooses (`mio_rag.selection.units`), within the same size; by
+            their words, where the index holds no vectors of them
 none        whole passages in their order, as long as they fit; where none fits, the first is cut off
 """
 
@@ -136,7 +137,6 @@ def keep_chosen(head: Candidates, room: int, size: Size, selector: Selector) -> 
     Parameters
     ----------
     head : Candidates
-        With sentences.
     selector : Selector
         Of sentences.
     """

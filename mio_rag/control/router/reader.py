@@ -20,7 +20,6 @@ from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.retrieval.rerank import make_reranker, rescored
 from mio_rag.retrieval.reranker import Reranker
 from mio_rag.retrieval.retriever import Retriever
-from mio_rag.retrieval.sentences import with_sentences
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 
@@ -140,7 +139,7 @@ class TierReader:
             raise InputError("the question is not embedded: search with a Retriever")
         size, embedder = self._size(counter), self.retriever.index.embedder
         if self.tier.compress == CHOSEN:
-            texts = keep_chosen(with_sentences(head, embedder), room, size, self._by_sentences)
+            texts = keep_chosen(head, room, size, self._by_sentences)
         else:
             compress = COMPRESSORS[self.tier.compress]
             texts = compress(passages, head.query_embedding, room, size, embedder.encode)

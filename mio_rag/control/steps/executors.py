@@ -20,7 +20,6 @@ from mio_rag.control.steps.wording import Fact, fact_passage, short_prompt
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Prompt, build_prompt
 from mio_rag.retrieval.retriever import Retriever
-from mio_rag.retrieval.sentences import with_sentences
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Answer, Question
@@ -256,8 +255,6 @@ def _select(job: Job, taken: Taken) -> Value:
     units = job.settings.get("units", selector.units)
     with job.meter.timed("select"):
         pool = _merged(taken.every(Candidates))
-        if units == "sentences":
-            pool = with_sentences(pool, job.retriever.index.embedder)
         selection = replace(selector, units=units).select(pool, budget, job.retriever.counter)
     if selection.result.x is None:
         raise InfeasibleError(selection.explain())
@@ -368,7 +365,7 @@ EXECUTORS: Mapping[str, Executor] = {
             settings={
                 "token_price": number(0, 1),
                 "share": number(0.01, 1),
-                "units": one_of("passages", "sentences"),
+                "units": one_of("passages", "sentences", "auto"),
             },
         ),
         Executor(

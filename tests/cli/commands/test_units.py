@@ -62,7 +62,5 @@ def test_an_index_need_not_hold_them(index: Path) -> None:
     told = only_object(here(*asked, "sentences", "--budget-tokens", 60, "--json"))
     assert told["unit"] == "sentence"
     assert 0 < told["tokens_used"] <= 60
-    (problem,) = refused(here(*asked, "sentences", "--redundancy", "0.1"))
-    assert "mio-rag index DATA --out INDEX --sentences" in problem
     (problem,) = refused(here(*asked, "words"))
     assert "units='words' is unknown: choose passages, sentences or auto" in problem
