@@ -110,7 +110,8 @@ def _how_read(choice: Choice) -> list[str]:
     if texts == len(chosen):
         return []
     saved = int(candidates.tokens[list(chosen)].sum()) - choice.used
-    return [f"read as {plural(texts, 'text')}, what they share once: {plural(saved, 'token')} saved"]
+    said = f"read as {plural(texts, 'text')}"
+    return [f"{said}, what they share once: {plural(saved, 'token')} saved" if saved > 0 else said]
 
 
 def _not_cut(choice: Choice) -> list[str]:
