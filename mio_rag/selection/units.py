@@ -109,8 +109,8 @@ def cut_into_sentences(
     Raises
     ------
     InputError
-        Without counter, if every passage is excluded, or if the candidates are sentences
-        already.
+        Without counter, or without a question where nobody embedded the sentences; if every passage is
+        excluded, or if the candidates are sentences already.
     """
     if candidates.cut_from is not None:
         raise InputError("the candidates are sentences already: give passages, or units='passages'")
@@ -120,6 +120,11 @@ def cut_into_sentences(
             "counter (mio_rag.context.RegexCounter approximates one), or choose passages"
         )
     sentences = candidates.sentences
+    if (sentences is None or sentences.embeddings is None) and not candidates.question.strip():
+        raise InputError(
+            "units='sentences' needs the question, whose words tell sentences apart that nobody embedded: "
+            "give question to the candidates, or choose passages"
+        )
     if sentences is None:
         sentences = cut(candidates.texts)
         candidates = replace(candidates, sentences=sentences)

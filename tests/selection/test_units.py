@@ -192,6 +192,12 @@ class TestCut:
         ("given", "counter", "fixed", "said"),
         [
             (pool([DOCUMENT], [0.5]), None, [-1], "tokenizer"),
+            (
+                replace(pool([DOCUMENT], [0.5], question=""), sentences=None),
+                COUNTER,
+                [-1],
+                "needs the question",
+            ),
             (pool([DOCUMENT], [0.5]), COUNTER, [0], "must_exclude"),
             (cut(pool([DOCUMENT], [0.5])).candidates, COUNTER, [-1] * 5, "sentences already"),
         ],
