@@ -1,16 +1,17 @@
 """Merged reading: passages of one document are read as one text, what they share once.
 
 Chosen passages whose spans are known (`Candidates.spans`) are laid out by document: its title once, their
-texts in document order. What overlaps is written once; what touches goes on, with a space where one character
-lies between, a new line where two do (splitters strip white space; so neither end has any); what lies further
-apart is parted by a line with an ellipsis. Every passage's text is in the result word for word. Where two
-texts say different things at the same place, nobody knows which version of the document the others are of:
-then all of them are read by themselves, as are those without a span.
+texts in document order. What overlaps is written once, and what touches goes on. Where one or two characters
+lie between passages, the next one begins a line: mostly a splitter stripped white space there, but it may have
+been a comma in a number, so nothing is put in its place. Between sentences it was white space, and is again.
+What lies further apart is parted by a line with an ellipsis. Every passage's text is in the result word for
+word. Where two texts say different things at the same place, nobody knows which version of the document the
+others are of: then all of them are read by themselves, as are those without a span.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,8 +38,9 @@ __all__ = [
 #: Between texts of one document that do not touch.
 APART = "\n\u2026\n"
 
-#: Characters between two texts -> what is read for them: white space that a splitter stripped.
-_SEAMS = {0: "", 1: " ", 2: "\n"}
+#: Characters between two passages -> what is read for them; and between sentences, where it is white space.
+_SEAMS = {0: "", 1: "\n", 2: "\n"}
+_SENTENCE_SEAMS = {0: "", 1: " ", 2: "\n"}
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,7 @@ def _block(candidates: Candidates, rows: Sequence[int]) -> Block:
     length, before = 0, None
     for run in runs(candidates, rows):
         if before is not None:
-            pieces.append(_seam(before, run))
+            pieces.append(_seam(before, run, _SEAMS if candidates.cut_from is None else _SENTENCE_SEAMS))
             length += len(pieces[-1])
         for i in run.rows:
             start = length + int(candidates.spans[i, 0]) - run.start
@@ -223,10 +225,10 @@ def _block(candidates: Candidates, rows: Sequence[int]) -> Block:
     return Block(Passage(name, text, first.title, first.source), tuple(parts))
 
 
-def _seam(before: Run, after: Run) -> str:
+def _seam(before: Run, after: Run, seams: Mapping[int, str]) -> str:
     """What stands between two texts: white space only where both ends are as a splitter leaves them."""
     stripped = not (before.text[-1].isspace() or after.text[0].isspace())
-    return _SEAMS.get(after.start - before.end, APART) if stripped else APART
+    return seams.get(after.start - before.end, APART) if stripped else APART
 
 
 def shared_characters(candidates: Candidates) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,9 +50,9 @@ class TestMerged:
         parts = merged(pool, [1, 0])[0].parts
         assert [(part.id, part.start, part.end) for part in parts] == [("p0", 0, 23), ("p1", 12, 47)]
 
-    def test_what_touches_goes_on_with_the_white_space_that_a_splitter_stripped(self):
+    def test_what_touches_goes_on_and_what_nobody_knows_is_a_line_s_end(self):
         words = "alpha beta\n\ngamma"
-        assert _block(_pool([(0, 5), (6, 10)], document=words), [0, 1]) == "Title\nalpha beta"
+        assert _block(_pool([(0, 5), (6, 10)], document=words), [0, 1]) == "Title\nalpha\nbeta"
         assert _block(_pool([(0, 10), (12, 17)], document=words), [0, 1]) == "Title\nalpha beta\ngamma"
         assert _block(_pool([(0, 5), (5, 10)], document=words), [0, 1]) == "Title\nalpha beta"
 
@@ -59,7 +60,14 @@ class TestMerged:
         words = "Rome fell"
         assert _block(_pool([(0, 2), (4, 9)], document=words), [0, 1]) == f"Title\nRo{APART} fell"
         assert _block(_pool([(0, 5), (6, 9)], document=words), [0, 1]) == f"Title\nRome {APART}ell"
-        assert _block(_pool([(0, 4), (5, 9)], document=words), [0, 1]) == "Title\nRome fell"
+        assert _block(_pool([(0, 4), (5, 9)], document=words), [0, 1]) == "Title\nRome\nfell"
+
+    def test_a_number_that_a_splitter_cut_at_its_comma_is_not_read_as_two_words_of_one_line(self):
+        assert _block(_pool([(0, 2), (3, 13)], document="12,410 metres"), [0, 1]) == "Title\n12\n410 metres"
+
+    def test_between_sentences_white_space_is_as_it_was(self):
+        pool = replace(_pool([(0, 7), (8, 15)], document="It was. So it is"), cut_from=["p", "p"])
+        assert _block(pool, [0, 1]) == "Title\nIt was. So it i"
 
     def test_what_lies_apart_is_marked(self):
         assert _block(_pool([(0, 5), (18, 23)]), [1, 0]) == f"Title\nword0{APART}word3"

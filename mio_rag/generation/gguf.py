@@ -12,12 +12,14 @@ on what was read before, and now and then so does the wording of a reply.
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import queue
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -94,7 +96,9 @@ class GGUFGenerator(BaseGenerator):
             if value < 1:
                 raise InputError(f"{label}={value}: give at least 1")
         self._file, self._seed, self._threads, self._reuse = file, seed, threads, slots > 1
+        self._running, self._ending, self._ended = 0, False, threading.Condition()
         self._server, self._http = _start(file, n_ctx, threads, slots)
+        _OPEN.add(self)
         properties = self._call("GET", "/props")
         super().__init__(f"gguf:{file.name}", int(properties["default_generation_settings"]["n_ctx"]))
 
@@ -204,7 +208,14 @@ class GGUFGenerator(BaseGenerator):
             stopped.set()
             worker.join()
 
+    def _at_rest(self) -> None:
+        """Begin nothing more, and wait for what somebody gave up on: llama.cpp must not be freed under it."""
+        with self._ended:
+            self._ending = True
+            self._ended.wait_for(lambda: self._running == 0)
+
     def _close(self) -> None:
+        self._at_rest()
         self._http.close()
         # Dropping the last reference makes llama.cpp's server stop its threads and free the model.
         self._server = None
@@ -217,12 +228,23 @@ class GGUFGenerator(BaseGenerator):
             "cache_prompt": self._reuse,
             **options,
         }
-        server = self._server
-        if server is None:
-            raise GenerationError(f"the generator {self.name} is closed: make a new one with make_generator")
-        reply = (
-            server.handle_chat_completions(body, receive) if receive else server.handle_chat_completions(body)
-        )
+        with self._ended:
+            server = self._server
+            if server is None or self._ending:
+                raise GenerationError(
+                    f"the generator {self.name} is closed: make a new one with make_generator"
+                )
+            self._running += 1
+        try:
+            reply = (
+                server.handle_chat_completions(body, receive)
+                if receive
+                else server.handle_chat_completions(body)
+            )
+        finally:
+            with self._ended:
+                self._running -= 1
+                self._ended.notify_all()
         if isinstance(reply, dict) and "error" in reply:
             raise GenerationError(f"{self.name}: {reply['error'].get('message', reply['error'])}")
         return reply
@@ -234,6 +256,16 @@ class GGUFGenerator(BaseGenerator):
             raise GenerationError(
                 f"llama.cpp's server did not answer {path}: {error}", untold=error.status is None
             ) from error
+
+
+#: An interpreter that ends with a completion under way, in a thread that nobody waits for, dies of it.
+_OPEN: weakref.WeakSet[GGUFGenerator] = weakref.WeakSet()
+
+
+@atexit.register
+def _at_exit() -> None:
+    for one in list(_OPEN):
+        one._at_rest()
 
 
 def _messages(prompt: Prompt) -> list[dict[str, str]]:
