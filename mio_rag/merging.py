@@ -2,11 +2,11 @@
 
 Chosen passages whose spans are known (`Candidates.spans`) are laid out by document: its title once, their
 texts in document order. What overlaps is written once, and what touches goes on. Where one or two characters
-lie between passages, the next one begins a line: mostly a splitter stripped white space there, but it may have
-been a comma in a number, so nothing is put in its place. Between sentences it was white space, and is again.
-What lies further apart is parted by a line with an ellipsis. Every passage's text is in the result word for
-word. Where two texts say different things at the same place, nobody knows which version of the document the
-others are of: then all of them are read by themselves, as are those without a span.
+lie between passages, the next one begins a line: mostly a splitter stripped white space there, but it may
+have been a comma in a number, so nothing is put in its place. Between sentences it was white space, and is
+again. What lies further apart is parted by a line with an ellipsis. Every passage's text is in the result
+word for word. Where two texts say different things at the same place, nobody knows which version of the
+document the others are of: then all of them are read by themselves, as are those without a span.
 """
 
 from __future__ import annotations
