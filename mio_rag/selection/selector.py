@@ -253,13 +253,13 @@ class Selector(Settings):
                 continue
             now = Choice(formulation, found, result, chosen, used, budget, allowed, merge)
             before = best
-            if best is None or _is_better(now, best):
+            same = best is not None and set(now.chosen) == set(best.chosen) and used <= budget
+            if best is None or _is_better(now, best) or (same and now.allowed > best.allowed):
                 best = now
             # What is shared is read once: so many tokens more may be read; half as many where that failed.
             allowed = budget + summed - used if best is now else (allowed + best.allowed) // 2
             settled = before is not None and set(chosen) == set(before.chosen)
-            known_cost = not merge or program.segments is not None
-            if known_cost or settled or rounds >= _MOST_ROUNDS or allowed <= best.allowed:
+            if not merge or settled or rounds >= _MOST_ROUNDS or allowed <= best.allowed:
                 break
         if best.result.status is Status.INFEASIBLE and best.allowed < budget:
             message = (

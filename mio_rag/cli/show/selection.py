@@ -60,7 +60,7 @@ def print_selection(
                 f"{selection.tokens_used} of {plural(selection.budget_tokens, 'token')}",
                 "bold",
             ),
-            f" \u2014 {result.certificate() if explain else _proof(result, selection.chosen)}",
+            f" \u2014 {result.certificate() if explain else _proof(selection)}",
         ),
         soft_wrap=not console.is_terminal,
     )
@@ -121,13 +121,17 @@ def _print_rest(console: Terminal, selection: Selection, shown: int) -> None:
     console.print()
 
 
-def _proof(result: SolveResult, chosen: Sequence[int]) -> str:
+def _proof(selection: Selection) -> str:
     """What is proven about the choice, in words."""
-    if result.is_optimal and not chosen:
+    result = selection.result
+    if result.is_optimal and not selection.chosen:
         return "proven: nothing that is allowed and fits is worth its price"
     if result.is_optimal:
         within = f" to within {result.gap:.2%}" if result.gap and result.gap > 1e-4 else ""
-        return f"proven optimal{within}: no other choice is worth more"
+        parts = 0 if result.x is None else round(selection.program.cost(result.x))
+        shared = selection.is_merged and selection.program.segments is not None
+        counted = f" by the count of its parts ({parts})" if shared and parts > selection.tokens_used else ""
+        return f"proven optimal{within}{counted}: no other choice is worth more"
     why = [f"the {result.limit} limit came first"] if result.limit else []
     why += [result.message] if result.message else []
     most = ""
