@@ -41,7 +41,8 @@ def chosen(page: Any) -> list[str]:
 
 
 def tops(page: Any, *names: str) -> list[float]:
-    """Where they begin on the page, however far it is scrolled."""
+    """Where they begin on the page, scrolled to its top: the settings stay in sight as it is scrolled."""
+    page.evaluate("scrollTo(0, 0)")
     return [
         page.locator(name).evaluate("node => node.getBoundingClientRect().top + scrollY") for name in names
     ]
