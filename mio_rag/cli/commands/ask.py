@@ -295,7 +295,7 @@ def _ask_agent(
     told = _outcome_json(outcome)
     if keep is not None and outcome.selection is not None and outcome.trace.ended == "stop":
         keep(told)
-    paid, said = ({}, "") if rate is None else _paid(outcome.trace, rate, settings)
+    paid, said = _paid(outcome.trace, rate, settings)
     if output.as_json:
         output.json({**told, **paid, **({} if keep is None else {"cached": None})})
     else:
@@ -312,30 +312,42 @@ def _ask_agent(
             output.console.print(said)
 
 
-def _paid(trace: Trace, rate: Rate, settings: ControlSettings) -> tuple[dict[str, float | None], str]:
-    """Dollars of all models that were asked, for JSON and in words; none where one has no price."""
+def _paid(trace: Trace, rate: Rate | None, settings: ControlSettings) -> tuple[dict[str, Any], str]:
+    """Tokens and dollars by model, for JSON and in words; no dollars where one has no price."""
     from mio_rag.allocation.money import dollars
     from mio_rag.control.costs import Prices
     from mio_rag.control.planner.controller import workflow_settings
-    from mio_rag.control.planner.money import tokens_by_model
+    from mio_rag.control.planner.money import asked_by_model
     from mio_rag.control.planner.trace import PlanTrace
 
     into, out = (sum(getattr(call, f"{k}_tokens") for call in trace.calls) for k in ("prompt", "completion"))
-    asked = tokens_by_model(trace.steps) if isinstance(trace, PlanTrace) else {}
-    if not set(asked) - {"reader"}:
+    asked = asked_by_model(trace) if isinstance(trace, PlanTrace) else {"reader": (into, out)}
+    told: dict[str, Any] = {}
+    if len(asked) > 1:
+        each = {
+            name: dict(zip(("prompt_tokens", "completion_tokens"), both, strict=True))
+            for name, both in asked.items()
+        }
+        told = {"models": each}
+    elif rate is not None:
         return {"dollars": rate.cost(into, out)}, rate.explain(into, out)
-    others = [tokens for name, tokens in asked.items() if name != "reader"]
-    # The reader may also have been asked before and after the steps.
-    asked["reader"] = into - sum(first for first, _ in others), out - sum(last for _, last in others)
-    prices = Prices({**workflow_settings(settings).prices, "reader": (rate.into, rate.out)})
+    given = dict(workflow_settings(settings).prices)
+    if rate is not None:
+        given["reader"] = (rate.into, rate.out)
+    if not given:
+        return told, ""
+    prices = Prices(given)
     costs = {name: prices.of(name, *tokens) for name, tokens in asked.items()}
     known = {name: cost for name, cost in costs.items() if cost is not None}
     if len(known) < len(costs):
         lacking = ", ".join(f"'{name}'" for name in costs if name not in known)
-        return {"dollars": None}, f"no dollars: {lacking} has no price; give --model-price NAME=IN,OUT"
-    each = ", ".join(f"{dollars(known[name])} {name}" for name in sorted(known, key=lambda n: n == "reader"))
-    total = sum(known.values())
-    return {"dollars": total}, f"{dollars(total)} for these tokens ({each}, which is {rate.model})"
+        return {
+            **told,
+            "dollars": None,
+        }, f"no dollars: {lacking} has no price; give --model-price NAME=IN,OUT"
+    parts = ", ".join(f"{dollars(known[name])} {name}" for name in sorted(known, key=lambda n: n == "reader"))
+    total, who = sum(known.values()), "" if rate is None else f", which is {rate.model}"
+    return {**told, "dollars": total}, f"{dollars(total)} for these tokens ({parts}{who})"
 
 
 def _outcome_json(outcome: Outcome) -> dict[str, Any]:

@@ -47,13 +47,13 @@ def _embedder(name: str, index: Path | None) -> Encoder:
 @plan_app.command("show")
 def show_command(
     workflow: Annotated[
-        str, typer.Argument(help="Name of a workflow, or a JSON file; nothing: list all.")
+        str, typer.Argument(help="Name of a workflow, its JSON file, or a planner's file; nothing: list all.")
     ] = "",
     picture: Annotated[Path | None, typer.Option("--picture", help="Draw it: .png, .svg or .pdf.")] = None,
     json_output: Json = False,
 ) -> None:
-    """Check a workflow, print it and draw it; or list what there is."""
-    from mio_rag.cli.show.plan import print_named
+    """Check a workflow, print it and draw it; tell what a planner is; or list what there is."""
+    from mio_rag.cli.show.plan import print_named, print_planner
     from mio_rag.control.planner.draw import draw_workflow, workflow_text
     from mio_rag.control.planner.named import NAMED, find_workflow, workflow_problems
     from mio_rag.pictures import check_figure
@@ -66,6 +66,17 @@ def show_command(
             output.json({"workflows": [found.to_dict() for found in NAMED.values()]})
         else:
             print_named(output.console, NAMED)
+        return
+    if workflow.endswith(".safetensors"):
+        from mio_rag.control.planner.policy import planner_about, read_planner
+
+        if picture is not None:
+            raise InputError("--picture draws a workflow: give the name of one that the planner chooses from")
+        planner = read_planner(workflow)
+        if json_output:
+            output.json(planner_about(planner))
+        else:
+            print_planner(output.console, planner_about(planner))
         return
     found, _ = collect(
         lambda: find_workflow(workflow), lambda: None if picture is None else check_figure(picture)
@@ -139,7 +150,12 @@ def outcomes_command(
         *((lambda folder=folder: check_index(folder)) for folder in index),
     )
     told = {"models": tuple(settings.models), "prices": tuple(settings.prices), "depth": settings.depth}
-    if problems := [p for w in chosen for p in workflow_problems(w, **told)]:
+    problems = [p for w in chosen for p in workflow_problems(w, **told)]
+    if settings.prices and "reader" not in settings.prices:
+        problems.append(
+            "the reader has no price, so a table could not hold dollars: give --model-price reader=IN,OUT"
+        )
+    if problems:
         raise InputError(problems)
     reader = make_generator(generator)
     opened = Models(settings.models)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Table
@@ -22,6 +22,7 @@ __all__ = [
     "plain_table",
     "print_answered",
     "print_named",
+    "print_planner",
     "print_points",
     "print_table",
     "print_workflow_run",
@@ -56,6 +57,26 @@ def print_named(console: Terminal, workflows: Mapping[str, Workflow]) -> None:
     console.print(lines)
 
 
+def print_planner(console: Terminal, about: Mapping[str, Any]) -> None:
+    """What a planner decides, at which prices, and what it learned from."""
+    span = ", ".join(f"{alpha:g}" for alpha in about["alphas"]) or "any"
+    when = "before the first step" if about["mode"] == "once" else "before every step"
+    lines = plain_table("planner", f"{about['method']}, decides {when}")
+    lines.columns[1].justify = "left"
+    for name, said in (
+        ("chooses from", ", ".join(about["workflows"])),
+        ("alphas", span),
+        ("a cost of 1", f"{about['unit']:.4g} {about['cost']}"),
+        ("questions are embedded by", about["embedder"] or "nothing"),
+        (
+            "learned from",
+            f"{about.get('questions', '?')} questions, answered by {about.get('generator', '?')}",
+        ),
+    ):
+        lines.add_row(name, said)
+    console.print(lines)
+
+
 def _step(do: str, settings: Mapping[str, object]) -> str:
     told = [
         str(value) if isinstance(value, str) else f"{name.replace('_', ' ')} {value:g}"
@@ -81,7 +102,12 @@ def print_answered(
 
 def print_workflow_run(console: Terminal, trace: PlanTrace) -> None:
     """The answer, what was read, and every node: what it gave and cost, and why it was dropped."""
-    print_answered(console, trace, f"workflow {trace.workflow.get('name', '')}")
+    from mio_rag.control.planner.money import asked_by_model
+
+    asked = asked_by_model(trace)
+    each = ", ".join(f"{name} {into} + {out}" for name, (into, out) in asked.items())
+    by = f"; prompt and answer tokens by model: {each}" if len(asked) > 1 else ""
+    print_answered(console, trace, f"workflow {trace.workflow.get('name', '')}{by}")
     costs = trace.by_node()
     lines = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("node", "does", "gave", "tokens", "s"):
@@ -138,12 +164,19 @@ def _verdict(points: Sequence[Point]) -> str:
     return said + (f"; clearly less for alpha {', '.join(worse)}" if worse else "")
 
 
+def _figure(mean: float) -> str:
+    """Three digits behind the point; none of large numbers, more of dollars."""
+    if mean >= 10:
+        return f"{mean:.0f}"
+    return f"{mean:.3g}" if 0 < mean < 1e-3 else f"{mean:.3f}"
+
+
 def print_table(console: Terminal, table: Outcomes) -> None:
     """Means of every workflow, over the questions of the table."""
     shown = [measure for measure in _SHOWN if measure in table.values]
     lines = plain_table("workflow", *shown)
     for place, name in enumerate(table.actions):
         means = [float(np.nanmean(table.values[measure][:, place])) for measure in shown]
-        lines.add_row(name, *(f"{mean:.3f}" if mean < 10 else f"{mean:.0f}" for mean in means))
+        lines.add_row(name, *map(_figure, means))
     console.print(lines)
     console.print(f"{len(table)} questions", style="dim")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -290,7 +291,8 @@ class Learned:
         """Of the sets chosen lately, in bits; 0: always the same."""
         total = sum(self.sets.values())
         shares = [weight / total for weight in self.sets.values() if weight > 0] if total else []
-        return float(-sum(share * np.log2(share) for share in shares)) + 0.0
+        # Rebuilt from its events, the same log adds up the same shares in another order.
+        return round(-math.fsum(share * math.log2(share) for share in shares), 12) + 0.0
 
     def convergence(self) -> float:
         """Share of the questions lately on which the most frequent set ran; 1: always the same."""

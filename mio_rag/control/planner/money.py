@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from mio_rag.control.costs import Prices
 from mio_rag.control.planner.settings import WorkflowSettings
-from mio_rag.control.planner.trace import PlanStep
+from mio_rag.control.planner.trace import PlanStep, PlanTrace
 from mio_rag.errors import InputError
 
-__all__ = ["COSTS", "dollars", "spent_on", "tokens_by_model"]
+__all__ = ["COSTS", "asked_by_model", "dollars", "spent_on", "tokens_by_model"]
 
 #: What costs may be counted in.
 COSTS = ("tokens", "dollars")
@@ -35,6 +35,14 @@ def tokens_by_model(steps: Iterable[PlanStep]) -> dict[str, tuple[int, int]]:
             into, out = found.get(step.model or "reader", (0, 0))
             found[step.model or "reader"] = into + call.prompt_tokens, out + call.completion_tokens
     return found
+
+
+def asked_by_model(trace: PlanTrace) -> dict[str, tuple[int, int]]:
+    """The same of a whole question: the reader may also have been asked before and after the steps."""
+    found = {name: both for name, both in tokens_by_model(trace.steps).items() if name != "reader"}
+    into, out = (sum(getattr(call, f"{k}_tokens") for call in trace.calls) for k in ("prompt", "completion"))
+    spent = [sum(both[side] for both in found.values()) for side in (0, 1)]
+    return {"reader": (into - spent[0], out - spent[1]), **found}
 
 
 def spent_on(steps: Iterable[PlanStep], cost: str, settings: WorkflowSettings) -> float:

@@ -23,7 +23,16 @@ from mio_rag.control.planner.workflow import Workflow
 from mio_rag.control.weights import Weights, read_weights, write_weights
 from mio_rag.errors import DataError, InputError
 
-__all__ = ["DEFAULT_ALPHA", "KIND", "VERSION", "Network", "Planner", "read_planner", "write_planner"]
+__all__ = [
+    "DEFAULT_ALPHA",
+    "KIND",
+    "VERSION",
+    "Network",
+    "Planner",
+    "planner_about",
+    "read_planner",
+    "write_planner",
+]
 
 KIND, VERSION = "planner", 2
 
@@ -188,6 +197,24 @@ class Planner:
                 scores = self.scorer.scores(self.tree, observed, branch.place, alpha)
                 at[here] = np.array(branch.children)[np.argmax(scores, axis=1)]
         return ended
+
+
+def planner_about(planner: Planner) -> dict[str, Any]:
+    """What a planner is and what it learned from, as plain data."""
+    about = {name: value for name, value in planner.about.items() if name != "learned_from"}
+    network = planner.scorer if isinstance(planner.scorer, Network) else None
+    return {
+        "method": planner.method,
+        "mode": planner.tree.mode,
+        "workflows": [workflow.name for workflow in planner.tree.workflows],
+        "alphas": list(planner.alphas),
+        "cost": planner.cost,
+        "unit": planner.unit,
+        "embedder": planner.embedder,
+        "network": network is not None,
+        "corrects_a_regression": network is not None and network.prior is not None,
+        **about,
+    }
 
 
 def write_planner(planner: Planner, path: Path) -> None:

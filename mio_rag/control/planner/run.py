@@ -128,12 +128,28 @@ class Run:
     def concluded(self, last: Work | None) -> Reply:
         """The answer of a node, or where it has none the next best."""
         if last is not None and isinstance(last.value, Reply):
-            return last.value
+            return last.value if _says(last.value) else self._said_elsewhere(last, last.value)
         self.fallback = "no node came to an answer" if last is None else f"{last.path}: {last.dropped}"
         for work in reversed(self.works):
             if isinstance(work.value, Reply):
                 return work.value
         return self._fallback_answer()
+
+    def _said_elsewhere(self, last: Work, nothing: Reply) -> Reply:
+        """What a node said before, or else the reader says, where the last node said nothing."""
+        drafts = [work.value for work in self.works if isinstance(work.value, Reply) and _says(work.value)]
+        found: Reply | None = drafts[-1] if drafts else None
+        if found is None and last.node.model is not None:  # the reader itself would say the same again
+            self.fallback = f"{last.path}: the answer is empty"
+            try:
+                found = self._fallback_answer()
+            except GenerationError:
+                found = None
+        if found is None or not _says(found):
+            self.fallback = None
+            return nothing
+        self.fallback = f"{last.path}: the answer is empty"
+        return found
 
     def _fallback_answer(self) -> Reply:
         """One more answer, from what was read, else from memory, with the tokens set aside for it."""
@@ -322,6 +338,10 @@ class Run:
             if read:
                 return read[-1]
         return None
+
+
+def _says(reply: Reply) -> bool:
+    return reply.choice is not None or bool(reply.answer.text.strip())
 
 
 def _works(workflow: Workflow, above: str) -> dict[str, Work]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mio_rag.cli.show.plan import _figure
 from mio_rag.control.planner.named import NAMED
 from tests.cli.running import here
 
@@ -158,6 +159,10 @@ def test_a_planner_is_trained_judged_and_asked(
     assert told["learned_from"] + told["held_out"] == 24
     assert {point["name"] for point in told["points"]} >= {"plain", "oracle", "planner"}
     assert len(told["curve"]) == (3 if method == "ppo" else 0)
+    about = json.loads(here("plan", "show", file, "--json").stdout)
+    assert (about["method"], about["mode"], about["network"]) == (method, mode, method == "ppo")
+    assert about["questions"] == told["learned_from"]
+    assert "learned from" in here("plan", "show", file).stdout
     judged = here("plan", "evaluate", file, table, "--alpha", "0.1", "--index", index)
     assert judged.returncode == 0, judged.stderr
     # Held out are those that this very planner has not seen, however it was trained.
@@ -259,4 +264,28 @@ def test_dollars_are_those_of_every_model(index: Path, tmp_path: Path) -> None:
     (into, out), (rest, more) = tokens["cheap"], tokens[None]
     assert into > 0 < rest
     assert told["dollars"] == pytest.approx((10 * into + 40 * out + rest + 4 * more) / 1e6)
-    assert " cheap, $" in here(*priced).stdout
+    assert told["models"] == {
+        "cheap": {"prompt_tokens": into, "completion_tokens": out},
+        "reader": {"prompt_tokens": rest, "completion_tokens": more},
+    }
+    shown = here(*priced).stdout
+    assert " cheap, $" in shown
+    assert f"by model: reader {rest} + {more}, cheap {into} + {out}" in shown
+    # The prices of the models are enough.
+    bare = [word for word in priced if word not in ("--prices", listed)]
+    assert json.loads(here(*bare, "--json").stdout)["dollars"] == pytest.approx(told["dollars"])
+    assert "$" in here(*bare).stdout
+    table = tmp_path / "table"
+    refused = here(
+        "plan", "outcomes", table, "--data", "demo", "--index", index, "--workflows", own, "--limit", 2,
+        "--model", f"cheap=scripted:{script}", "--model-price", "cheap=10,40",
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert "the reader has no price" in refused.stderr
+    assert not table.exists()
+
+
+def test_dollars_of_little_are_not_shown_as_none() -> None:
+    assert [_figure(x) for x in (0.0, 0.000323, 0.5, 12.0, 1234.0)] == [
+        "0.000", "0.000323", "0.500", "12", "1234",
+    ]  # fmt: skip

@@ -357,6 +357,20 @@ def test_nodes_may_ask_other_models(river_index: CorpusIndex) -> None:
     assert set(found.costs.total().tokens) == {"weak", "strong"}
 
 
+def test_where_the_last_node_says_nothing_a_draft_or_the_reader_does(river_index: CorpusIndex) -> None:
+    mute = Watched(lambda prompt: "", name="mute")
+    last = {"do": "answer", "model": "mute"}
+    workflow = chain("mute-in-the-end", "retrieve", "select", last)
+    found = controller(workflow, river_index, {"mute": mute}).attempt(COMPARISON, reader := Watched(), 60)
+    trace = check(found, reader, mute)
+    assert trace.answer == said(reader.asked[-1]) != ""
+    assert trace.fallback == "answer: the answer is empty"
+    # Who has said nothing himself would say it again.
+    silent = Watched(lambda prompt: "")
+    trace = check(controller("plain", river_index).attempt(COMPARISON, silent, 60), silent)
+    assert (trace.answer, trace.fallback, len(silent.asked)) == ("", None, 1)
+
+
 def test_choices(river_index: CorpusIndex) -> None:
     for name in ("plain", "decompose-serial", "no-retrieval"):
         found = controller(name, river_index).attempt(CHOICE, model := Watched(), 60)
