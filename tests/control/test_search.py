@@ -219,19 +219,27 @@ def test_strategies_run_side_by_side_and_no_more_than_allowed(index: CorpusIndex
             at_once -= 1
         return model()(prompt)
 
-    seen = []
+    seen, costs = [], Costs()
     for concurrency in (1, 4):
         most = 0
         how = SearchSettings(concurrency=concurrency)
         names = ["hyde", "query2doc", "multi-query"]
-        search(QUESTION, Retriever(index, pool=4), ScriptedGenerator(counting), names, how)
+        generator = ScriptedGenerator(counting)
+        search(QUESTION, Retriever(index, pool=4), generator, names, how, costs=costs)
         seen.append(most)
     assert seen[0] == 1
     assert 2 <= seen[1] <= 4
+    # The time in which strategies ran is theirs, and not that of the search once more.
+    assert costs.by_part()["search"].seconds < 0.2 * costs.within("search").seconds
 
 
 def test_where_nobody_finds_anything_the_question_is_searched_for(index: CorpusIndex) -> None:
-    merged = found(index, ["hyde", "multi-query"], model(hyde="", variations=""))
+    costs = Costs()
+    merged = search(
+        QUESTION, Retriever(index, pool=4), ScriptedGenerator(model(hyde="", variations="")),
+        ["hyde", "multi-query"], costs=costs,
+    )  # fmt: skip
+    assert costs.by_part()["retrieve"].retrieval_calls == 1
     assert list(merged.pool.ids) == list(Retriever(index, pool=4).retrieve(QUESTION.text).ids)
     assert "no strategy found anything" in merged.notes[-1]
 

@@ -303,6 +303,12 @@ ENDINGS = {
     "left open": "",
     "in a cycle": "box = {'g': g}; box['me'] = box; del g",
     "in the middle of a stream": "s = g.stream(p, max_tokens=200); next(s)",
+    "beside a thread that nobody waits for": (
+        "import threading, time\n"
+        "say = lambda: [g.generate(p, max_tokens=40) for _ in range(50)]\n"
+        "threading.excepthook = lambda told: None  # it ends with an error, of which nobody hears\n"
+        "threading.Thread(target=say, daemon=True).start(); time.sleep(0.3)"
+    ),
     "by an exception": "raise SystemExit(3)",
 }
 

@@ -37,6 +37,10 @@ def print_searched(console: Terminal, searched: Mapping[str, Any]) -> None:
     console.print("found by (rank):", style="dim")
     for identity, ranks in searched["found_by"].items():
         console.print(f"  {identity}: {found_by(ranks)}", soft_wrap=True)
+    told = {f"{one['strategy']}: {one['note']}" for one in searched["strategies"]}
+    for note in searched["search_notes"]:
+        if note not in told:  # what a strategy says of itself stands beside it
+            console.print(f"note: {note}", soft_wrap=True)
     choice = searched["choice"]
     if choice["why"]:
         console.print(f"chosen: {choice['why']}", style="dim", soft_wrap=True)

@@ -93,7 +93,10 @@ class EventLog:
         self._inherited: list[sqlite3.Connection] = []
         self._process = 0
         if about is None and not path.is_file():
-            raise InputError(f"'{path}' does not exist: give a file that --strategy-state wrote")
+            raise InputError(
+                f"'{path}' does not exist: give a file that --strategy-state wrote; the first question that "
+                "a bandit chooses for begins one"
+            )
         with self._lock:
             self._connected()
 

@@ -208,6 +208,7 @@ def search(
     check_search(made, retriever, generator)
     account = Costs() if costs is None else costs
     with account.part("search"):
+        began = time.perf_counter()
         tried = _side_by_side(
             made,
             how,
@@ -220,11 +221,14 @@ def search(
                 meter=None if meters is None else meters(),
             ),
         )
+        # While strategies ran side by side, this part did nothing else.
+        account.include(Costs(), waited=time.perf_counter() - began)
         for one in tried:
             with account.part(one.strategy):
                 account.include(one.costs, waited=one.seconds)
     notes = [f"{one.strategy}: {one.found.note}" for one in tried if one.found.note]
-    with account.part("retrieve"):
+    nothing = not any(one.found.rows for one in tried)  # then the question itself is searched for
+    with account.part("retrieve", retrieval_calls=int(nothing)):
         return _merged(question, retriever, tried, notes, how, weights or {}, list(alone))
 
 
