@@ -79,7 +79,10 @@ def ask(
         typer.Option("--controller", help="Let an agent retrieve, reason and stop: mdp, or a baseline."),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option("--trace", help="With --controller: append its trace to this file.")
+        Path | None,
+        typer.Option(
+            "--trace", help="Of an agent, a workflow, a planner or a policy: append its trace to this file."
+        ),
     ] = None,
     workflow: Annotated[
         str | None,

@@ -233,10 +233,21 @@ def train_command(
     output = open_output(json_output)
     if not 0 <= test < 1:
         raise InputError(f"--test={test:g} must be in [0, 1)")
+    if method != "ppo" and (
+        given := [n for n, v in (("--alpha", alpha != "0.1"), ("--checkpoint", checkpoint)) if v]
+    ):
+        raise InputError(
+            f"{' and '.join(given)}: without effect on --method {method}; leave out, or choose ppo"
+        )
     prices = numbers("--alpha", alpha)
     settings = PPOSettings(alphas=prices, updates=updates, seed=seed)
     table = read_table(folder, _embedder(embedder, index), workflow_file or ())
     learned, held = split_of(table.outcomes, test, seed)
+    if len(learned) < 10 <= len(learned) + len(held):
+        raise InputError(
+            f"{len(learned)} of {len(learned) + len(held)} questions are left to learn from, 10 are needed: "
+            f"hold out fewer than --test {test:g}, or add questions to the table"
+        )
     with progress_bar("training", updates if method == "ppo" else 1) as advance:
         made = train_planner(
             table, learned, method=method, mode=mode, cost=cost, ppo=settings, checkpoint=checkpoint,

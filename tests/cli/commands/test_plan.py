@@ -285,6 +285,19 @@ def test_dollars_are_those_of_every_model(index: Path, tmp_path: Path) -> None:
     assert not table.exists()
 
 
+def test_options_without_effect_and_too_few_questions_are_told(
+    table: Path, index: Path, tmp_path: Path
+) -> None:
+    common = ("plan", "train", table, "--out", tmp_path / "p.safetensors", "--index", index)
+    refused = here(*common, "--alpha", "0.3")
+    assert refused.returncode == 2
+    assert "--alpha: without effect on --method regression" in refused.stderr
+    refused = here(*common, "--test", "0.9")
+    assert refused.returncode == 2
+    assert "3 of 24 questions are left to learn from, 10 are needed" in refused.stderr
+    assert not (tmp_path / "p.safetensors").exists()
+
+
 def test_dollars_of_little_are_not_shown_as_none() -> None:
     assert [_figure(x) for x in (0.0, 0.000323, 0.5, 12.0, 1234.0)] == [
         "0.000", "0.000323", "0.500", "12", "1234",
