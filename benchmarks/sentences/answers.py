@@ -11,13 +11,14 @@ Replies are kept by content in the work folder, so that more questions cost thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.repetition.study import answered
 from benchmarks.repetition.summary import interval
@@ -34,7 +35,7 @@ from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
 
-__all__ = ["answers_of"]
+__all__ = ["answers_of", "of_all_sets"]
 
 _BUDGETS, _ANSWER = (256, 128), 24
 _RULES = {"published rule": "sentences", "program": "program"}
@@ -72,15 +73,46 @@ def answers_of(
         name: {key: interval(np.array(column), draws) for key, column in found.items()}
         for name, found in columns.items()
     }
+    f1 = {name: found["f1"] for name, found in columns.items()}
+    differences = {name: interval(each, draws) for name, each in _differences(f1).items()}
+    return {
+        "questions": len(questions),
+        "generator": reader.name,
+        "means": means,
+        "f1": differences,
+        "f1_by_question": {name: [round(value, 4) for value in values] for name, values in f1.items()},
+    }
+
+
+def _differences(f1: dict[str, list[float]]) -> dict[str, NDArray[np.float64]]:
     pairs = [("program", "published rule")]
     for at in map(_at, _BUDGETS):
         pairs += [(f"sentences{at}", f"fused{at}"), (f"sentences{at}", f"passages{at}")]
-        pairs += [(f"by words{at}", f"passages{at}")]
-    differences = {
-        f"{one} - {other}": interval(np.array(columns[one]["f1"]) - np.array(columns[other]["f1"]), draws)
-        for one, other in pairs
+        pairs += [(f"by words{at}", f"fused{at}"), (f"by words{at}", f"passages{at}")]
+    return {f"{one} - {other}": np.array(f1[one]) - np.array(f1[other]) for one, other in pairs}
+
+
+def of_all_sets(answers: Mapping[str, Mapping[str, Any]], seed: int) -> dict[str, Any]:
+    """Means over sets: F1, and paired differences with 95 % intervals (questions are drawn within sets)."""
+    ways = list(next(iter(answers.values()))["means"])
+    means = {
+        way: float(np.mean([one["means"][way]["f1"]["mean"] for one in answers.values()])) for way in ways
     }
-    return {"questions": len(questions), "generator": reader.name, "means": means, "f1": differences}
+    rng, drawn = np.random.default_rng(seed), dict[str, list[NDArray[np.float64]]]()
+    for one in answers.values():
+        rows = rng.integers(0, one["questions"], (2000, one["questions"]))
+        for name, each in _differences(one["f1_by_question"]).items():
+            drawn.setdefault(name, []).append(np.append(each[rows].mean(axis=1), each.mean()))
+    told = {}
+    for name, sets in drawn.items():
+        *resampled, mean = np.mean(sets, axis=0)
+        low, high = np.quantile(resampled, (0.025, 0.975))
+        told[name] = {
+            "mean": round(float(mean), 4),
+            "low": round(float(low), 4),
+            "high": round(float(high), 4),
+        }
+    return {"means": {way: round(value, 4) for way, value in means.items()}, "f1": told}
 
 
 def _ways(index: CorpusIndex, reader: Generator) -> dict[str, Callable[[Candidates], Selection]]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.sentences.answers import answers_of
+from benchmarks.sentences.answers import answers_of, of_all_sets
 from benchmarks.sentences.fit import (
     Labels,
     answer_labels,
@@ -137,6 +137,7 @@ def _report(given: argparse.Namespace) -> dict[str, Any]:
         "judged": judgements,
         "sets": found,
         "answers": answers,
+        "answers_of_all_sets": of_all_sets(answers, given.seed) if answers else None,
         "counter": "regex",
         "versions": {"mio-rag": __version__, **{p: metadata.version(p) for p in ("numpy", "scikit-learn")}},
         "machine": {"system": platform.system(), "processor": platform.machine()},
