@@ -83,6 +83,7 @@ def test_a_replay_finds_the_better_policy(tmp_path: Path) -> None:
     assert learned.earned == pytest.approx(uniform, abs=0.02)
     found = {one.name: one for one in learned.estimates}
     assert found["snips"].value > uniform + 0.05
+    assert learned.differs > 300
     assert found["dr"].low - 0.03 <= truth <= found["dr"].high + 0.03
     cold = tmp_path / "cold.sqlite"
     lived(strategist(cold, cold_start=50), 10, TRUTH)
@@ -103,6 +104,7 @@ def test_a_replay_chooses_among_what_could_be_chosen_then(tmp_path: Path) -> Non
     assert ips.effective == pytest.approx(40)
     assert ips.value == pytest.approx(found.earned)
     assert snips.value == pytest.approx(found.earned)
+    assert found.differs == 0
 
 
 def test_settings_of_a_log_are_those_that_it_was_opened_with(tmp_path: Path) -> None:

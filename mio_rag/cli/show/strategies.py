@@ -88,6 +88,13 @@ def print_replay(console: Terminal, found: Replay) -> None:
             f"{one.effective:.0f} questions",
             soft_wrap=True,
         )
+    if not found.differs:
+        console.print(
+            "It would have chosen alike on all of them (they may all lie in the cold start): this says "
+            "nothing of the policy.",
+            style="yellow",
+            soft_wrap=True,
+        )
 
 
 def _share(value: float | None) -> str:

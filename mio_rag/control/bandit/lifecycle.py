@@ -61,12 +61,16 @@ class Replay:
     earned : float
         What the policy that wrote the log earned a question, net of costs, on these.
     estimates : tuple of Estimate
+    differs : int
+        Questions on which it would have chosen what ran with another probability; on the others nothing tells
+        the two apart.
     """
 
     policy: str
     questions: int
     earned: float
     estimates: tuple[Estimate, ...]
+    differs: int
 
 
 def replay(path: Path, settings: BanditSettings) -> Replay:
@@ -96,7 +100,8 @@ def replay(path: Path, settings: BanditSettings) -> Replay:
         )
     reward, propensity, target, predicted, expected = np.array(rows).T
     found = off_policy(reward, propensity, target, predicted, expected)
-    return Replay(settings.policy, len(rows), float(reward.mean()), tuple(found))
+    differs = int((np.abs(target - propensity) > 1e-9).sum())
+    return Replay(settings.policy, len(rows), float(reward.mean()), tuple(found), differs)
 
 
 def _replayed(learned: Learned, event: Event) -> tuple[float, float, float, float, float]:

@@ -103,6 +103,12 @@ def test_a_log_is_looked_at_with_its_own_settings(tmp_path: Path) -> None:
     own = settings_of(path)
     told = only_object(here("strategies", "replay", path, "--json"))
     assert told["earned"] == replay(path, replace(own, policy="linucb")).earned
+    assert told["differs"] > 0
+    assert "chosen alike" not in here("strategies", "replay", path).stdout
+    assert (
+        "It would have chosen alike on all"
+        in here("strategies", "replay", path, "--policy", "uniform").stdout
+    )
     cheap = only_object(here("strategies", "replay", path, "--strategy-price", "0", "--json"))
     assert cheap["earned"] == pytest.approx(told["earned"] + 0.01 * 50 * 1.5, abs=0.3)
     copy = shutil.copy(path, tmp_path / "copy.sqlite")
