@@ -8,12 +8,22 @@ from typing import Any
 from mio_rag.formulations.numbers import plural
 from mio_rag.measures import evidence_measure
 
-__all__ = ["FEW_QUESTIONS", "proven_yet_behind", "too_few"]
+__all__ = ["FEW_QUESTIONS", "part_read", "proven_yet_behind", "too_few"]
 
 Records = Sequence[Mapping[str, Any]]
 
 #: With fewer, one question moves a mean by more than most methods differ, and intervals are rough.
 FEW_QUESTIONS = 30
+
+
+def part_read(run: Mapping[str, Any]) -> str:
+    """That evidence may be read in part, where sentences were chosen; blank where passages were."""
+    if run.get("settings", {}).get("units", "passages") == "passages":
+        return ""
+    return (
+        "Where sentences are read, a gold passage counts as found if any of it is read: compare with whole "
+        "passages by whether the answer is in the context, and by answers."
+    )
 
 
 def proven_yet_behind(summary: Records, comparisons: Records) -> list[str]:

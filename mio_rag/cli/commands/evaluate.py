@@ -178,6 +178,7 @@ def evaluate(
     )
     from mio_rag.cli.show.refusal import print_scores
     from mio_rag.cli.show.selection import print_left_out
+    from mio_rag.evaluation.caution import part_read
     from mio_rag.evaluation.record import check_folder, free_folder
     from mio_rag.evaluation.refusals import refusal_scores
     from mio_rag.evaluation.run import evaluate_and_report
@@ -275,6 +276,8 @@ def evaluate(
         return
     print_run(output.console, result.run)
     print_summary(output.console, result.summary, result.comparisons, result.run["baseline"], details=details)
+    if told_in_part := part_read(result.run):
+        output.console.print(f"\nnote: {told_in_part}", style="yellow", soft_wrap=True)
     print_sets(output.console, result.by_set)
     if refused:
         output.console.print("\nunanswerable questions: HasAns and NoAns as by SQuAD 2.0\n")

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from mio_rag.evaluation.caution import FEW_QUESTIONS, proven_yet_behind
+from mio_rag.evaluation.caution import FEW_QUESTIONS, part_read, proven_yet_behind
 from mio_rag.evaluation.methods import RANKING_SOLVERS
 from mio_rag.evaluation.report.model import Key, Report, failed, status, verdict
 from mio_rag.evaluation.report.text import at_budget, between, number, p_value, percent, plural
@@ -18,7 +18,10 @@ __all__ = ["headlines"]
 def headlines(report: Report) -> list[str]:
     """A few statements that claim no more than the intervals allow."""
     behind = proven_yet_behind(report.summary, report.comparisons)
-    said = (_best(report), _tally(report), _proofs(report), *behind, _failures(report), _caution(report))
+    said = (
+        _best(report), part_read(report.run), _tally(report), _proofs(report), *behind, _failures(report),
+        _caution(report),
+    )  # fmt: skip
     return [sentence for sentence in said if sentence]
 
 

@@ -55,6 +55,11 @@ def test_methods_are_compared_on_sentences(cut: Path, tmp_path: Path) -> None:
     rows = pq.read_table(tmp_path / "run" / "ledger.parquet").to_pylist()
     assert {row["method"]: row["gold_recall"] for row in rows} == {"fused": 1.0, "greedy": 1.0, "exact": 1.0}
     assert all(row["tokens_used"] <= 18 and row["answer_in_context"] for row in rows)
+    said = "a gold passage counts as found if any of it is read"
+    assert said in " ".join(done.stdout.split())
+    assert said in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    whole = here("evaluate", cut.parent, "--index", cut, "--methods", "fused", "--out", tmp_path / "whole")
+    assert said not in " ".join(whole.stdout.split())
 
 
 def test_an_index_need_not_hold_them(index: Path) -> None:
