@@ -133,9 +133,10 @@ class EvaluationSettings:
                 f"uncertainty: leave out {', '.join(self.controllers)}"
             )
         if self.closed_book and self.methods:
+            named = "" if self.controllers else " --controllers always-reason"
             problems.append(
                 f"methods {', '.join(self.methods)} select from a corpus, which a closed-book run does not "
-                "have: compare controllers alone (--methods none)"
+                f"have: compare controllers alone (--methods none{named})"
             )
         if problems:
             raise InputError(problems)
