@@ -91,6 +91,22 @@ def test_a_second_run_does_nothing_anew(work: Path) -> None:
     assert "had another control" in other.output
 
 
+def test_what_no_tier_does_for_is_told_beside_the_labels_that_it_gets(work: Path, tmp_path: Path) -> None:
+    label = ("route", "label", "demo", "--index", work / "index", "--tiers", work / "tiers.toml")
+    for more, does in (
+        (("--by", "evidence"), "reads the evidence of"),
+        (("--generator", "extractive"), "answers"),
+    ):
+        out = ("--out", tmp_path / f"{more[1]}.parquet", "--limit", 40)
+        plain = run(*label, *more, *out)
+        assert plain.exit_code == 0, plain.output
+        none = int((~read_table([tmp_path / f"{more[1]}.parquet"]).worked.any(axis=1)).sum())
+        assert none > 0
+        assert f"no tier {does} {none} (" in plain.output
+        assert "the rule 'published' (--unanswered)" in plain.output
+        assert said(*label, *more, *out)["unanswered"] == none
+
+
 def test_without_options_the_kind_is_trained_that_is_most_often_right(work: Path, tmp_path: Path) -> None:
     said("route", "train", work / "table.parquet", "--out", tmp_path / "plain.safetensors")
     made = read_router(str(tmp_path / "plain.safetensors"))
@@ -109,6 +125,10 @@ def test_show_tells_what_was_measured(work: Path) -> None:
     ):
         assert text in " ".join(shown.output.split())
     told = said("route", "show", work / "router.safetensors")
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    head = lines.index(["needed", "easy", "medium", "hard"])
+    matrix = [line[1:] for line in lines[head + 1 : head + 4]]
+    assert matrix == [[str(count) for count in row] for row in told["measures"]["confusion"]]
     assert set(told["measures"]) >= {"accuracy", "confusion", "calibration_error", "rows", "unsure_share"}
     assert told["correction"]["more"] == 5
     assert told["provenance"]["questions"] == told["measures"]["questions"]
