@@ -152,6 +152,36 @@ def test_ask_at_the_tier_that_the_router_chooses(work: Path, demo: Dataset) -> N
     assert "--tiers: no effect without a controller that has tiers" in " ".join(other.output.split())
 
 
+NOT_IN_FORCE = dict.fromkeys(("budget_tokens", "redundancy_weight", "passage_penalty"))
+
+
+@pytest.mark.parametrize(
+    ("tier", "in_force"),
+    [
+        ("", {"context": 500, "context_unit": "characters", **NOT_IN_FORCE}),
+        ('unit = "tokens"', {"context": 500, "context_unit": "tokens", **NOT_IN_FORCE}),
+        (
+            'unit = "tokens"\ncompress = "none"\ntoken_price = 0.001',
+            {
+                "context": 500, "context_unit": "tokens",
+                "budget_tokens": 500, "redundancy_weight": 0.1, "passage_penalty": 0.05,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_told_was_in_force(
+    work: Path, tmp_path: Path, demo: Dataset, tier: str, in_force: dict[str, object]
+) -> None:
+    (tmp_path / "one.toml").write_text(
+        f'[[tier]]\nname = "only"\ndepth = 5\ncontext = 500\nnew_tokens = 16\n{tier}\n'
+    )
+    told = said(
+        *("ask", work / "index", demo.questions[0].text, "--controller", "tier:only"),
+        *("--tiers", tmp_path / "one.toml", "--redundancy", 0.1, "--passage-penalty", 0.05),
+    )
+    assert {name: told.get(name, "absent") for name in ("tier", *in_force)} == {"tier": "only", **in_force}
+
+
 def test_methods_and_tiers_side_by_side(work: Path, tmp_path: Path) -> None:
     told = said(
         *("evaluate", "demo", "--index", work / "index", "--out", tmp_path / "run", "--limit", 3),
@@ -181,6 +211,15 @@ def test_the_service_answers_at_a_tier(work: Path, demo: Dataset) -> None:
             answer = client.post("/ask", json={"question": question, "budget_tokens": 64})
             assert answer.status_code == 200, answer.text
             told[price] = answer.json()
+            size = {"easy": 200, "medium": 500, "hard": 1500}[told[price]["tier"]]
+            for name, value in {"context": size, "context_unit": "characters", **NOT_IN_FORCE}.items():
+                assert told[price][name] == value, name
+            outcome = said(
+                *("ask", work / "index", question, "--router", work / "router.safetensors"),
+                *("--utility", f"1,{price}"),
+            )
+            for name in ("tier", "context", "context_unit", *NOT_IN_FORCE):
+                assert told[price][name] == outcome[name], name
             assert "tier" not in client.post("/select", json={"question": question}).json()
     assert told[1.0]["tier"] == "easy"
     assert told[0.0]["tier"] != "easy"
