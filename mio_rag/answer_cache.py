@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, Notice
 from mio_rag.files import make_parent
 from mio_rag.retrieval.index import CorpusIndex
 
@@ -309,6 +309,7 @@ class AnswerCache:
             warnings.warn(
                 f"'{self.path}' was written by another version of mio-rag (format {version}, not "
                 f"{_VERSION}): it is put aside as '{aside.name}', and a new one is begun",
+                Notice,
                 stacklevel=3,
             )
 
@@ -319,6 +320,7 @@ class AnswerCache:
         except (OSError, sqlite3.Error, ValueError, TypeError) as error:  # the last two: damaged rows
             warnings.warn(
                 f"the answer cache '{self.path}' cannot be {what} ({error}): continuing without it",
+                Notice,
                 stacklevel=4,
             )
 

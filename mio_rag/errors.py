@@ -11,7 +11,8 @@
     +-- SolverError (also RuntimeError)     a solver cannot take the program, or broke while solving it
     +-- GenerationError (also RuntimeError) a generator could not answer (`mio_rag.types`)
 
-Infeasibility is a status of a result, not an exception, until something has to be read or answered.
+Infeasibility is a status of a result, not an exception, until something has to be read or answered. What goes
+on without something that is missing or broken warns by `Notice`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = [
     "InputError",
     "MioRagError",
     "MissingExtraError",
+    "Notice",
     "SolverError",
     "SpentError",
     "StateError",
@@ -42,6 +44,10 @@ __all__ = [
 
 class MioRagError(Exception):
     """Base of every error that mio-rag raises on purpose."""
+
+
+class Notice(UserWarning, RuntimeWarning):  # both: who filters warnings may know either
+    """A warning of mio-rag itself, worded for the person who runs it: commands print it as a note."""
 
 
 class InputError(MioRagError, ValueError):

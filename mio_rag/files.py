@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, Notice
 
 __all__ = [
     "claimed",
@@ -218,9 +218,7 @@ def _is_free(handle: int) -> bool:
         return _lock(handle)
     except OSError as error:
         found = f"this system or disk has no file locks ({error})"
-        warnings.warn(
-            f"mio-rag: {found}: do not start a second run in the same folder", RuntimeWarning, stacklevel=7
-        )
+        warnings.warn(f"mio-rag: {found}: do not start a second run in the same folder", Notice, stacklevel=7)
     return True
 
 

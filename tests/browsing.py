@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ def served(
     pacer: Pacer | None = None,
     curve: Curve | None = None,
     strategies: Strategies | None = None,
+    routing: Mapping[str, Any] | None = None,
 ) -> Iterator[str]:
     """The address of an index that is served until the iterator goes on or is closed."""
     uvicorn: Any = pytest.importorskip("uvicorn")
@@ -57,6 +58,7 @@ def served(
         pacer=pacer,
         curve=curve,
         strategies=strategies,
+        routing=routing,
     )
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)

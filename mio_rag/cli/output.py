@@ -8,18 +8,19 @@ import io
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import typer
 from typer.core import TyperGroup
 
 from mio_rag.cli import interrupt
 from mio_rag.cli.streams import OutputError, prepare_streams, silence
-from mio_rag.errors import InfeasibleError, InputError, MioRagError, SolverError
+from mio_rag.errors import InfeasibleError, InputError, MioRagError, Notice, SolverError
 
 __all__ = ["Output", "ReportingGroup", "kept_rows", "open_output"]
 
@@ -182,7 +183,8 @@ class ReportingGroup(TyperGroup):
         code = 1
         try:
             prepare_streams()
-            ended = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            with _notices_as_notes():
+                ended = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
             code = ended if isinstance(ended, int) else 0
             if code == 130:  # Typer took the interrupt
                 raise _Interrupted
@@ -214,6 +216,32 @@ class ReportingGroup(TyperGroup):
         if isinstance(error, OutputError):
             silence(sys.stdout)
         return code
+
+
+@contextmanager
+def _notices_as_notes() -> Iterator[None]:
+    """Print what mio-rag warns of for people, without a line of code; other warnings stay as they are."""
+    with warnings.catch_warnings():
+        otherwise = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if not issubclass(category, Notice):
+                otherwise(message, category, filename, lineno, file, line)
+                return
+            from mio_rag.cli.terminal import errors, styled
+
+            told = str(message).removeprefix("mio-rag: ")
+            errors.print(styled(("note:", "yellow"), f" {told}"), soft_wrap=True)
+
+        warnings.showwarning = show
+        yield
 
 
 class _Interrupted(Exception):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mio_rag.control.costs import peak_memory_mb
 from mio_rag.control.router.tier import Tier, tiers_of
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.retrieval.compact import VECTOR_KINDS, make_dense
+from mio_rag.retrieval.compact import VECTOR_KINDS, make_dense, why_not
 from mio_rag.retrieval.index import CorpusIndex
 
 __all__ = ["COMPONENTS", "Fit", "Footprint", "fits", "footprints", "recall_of", "tier_footprints"]
@@ -142,7 +142,7 @@ def _measured(component: str, told: Mapping[str, Any]) -> dict[str, float]:
 
 
 def fits(index: CorpusIndex, queries: NDArray[np.float32], question: str) -> list[Fit]:
-    """Every form of an index: what it needs, and what recall it costs.
+    """Every form of an index that it can have (`why_not`): what it needs, and what recall it costs.
 
     Parameters
     ----------
@@ -165,10 +165,9 @@ def fits(index: CorpusIndex, queries: NDArray[np.float32], question: str) -> lis
         told: dict[str, Any] = {"question": question, "generator": "extractive"}
         before: float | None = None
         for kind in VECTOR_KINDS:
-            try:
-                dense = make_dense(vectors, kind)
-            except InputError:  # too few passages for product codes
+            if why_not(kind, *vectors.shape):
                 continue
+            dense = make_dense(vectors, kind)
             path = replace(index, _dense=dense).save(Path(folder) / kind)
             recall = recall_of(exact, dense, queries)
             told["index"] = str(path)

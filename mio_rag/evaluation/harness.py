@@ -27,7 +27,7 @@ from mio_rag.evaluation.matched import matched_rows
 from mio_rag.evaluation.methods import DEFAULT_METHODS, make_methods
 from mio_rag.evaluation.mixture import Mixture, mixture_of
 from mio_rag.evaluation.paced import PACED, unpaced
-from mio_rag.evaluation.record import contents, environment, now, opened_run
+from mio_rag.evaluation.record import TRACES, contents, environment, now, opened_run
 from mio_rag.evaluation.rows import Pipeline, warm_up
 from mio_rag.evaluation.summary import compare_rows, summarize, summarize_sets
 from mio_rag.files import write_atomically
@@ -133,9 +133,10 @@ class EvaluationSettings:
                 f"uncertainty: leave out {', '.join(self.controllers)}"
             )
         if self.closed_book and self.methods:
+            named = "" if self.controllers else " --controllers always-reason"
             problems.append(
                 f"methods {', '.join(self.methods)} select from a corpus, which a closed-book run does not "
-                "have: compare controllers alone (--methods none)"
+                f"have: compare controllers alone (--methods none{named})"
             )
         if problems:
             raise InputError(problems)
@@ -234,7 +235,7 @@ def evaluate(
             settings.names,
             setup,
             mmr_lambda=settings.mmr_lambda,
-            traces=folder / "traces.jsonl",
+            traces=folder / TRACES,
             questions=len(questions),
             rows=ledger.rows,
         )

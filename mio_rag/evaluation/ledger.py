@@ -89,8 +89,9 @@ class Ledger:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._path = folder / "rows.jsonl"
+        self.path = folder / "rows.jsonl"
         self.rows: list[dict[str, Any]] = []
+        self.appended = 0  # since it was opened
 
     @staticmethod
     def key(row: Mapping[str, Any]) -> Key:
@@ -106,8 +107,8 @@ class Ledger:
             If there is a line that is no row, and was not just cut short.
         """
         found: dict[Key, dict[str, Any]] = {}
-        if self._path.is_file():
-            lines = self._path.read_text(encoding="utf-8").splitlines()
+        if self.path.is_file():
+            lines = self.path.read_text(encoding="utf-8").splitlines()
             for number, line in enumerate(lines, start=1):
                 try:
                     row = json.loads(line)
@@ -116,7 +117,7 @@ class Ledger:
                     if number == len(lines):  # the write that was cut short
                         continue
                     raise DataError(
-                        f"{self._path}, line {number} is not a row ({error}): start a new run"
+                        f"{self.path}, line {number} is not a row ({error}): start a new run"
                     ) from error
                 if not row.get("error") or key not in found:
                     found[key] = row
@@ -125,18 +126,19 @@ class Ledger:
     def recover(self) -> None:
         """Take up the rows of an interrupted run, but for failed ones."""
         self.rows = [row for row in self.read().values() if not row.get("error")]
-        write_atomically(self._path, "".join(json.dumps(row) + "\n" for row in self.rows))
+        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add rows; they are on disk when this returns."""
         try:
-            with self._path.open("a", encoding="utf-8") as file:
+            with self.path.open("a", encoding="utf-8") as file:
                 file.write("".join(json.dumps(row) + "\n" for row in rows))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise InputError(f"the ledger '{self._path}' could not be written: {error}") from error
+            raise InputError(f"the ledger '{self.path}' could not be written: {error}") from error
         self.rows += rows
+        self.appended += len(rows)
 
     def write_parquet(self) -> Path:
         """Write ``ledger.parquet`` with typed columns; undefined measures are null."""

@@ -6,20 +6,25 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.ledger import Key, Ledger
-from mio_rag.files import is_vacant, locked, write_atomically
+from mio_rag.files import is_vacant, locked, replaced, write_atomically
 from mio_rag.generation.protocol import Generator, content_of
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.solvers.capabilities import versions_of
 
-__all__ = ["check_folder", "contents", "environment", "free_folder", "now", "opened_run"]
+__all__ = ["TRACES", "check_folder", "contents", "environment", "free_folder", "now", "opened_run"]
+
+#: File of a run's folder that holds the traces of its controllers.
+TRACES = "traces.jsonl"
+
+_RECORD = "run.json"
 
 #: Packages whose versions the run record names.
 _RECORDED = (
@@ -80,7 +85,7 @@ def check_folder(folder: Path, resume: bool = False) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"'{folder}' is a file: choose a folder")
     if not is_vacant(folder):
-        if not (folder / "run.json").is_file():
+        if not (folder / _RECORD).is_file():
             raise InputError(f"'{folder}' is not empty and holds no run: choose a new folder")
         if not resume:
             raise InputError(
@@ -110,6 +115,8 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 def opened_run(folder: Path, run: dict[str, Any], asked: Collection[Key], resume: bool) -> Iterator[Ledger]:
     """The ledger of a new run, or of the interrupted one that it goes on with; no other may join in.
 
+    A run that fails before its first row leaves the folder as it was: it is nothing to go on with.
+
     Parameters
     ----------
     asked : collection of Key
@@ -122,13 +129,60 @@ def opened_run(folder: Path, run: dict[str, Any], asked: Collection[Key], resume
         the record there differs in what rows depend on.
     """
     check_folder(folder, resume)
-    with locked(folder):
-        check_folder(folder, resume)  # another one may have been faster
-        yield _ledger(folder, run, asked)
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        with locked(folder):
+            check_folder(folder, resume)  # another one may have been faster
+            ledger = Ledger(folder)
+            before = {path: _held(path) for path in (folder / _RECORD, ledger.path)}
+            traced = _size(folder / TRACES)
+            try:
+                _begin(ledger, run, asked)
+                yield ledger
+            except BaseException:
+                if not ledger.appended:
+                    _restore(before)
+                    _cut(folder / TRACES, traced)
+                raise
+    finally:
+        with suppress(OSError):  # the first that holds something: all around it do, too
+            for place in made:
+                place.rmdir()
 
 
-def _ledger(folder: Path, run: dict[str, Any], asked: Collection[Key]) -> Ledger:
-    record = folder / "run.json"
+def _held(path: Path) -> bytes | None:
+    """What is in a file; None: there is none."""
+    return path.read_bytes() if path.is_file() else None
+
+
+def _restore(before: Mapping[Path, bytes | None]) -> None:
+    """Put back what files held; on a full disk what stopped the run must be told, and not that this fails."""
+    with suppress(OSError, InputError):
+        for path, content in before.items():
+            if content is None:
+                path.unlink(missing_ok=True)
+            elif content != _held(path):
+                with replaced(path) as partial:
+                    partial.write_bytes(content)
+
+
+def _size(path: Path) -> int | None:
+    """Bytes of a file; None: there is none."""
+    return path.stat().st_size if path.is_file() else None
+
+
+def _cut(path: Path, size: int | None) -> None:
+    """Take off what a file of lines has grown by; None: all of it."""
+    with suppress(OSError):
+        if size is None:
+            path.unlink(missing_ok=True)
+        elif _size(path) != size:
+            os.truncate(path, size)
+
+
+def _begin(ledger: Ledger, run: dict[str, Any], asked: Collection[Key]) -> None:
+    """Write the record of a run, and take up the rows that are there."""
+    folder, record = ledger.folder, ledger.folder / _RECORD
     if record.is_file():
         try:
             before = json.loads(record.read_text(encoding="utf-8"))
@@ -140,7 +194,6 @@ def _ledger(folder: Path, run: dict[str, Any], asked: Collection[Key]) -> Ledger
                 f"the run in '{folder}' had another {', '.join(changed)}: its rows cannot be mixed with "
                 "these; use the same settings, or a new folder"
             )
-    ledger = Ledger(folder)
     if more := _not_asked(ledger.read(), asked):
         raise InputError(
             f"the run in '{folder}' also has {more}, which ledger and report would lose: ask for all of it "
@@ -148,7 +201,6 @@ def _ledger(folder: Path, run: dict[str, Any], asked: Collection[Key]) -> Ledger
         )
     write_atomically(record, json.dumps(run, indent=1))
     ledger.recover()
-    return ledger
 
 
 def _not_asked(held: Iterable[Key], asked: Collection[Key]) -> str:

@@ -103,6 +103,11 @@ class Labelled:
     unlabelled: int
     failed: int
 
+    @property
+    def unanswered(self) -> int:
+        """Questions of the table that no tier does for: their labels follow a rule."""
+        return int((~self.table.worked.any(axis=1)).sum())
+
 
 def label_questions(
     dataset: Dataset,

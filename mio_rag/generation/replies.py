@@ -21,7 +21,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, Notice
 from mio_rag.generation.prompts import Prompt, build_prompt
 from mio_rag.generation.protocol import Choice, ChoiceWeigher, Generator, GrammarWriter, content_of
 from mio_rag.types import Answer, GenerationError, Question
@@ -69,7 +69,9 @@ class ReplyFile:
 
     def _warn(self, what: str, error: Exception) -> None:
         warnings.warn(
-            f"the replies in {self.path} cannot be {what} ({error}): continuing without them", stacklevel=4
+            f"the replies in {self.path} cannot be {what} ({error}): continuing without them",
+            Notice,
+            stacklevel=4,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
 
-__all__ = ["Observed", "fit_refusal", "observe"]
+__all__ = ["Observed", "fit_refusal", "observe", "warnings_of"]
 
 _LEAST = 20  # questions of each kind, in each part
 
@@ -138,3 +138,19 @@ def fit_refusal(
         {**provenance, "seed": seed, "fitted_on": int(first.sum()), "brier": brier, "held_out": held_out},
     )
     return model, found
+
+
+def warnings_of(scores: Mapping[str, Scores]) -> list[str]:
+    """What the scores of `fit_refusal` speak against the model with; empty where it has the best F1.
+
+    A model that refuses everything, or nothing, is one that has no more than what it is held against.
+    """
+    rivals = {"always refusing": scores["always refuse"].f1, "never refusing": scores["never refuse"].f1}
+    name, rival = max(rivals.items(), key=lambda pair: pair[1])
+    f1 = scores["model"].f1
+    if f1 > rival + 1e-12:
+        return []
+    return [
+        f"the model is no better than {name}: on questions that it was not fitted on its F1 is "
+        f"{100 * f1:.1f}, and that of {name} {100 * rival:.1f}"
+    ]

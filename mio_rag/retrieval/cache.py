@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.errors import Notice
+
 __all__ = ["EmbeddingCache", "cache_folder"]
 
 
@@ -80,5 +82,6 @@ class EmbeddingCache:
     def _warn(self, what: str, error: Exception) -> None:
         warnings.warn(
             f"the {self._holds} cache {self.path} cannot be {what} ({error}): continuing without it",
+            Notice,
             stacklevel=3,
         )

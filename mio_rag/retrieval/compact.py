@@ -23,7 +23,7 @@ from mio_rag.errors import InputError, choose, require
 from mio_rag.retrieval.mapped import MappedVectors
 from mio_rag.types import Passage
 
-__all__ = ["VECTOR_KINDS", "MappedPassages", "check_vectors", "make_dense", "vectors_kind"]
+__all__ = ["VECTOR_KINDS", "MappedPassages", "check_vectors", "make_dense", "vectors_kind", "why_not"]
 
 VECTOR_KINDS = ("exact", "8bit", "pq")
 _PIECE = 4  # dimensions that share a byte of a product code
@@ -35,6 +35,16 @@ def check_vectors(kind: str) -> None:
     """Raise `InputError` for a kind of vectors that is not known."""
     if kind not in VECTOR_KINDS:
         raise InputError(f"vectors '{kind}' are not known: {choose(kind, VECTOR_KINDS)}")
+
+
+def why_not(kind: str, count: int, width: int) -> str:
+    """Why so many vectors with so many dimensions cannot be held that way; empty where they can."""
+    if kind != "pq" or (count >= _LEAST and width % _PIECE == 0):
+        return ""
+    return (
+        f"product codes of {count} vectors with {width} dimensions: they need at least {_LEAST} vectors, and "
+        f"a multiple of {_PIECE} dimensions"
+    )
 
 
 def make_dense(vectors: NDArray[np.float32], kind: str = "exact") -> Any:
@@ -63,11 +73,8 @@ def make_dense(vectors: NDArray[np.float32], kind: str = "exact") -> Any:
         bits = faiss.ScalarQuantizer.QT_8bit
         dense = faiss.IndexScalarQuantizer(width, bits, faiss.METRIC_INNER_PRODUCT)
     else:
-        if count < _LEAST or width % _PIECE:
-            raise InputError(
-                f"product codes of {count} vectors with {width} dimensions: they need at least {_LEAST} "
-                f"vectors, and a multiple of {_PIECE} dimensions; choose 8bit"
-            )
+        if why := why_not(kind, count, width):
+            raise InputError(f"{why}; choose 8bit")
         dense = faiss.IndexPQ(width, width // _PIECE, 8, faiss.METRIC_INNER_PRODUCT)
         dense.pq.cp.min_points_per_centroid = 1  # the warning is ours to give, above
     if not dense.is_trained:

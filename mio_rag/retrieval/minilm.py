@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.errors import MissingExtraError, require
+from mio_rag.errors import MissingExtraError, Notice, require
 from mio_rag.files import sha256_of
 from mio_rag.retrieval.cached import CachedEmbedder, unit
 
@@ -92,7 +92,7 @@ def load_minilm(folder: Path) -> PackagedMiniLM | None:
         warnings.warn(
             f"ONNX Runtime cannot run the packaged MiniLM ({type(error).__name__}: {str(error)[:200]}): "
             "it runs by torch, which starts slower; the vectors are the same",
-            RuntimeWarning,
+            Notice,
             stacklevel=2,
         )
         return None

@@ -53,8 +53,10 @@ class Repeats:
             return ""
         most, *others = sorted(common, key=lambda name: -common[name])
         more = "" if not others else f" and {others[0] if len(others) == 1 else f'{len(others)} others'}"
-        verb = "is read" if i in self._chosen else "is already read"
-        return f"{_part(held[said])} {verb} with {most}{more}"
+        part, several = _part(held[said])
+        verb = "are" if several else "is"
+        already = "" if i in self._chosen else " already"
+        return f"{part} {verb}{already} read with {most}{more}"
 
     def newer(self, i: int, barred: Collection[int] = ()) -> str:
         """Which passage of the pool is the newest version of one that is outdated.
@@ -89,16 +91,18 @@ def _alike(similarity: float) -> str:
     return f"Jaccard similarity {similarity:.2f}"
 
 
-def _part(held: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> str:
-    """The part of a text that is marked, in words."""
+def _part(held: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[str, bool]:
+    """The part of a text that is marked, in words; and whether these are plural."""
     share = float(held.mean())
     if share > 1 - 1e-9:
-        return "all of it"
+        return "all of it", False
     size = f"{max(1, min(99, round(100 * share)))} %"
     first, last = bool(held[0]), bool(held[-1])
     whole = int(np.count_nonzero(np.diff(held.astype(np.int8)))) == 1
     if whole and abs(share - 0.5) <= _NEARLY:
-        return "its first half" if first else "its second half"
+        return "its first half" if first else "its second half", False
     if whole:
-        return f"its beginning ({size})" if first else f"its end ({size})"
-    return f"its beginning and its end ({size})" if first and last else f"{size} of it"
+        return f"its beginning ({size})" if first else f"its end ({size})", False
+    if first and last:
+        return f"its beginning and its end ({size})", True
+    return f"{size} of it", False

@@ -20,7 +20,6 @@ from mio_rag.control.controller import Setup, answered
 from mio_rag.control.router.controller import Tiered
 from mio_rag.control.router.make import make
 from mio_rag.control.router.settings import KEY
-from mio_rag.control.router.trace import TierTrace
 from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
@@ -273,19 +272,19 @@ class Answering:
         timed = replace(routed.setup, selector=asked.timed())
         # The tokenizer belongs to the answer meanwhile: it counts under no lock of its own here.
         with self._embedding, self._reading, self.counter.lock:
-            found = answered(replace(routed, setup=timed).attempt(question, self.generator, _MOST))
-        trace, selection, spent = found.trace, found.selection, found.costs.total()
+            routed = replace(routed, setup=timed)
+            found = answered(routed.attempt(question, self.generator, _MOST))
+        selection, spent = found.selection, found.costs.total()
         if selection is None:
             raise InfeasibleError("no time was left to read anything: give a later deadline")
-        assert isinstance(trace, TierTrace)
         return {
             **_described(asked, selection),
+            **routed.in_force(found),
             **self._dollars(spent.prompt_tokens, spent.completion_tokens),
             "answer": found.reply.answer.text,
             "generator": self.generator.name,
             "prompt_tokens": spent.prompt_tokens,
             "completion_tokens": spent.completion_tokens,
-            "tier": trace.tier,
         }
 
     def _by_policy(self, governed: Governed, question: Question, asked: Asked) -> dict[str, Any]:

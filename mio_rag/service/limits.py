@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, Notice
 
 __all__ = ["ConnectionLimits", "ServiceLimits", "fitted"]
 
@@ -167,7 +167,7 @@ def fitted(limits: ConnectionLimits) -> ConnectionLimits:
     warnings.warn(
         f"mio-rag: {allowed} open files are allowed, which is enough for {room} connections and not for "
         f"{limits.max_connections}: raise the limit (ulimit -n), or set --max-connections {room}",
-        RuntimeWarning,
+        Notice,
         stacklevel=2,
     )
     return replace(limits, max_connections=room)

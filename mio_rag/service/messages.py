@@ -264,9 +264,11 @@ class Selected(Response):
     message: str = Field(description="of the solver; mostly empty")
     unit: Literal["passage", "sentence"] = Field(description="what was chosen, and what `passages` are")
     tokens_used: int
-    budget_tokens: int
-    redundancy_weight: float = Field(description="as charged")
-    passage_penalty: float = Field(description="as charged, where the pool decides it")
+    budget_tokens: int | None = Field(description="null where a tier counts otherwise")
+    redundancy_weight: float | None = Field(description="as charged; null where no program chose")
+    passage_penalty: float | None = Field(
+        description="as charged, where the pool decides it; null where no program chose"
+    )
     selected_ids: list[str] = Field(description="in prompt order; of sentences, the passages they are of")
     worst_case: WorstCase | None = Field(description="where the radius is above 0")
     relevance_source: RelevanceSource = Field(description="where relevance comes from, and why from there")
@@ -306,6 +308,8 @@ class Answered(Selected):
         None, description="where answers are kept: null for a new one; tokens are those of its making"
     )
     tier: str | None = Field(None, description="at which it was answered, where a router chooses")
+    context: int | None = Field(None, description="most that the tier reads, in context_unit")
+    context_unit: Literal["characters", "tokens"] | None = None
     policy: PolicyTold | None = Field(None, description="where a policy decides")
     plan: Plan | None = Field(None, description="how it was answered, where a planner chooses")
 

@@ -110,8 +110,9 @@ function show(data, took) {
   const left = first ? [] : [...before].filter(id => !state.chosen.has(id));
   state.first = false;
   if (state.reveal) reveal();
-  if (!state.moved.has("penalty")) $("penalty").value = data.passage_penalty;
-  if (!state.moved.has("redundancy")) $("redundancy").value = data.redundancy_weight;
+  const free = data.budget_tokens === null;  // a tier says how much is read
+  if (!free && !state.moved.has("penalty")) $("penalty").value = data.passage_penalty;
+  if (!free && !state.moved.has("redundancy")) $("redundancy").value = data.redundancy_weight;
   values();
   proof(data);
   noted(data);
@@ -138,9 +139,10 @@ function proof(data) {
   $("proof").className = "big " + (data.status === "optimal" ? "optimal" : data.status === "feasible" ? "feasible" : "none");
   $("proof-detail").textContent = data.objective === null ? "no selection satisfies all constraints"
     : `objective ${number(data.objective, 4)}; proven bound ${number(data.bound, 4)} (gap ${gap(data.gap)})`;
-  $("tokens").textContent = `${data.tokens_used} of ${data.budget_tokens}`;
+  const free = data.budget_tokens === null;
+  $("tokens").textContent = free ? `${data.tokens_used}, at the tier ${data.tier}` : `${data.tokens_used} of ${data.budget_tokens}`;
   paced(data.pacing);
-  $("bar").style.width = `${Math.min(100, 100 * data.tokens_used / data.budget_tokens)}%`;
+  $("bar").style.width = `${free ? 100 : Math.min(100, 100 * data.tokens_used / data.budget_tokens)}%`;
 }
 function paced(found) {  // only where the operator limits the tokens of a day or an hour
   $("pacing").hidden = !found;

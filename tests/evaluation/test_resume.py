@@ -226,6 +226,33 @@ def test_two_runs_never_work_in_one_folder(rivers: Dataset, river_index: CorpusI
     run(rivers, river_index, ScriptedGenerator(SCRIPT), leftover)
 
 
+#: The first two take their turns and leave traces; the last cannot use this reader at all.
+REFUSED: dict[str, Any] = {"controllers": ("fixed-1", "fixed-2", "planner-lm"), "budgets": (30,)}
+
+
+def test_a_run_that_is_refused_leaves_nothing_behind(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    for out in (tmp_path / "new" / "run", tmp_path):
+        with pytest.raises(InputError, match="grammar"):
+            run(rivers, river_index, ExtractiveGenerator(), out, methods=(), **REFUSED)
+        assert list(tmp_path.iterdir()) == []
+    few: dict[str, Any] = {"methods": (), "controllers": ("fixed-1",), "budgets": (30,)}
+    assert run(rivers, river_index, ExtractiveGenerator(), tmp_path / "new" / "run", **few).rows
+
+
+def test_a_run_is_left_as_it_was_where_going_on_is_refused(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    few: dict[str, Any] = {"methods": (), "controllers": ("fixed-1",), "budgets": (30,)}
+    run(rivers, river_index, ExtractiveGenerator(), tmp_path, limit=2, **few)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before["traces.jsonl"]
+    with pytest.raises(InputError, match="grammar"):
+        run(rivers, river_index, ExtractiveGenerator(), tmp_path, resume=True, methods=(), limit=4, **REFUSED)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_foreign_folders_are_left_alone(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     for out, resume in ((tmp_path, False), (tmp_path, True), (tmp_path / "thesis.txt", False)):

@@ -14,7 +14,7 @@ from mio_rag.context import RegexCounter
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ExtractiveGenerator
-from mio_rag.refusal.fitting import Observed, fit_refusal, observe
+from mio_rag.refusal.fitting import Observed, fit_refusal, observe, warnings_of
 from mio_rag.refusal.model import Refusal, Verdict
 from mio_rag.refusal.signs import SIGNS, signs_of
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
@@ -97,6 +97,30 @@ def test_where_nothing_tells_the_model_gains_nothing(river_index: CorpusIndex) -
     _, scores = fit_refusal(made(400, 0.0), river_index, ExtractiveGenerator())
     best = max(scores["never refuse"].f1, scores["always refuse"].f1)
     assert abs(scores["model"].f1 - best) < 0.1
+
+
+def test_a_model_that_is_no_better_than_a_constant_is_told_so(
+    tmp_path: Path, river_index: CorpusIndex, demo_index: CorpusIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, scores = fit_refusal(made(600, 4.0), river_index, ExtractiveGenerator())
+    assert warnings_of(scores) == []
+    for constant, name in (("always refuse", "always refusing"), ("never refuse", "never refusing")):
+        better = {"always refuse": 0.4, "never refuse": 0.3, constant: scores["model"].f1}
+        found = scores | {one: replace(scores[one], f1=f1) for one, f1 in better.items()}
+        (note,) = warnings_of(found)
+        assert f"no better than {name}" in note
+        assert f"{100 * scores['model'].f1:.1f}" in note
+
+    demo_index.save(tmp_path / "index")
+    command = ["unanswerable", "demo", "--index", str(tmp_path / "index"), "--out", str(tmp_path / "m.json")]
+    monkeypatch.setattr("mio_rag.refusal.fitting.observe", lambda *given, **options: wrong)
+    wrong = [replace(one, answer="Bert") for one in made(400, 0.0)]  # only refusals can be right
+    (note,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)["notes"]
+    assert "no better than always refusing" in note
+    assert f"note: {note}" in CliRunner().invoke(app, command).stdout
+    monkeypatch.setattr("mio_rag.refusal.fitting.observe", lambda *given, **options: made(600, 4.0))
+    assert json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)["notes"] == []
+    assert "note:" not in CliRunner().invoke(app, command).stdout
 
 
 def test_too_few_questions_are_refused(river_index: CorpusIndex) -> None:

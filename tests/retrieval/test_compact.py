@@ -12,6 +12,7 @@ from mio_rag.errors import InputError
 from mio_rag.evaluation.footprint import footprints, recall_of, tier_footprints
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.compact import MappedPassages, check_vectors, make_dense
+from tests.cli.running import here, only_object
 
 
 def unit(n: int, d: int, seed: int = 0) -> np.ndarray:
@@ -82,6 +83,21 @@ def test_rows_are_found_whatever_stands_in_them(tmp_path: Path) -> None:
         found[3]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda k: found[k % 3].id, range(300))) == ["a", "b", "c"] * 100
+
+
+def test_why_a_form_is_not_measured_is_said(
+    rivers: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = CorpusIndex.build(rivers.passages, "tfidf", rivers.name).save(tmp_path / "index")
+    few = len(rivers.passages)
+    measured = {"peak_mb": 1.0, "seconds": 0.0}
+    monkeypatch.setattr("mio_rag.evaluation.footprint._measured", lambda component, told: measured)
+    told = only_object(here("profile", folder, "--device", "--json"))
+    assert {form["vectors"] for form in told["forms"]} == {"exact", "8bit"}
+    assert list(told["left_out"]) == ["pq"]
+    assert f"product codes of {few} vectors" in told["left_out"]["pq"]
+    assert f"pq is left out: {told['left_out']['pq']}\n" in here("profile", folder, "--device").stdout
+    assert only_object(here("profile", folder, "--json"))["left_out"] == {}
 
 
 def test_a_footprint_grows_component_by_component(rivers: Dataset, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from itertools import combinations
 
 import numpy as np
@@ -240,6 +241,12 @@ class TestReasons:
         found = plain(must_exclude=("p1",)).select(candidates, 100, _COUNTER)
         said = "excluded (must_exclude); all of it is already read with 'p0' and 'p2'"
         assert found.decisions[1].reason == said
+
+    @pytest.mark.parametrize(("barred", "verb"), [((), "are read"), (("p1",), "are already read")])
+    def test_of_two_parts_is_spoken_in_the_plural(self, barred, verb):
+        found = plain(must_exclude=barred).select(pool(3, step=14), 200, _COUNTER)
+        told = found.decisions[1].reason.partition("its beginning")[2]
+        assert re.fullmatch(rf" and its end \(6\d %\) {verb} with 'p0' and 'p2'", told), told
 
     def test_without_merging_nothing_is_said(self):
         found = plain(merge=False, max_passages=1).select(pool(3), 100, _COUNTER)

@@ -2,15 +2,22 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from mio_rag.control.router.fit import FitSettings, fit_once
+from mio_rag.control.router.settings import RouterSettings
+from mio_rag.control.weights import write_weights
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.service.searching import Strategies
 from mio_rag.types import Passage
-from tests.browsing import served
+from tests.browsing import layout_problems, served
+from tests.control.router.made import table
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 KEY = "a key of more than sixteen characters"
@@ -342,3 +349,26 @@ def contrast(page: Any, name: str) -> float:
         red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
         bright.append(0.2126 * red + 0.7152 * green + 0.0722 * blue)
     return (max(bright) + 0.05) / (min(bright) + 0.05)
+
+
+def test_an_answer_at_a_tier_shows_no_budget(page: Any, demo_index: CorpusIndex, tmp_path: Path) -> None:
+    embedder = demo_index.embedder
+    made = table(30, embedder=embedder.fingerprint)
+    width = embedder.encode(["Po"]).shape[1]
+    seen = tuple(replace(one, embedding=np.resize(one.embedding, width)) for one in made.seen)
+    router = fit_once(replace(made, seen=seen), FitSettings("logistic")).router
+    write_weights(router.weights(), tmp_path / "r.safetensors")
+    for address in served(
+        demo_index, routing=RouterSettings(router=str(tmp_path / "r.safetensors")).to_dict()
+    ):
+        page.goto(address)
+        page.wait_for_selector("#examples button")
+        page.keyboard.type(QUESTION)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(READY)
+        penalty = page.input_value("#penalty")
+        page.click("#ask")
+        page.wait_for_selector("#answer:not([hidden])")
+        assert re.fullmatch(r"\d+, at the tier (easy|medium|hard)", page.text_content("#tokens"))
+        assert page.input_value("#penalty") == penalty
+        assert layout_problems(page) == []

@@ -285,6 +285,7 @@ def _ask_agent(
     from mio_rag.control.controller import Setup, answered
     from mio_rag.control.make import make_controller
     from mio_rag.control.planner.trace import PlanTrace
+    from mio_rag.control.router.controller import Tiered
     from mio_rag.control.trace import append_traces
     from mio_rag.types import Question
 
@@ -295,7 +296,7 @@ def _ask_agent(
     if trace is not None:
         append_traces(trace, [found.trace])
     outcome = answered(found)
-    told = _outcome_json(outcome)
+    told = _outcome_json(outcome, agent.in_force(outcome) if isinstance(agent, Tiered) else {})
     if keep is not None and outcome.selection is not None and outcome.trace.ended == "stop":
         keep(told)
     paid, said = _paid(outcome.trace, rate, settings)
@@ -353,8 +354,8 @@ def _paid(trace: Trace, rate: Rate | None, settings: ControlSettings) -> tuple[d
     return {**told, "dollars": total}, f"{dollars(total)} for these tokens ({parts}{who})"
 
 
-def _outcome_json(outcome: Outcome) -> dict[str, Any]:
-    """Plain data of an outcome: the answer, the selection, and the whole trace."""
+def _outcome_json(outcome: Outcome, in_force: dict[str, Any]) -> dict[str, Any]:
+    """Plain data of an outcome: the answer, the selection, what decided its size, and the whole trace."""
     selection = {} if outcome.selection is None else outcome.selection.to_dict()
     trace = outcome.trace
     return {
@@ -366,5 +367,6 @@ def _outcome_json(outcome: Outcome) -> dict[str, Any]:
         "lm_calls": sum(call.lm_calls for call in trace.calls),
         "retrieval_calls": sum(call.retrieval_calls for call in trace.calls),
         **selection,
+        **in_force,
         "trace": trace.to_dict(),
     }

@@ -318,6 +318,17 @@ def _settings(
     methods, _ = comparison.split()
     if methods == ("none",) and control.names:
         methods = ()
+
+    def known() -> None:
+        if methods == ("none",):
+            raise InputError(
+                "--methods none compares controllers alone, and no controller is named: add "
+                "--controllers, for instance --controllers always-reason"
+            )
+        # "calibrated" is checked with the model, further down.
+        ranked = [name for name in unpaced(methods) if not name.startswith("calibrated")]
+        make_methods(ranked or ["exact"], Selector(), comparison.mmr_lambda)
+
     selector, budgets, agents, kinds, _, found, _ = collect(
         lambda: evidence.applied(lambda: make_selector(program, solving)),
         comparison.budgets,
@@ -325,12 +336,7 @@ def _settings(
         lambda: planning.kinds(control.names),
         lambda: EvaluationSettings(limit=comparison.limit, max_tokens=max_tokens, seed=solving.seed),
         lambda: evidence.retrieval(pool, retrieval),
-        # "calibrated" is checked with the model, further down.
-        lambda: make_methods(
-            [name for name in unpaced(methods) if not name.startswith("calibrated")] or ["exact"],
-            Selector(),
-            comparison.mmr_lambda,
-        ),
+        known,
     )
     return EvaluationSettings(
         methods=methods,

@@ -57,6 +57,7 @@ def profile(
     from mio_rag.corpora.load import check_source, load_questions
     from mio_rag.evaluation.footprint import fits, footprints, tier_footprints
     from mio_rag.generation import check_generator
+    from mio_rag.retrieval.compact import VECTOR_KINDS, why_not
     from mio_rag.retrieval.index import check_index
 
     output = open_output(json_output)
@@ -68,7 +69,7 @@ def profile(
     )
     parts = footprints(index, question, generator, mapped=mapped)
     reached = tier_footprints(index, question, levels, generator, mapped=mapped) if levels else []
-    forms = []
+    forms, left_out = [], {}
     if device:
         corpus = load_index(index)
         if questions is None:
@@ -77,9 +78,11 @@ def profile(
         else:
             queries = corpus.embedder.encode([q.text for q in load_questions(questions)])
         forms = fits(corpus, queries, question)
+        width = int(queries.shape[1])
+        left_out = {kind: why for kind in VECTOR_KINDS if (why := why_not(kind, len(corpus), width))}
     if json_output:
         told = {"components": [vars(p) for p in parts], "tiers": [vars(p) for p in reached]}
-        output.json({**told, "forms": [f.to_dict() for f in forms]})
+        output.json({**told, "forms": [f.to_dict() for f in forms], "left_out": left_out})
         return
     print_fields(
         output.console,
@@ -118,6 +121,8 @@ def profile(
                 Field("MB above the model", [f"{f.above_model_mb:.0f}" for f in forms]),
             ],
         )
+        for kind, why in left_out.items():
+            output.console.print(f"{kind} is left out: {why}", soft_wrap=True)
 
 
 def _tiers(given: str) -> tuple[Tier, ...]:

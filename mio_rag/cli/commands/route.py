@@ -139,6 +139,7 @@ def label_command(
                 "questions": len(found.table),
                 "unlabelled": found.unlabelled,
                 "failed": found.failed,
+                "unanswered": found.unanswered,
                 "tiers": [tier.name for tier in given.tiers],
                 "label_shares": shares,
             }

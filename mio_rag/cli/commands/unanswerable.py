@@ -16,6 +16,7 @@ from mio_rag.cli.options.shared import (
 )
 from mio_rag.cli.output import open_output
 from mio_rag.cli.progress import progress_bar
+from mio_rag.cli.terminal import styled
 from mio_rag.errors import InputError, collect
 
 __all__ = ["unanswerable"]
@@ -46,7 +47,7 @@ def unanswerable(
     from mio_rag.evaluation.mixture import check_corpus
     from mio_rag.evaluation.record import environment
     from mio_rag.generation import check_generator, make_generator
-    from mio_rag.refusal.fitting import fit_refusal, observe
+    from mio_rag.refusal.fitting import fit_refusal, observe, warnings_of
     from mio_rag.retrieval.index import check_index
 
     output = open_output(json_output)
@@ -92,6 +93,7 @@ def unanswerable(
                 "fitted_on": model.provenance["fitted_on"],
                 "brier": model.provenance["brier"],
                 "held_out": model.provenance["held_out"],
+                "notes": warnings_of(scores),
             }
         )
         return
@@ -101,6 +103,8 @@ def unanswerable(
         f"reader {model.reader}\n"
     )
     print_scores(output.console, "", list(scores), list(scores.values()))
+    for note in warnings_of(scores):
+        output.console.print(styled(("note:", "yellow"), f" {note}"), soft_wrap=True)
     output.console.print(
         f"\nrefused above a probability of {model.threshold:.3f}; Brier score {model.provenance['brier']:.3f}"
         f" -> {out}",

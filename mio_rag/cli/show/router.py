@@ -35,6 +35,13 @@ def print_labels(console: Terminal, found: Labelled) -> None:
             Field("seconds", [f"{seconds:.2f}" for seconds in costs[:, 1]]),
         ],
     )
+    if none := found.unanswered:
+        does = "reads the evidence of" if table.by == ("evidence",) else "answers"
+        rule = table.outcomes.provenance.get("unanswered")
+        console.print(
+            f"no tier {does} {none} ({none / len(table):.0%}) of the questions; which tier these are counted "
+            f"under follows the rule '{rule}' (--unanswered)"
+        )
 
 
 def print_router(console: Terminal, router: Router) -> None:
@@ -75,6 +82,8 @@ def print_router(console: Terminal, router: Router) -> None:
     rows = {name: measures["rows"][name] for name in order}
     first = ["worked", "prompt_tokens", "tokens_used", "gold_recall"]
     columns = sorted(rows["router"], key=lambda name: first.index(name) if name in first else len(first))
+    if "confusion" in measures:
+        _print_confusion(console, [tier.name for tier in router.tiers], measures["confusion"])
     print_fields(
         console,
         [Field("", list(rows), "left")],
@@ -94,6 +103,19 @@ def print_router(console: Terminal, router: Router) -> None:
         f"({routed - found['mean']:.3f}): {found['mean']:+.3f}, 95 % interval {found['low']:+.3f} to "
         f"{found['high']:+.3f}"
     )
+
+
+def _print_confusion(console: Terminal, tiers: list[str], confusion: list[list[int]]) -> None:
+    """How many questions that need a tier are given which."""
+    print_fields(
+        console,
+        [Field("needed", tiers, "left")],
+        [
+            Field(f"chosen:\n{name}", [str(row[place]) for row in confusion])
+            for place, name in enumerate(tiers)
+        ],
+    )
+    console.print()
 
 
 def _number(value: float | None) -> str:

@@ -147,6 +147,28 @@ class Tiered:
             return Failure(error, run.selection, run.trace(None, error), run.costs)
         return Outcome(reply, run.selection, run.trace(reply, None), run.costs)
 
+    def in_force(self, found: Outcome) -> dict[str, Any]:
+        """What decided how much was read, as plain data; what had no say is None.
+
+        The tier and its context; a budget of tokens, redundancy and the price of a passage only where the
+        program chose the passages. Empty where nothing was read.
+        """
+        trace, selection = found.trace, found.selection
+        assert isinstance(trace, TierTrace)
+        if selection is None:
+            return {}
+        tier = next(one for one in self.tiers if one.name == trace.tier)
+        budget, selector = selection.budget_tokens, self.setup.selector
+        by_program = tier.token_price is not None
+        return {
+            "tier": tier.name,
+            "context": tier.context,
+            "context_unit": tier.unit,
+            "budget_tokens": budget if by_program else None,
+            "redundancy_weight": selector.redundancy_weight if by_program else None,
+            "passage_penalty": selector.penalty(selection.pool, budget) if by_program else None,
+        }
+
 
 @dataclass(eq=False)
 class _Run:

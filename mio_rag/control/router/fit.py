@@ -293,7 +293,7 @@ def _provenance(table: Table, settings: FitSettings) -> dict[str, Any]:
         "table_sha256": table.sha256,
         "questions": len(table),
         "sets": dict(Counter(table.outcomes.sets)),
-        "by": sorted({str(one.get("by")) for one in sources}),
+        "by": list(table.by),
         "generators": sorted({str(one.get("generator")) for one in sources}),
         "settings": dataclasses.asdict(settings),
         "versions": versions,

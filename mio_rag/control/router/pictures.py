@@ -16,6 +16,13 @@ from mio_rag.pictures import label_points, save_figure, set_title
 
 __all__ = ["plot_frontier", "plot_history"]
 
+#: What the share is of, by what labels go by.
+_MEASURED = {
+    ("answers",): "share of questions that are answered",
+    ("evidence",): "share of questions whose evidence is read",
+    ("answers", "evidence"): "share of questions that are answered, or whose evidence is read",
+}
+
 
 def _figure() -> Any:
     require("matplotlib", "evaluation", "pictures of a router")
@@ -63,7 +70,9 @@ def plot_frontier(found: Validated, path: Path) -> None:
     axes.plot(*zip(*up, strict=True), "^", color="#e0a030", label="router, up where unsure")
     best = frontier([table.outcomes.oracle(WORKED, {"prompt_tokens": price}) for price in PRICES], table)
     axes.plot(*zip(*best, strict=True), ":", color="#4c9f70", label="oracle")
-    axes.set(xlabel="prompt tokens of a question", ylabel="share of questions that are answered")
+    axes.set(
+        xlabel="prompt tokens of a question", ylabel=_MEASURED.get(table.by, "share of questions done for")
+    )
     axes.grid(alpha=0.2)
     axes.legend(frameon=False)
     names = [tier.name for tier in table.tiers]

@@ -92,6 +92,12 @@ class Table:
         """1 where a tier did, shape (n, m)."""
         return self.outcomes.of(WORKED)
 
+    @property
+    def by(self) -> tuple[str, ...]:
+        """What labels go by, as files say it: "answers" or "evidence"; joined tables may have both."""
+        about = self.outcomes.provenance
+        return tuple(sorted({str(one.get("by")) for one in about.get("tables", [about])}))
+
     def costs(self) -> FloatArray:
         """Mean tokens into and out of the model, seconds and peak megabytes of each tier, shape (m, 3).
 

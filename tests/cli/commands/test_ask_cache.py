@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from mio_rag.cli.app import app
 from mio_rag.control.weights import write_weights
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import CorpusIndex
+from tests.cli.running import cli, only_object
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +43,19 @@ def test_an_answer_is_given_again(folder: Path, tmp_path: Path) -> None:
     assert other["cached"] is None
     explained = ask(folder, "Where does the Po end?", *cache, "--explain").stdout
     assert "cached" not in explained  # what explains has to be solved again
+
+
+def test_a_cache_of_another_version_is_told_in_a_line(folder: Path, tmp_path: Path) -> None:
+    cache = ("ask", folder, "Where does the Po end?", "--cache", tmp_path / "a.sqlite", "--json")
+    assert cli(*cache).stderr == ""
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    done = cli(*cache)
+    assert only_object(done)["cached"] is None
+    assert done.stderr == (
+        f"note: '{tmp_path / 'a.sqlite'}' was written by another version of mio-rag (format 7, not 1): it is "
+        "put aside as 'a.sqlite.version-7', and a new one is begun\n"
+    )
 
 
 def test_an_answer_at_a_tier_is_given_again(folder: Path, tmp_path: Path) -> None:

@@ -79,6 +79,19 @@ def test_evaluate_lists_its_problems_too(index: Path, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+def test_what_a_closed_book_run_is_told_to_say_works(tmp_path: Path) -> None:
+    (tmp_path / "fin_H.json").write_text('["Hard?", ["1. yes", "2. no"], "1"]\n')
+    asked = ["evaluate", f"oran-bench:{tmp_path / 'fin_H.json'}", "--closed-book", "--out", tmp_path / "run"]
+    (said,) = refused(here(*asked))
+    works = said.partition("(")[2].removesuffix(")").split()
+    assert works[:2] == ["--methods", "none"]
+    (said,) = refused(here(*asked, *works[:2]))
+    assert "no controller is named" in said
+    assert f"for instance {' '.join(works[2:])}" in said
+    assert not (tmp_path / "run").exists()
+    assert only_object(here(*asked, *works, "--json"))["summary"]
+
+
 def test_everything_about_pools_is_listed_at_once(index: Path, tmp_path: Path) -> None:
     evaluated = ["evaluate", "demo", "--index", index, "--out", tmp_path / "run"]
     said = refused(

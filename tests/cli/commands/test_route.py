@@ -91,6 +91,22 @@ def test_a_second_run_does_nothing_anew(work: Path) -> None:
     assert "had another control" in other.output
 
 
+def test_what_no_tier_does_for_is_told_beside_the_labels_that_it_gets(work: Path, tmp_path: Path) -> None:
+    label = ("route", "label", "demo", "--index", work / "index", "--tiers", work / "tiers.toml")
+    for more, does in (
+        (("--by", "evidence"), "reads the evidence of"),
+        (("--generator", "extractive"), "answers"),
+    ):
+        out = ("--out", tmp_path / f"{more[1]}.parquet", "--limit", 40)
+        plain = run(*label, *more, *out)
+        assert plain.exit_code == 0, plain.output
+        none = int((~read_table([tmp_path / f"{more[1]}.parquet"]).worked.any(axis=1)).sum())
+        assert none > 0
+        assert f"no tier {does} {none} (" in plain.output
+        assert "the rule 'published' (--unanswered)" in plain.output
+        assert said(*label, *more, *out)["unanswered"] == none
+
+
 def test_without_options_the_kind_is_trained_that_is_most_often_right(work: Path, tmp_path: Path) -> None:
     said("route", "train", work / "table.parquet", "--out", tmp_path / "plain.safetensors")
     made = read_router(str(tmp_path / "plain.safetensors"))
@@ -109,6 +125,10 @@ def test_show_tells_what_was_measured(work: Path) -> None:
     ):
         assert text in " ".join(shown.output.split())
     told = said("route", "show", work / "router.safetensors")
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    head = lines.index(["needed", "easy", "medium", "hard"])
+    matrix = [line[1:] for line in lines[head + 1 : head + 4]]
+    assert matrix == [[str(count) for count in row] for row in told["measures"]["confusion"]]
     assert set(told["measures"]) >= {"accuracy", "confusion", "calibration_error", "rows", "unsure_share"}
     assert told["correction"]["more"] == 5
     assert told["provenance"]["questions"] == told["measures"]["questions"]
@@ -130,6 +150,36 @@ def test_ask_at_the_tier_that_the_router_chooses(work: Path, demo: Dataset) -> N
     other = run("ask", work / "index", question, "--controller", "mdp", "--tiers", work / "tiers.toml")
     assert other.exit_code == 2
     assert "--tiers: no effect without a controller that has tiers" in " ".join(other.output.split())
+
+
+NOT_IN_FORCE = dict.fromkeys(("budget_tokens", "redundancy_weight", "passage_penalty"))
+
+
+@pytest.mark.parametrize(
+    ("tier", "in_force"),
+    [
+        ("", {"context": 500, "context_unit": "characters", **NOT_IN_FORCE}),
+        ('unit = "tokens"', {"context": 500, "context_unit": "tokens", **NOT_IN_FORCE}),
+        (
+            'unit = "tokens"\ncompress = "none"\ntoken_price = 0.001',
+            {
+                "context": 500, "context_unit": "tokens",
+                "budget_tokens": 500, "redundancy_weight": 0.1, "passage_penalty": 0.05,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_told_was_in_force(
+    work: Path, tmp_path: Path, demo: Dataset, tier: str, in_force: dict[str, object]
+) -> None:
+    (tmp_path / "one.toml").write_text(
+        f'[[tier]]\nname = "only"\ndepth = 5\ncontext = 500\nnew_tokens = 16\n{tier}\n'
+    )
+    told = said(
+        *("ask", work / "index", demo.questions[0].text, "--controller", "tier:only"),
+        *("--tiers", tmp_path / "one.toml", "--redundancy", 0.1, "--passage-penalty", 0.05),
+    )
+    assert {name: told.get(name, "absent") for name in ("tier", *in_force)} == {"tier": "only", **in_force}
 
 
 def test_methods_and_tiers_side_by_side(work: Path, tmp_path: Path) -> None:
@@ -161,6 +211,15 @@ def test_the_service_answers_at_a_tier(work: Path, demo: Dataset) -> None:
             answer = client.post("/ask", json={"question": question, "budget_tokens": 64})
             assert answer.status_code == 200, answer.text
             told[price] = answer.json()
+            size = {"easy": 200, "medium": 500, "hard": 1500}[told[price]["tier"]]
+            for name, value in {"context": size, "context_unit": "characters", **NOT_IN_FORCE}.items():
+                assert told[price][name] == value, name
+            outcome = said(
+                *("ask", work / "index", question, "--router", work / "router.safetensors"),
+                *("--utility", f"1,{price}"),
+            )
+            for name in ("tier", "context", "context_unit", *NOT_IN_FORCE):
+                assert told[price][name] == outcome[name], name
             assert "tier" not in client.post("/select", json={"question": question}).json()
     assert told[1.0]["tier"] == "easy"
     assert told[0.0]["tier"] != "easy"

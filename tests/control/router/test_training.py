@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -341,3 +342,18 @@ def test_pictures(tmp_path: Path) -> None:
     plot_frontier(useful, tmp_path / "utility.svg")
     assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "utility.svg").read_text()
+
+
+@pytest.mark.parametrize("by", ["answers", "evidence"])
+def test_the_picture_names_what_was_measured(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {"answers": "questions that are answered", "evidence": "questions whose evidence is read"}
+    about = dict(EASY.outcomes.provenance) | {"by": by}
+    labelled = dataclasses.replace(EASY, outcomes=dataclasses.replace(EASY.outcomes, provenance=about))
+    drawn: list[Any] = []
+    monkeypatch.setattr(
+        "mio_rag.control.router.pictures.save_figure", lambda figure, path: drawn.append(figure)
+    )
+    plot_frontier(fit_and_validate(labelled, FitSettings("logistic"))[1], tmp_path / "frontier.png")
+    assert drawn[0].axes[0].get_ylabel() == f"share of {named[by]}"
