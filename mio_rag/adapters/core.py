@@ -75,15 +75,18 @@ class Read:
     indices : tuple of int
         Of the documents in it, by where they begin.
     text : str
-        Where there are several, what they make together; otherwise the document's own.
+        Where there are several, what they make together; of sentences, these; otherwise the document's own.
     notes : dict
-        As in `Choice`; for several: ``rank``, ``certificate``, and the ``parts`` with their notes, ids and
-        places in the text.
+        As in `Choice`; for several, or sentences: ``rank``, ``certificate``, and the ``parts`` with their
+        notes, ids and places in the text.
+    is_whole : bool
+        Whether it is one document as it was.
     """
 
     indices: tuple[int, ...]
     text: str
     notes: dict[str, Any]
+    is_whole: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +96,7 @@ class Choice:
     Parameters
     ----------
     indices : tuple of int
-        Into the documents.
+        Into the documents; of sentences, one of theirs for each.
     notes : tuple of dict
         For each of them, plain data: ``rank`` (from 1), ``reason``, ``value``, ``relevance``, ``tokens`` and
         the ``certificate``, whose own notes tell what constraints were broken at their price.
@@ -157,7 +160,7 @@ def choose(
     if 0 < missing < n:
         raise InputError(f"{missing} of {n} documents have no score: score all of them, or none")
     cosine = missing == n
-    rows = _rows(documents, vectors) if cosine or _needs_passages(selector) else None
+    vectors_of = _rows(documents, vectors) if cosine or _needs_passages(selector) else None
     if (cosine or _needs_query(selector)) and query_embedding is None:
         embedder = vectors()
         if embedder is None:
@@ -178,7 +181,7 @@ def choose(
         query,
         documents.texts,
         budget_tokens=budget_tokens,
-        embeddings=rows,
+        embeddings=vectors_of,
         query_embedding=query_embedding,
         scores=None if cosine else scores,  # type: ignore[arg-type]  # none is missing
         ids=ids,
@@ -196,7 +199,9 @@ def choose(
         {**_notes(selection.decisions[i], rank), "certificate": {**proof, "notes": list(proof["notes"])}}
         for rank, i in enumerate(selection.chosen, start=1)
     )
-    return Choice(selection, selection.chosen, notes, tuple(_read(selection, notes)))
+    place = {name: k for k, name in enumerate(ids)}
+    rows = tuple(place[selection.candidates.passage_ids[i]] for i in selection.chosen)
+    return Choice(selection, rows, notes, tuple(_read(selection, rows, notes)))
 
 
 def _spans(documents: Documents, sources: Sequence[str] | None) -> list[tuple[int, int]] | None:
@@ -211,12 +216,15 @@ def _spans(documents: Documents, sources: Sequence[str] | None) -> list[tuple[in
     ]
 
 
-def _read(selection: Selection, notes: Sequence[dict[str, Any]]) -> Iterator[Read]:
+def _read(selection: Selection, rows: Sequence[int], notes: Sequence[dict[str, Any]]) -> Iterator[Read]:
+    """What is to be read, of which documents `rows` says for each that is chosen."""
+    of_sentences = selection.candidates.cut_from is not None
     at = {selection.candidates.ids[i]: k for k, i in enumerate(selection.chosen)}
     for rank, block in enumerate(selection.blocks, start=1):
         places = [at[part.id] for part in block.parts]
         said = {**notes[places[0]], "rank": rank}
-        if len(places) > 1:
+        is_whole = len(places) == 1 and not of_sentences
+        if not is_whole:
             parts = [
                 {
                     **{
@@ -229,7 +237,7 @@ def _read(selection: Selection, notes: Sequence[dict[str, Any]]) -> Iterator[Rea
                 for k, part in zip(places, block.parts, strict=True)
             ]
             said = {"rank": rank, "parts": parts, "certificate": said["certificate"]}
-        yield Read(tuple(selection.chosen[k] for k in places), block.passage.text, said)
+        yield Read(tuple(dict.fromkeys(rows[k] for k in places)), block.passage.text, said, is_whole)
 
 
 def _missing_scores(scores: Sequence[Any]) -> int:

@@ -122,12 +122,17 @@ class SelectionModule(dspy.Module):
     def _chosen(self, query: str, found: Any) -> dspy.Prediction:
         prediction = found if hasattr(found, "passages") else dspy.Prediction(passages=list(found))
         choice = self._choose(query, prediction)
-        n = len(prediction.passages)
+        n, indices, notes = len(prediction.passages), choice.indices, choice.notes
+        if choice.selection is not None and choice.selection.unit == "sentence":
+            indices = tuple(read.indices[0] for read in choice.read)
+            notes = tuple(read.notes for read in choice.read)
         kept = {
-            name: [value[i] for i in choice.indices] if _goes_along(value, n) else value
+            name: [value[i] for i in indices] if _goes_along(value, n) else value
             for name, value in prediction.items()
         }
-        return dspy.Prediction(**kept, notes=list(choice.notes), report=choice.report())
+        if indices is not choice.indices:
+            kept["passages"] = [read.text for read in choice.read]
+        return dspy.Prediction(**kept, notes=list(notes), report=choice.report())
 
     def _choose(self, query: str, found: Any) -> Choice:
         passages = list(found.passages)

@@ -222,7 +222,7 @@ def _noted(document: Document, read: Read) -> Document:
     """A copy with the notes in its metadata; `dataclasses.replace` would check every field of it again."""
     noted = copy(document)
     object.__setattr__(noted, "meta", {**document.meta, NOTES: read.notes})  # plain setting warns: no copy's
-    if len(read.indices) > 1:
+    if not read.is_whole:
         object.__setattr__(noted, "content", read.text)
         object.__setattr__(noted, "id", "+".join(part["id"] for part in read.notes["parts"]))
     return noted

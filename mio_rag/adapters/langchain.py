@@ -92,10 +92,10 @@ def _starts(data: Sequence[dict[str, Any]], key: str) -> Iterator[int | None]:
 
 
 def _noted(documents: Sequence[Document], read: Read) -> Document:
-    """A copy of the document, or of the first of several, with what is read and the notes."""
+    """A copy of the document, or of the first of several, with what is read of them and the notes."""
     first = documents[0]
     noted = {"metadata": {**first.metadata, NOTES: read.notes}}
-    if len(documents) == 1:
+    if read.is_whole:
         return first.model_copy(update=noted)
     names = "+".join(part["id"] for part in read.notes["parts"])
     return first.model_copy(update={**noted, "page_content": read.text, "id": names})

@@ -143,8 +143,8 @@ def _start(node: BaseNode, shown: str) -> int | None:
 
 
 def _noted(node: BaseNode, read: Read) -> BaseNode:
-    """A copy with the notes in its metadata, kept from prompts and embedders; of several, with their text."""
-    own = {} if len(read.indices) == 1 else {"text": read.text, "end_char_idx": None}
+    """A copy with what is read, and the notes in its metadata, kept from prompts and embedders."""
+    own = {} if read.is_whole else {"text": read.text, "end_char_idx": None}
     return node.model_copy(
         update={
             **own,

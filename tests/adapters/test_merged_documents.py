@@ -177,3 +177,79 @@ class TestBatch:
         columns = {"texts": [_TEXTS], "sources": [["d"] * 3], "starts": [[0, -5, 1]]}
         assert self.run(tmp_path, columns) is None
         assert "spans[1]" in (tmp_path / "out" / "rejected.jsonl").read_text()
+
+
+class TestSentences:
+    """Sentences of documents: their text, under the documents that they are of, and nothing else."""
+
+    question = "When was the dam built?"
+    texts = (
+        "A very long text of other things that does not say anything of interest and goes on for ever.",
+        "The dam was built in 1957. It holds the water of two rivers. They left in the year after.",
+        "The dam of the next valley is of earth. Sheep graze on it.",
+    )
+    scores = (0.5, 0.9, 0.7)
+
+    def read(self, name, budget, units):
+        """(text, id of the document or None, notes) of each that an adapter hands over."""
+        settings = {"budget_tokens": budget, "units": units, "counter": RegexCounter()}
+        given = list(zip(self.texts, self.scores, strict=True))
+        if name == "langchain":
+            core = pytest.importorskip("langchain_core.documents")
+            module = pytest.importorskip("mio_rag.adapters.langchain")
+            documents = [
+                core.Document(
+                    page_content=text, id=f"d{k}", metadata={"source": f"s{k}", "relevance_score": score}
+                )
+                for k, (text, score) in enumerate(given)
+            ]
+            found = module.SelectionCompressor(**settings).compress_documents(documents, self.question)
+            return [(d.page_content, d.metadata["source"], d.metadata["mio_rag"]) for d in found]
+        if name == "llama-index":
+            schema = pytest.importorskip("llama_index.core.schema")
+            module = pytest.importorskip("mio_rag.adapters.llama_index")
+            nodes = [
+                schema.NodeWithScore(node=schema.TextNode(text=text, id_=f"s{k}"), score=score)
+                for k, (text, score) in enumerate(given)
+            ]
+            found = module.SelectionPostprocessor(**settings).postprocess_nodes(
+                nodes, query_str=self.question
+            )
+            return [(n.node.text, n.node.id_, n.node.metadata["mio_rag"]) for n in found]
+        if name == "haystack":
+            haystack = pytest.importorskip("haystack")
+            module = pytest.importorskip("mio_rag.adapters.haystack")
+            documents = [
+                haystack.Document(content=text, id=f"d{k}", score=score, meta={"source": f"s{k}"})
+                for k, (text, score) in enumerate(given)
+            ]
+            found = module.SelectionRanker(**settings).run(self.question, documents)["documents"]
+            return [(d.content, d.meta["source"], d.meta["mio_rag"]) for d in found]
+        dspy = pytest.importorskip("dspy")
+        module = pytest.importorskip("mio_rag.adapters.dspy")
+        names = [f"s{k}" for k in range(len(given))]
+        chooser = module.SelectionModule(
+            lambda query: dspy.Prediction(passages=list(self.texts), scores=list(self.scores), names=names),
+            **settings,
+        )
+        found = chooser(self.question)
+        return list(zip(found.passages, found.names, found.notes, strict=True))
+
+    @pytest.mark.parametrize("units", ["sentences", "auto"])
+    @pytest.mark.parametrize("budget", [9, 20, 40])
+    @pytest.mark.parametrize("name", ["langchain", "llama-index", "haystack", "dspy"])
+    def test_what_is_handed_over_is_what_was_chosen(self, name, budget, units):
+        found = self.read(name, budget, units)
+        scores = {"scores": list(self.scores), "counter": RegexCounter(), "units": units}
+        expected = select(
+            self.question, list(self.texts), ids=[f"s{k}" for k in range(3)],
+            sources=[f"s{k}" for k in range(3)], budget_tokens=budget, **scores,
+        )  # fmt: skip
+        assert expected.unit == "sentence"
+        assert [text for text, _, _ in found] == list(expected.texts)
+        assert "built in 1957" in found[0][0]
+        for text, source, notes in found:
+            own = self.texts[int(source[1:])]
+            for part in notes["parts"]:
+                assert text[part["start"] : part["end"]] in own
+                assert part["id"].endswith(tuple(f"#s{k}" for k in range(1, 4)))
