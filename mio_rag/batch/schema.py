@@ -146,6 +146,8 @@ def columns_read(
         for ours in names
         if ours not in COLUMNS and not ours.startswith(_SCORE)
     ]
+    if selector.units != "passages":
+        problems.append(f"a batch chooses passages: leave units='{selector.units}' out")
     held = set(schema.names)
     problems += [
         f"column '{theirs}', given for '{ours}', is not in the file: it holds {', '.join(schema.names)}"

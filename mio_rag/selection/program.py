@@ -32,7 +32,7 @@ from mio_rag.selection.near_duplicates import outdated
 from mio_rag.selection.pool_constraints import Side, side_of
 from mio_rag.selection.related import related_weights
 from mio_rag.selection.segments import SharedCosts, shared_costs
-from mio_rag.selection.settings import Settings
+from mio_rag.selection.settings import Settings, radii
 from mio_rag.selection.units import Cut, cut_into_sentences
 
 __all__ = ["Formulation", "joint_problem"]
@@ -95,6 +95,17 @@ class Formulation:
         related = related_weights(settings, passages)
         one, alike = settings.near_duplicates == "one", settings.redundancy_weight > 0
         return cut_into_sentences(passages, self._counter, fixed, related, one, alike)
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether sentences could be chosen instead."""
+        return (
+            self._cut is None
+            and self._counter is not None
+            and bool(self.passages.question.strip())
+            and not radii(self.passages)
+            and not self.settings.about_passages()
+        )
 
     @cached_property
     def side(self) -> Side:

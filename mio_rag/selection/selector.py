@@ -27,7 +27,7 @@ from mio_rag.selection.many import Steps, finish_many
 from mio_rag.selection.presets import preset_settings
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.result import Selection
-from mio_rag.selection.settings import Settings, Units
+from mio_rag.selection.settings import Settings
 from mio_rag.selection.solving import Choice, concluded, solved
 from mio_rag.solvers.batch import Executor
 from mio_rag.solvers.result import SolveResult, Status
@@ -85,8 +85,26 @@ class Selector(Settings):
         InputError
             If the candidates lack what the settings need.
         """
-        own = self._choosing(self.units_for(candidates, budget_tokens, counter))
+        own = self.decided(candidates, budget_tokens, counter)
         return Formulation(own, candidates, counter).program(budget_tokens)
+
+    def decided(
+        self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
+    ) -> Selector:
+        """The same, with passages or sentences where ``units="auto"`` leaves it open; see `units_for`.
+
+        Parameters
+        ----------
+        candidates : Candidates
+            With the relevance that these settings give them, see `valued`.
+        """
+        units = self.units_for(candidates, budget_tokens, counter)
+        if units == self.units:
+            return self
+        known: dict[str, Selector] = self.__dict__.setdefault("_variants", {})
+        if units not in known:  # checking settings takes longer than many a program
+            known[units] = replace(self, units=units)
+        return known[units]
 
     def select(
         self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
@@ -199,15 +217,6 @@ class Selector(Settings):
             steps, self.solver, self.options, workers=workers, executor=executor, progress=progress
         )
 
-    def _choosing(self, units: Units) -> Selector:
-        """The same with what is chosen decided."""
-        if units == self.units:
-            return self
-        known: dict[str, Selector] = self.__dict__.setdefault("_variants", {})
-        if units not in known:  # checking settings takes longer than many a program
-            known[units] = replace(self, units=units)
-        return known[units]
-
     def _steps(self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None) -> Steps:
         """What `select` does, handing out each program that is to be solved and waiting for its result."""
         return concluded((yield from self._choices(candidates, budget_tokens, counter)))
@@ -228,7 +237,7 @@ class Selector(Settings):
             formulation = known.again()
         else:
             valued = self.valued(candidates)
-            own = self._choosing(self.units_for(valued, budget, counter))
+            own = self.decided(valued, budget, counter)
             fits = known is not None and known.settings.units == own.units
             formulation = known.again() if known and fits else Formulation(own, valued, counter)
         candidates, merge, allowed = formulation.candidates, formulation.is_merged, budget

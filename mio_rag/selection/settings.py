@@ -24,7 +24,16 @@ from mio_rag.relevance.source import Relevance, RelevanceSource, relevance_of
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.solvers.result import SolveOptions
 
-__all__ = ["LINK_BENEFIT", "Counterpart", "NearDuplicates", "Penalty", "Resolved", "Settings", "Units"]
+__all__ = [
+    "LINK_BENEFIT",
+    "Counterpart",
+    "NearDuplicates",
+    "Penalty",
+    "Resolved",
+    "Settings",
+    "Units",
+    "radii",
+]
 
 #: termwise: each term at its own worst (closed, conservative). joint: one perturbation for all, by cuts.
 Counterpart = Literal["termwise", "joint"]
@@ -203,7 +212,7 @@ class Settings:
         if self.units not in get_args(Units):
             problems.append(f"units={self.units!r} is unknown: choose passages, sentences or auto")
         elif self.units == "sentences":
-            problems += self._about_passages()
+            problems += self.about_passages()
         if self.norm not in get_args(Norm):
             problems.append(f"norm={self.norm!r} is unknown: choose l2, l1 or linf")
         if self.counterpart not in get_args(Counterpart):
@@ -260,7 +269,7 @@ class Settings:
         if problems:
             raise InputError(problems)
 
-    def _about_passages(self) -> list[str]:
+    def about_passages(self) -> list[str]:
         """What holds for whole passages alone, where sentences are chosen."""
         given = {
             "min_passages": self.min_passages is not None,
@@ -329,7 +338,7 @@ class Settings:
         most likely to be needed. There they hold more answers on every set; where five or more passages
         fit, whole ones do on questions that need several of them (`python -m benchmarks sentences`).
         Passages stay where nobody counts tokens or knows the question, where relevance is no probability, and
-        where a setting is about whole passages.
+        where a setting, or a radius of the candidates, is about whole passages.
 
         Parameters
         ----------
@@ -343,12 +352,17 @@ class Settings:
             return self.units
         model, _ = relevance_of(self.relevance_model, candidates)
         likely = np.argsort(-candidates.relevance, kind="stable")[:_LIKELY]
+        lacking = (
+            candidates.embeddings is None and candidates.similarity is None
+        )  # as passages would need them
         cut = (
             counter is not None
             and bool(candidates.question.strip())
             and candidates.cut_from is None
             and model is not None
-            and not self._about_passages()
+            and not self.about_passages()
+            and not radii(candidates)
+            and (self.redundancy_weight == 0 or not lacking)
             and _ROOM * float(candidates.tokens[likely].mean()) > budget_tokens
         )
         return "sentences" if cut else "passages"
@@ -390,6 +404,11 @@ class Settings:
         """The candidates with the relevance that these settings give them: a model's, or their own."""
         model, _ = relevance_of(self.relevance_model, candidates)
         return candidates if model is None else model.valued(candidates)
+
+
+def radii(candidates: Candidates) -> bool:
+    """Whether candidates say themselves that their embeddings may be off."""
+    return candidates.radius is not None and bool(np.any(np.asarray(candidates.radius) > 0))
 
 
 @dataclass(frozen=True)

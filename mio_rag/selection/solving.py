@@ -159,9 +159,9 @@ def _why_nothing(choice: Choice) -> list[str]:
 
 def _more_room(choice: Choice) -> str:
     """What to do where passages are too long."""
-    if choice.formulation.passages is not choice.formulation.candidates:
-        return "raise the budget, or split passages"
-    return "raise the budget, or choose sentences (units='sentences')"
+    if choice.formulation.may_be_cut:
+        return "raise the budget, or choose sentences (units='sentences')"
+    return "raise the budget, or split passages"
 
 
 def _blocked(choice: Choice) -> str:
@@ -210,11 +210,13 @@ def _no_answer_here(choice: Choice, likely: float | None) -> list[str]:
         return []
     if formulation.passages is not candidates:  # sentences: each of them is needed more seldom
         return []
-    fitting = candidates.tokens <= choice.budget_tokens
-    best = float(candidates.relevance[fitting].max(initial=0.0))
+    # What is read as a whole may count less than its parts, so what fits may be longer than the budget.
     allowed = ~np.isin(candidates.ids, list(formulation.settings.must_exclude))
+    fitting = allowed & (candidates.tokens <= choice.allowed)
+    best = float(candidates.relevance[fitting].max(initial=0.0))
     likeliest = int(np.where(allowed, candidates.relevance, -np.inf).argmax())
-    if (most := float(candidates.relevance[likeliest])) >= max(best, _UNLIKELY) and not fitting[likeliest]:
+    most = float(candidates.relevance[likeliest])
+    if most >= max(best, _UNLIKELY) and not fitting[likeliest] and likeliest not in choice.chosen:
         return [
             f"'{candidates.ids[likeliest]}', the most likely to be needed (probability {most:.2g}), has "
             f"{plural(int(candidates.tokens[likeliest]), 'token')}, more than the budget of "

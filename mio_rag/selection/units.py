@@ -32,6 +32,7 @@ from mio_rag.errors import InputError
 from mio_rag.merging import by_itself, documents
 from mio_rag.relevance.sentences import shipped_sentences
 from mio_rag.selection.near_duplicates import outdated
+from mio_rag.selection.settings import radii
 from mio_rag.sentences import cut, leans
 from mio_rag.types import moment
 
@@ -109,8 +110,8 @@ def cut_into_sentences(
     Raises
     ------
     InputError
-        Without counter, or without a question where nobody embedded the sentences; if every passage is
-        excluded, or if the candidates are sentences already.
+        Without counter, or without a question where nobody embedded the sentences; for candidates with a
+        radius; if every passage is excluded, or if the candidates are sentences already.
     """
     if candidates.cut_from is not None:
         raise InputError("the candidates are sentences already: give passages, or units='passages'")
@@ -120,6 +121,11 @@ def cut_into_sentences(
             "counter (mio_rag.context.RegexCounter approximates one), or choose passages"
         )
     sentences = candidates.sentences
+    if radii(candidates):
+        raise InputError(
+            "units='sentences' excludes a radius of the candidates: that is about whole passages, leave one "
+            "of them out"
+        )
     if (sentences is None or sentences.embeddings is None) and not candidates.question.strip():
         raise InputError(
             "units='sentences' needs the question, whose words tell sentences apart that nobody embedded: "
@@ -138,7 +144,9 @@ def cut_into_sentences(
     texts = [candidates.texts[u.passage][u.start : u.end] for u in units]
     titles = [_label(candidates.titles, u.passage) for u in units]
     document = documents(candidates)
-    places = [_place(candidates, document, unit.passage) for unit in units]
+    order = np.arange(len(candidates)) if candidates.positions is None else candidates.positions
+    rank = np.unique(order, return_inverse=True)[1]
+    places = [_place(candidates, document, unit.passage, int(rank[unit.passage])) for unit in units]
     spans = [(at + u.start, at + u.end) for (_, at), u in zip(places, units, strict=True)]
     made = Candidates(
         ids=[f"{candidates.ids[u.passage]}#s{u.number}" for u in units],
@@ -292,8 +300,10 @@ def _text(candidates: Candidates, unit: _Unit) -> str:
     return candidates.texts[unit.passage][unit.core : unit.end]
 
 
-def _place(candidates: Candidates, document: NDArray[np.int64], i: int) -> tuple[str, int]:
+def _place(candidates: Candidates, document: NDArray[np.int64], i: int, rank: int) -> tuple[str, int]:
     """Document and place of a passage; far from the others of its document where nobody knows.
+
+    Then they stand there by rank, which is their place in the corpus among those of the pool.
 
     A blank name is its source. One that is read by itself, since its document contradicts itself, is a
     document of its own.
@@ -306,7 +316,6 @@ def _place(candidates: Candidates, document: NDArray[np.int64], i: int) -> tuple
         return named, 0
     if at >= 0:
         return by_itself(candidates.ids[i]), 0
-    rank = i if candidates.positions is None else int(candidates.positions[i])
     return source or candidates.ids[i], (rank + 1) * _FAR
 
 

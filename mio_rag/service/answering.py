@@ -29,6 +29,7 @@ from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
+from mio_rag.selection.selector import Selector
 from mio_rag.service.asked import Asked
 from mio_rag.service.governed import Governed, told, told_search
 from mio_rag.service.pacing import Held, held_tokens
@@ -353,8 +354,9 @@ class Answering:
     def _more(self, asked: Asked, pool: Candidates, now: Selection, more_tokens: int) -> dict[str, Any]:
         """What a larger budget would select, and proven bounds on its gain."""
         # A price of a passage that adapts to the budget would make two programs of it.
-        penalty = asked.selector.penalty(now.pool, now.budget_tokens)
-        priced = replace(asked.timed(), passage_penalty=penalty)
+        decided = _decided(asked.selector, now)
+        penalty = decided.penalty(now.pool, now.budget_tokens)
+        priced = replace(asked.timed(), passage_penalty=penalty, units=decided.units)
         then = priced.choose(pool, asked.budget_tokens + more_tokens, self.counter)
         before, after = now.result, then.result
         gain = low = high = None
@@ -382,6 +384,13 @@ def _routed(index: CorpusIndex, routing: Mapping[str, Any]) -> Tiered:
     return made
 
 
+def _decided(selector: Selector, made: Selection) -> Selector:
+    """The settings with what was chosen, passages or sentences, where they leave it open."""
+    if selector.units != "auto":
+        return selector
+    return replace(selector, units="sentences" if made.unit == "sentence" else "passages")
+
+
 def _search(found: Found) -> dict[str, Any]:
     return {} if found.said is None else {"search": found.said}
 
@@ -395,6 +404,6 @@ def _described(asked: Asked, made: Selection) -> dict[str, Any]:
     return {
         "question": asked.question,
         "redundancy_weight": asked.selector.redundancy_weight,
-        "passage_penalty": asked.selector.penalty(made.pool, made.budget_tokens),
+        "passage_penalty": _decided(asked.selector, made).penalty(made.pool, made.budget_tokens),
         **made.to_dict(),
     }

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mio_rag.candidates import Candidates
+from mio_rag.context import RegexCounter
 from mio_rag.control.bandit.agent import make_pipeline
 from mio_rag.control.bandit.contribution import Values, contributions, sets_to_compare
 from mio_rag.control.bandit.trace import SearchTrace
@@ -228,3 +229,13 @@ def test_what_makes_no_sense_is_refused(river_index: CorpusIndex) -> None:
         check_controllers(["strategies:all"], ControlSettings(), True)
     with pytest.raises(InputError, match="need a language model"):
         make_pipeline("strategies:all", ControlSettings(), Retriever(river_index, pool=4), None, Selector())
+
+
+def test_what_room_decides_is_decided_here_too(demo_index: CorpusIndex) -> None:
+    found = Retriever(demo_index).retrieve("How tall is the tower of Skerryvore?")
+    counter = RegexCounter()
+    for budget in (60, 600):
+        open_, decided = Selector(units="auto"), Selector(units="sentences" if budget == 60 else "passages")
+        every = {frozenset(["raw"]): frozenset(found.ids)}
+        value = Values(open_, found, every, budget, counter).of(["raw"])
+        assert value == pytest.approx(Values(decided, found, every, budget, counter).of(["raw"]))

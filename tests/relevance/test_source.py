@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mio_rag import Candidates, Retriever, Selector, select
+from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
 from mio_rag.relevance import feature_matrix, load_model
 from mio_rag.relevance.features import cosine_slopes
@@ -246,7 +247,11 @@ def test_a_note_says_where_nothing_likely_can_be_read(
     best = pool.ids[int(Selector().valued(pool).relevance.argmax())]
     assert note.startswith(f"'{best}', the most likely to be needed (probability ")
     assert "has 401 tokens, more than the budget of 400 (of those that fit it the best has 0." in note
-    assert note.endswith("raise the budget, or choose sentences (units='sentences')")
+    assert note.endswith("raise the budget, or split passages")  # nobody counts the tokens of sentences here
+    counted = Selector(merge=True).select(long, 400, RegexCounter())
+    assert any(one.endswith("choose sentences (units='sentences')") for one in counted.notes)
+    capped = Selector(max_passages=5).select(long, 400, RegexCounter())
+    assert not any("choose sentences" in one for one in capped.notes)
     without = Selector(must_exclude=[i for i, one in zip(pool.ids, likely, strict=True) if one])
     assert not [note for note in without.select(long, 400).notes if "more than the budget" in note]
     other = Retriever(demo_index, pool=25).retrieve("zebra crossings painted at midnight by unknown tailors")

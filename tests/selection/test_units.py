@@ -11,7 +11,7 @@ from mio_rag.context import RegexCounter, render_context
 from mio_rag.control.steps.pools import merge_pools
 from mio_rag.errors import InputError
 from mio_rag.formulations import NormBall
-from mio_rag.merging import APART
+from mio_rag.merging import APART, block_tokens
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector
@@ -229,14 +229,22 @@ class TestSelect:
         selector = replace(SENTENCES, passage_penalty=0.05, token_price=0.002)
         made = Formulation(selector, given, COUNTER)
         program = made.program(40)
-        best = max(
-            (
-                program.objective(x)
-                for x in itertools.product((0, 1), repeat=program.n)
-                if not program.violations(x)
-            ),
-        )
-        assert selector.select(given, 40, COUNTER).result.objective == pytest.approx(best)
+
+        def best_of(one):
+            choices = itertools.product((0, 1), repeat=one.n)
+            return max(one.objective(x) for x in choices if not one.violations(x))
+
+        found = selector.select(given, 40, COUNTER)
+        # What the text counts less than its parts is given back: the proof is for that budget of parts.
+        assert found.tokens_used <= 40 <= found.program.budget
+        assert found.result.objective == pytest.approx(best_of(found.program))
+        assert found.result.objective >= best_of(program) - 1e-9
+        within = [
+            program.objective(x)
+            for x in itertools.product((0, 1), repeat=program.n)
+            if block_tokens(made.candidates, [i for i, taken in enumerate(x) if taken], COUNTER, True) <= 40
+        ]
+        assert found.result.objective <= max(within) + 1e-9
         penalty = 0.05 * cut(given).shares
         assert program.linear == pytest.approx(
             made.candidates.relevance - penalty - 0.002 * program.costs, abs=1e-12
@@ -415,3 +423,25 @@ class TestAuto:
             {"relevance_model": "given", "passage_penalty": 0.0},
         ):
             assert Selector(units="auto", **setting).select(given, 120, COUNTER).unit == "passage"
+
+    def test_a_radius_of_the_candidates_is_not_passed_over(self, given):
+        unsure = replace(given, radius=0.05)
+        found = Selector(units="auto").select(unsure, 120, COUNTER)
+        assert (found.unit, found.worst_case is None) == ("passage", False)
+        with pytest.raises(InputError, match="excludes a radius of the candidates"):
+            Selector(units="sentences").select(unsure, 120, COUNTER)
+
+    def test_redundancy_needs_the_same_at_every_budget(self, given):
+        bare = replace(
+            given, embeddings=None, query_embedding=None, relevance=Selector().valued(given).relevance
+        )
+        for budget in (60, 2000):
+            with pytest.raises(InputError, match="needs embeddings"):
+                Selector(units="auto", redundancy_weight=0.3).select(bare, budget, COUNTER)
+
+    def test_places_in_a_large_corpus_are_places(self, given):
+        for moved in (given.positions + 2**40, given.positions - 10**6):
+            far = replace(given, positions=moved)
+            for units in ("sentences", "auto"):
+                one, other = (Selector(units=units).select(p, 60, COUNTER) for p in (given, far))
+                assert one.texts == other.texts

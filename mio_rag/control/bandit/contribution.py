@@ -86,7 +86,8 @@ class Values:
         counter: TokenCounter | None = None,
     ) -> None:
         self._selector, self._alone = selector, alone
-        formulation = Formulation(selector, selector.valued(pool), counter)
+        valued = selector.valued(pool)
+        formulation = Formulation(selector.decided(valued, budget_tokens, counter), valued, counter)
         self._program = formulation.program(budget_tokens)
         self._items = formulation.candidates.passage_ids
         self._known: dict[Names, float | None] = {}
