@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,7 @@ def refused(out: Path) -> dict[int, list[str]]:
 def test_a_batch_is_of_passages(tmp_path: Path, units: str) -> None:
     path = write(tmp_path / "c.parquet", rows(3))
     with pytest.raises(InputError, match=f"a batch chooses passages: leave units='{units}' out"):
-        select_batch(path, tmp_path / "out", 90, replace(SELECTOR, units=units))
+        select_batch(path, tmp_path / "out", 90, Selector(units=units))
 
 
 def test_a_batch_chooses_what_select_chooses_and_claims_what_holds(tmp_path: Path) -> None:
