@@ -75,7 +75,9 @@ def _told(found: Mapping[str, Any], price: float) -> list[dict[str, float]]:
     equal = found["equal_cost"]
     rows = [
         {"at_most": equal["tokens"], "fixed_mixture": equal["fixed_mixture"], **each}
-        for each in sorted(equal["question_alone"].values(), key=lambda one: -one["recall"])[:1]
+        for each in sorted(equal["question_alone"].values(), key=lambda one: (-one["recall"], one["tokens"]))[
+            :1
+        ]
     ]
     told = []
     for row in [*rows, *found.get("other_costs", [])]:

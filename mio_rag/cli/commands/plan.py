@@ -52,7 +52,7 @@ def show_command(
     picture: Annotated[Path | None, typer.Option("--picture", help="Draw it: .png, .svg or .pdf.")] = None,
     json_output: Json = False,
 ) -> None:
-    """Check a workflow, print it and draw it; tell what a planner is; or list what there is."""
+    """Show a workflow or a planner. Without a name: list all workflows."""
     from mio_rag.cli.show.plan import print_named, print_planner
     from mio_rag.control.planner.draw import draw_workflow, workflow_text
     from mio_rag.control.planner.named import NAMED, find_workflow, workflow_problems

@@ -271,7 +271,7 @@ def test_multiple_choice_with_a_corpus(folder: Path) -> None:
             ["--closed-book", "--corpus", "demo", "--controllers", "mdp", "--methods", "none"],
             "exclude each other",
         ),
-        (["--methods", "none"], "method 'none' is unknown"),
+        (["--methods", "none"], "no controller is named"),
         (["--stop-at", "0.5"], "--stop-at: no effect"),
         (["--controllers", "mdp,mdp"], "listed twice"),
         (["--controllers", "mdp", "--uncertainty", "luck"], "'luck' is not a way to measure U"),
