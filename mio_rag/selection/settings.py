@@ -352,9 +352,8 @@ class Settings:
             return self.units
         model, _ = relevance_of(self.relevance_model, candidates)
         likely = np.argsort(-candidates.relevance, kind="stable")[:_LIKELY]
-        lacking = (
-            candidates.embeddings is None and candidates.similarity is None
-        )  # as passages would need them
+        # Passages are compared by their vectors, and a larger budget may choose passages.
+        lacking = candidates.embeddings is None and candidates.similarity is None
         cut = (
             counter is not None
             and bool(candidates.question.strip())
