@@ -296,7 +296,10 @@ def _ask_agent(
     if trace is not None:
         append_traces(trace, [found.trace])
     outcome = answered(found)
-    told = _outcome_json(outcome, agent.in_force(outcome) if isinstance(agent, Tiered) else {})
+    in_force = agent.in_force(outcome) if isinstance(agent, Tiered) else {}
+    told, room = _outcome_json(outcome, in_force), None
+    if in_force and in_force["budget_tokens"] is None:
+        room = f"the tier {in_force['tier']} reads up to {in_force['context']:,} {in_force['context_unit']}"
     if keep is not None and outcome.selection is not None and outcome.trace.ended == "stop":
         keep(told)
     paid, said = _paid(outcome.trace, rate, settings)
@@ -311,7 +314,7 @@ def _ask_agent(
             print_outcome(output.console, outcome.trace)
         if explain and outcome.selection is not None:
             output.console.print("\nread in the end:", style="dim")
-            print_selection(output.console, outcome.selection, explain=True)
+            print_selection(output.console, outcome.selection, explain=True, room=room)
         if said:
             output.console.print(said)
 

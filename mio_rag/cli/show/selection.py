@@ -31,7 +31,12 @@ _SNIPPET_LINES, _SNIPPET_LENGTH = 2, 160  # on a terminal; in characters, where 
 
 
 def print_selection(
-    console: Terminal, selection: Selection, *, explain: bool = False, show_rest: int = 8
+    console: Terminal,
+    selection: Selection,
+    *,
+    explain: bool = False,
+    show_rest: int = 8,
+    room: str | None = None,
 ) -> None:
     """The chosen passages in prompt order, and one line about them.
 
@@ -41,6 +46,8 @@ def print_selection(
         Also why each passage is chosen, why the best of the rest are not, and the whole certificate.
     show_rest : int
         How many of the rest, with `explain`.
+    room : str, optional
+        What said how much may be read, where that was no budget of tokens.
     """
     result = selection.result
     if result.x is None:
@@ -53,13 +60,12 @@ def print_selection(
         )
     if explain:
         _print_rest(console, selection, show_rest)
+    read = f"{selection.tokens_used} of {plural(selection.budget_tokens, 'token')}"
+    if room is not None:
+        read = f"{plural(selection.tokens_used, 'token')} ({room})"
     console.print(
         styled(
-            (
-                f"{plural(len(selection.chosen), selection.unit)}, "
-                f"{selection.tokens_used} of {plural(selection.budget_tokens, 'token')}",
-                "bold",
-            ),
+            (f"{plural(len(selection.chosen), selection.unit)}, {read}", "bold"),
             f" \u2014 {result.certificate() if explain else _proof(selection)}",
         ),
         soft_wrap=not console.is_terminal,

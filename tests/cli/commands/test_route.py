@@ -175,10 +175,15 @@ def test_what_is_told_was_in_force(
     (tmp_path / "one.toml").write_text(
         f'[[tier]]\nname = "only"\ndepth = 5\ncontext = 500\nnew_tokens = 16\n{tier}\n'
     )
-    told = said(
+    asked = (
         *("ask", work / "index", demo.questions[0].text, "--controller", "tier:only"),
         *("--tiers", tmp_path / "one.toml", "--redundancy", 0.1, "--passage-penalty", 0.05),
     )
+    told = said(*asked)
+    shown = " ".join(run(*asked, "--explain").output.split())
+    room = f"tokens (the tier only reads up to 500 {in_force['context_unit']})"
+    assert (room in shown) == (in_force["budget_tokens"] is None)
+    assert (" of 500 tokens" in shown) == (in_force["budget_tokens"] is not None)
     assert {name: told.get(name, "absent") for name in ("tier", *in_force)} == {"tier": "only", **in_force}
 
 
