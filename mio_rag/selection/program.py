@@ -32,8 +32,8 @@ from mio_rag.selection.near_duplicates import outdated
 from mio_rag.selection.pool_constraints import Side, side_of
 from mio_rag.selection.related import related_weights
 from mio_rag.selection.segments import SharedCosts, shared_costs
-from mio_rag.selection.settings import Settings, radii
-from mio_rag.selection.units import Cut, cut_into_sentences
+from mio_rag.selection.settings import Settings
+from mio_rag.selection.units import Cut, cut_into_sentences, may_cut
 
 __all__ = ["Formulation", "joint_problem"]
 
@@ -99,13 +99,7 @@ class Formulation:
     @property
     def may_be_cut(self) -> bool:
         """Whether sentences could be chosen instead."""
-        return (
-            self._cut is None
-            and self._counter is not None
-            and bool(self.passages.question.strip())
-            and not radii(self.passages)
-            and not self.settings.about_passages()
-        )
+        return may_cut(self.settings, self.passages, self._counter) and self._cut is None
 
     @cached_property
     def side(self) -> Side:

@@ -29,6 +29,7 @@ from mio_rag.selection.program import Formulation
 from mio_rag.selection.result import Selection
 from mio_rag.selection.settings import Settings
 from mio_rag.selection.solving import Choice, concluded, solved
+from mio_rag.selection.units import units_for
 from mio_rag.solvers.batch import Executor
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.solvers.sweep import path_solver
@@ -91,14 +92,16 @@ class Selector(Settings):
     def decided(
         self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
     ) -> Selector:
-        """The same, with passages or sentences where ``units="auto"`` leaves it open; see `units_for`.
+        """The same, with passages or sentences where ``units="auto"`` leaves it open.
+
+        See `mio_rag.selection.units.units_for`.
 
         Parameters
         ----------
         candidates : Candidates
             With the relevance that these settings give them, see `valued`.
         """
-        units = self.units_for(candidates, budget_tokens, counter)
+        units = units_for(self, candidates, budget_tokens, counter)
         if units == self.units:
             return self
         known: dict[str, Selector] = self.__dict__.setdefault("_variants", {})

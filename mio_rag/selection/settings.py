@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from mio_rag.candidates import Candidates
-from mio_rag.context import PromptOrder, TokenCounter
+from mio_rag.context import PromptOrder
 from mio_rag.entries import listed, no_names
 from mio_rag.errors import InputError
 from mio_rag.formulations.constraints import count_problem
@@ -24,16 +24,7 @@ from mio_rag.relevance.source import Relevance, RelevanceSource, relevance_of
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.solvers.result import SolveOptions
 
-__all__ = [
-    "LINK_BENEFIT",
-    "Counterpart",
-    "NearDuplicates",
-    "Penalty",
-    "Resolved",
-    "Settings",
-    "Units",
-    "radii",
-]
+__all__ = ["LINK_BENEFIT", "Counterpart", "NearDuplicates", "Penalty", "Resolved", "Settings", "Units"]
 
 #: termwise: each term at its own worst (closed, conservative). joint: one perturbation for all, by cuts.
 Counterpart = Literal["termwise", "joint"]
@@ -51,7 +42,6 @@ Penalty = float | Literal["auto", "adaptive"]
 LINK_BENEFIT = 0.2
 _ADAPTIVE = 0.1  # lambda_2 of a pool whose best passage is surely needed; measured there as well
 _ELSEWHERE = 0.2  # and where the collection surely holds no answer
-_ROOM, _LIKELY = 3, 5  # "auto" cuts where fewer passages fit, by the mean of so many; measured by `sentences`
 
 #: Words that stand for a number which each pool decides.
 _WORDS: dict[str, tuple[str, ...]] = {"passage_penalty": ("adaptive", "auto"), "link_benefit": ("auto",)}
@@ -147,7 +137,7 @@ class Settings:
         What is chosen. Sentences need the reader's tokenizer, and exclude what is about whole passages: their
         number, caps by source, side constraints, embedding uncertainty, reading apart. See
         `mio_rag.selection.units`. "auto": sentences where the budget has no room for three passages, and
-        nothing excludes them (see `units_for`); else passages.
+        nothing excludes them (`mio_rag.selection.units.units_for`); else passages.
 
     Raises
     ------
@@ -329,43 +319,6 @@ class Settings:
             return max(0.0, float((ranked[(ranked.size - 1) // 2] + ranked[ranked.size // 2]) / 2))
         return float(self.passage_penalty)
 
-    def units_for(
-        self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None
-    ) -> Literal["passages", "sentences"]:
-        """What is chosen from a pool.
-
-        "auto" is sentences where fewer than three passages fit the budget, by the mean of the five that are
-        most likely to be needed. There they hold more answers on every set; where five or more passages
-        fit, whole ones do on questions that need several of them (`python -m benchmarks sentences`).
-        Passages stay where nobody counts tokens or knows the question, where relevance is no probability, and
-        where a setting, or a radius of the candidates, is about whole passages.
-
-        Parameters
-        ----------
-        candidates : Candidates
-            Passages with the relevance that these settings give them, see `valued`.
-        budget_tokens : int
-        counter : TokenCounter or None
-            The reader's tokenizer.
-        """
-        if self.units != "auto":
-            return self.units
-        model, _ = relevance_of(self.relevance_model, candidates)
-        likely = np.argsort(-candidates.relevance, kind="stable")[:_LIKELY]
-        # Passages are compared by their vectors, and a larger budget may choose passages.
-        lacking = candidates.embeddings is None and candidates.similarity is None
-        cut = (
-            counter is not None
-            and bool(candidates.question.strip())
-            and candidates.cut_from is None
-            and model is not None
-            and not self.about_passages()
-            and not radii(candidates)
-            and (self.redundancy_weight == 0 or not lacking)
-            and _ROOM * float(candidates.tokens[likely].mean()) > budget_tokens
-        )
-        return "sentences" if cut else "passages"
-
     def answerable(self, candidates: Candidates) -> float | None:
         """The probability that the collection holds an answer at all; None where the model does not tell.
 
@@ -403,11 +356,6 @@ class Settings:
         """The candidates with the relevance that these settings give them: a model's, or their own."""
         model, _ = relevance_of(self.relevance_model, candidates)
         return candidates if model is None else model.valued(candidates)
-
-
-def radii(candidates: Candidates) -> bool:
-    """Whether candidates say themselves that their embeddings may be off."""
-    return candidates.radius is not None and bool(np.any(np.asarray(candidates.radius) > 0))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,16 +31,18 @@ from mio_rag.context import TokenCounter, text_tokens
 from mio_rag.errors import InputError
 from mio_rag.merging import by_itself, documents
 from mio_rag.relevance.sentences import shipped_sentences
+from mio_rag.relevance.source import relevance_of
 from mio_rag.selection.near_duplicates import outdated
-from mio_rag.selection.settings import radii
+from mio_rag.selection.settings import Settings
 from mio_rag.sentences import cut, leans
 from mio_rag.types import moment
 
-__all__ = ["MOST_UNITS", "Cut", "cut_into_sentences"]
+__all__ = ["MOST_UNITS", "Cut", "cut_into_sentences", "may_cut", "units_for"]
 
 #: Sentences that are candidates; those of `must_include` come on top.
 MOST_UNITS = 120
 
+_ROOM, _LIKELY = 3, 5  # "auto" cuts where fewer passages fit, by the mean of so many; measured by `sentences`
 _WORD = re.compile(r"\w+")
 _FAR = 2**31  # characters between passages of a document whose distance nobody knows
 
@@ -69,6 +71,56 @@ class Cut(NamedTuple):
     related: FloatArray
     fixed: NDArray[np.int8]
     not_cut: dict[int, int]
+
+
+def may_cut(settings: Settings, candidates: Candidates, counter: TokenCounter | None) -> bool:
+    """Whether sentences of passages can be chosen with these settings.
+
+    Not where nobody counts tokens or knows the question, where a setting, or a radius of the candidates, is
+    about whole passages, nor where they are sentences already.
+    """
+    return (
+        counter is not None
+        and bool(candidates.question.strip())
+        and candidates.cut_from is None
+        and not _unsure(candidates)
+        and not settings.about_passages()
+    )
+
+
+def units_for(
+    settings: Settings, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None
+) -> Literal["passages", "sentences"]:
+    """What is chosen from a pool.
+
+    "auto" is sentences where fewer than three passages fit the budget, by the mean of the five that are most
+    likely to be needed. There they hold more answers on every set; where five or more passages fit, whole
+    ones do on questions that need several of them (`python -m benchmarks sentences`). Passages stay where
+    sentences cannot be chosen, or relevance is no probability.
+
+    Parameters
+    ----------
+    candidates : Candidates
+        Passages with the relevance that these settings give them, see `Settings.valued`.
+    budget_tokens : int
+    counter : TokenCounter or None
+        The reader's tokenizer.
+    """
+    if settings.units != "auto":
+        return settings.units
+    model, _ = relevance_of(settings.relevance_model, candidates)
+    # Passages are compared by their vectors, and a larger budget may choose passages.
+    lacking = candidates.embeddings is None and candidates.similarity is None
+    if model is None or (settings.redundancy_weight > 0 and lacking):
+        return "passages"
+    likely = np.argsort(-candidates.relevance, kind="stable")[:_LIKELY]
+    tight = _ROOM * float(candidates.tokens[likely].mean()) > budget_tokens
+    return "sentences" if tight and may_cut(settings, candidates, counter) else "passages"
+
+
+def _unsure(candidates: Candidates) -> bool:
+    """Whether candidates say themselves that their embeddings may be off."""
+    return candidates.radius is not None and bool(np.any(np.asarray(candidates.radius) > 0))
 
 
 class _Unit(NamedTuple):
@@ -121,7 +173,7 @@ def cut_into_sentences(
             "counter (mio_rag.context.RegexCounter approximates one), or choose passages"
         )
     sentences = candidates.sentences
-    if radii(candidates):
+    if _unsure(candidates):
         raise InputError(
             "units='sentences' excludes a radius of the candidates: that is about whole passages, leave one "
             "of them out"

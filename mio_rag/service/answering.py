@@ -386,8 +386,6 @@ def _routed(index: CorpusIndex, routing: Mapping[str, Any]) -> Tiered:
 
 def _decided(selector: Selector, made: Selection) -> Selector:
     """The settings with what was chosen, passages or sentences, where they leave it open."""
-    if selector.units != "auto":
-        return selector
     return replace(selector, units="sentences" if made.unit == "sentence" else "passages")
 
 
