@@ -91,6 +91,9 @@ def command(given: argparse.Namespace) -> int:
 
 def _report(given: argparse.Namespace) -> dict[str, Any]:
     embedders = [name.strip() for name in given.embedders.split(",")]
+    known = (*embedders, "any", "words")
+    if strange := {name for name in given.ship.split(",") if name} - set(known):
+        raise InputError(f"--ship {', '.join(sorted(strange))} is not fitted here: choose {', '.join(known)}")
     labels: dict[str, list[Labels]] = {}
     for embedder in embedders:
         pools, raw = _hotpot(given, embedder, slice(0, given.fit_questions))

@@ -73,12 +73,10 @@ def _told(found: Mapping[str, Any], price: float) -> list[dict[str, float]]:
     worth = found["actions"][found["best_fixed"]]["utility"]
     alone = found["actions"][BASE]["utility"] - worth
     equal = found["equal_cost"]
-    rows = [
-        {"at_most": equal["tokens"], "fixed_mixture": equal["fixed_mixture"], **each}
-        for each in sorted(equal["question_alone"].values(), key=lambda one: (-one["recall"], one["tokens"]))[
-            :1
-        ]
-    ]
+    learners = equal["question_alone"].values()
+    best = min(learners, key=lambda one: (-one["recall"], one["tokens"]), default=None)
+    kept = {"at_most": equal["tokens"], "fixed_mixture": equal["fixed_mixture"]}
+    rows = [] if best is None else [{**kept, **best}]
     told = []
     for row in [*rows, *found.get("other_costs", [])]:
         ground = row["fixed_mixture"] - price * row["tokens"] - worth

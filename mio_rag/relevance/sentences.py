@@ -56,6 +56,7 @@ SENTENCE_FEATURES = (
     "number",
     "log_words",
 )
+_WORDS = "words"  # the name of the weights for sentences that nobody embedded
 _FURTHEST = 4.0  # spreads: what lies further apart is apart
 _WORD = re.compile(r"\w+")
 _ASKS_NUMBER = re.compile(
@@ -141,8 +142,8 @@ def shipped_sentences(fingerprint: str | None) -> SentenceModel:
         Of the embedder; blank where it is not known. None: nobody embedded the sentences.
     """
     if fingerprint is None:
-        return _shipped()[-1]
-    return next(model for model in _shipped() if fingerprint.startswith(model.embedder))
+        return next(model for model in _shipped() if model.name == _WORDS)
+    return next(m for m in _shipped() if m.name != _WORDS and fingerprint.startswith(m.embedder))
 
 
 def sentence_features(candidates: Candidates) -> FloatArray:

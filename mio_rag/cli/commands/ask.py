@@ -348,10 +348,8 @@ def _paid(trace: Trace, rate: Rate | None, settings: ControlSettings) -> tuple[d
     known = {name: cost for name, cost in costs.items() if cost is not None}
     if len(known) < len(costs):
         lacking = ", ".join(f"'{name}'" for name in costs if name not in known)
-        return {
-            **told,
-            "dollars": None,
-        }, f"no dollars: {lacking} has no price; give --model-price NAME=IN,OUT"
+        why = f"no dollars: {lacking} has no price; give --model-price NAME=IN,OUT"
+        return {**told, "dollars": None}, why
     parts = ", ".join(f"{dollars(known[name])} {name}" for name in sorted(known, key=lambda n: n == "reader"))
     total, who = sum(known.values()), "" if rate is None else f", which is {rate.model}"
     return {**told, "dollars": total}, f"{dollars(total)} for these tokens ({parts}{who})"
