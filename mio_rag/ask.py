@@ -37,7 +37,7 @@ def ask(
     Parameters
     ----------
     selector : Selector, optional
-        By default `Selector()`.
+        By default ``Selector(units="auto")``: single sentences where the budget has little room.
     budget_tokens : int
         Largest context block as the generator counts tokens; what its window leaves, where that is less.
     pool, mode, link_hops, rerankers
@@ -62,7 +62,7 @@ def ask(
     if budget_tokens < 1:
         raise InputError(f"budget_tokens={budget_tokens} must be >= 1")
     allowed = context_budget(generator, asked, budget_tokens, max_tokens=max_tokens, error=InputError)
-    chooser = selector or Selector()
+    chooser = selector or Selector(units="auto")
     check_ids(chooser, index.ids)
     retriever = Retriever(
         index, pool=pool, mode=mode, counter=generator, link_hops=link_hops, rerankers=rerankers

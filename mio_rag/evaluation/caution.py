@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mio_rag.context import TokenCounter
 from mio_rag.formulations.numbers import plural
 from mio_rag.measures import evidence_measure
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.selection.selector import Selector
+from mio_rag.selection.units import is_tight
 
-__all__ = ["FEW_QUESTIONS", "part_read", "proven_yet_behind", "too_few"]
+__all__ = ["FEW_QUESTIONS", "part_read", "proven_yet_behind", "read_otherwise", "too_few"]
 
 Records = Sequence[Mapping[str, Any]]
 
 #: With fewer, one question moves a mean by more than most methods differ, and intervals are rough.
 FEW_QUESTIONS = 30
+_SOME = 300  # passages of an index whose tokens are counted, for a mean
 
 
 def part_read(run: Mapping[str, Any]) -> str:
@@ -23,6 +28,34 @@ def part_read(run: Mapping[str, Any]) -> str:
     return (
         "Where sentences are read, a gold passage counts as found if any of it is read: compare with whole "
         "passages by whether the answer is in the context, and by answers."
+    )
+
+
+def read_otherwise(
+    selector: Selector, budgets: Sequence[int], indexes: Sequence[CorpusIndex], counter: TokenCounter
+) -> str:
+    """That `ask` reads sentences where this run chose passages; blank where it does not.
+
+    Parameters
+    ----------
+    selector : Selector
+        Of a run whose units nobody has named.
+    budgets : sequence of int
+    indexes : sequence of CorpusIndex
+    counter : TokenCounter
+        The reader's tokenizer; it counts a few hundred passages.
+    """
+    if selector.units != "passages" or selector.about_passages() or selector.relevance_model == "given":
+        return ""
+    some = [p.text for index in indexes for p in index.passages[:: max(1, len(index) // _SOME)]]
+    mean = sum(counter.count(some)) / max(1, len(some))
+    tight = [f"{budget:,}" for budget in sorted(budgets) if is_tight(mean, budget)]
+    if not tight:
+        return ""
+    return (
+        f"Passages have {mean:.0f} tokens here in the mean: with a budget of {' or '.join(tight)} "
+        "`mio-rag ask` mostly reads single sentences of them, and this run chose whole passages, by which "
+        "evidence is labelled. To measure what ask reads, add --units auto."
     )
 
 

@@ -37,7 +37,7 @@ from mio_rag.selection.settings import Settings
 from mio_rag.sentences import cut, leans
 from mio_rag.types import moment
 
-__all__ = ["MOST_UNITS", "Cut", "cut_into_sentences", "may_cut", "units_for"]
+__all__ = ["MOST_UNITS", "Cut", "cut_into_sentences", "is_tight", "may_cut", "units_for"]
 
 #: Sentences that are candidates; those of `must_include` come on top.
 MOST_UNITS = 120
@@ -114,8 +114,13 @@ def units_for(
     if model is None or (settings.redundancy_weight > 0 and lacking):
         return "passages"
     likely = np.argsort(-candidates.relevance, kind="stable")[:_LIKELY]
-    tight = _ROOM * float(candidates.tokens[likely].mean()) > budget_tokens
+    tight = is_tight(float(candidates.tokens[likely].mean()), budget_tokens)
     return "sentences" if tight and may_cut(settings, candidates, counter) else "passages"
+
+
+def is_tight(tokens: float, budget_tokens: int) -> bool:
+    """Whether a budget has no room for three passages of so many tokens."""
+    return _ROOM * tokens > budget_tokens
 
 
 def _unsure(candidates: Candidates) -> bool:

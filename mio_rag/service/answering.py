@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
@@ -29,8 +29,8 @@ from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
-from mio_rag.selection.selector import Selector
 from mio_rag.service.asked import Asked
+from mio_rag.service.described import described, with_more
 from mio_rag.service.governed import Governed, told, told_search
 from mio_rag.service.pacing import Held, held_tokens
 from mio_rag.service.planning import Planned, Planning, read_nothing
@@ -125,6 +125,11 @@ class Answering:
         self.planned = None if planning is None else Planned(planning, index, generator)
         self._pools: OrderedDict[tuple[str, int, str], Found] = OrderedDict()
         self._lock = threading.Lock()
+        # Whoever decides how much is read, or judges it, was measured with whole passages.
+        others = (pacer, routing, strategies, policy, refusing, planning)
+        alone = all(other is None for other in others)
+        #: What requests choose that do not say it.
+        self.units: Literal["passages", "auto"] = "auto" if alone else "passages"
 
     def found(self, asked: Asked) -> Found:
         """The candidates of a question, from the cache if it was asked recently."""
@@ -174,9 +179,9 @@ class Answering:
             asked = self._held_to(asked, held, asked.budget_tokens)
             made = asked.timed().select(pool, asked.budget_tokens, self.counter)
             held.used = made.tokens_used
-        data = {**_described(asked, made), **held.said, **self._dollars(made.tokens_used), **_search(found)}
+        data = {**described(asked, made), **held.said, **self._dollars(made.tokens_used), **_search(found)}
         if asked.more_tokens is not None:
-            data["more"] = self._more(asked, pool, made, asked.more_tokens)
+            data["more"] = with_more(asked, pool, made, asked.more_tokens, self.counter)
         return data
 
     def ask(self, asked: Asked) -> dict[str, Any]:
@@ -250,7 +255,7 @@ class Answering:
                     answer = self.generator.generate(prompt, max_tokens=asked.max_tokens)
             held.used = answer.prompt_tokens + answer.completion_tokens
         return {
-            **_described(asked, made),
+            **described(asked, made),
             **held.said,
             **self._dollars(answer.prompt_tokens, answer.completion_tokens),
             **_search(found),
@@ -279,7 +284,7 @@ class Answering:
         if selection is None:
             raise InfeasibleError("no time was left to read anything: give a later deadline")
         return {
-            **_described(asked, selection),
+            **described(asked, selection),
             **routed.in_force(found),
             **self._dollars(spent.prompt_tokens, spent.completion_tokens),
             "answer": found.reply.answer.text,
@@ -299,7 +304,7 @@ class Answering:
         trace, spent = found.trace, found.costs.total()
         assert isinstance(trace, PolicyTrace)
         return {
-            **_described(asked, selection),
+            **described(asked, selection),
             "answer": found.reply.answer.text,
             "generator": self.generator.name,
             "prompt_tokens": spent.prompt_tokens,
@@ -322,7 +327,7 @@ class Answering:
         said = (
             {"question": asked.question, **read_nothing(asked.budget_tokens)}
             if found.selection is None
-            else _described(asked, found.selection)
+            else described(asked, found.selection)
         )
         return {
             **said,
@@ -351,42 +356,11 @@ class Answering:
             return 0
         return self.generator.prompt_tokens(build_prompt(question, [_PROBE])) + _SEAM_TOKENS + max_tokens
 
-    def _more(self, asked: Asked, pool: Candidates, now: Selection, more_tokens: int) -> dict[str, Any]:
-        """What a larger budget would select, and proven bounds on its gain."""
-        # A price of a passage that adapts to the budget would make two programs of it.
-        decided = _decided(asked.selector, now)
-        penalty = decided.penalty(now.pool, now.budget_tokens)
-        priced = replace(asked.timed(), passage_penalty=penalty, units=decided.units)
-        then = priced.choose(pool, asked.budget_tokens + more_tokens, self.counter)
-        before, after = now.result, then.result
-        gain = low = high = None
-        if before.objective is not None and after.objective is not None:
-            gain = after.objective - before.objective
-            low = None if before.bound is None else max(0.0, after.objective - before.bound)
-            high = None if after.bound is None else after.bound - before.objective
-        ids = [then.formulation.candidates.ids[i] for i in then.chosen]
-        held = [now.candidates.ids[i] for i in now.chosen]
-        return {
-            "more_tokens": more_tokens,
-            "tokens_used": then.used,
-            "gain": gain,
-            "low": low,
-            "high": high,
-            "added": [name for name in ids if name not in held],
-            "removed": [name for name in held if name not in ids],
-            "certified": before.is_optimal and after.is_optimal,
-        }
-
 
 def _routed(index: CorpusIndex, routing: Mapping[str, Any]) -> Tiered:
     made = make("routed", Setup(ControlSettings(kinds={KEY: dict(routing)}), Retriever(index)))
     assert isinstance(made, Tiered)
     return made
-
-
-def _decided(selector: Selector, made: Selection) -> Selector:
-    """The settings with what was chosen, passages or sentences, where they leave it open."""
-    return replace(selector, units="sentences" if made.unit == "sentence" else "passages")
 
 
 def _search(found: Found) -> dict[str, Any]:
@@ -396,12 +370,3 @@ def _search(found: Found) -> dict[str, Any]:
 def _least(pool: Candidates, budget: int) -> int:
     """Tokens that the smallest passage takes: with fewer left a request would be answered by nothing."""
     return max(1, min([budget, *map(int, pool.tokens)]))
-
-
-def _described(asked: Asked, made: Selection) -> dict[str, Any]:
-    return {
-        "question": asked.question,
-        "redundancy_weight": asked.selector.redundancy_weight,
-        "passage_penalty": _decided(asked.selector, made).penalty(made.pool, made.budget_tokens),
-        **made.to_dict(),
-    }

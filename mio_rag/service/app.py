@@ -229,7 +229,7 @@ def _add_questions(
     async def answered(
         request: Request, body: BaseModel, work: Callable[[Asked], dict[str, Any]]
     ) -> Response:
-        asked = asked_of(body, request.state.began)
+        asked = asked_of(body, request.state.began, answering.units)
         data = await request.app.state.gate.run(lambda: work(asked))
         if "cached" in data:
             metrics.looked_up(data["cached"])
@@ -273,6 +273,7 @@ def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, limits: Ser
             passages=len(answering.index),
             embedder=clean(answering.index.embedder.name),
             sentences=answering.index.sentences is not None,
+            units=answering.units,
             generator=clean(answering.generator.name),
             limits=Limits(**limits.to_dict()),
             policy=None if answering.governed is None else policy_state(answering.governed.state()),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel
 
 from mio_rag.selection.selector import Selector
+from mio_rag.selection.settings import Units
 from mio_rag.solvers.result import SolveOptions
 
 __all__ = ["Asked", "asked_of"]
@@ -40,8 +41,8 @@ class Asked:
         return replace(self.selector, options=SolveOptions(time_limit_seconds=max(_LEAST_SECONDS, left)))
 
 
-def asked_of(body: BaseModel, began: float) -> Asked:
-    """The checked request that `Answering` takes."""
+def asked_of(body: BaseModel, began: float, units: Units) -> Asked:
+    """The checked request that `Answering` takes; units: what is chosen where it does not say."""
     given = body.model_dump()
     names = (
         "redundancy_weight",
@@ -54,7 +55,7 @@ def asked_of(body: BaseModel, began: float) -> Asked:
         "units",
     )
     settings = {name: given[name] for name in names if given[name] is not None}
-    selector = Selector.preset(given["preset"], **settings)
+    selector = Selector.preset(given["preset"], **{"units": units, **settings})
     return Asked(
         given["question"],
         given["budget_tokens"],

@@ -65,9 +65,10 @@ class _Request(BaseModel):
         None, description="largest number of passages from one source; null: no limit"
     )
     merge: bool = Field(True, description="read passages of one document as one text, overlaps once")
-    units: Literal["passages", "sentences", "auto"] = Field(
-        "passages",
-        description="what is chosen: whole passages, their sentences, or what the budget has room for",
+    units: Literal["passages", "sentences", "auto"] | None = Field(
+        None,
+        description="what is chosen: whole passages, their sentences, or by the room there is; null: what "
+        "/health names",
     )
 
 
@@ -374,6 +375,10 @@ class Health(BaseModel):
     passages: int
     embedder: str
     sentences: bool = Field(description="whether the index holds vectors of its sentences")
+    units: Literal["passages", "auto"] = Field(
+        description="what requests choose that do not say it: auto; passages where tokens are paced, or a "
+        "router, strategies, a policy, a planner or a refusal model decides"
+    )
     generator: str
     limits: Limits
     policy: PolicyState | None = Field(None, description="where a policy decides")

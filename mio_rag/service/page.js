@@ -18,7 +18,7 @@ const UNITS = {
 };
 const RADIUS = $("radius-means").textContent;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-const state = {key: "", asked: "", answered: null, chosen: new Set(), first: true, reveal: false, all: false, data: null, open: new Set(), moved: new Set(), call: null, timer: 0, retry: 0};
+const state = {key: "", asked: "", answered: null, chosen: new Set(), first: true, reveal: false, all: false, data: null, units: "auto", open: new Set(), moved: new Set(), call: null, timer: 0, retry: 0};
 
 function el(tag, attributes, ...children) {
   const node = document.createElement(tag);
@@ -309,7 +309,7 @@ function units() {  // what embeddings may be off by is about whole passages
 $("units").addEventListener("change", units);
 function preset() { state.moved.clear(); $("preset-means").textContent = MEANS[$("preset").value]; later(); }
 $("preset").addEventListener("change", preset);
-$("reset").addEventListener("click", () => { $("preset").value = "default"; $("units").value = "passages"; units(); for (const name of SLIDERS) $(name).value = $(name).defaultValue; preset(); });
+$("reset").addEventListener("click", () => { $("preset").value = "default"; $("units").value = state.units; units(); for (const name of SLIDERS) $(name).value = $(name).defaultValue; preset(); });
 document.addEventListener("keydown", event => {
   if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) { event.preventDefault(); $("question").focus(); }
 });
@@ -320,6 +320,8 @@ tellPrice();
 fetch("health").then(response => response.json()).then(data => {
   $("serving").textContent = `${data.index}: ${plural(data.passages, "passage")}, ${data.embedder}`;
   $("budget").max = Math.min(1024, data.limits.max_budget_tokens - MORE);
+  state.units = $("units").value = data.units;
+  units();
 }).catch(() => say("The service cannot be reached.", true));
 $("question").focus();
 })();

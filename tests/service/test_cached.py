@@ -17,7 +17,8 @@ from mio_rag.service.app import create_app
 from mio_rag.service.run import Kept
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
-BODY = {"question": QUESTION, "budget_tokens": 256, "deadline_seconds": 20}
+# With a pacer passages are the default, without one what the budget has room for.
+BODY = {"question": QUESTION, "budget_tokens": 256, "deadline_seconds": 20, "units": "passages"}
 
 
 def served(

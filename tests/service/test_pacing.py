@@ -44,7 +44,7 @@ def test_select_pays_the_pacers_price_and_tells_what_is_left(demo_index: CorpusI
     pacer = Pacer(2000, window="day", price=0.0005)
     with served(demo_index, pacer) as client, served(demo_index, None) as free:
         got = client.post("/select", json=BODY).json()
-        same = free.post("/select", json={**BODY, "token_price": 0.0005}).json()
+        same = free.post("/select", json={**BODY, "token_price": 0.0005, "units": "passages"}).json()
         assert got["selected_ids"] == same["selected_ids"]
         assert got["objective"] == pytest.approx(same["objective"])
         assert "pacing" not in same

@@ -65,6 +65,15 @@ def moved(page: Any, slider: str, key: str, times: int) -> None:
     page.wait_for_selector("#selection[aria-busy=false]")
 
 
+def whole_passages(page: Any) -> None:
+    """Choose passages, whatever fits, and wait until they are there."""
+    with page.expect_response("**/select") as replied:
+        page.select_option("#units", "passages")
+    assert replied.value.json()["unit"] == "passage"
+    page.wait_for_selector("#selection[aria-busy=false]")
+    page.wait_for_function("() => !document.querySelector('#read-count').textContent.includes('sentence')")
+
+
 def test_a_person_asks_moves_sliders_and_sees_passages_enter_and_leave(page: Any, address: str) -> None:
     page.goto(address)
     page.wait_for_selector("#examples button")
@@ -73,6 +82,7 @@ def test_a_person_asks_moves_sliders_and_sees_passages_enter_and_leave(page: Any
     page.keyboard.type(QUESTION)
     page.keyboard.press("Enter")
     page.wait_for_selector(READY)
+    whole_passages(page)
     first = chosen(page)
     assert page.text_content("#proof") == "Optimal"
     assert re.match(r"\d+ of 256", page.text_content("#tokens"))
@@ -103,6 +113,7 @@ def test_a_preset_decides_what_nobody_has_moved(page: Any, address: str) -> None
     page.keyboard.type(QUESTION)
     page.keyboard.press("Enter")
     page.wait_for_selector(READY)
+    whole_passages(page)
     tokens, asked = {}, {}
     for name in ("frugal", "thorough", "raw", "default"):
         with page.expect_response("**/select") as replied:
@@ -119,7 +130,7 @@ def test_a_preset_decides_what_nobody_has_moved(page: Any, address: str) -> None
     assert chosen(page) == []
     with page.expect_response("**/select") as replied:
         page.click("#reset")
-    assert replied.value.request.post_data_json == asked["default"]
+    assert replied.value.request.post_data_json == {**asked["default"], "units": "auto"}
 
 
 def test_a_merged_text_shows_the_borders_of_its_passages(page: Any) -> None:
@@ -197,7 +208,7 @@ def test_a_switch_chooses_sentences(page: Any) -> None:
     assert "2px" in borders[1:]
     with page.expect_response("**/select") as replied:
         page.click("#reset")
-    assert replied.value.request.post_data_json["units"] == "passages"
+    assert replied.value.request.post_data_json["units"] == "auto"
     assert not page.is_disabled("#radius")
     list(server)
 
@@ -248,6 +259,7 @@ def test_reasons_open_by_keyboard_and_stay_open(page: Any, address: str) -> None
     page.keyboard.type(QUESTION)
     page.keyboard.press("Enter")
     page.wait_for_selector(READY)
+    whole_passages(page)
     summary = page.locator("#in summary").first
     summary.focus()
     page.keyboard.press("Enter")

@@ -54,7 +54,13 @@ def test_select_returns_what_the_library_selects(client: TestClient, demo_index:
 def test_what_more_tokens_buy_is_the_difference_of_two_proofs(
     client: TestClient, demo_index: CorpusIndex
 ) -> None:
-    body = {"question": QUESTION, "budget_tokens": 120, "passage_penalty": 0.05, "pool": 40}
+    body = {
+        "question": QUESTION,
+        "budget_tokens": 120,
+        "passage_penalty": 0.05,
+        "pool": 40,
+        "units": "passages",
+    }
     now = client.post("/select", json={**body, "more_tokens": 100}).json()
     then = client.post("/select", json={**body, "budget_tokens": 220}).json()
     more = now["more"]

@@ -30,6 +30,7 @@ from mio_rag.cli.options.shared import (
     ProgramOptions,
     SolverOptions,
     check_request,
+    fitting,
     load_index,
     make_selector,
     spread,
@@ -127,6 +128,7 @@ def ask(
     if controller is None and routing.router is not None:
         controller = "routed"
     routing.check([controller] if controller else [])
+    program = fitting(program, decided=controller is not None or refusal is not None)
     selector, control, _, _, _, found, prices, keeping, refusing, *_ = collect(
         lambda: side.applied(
             lambda: evidence.applied(

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate"]
 
+#: Methods that choose by the program, as ask does.
+_PROGRAMS = {"exact", "greedy", "local_search"}
+
 
 @dataclass(frozen=True)
 class ComparisonOptions:
@@ -178,7 +181,8 @@ def evaluate(
     )
     from mio_rag.cli.show.refusal import print_scores
     from mio_rag.cli.show.selection import print_left_out
-    from mio_rag.evaluation.caution import part_read
+    from mio_rag.context import RegexCounter
+    from mio_rag.evaluation.caution import part_read, read_otherwise
     from mio_rag.evaluation.record import check_folder, free_folder
     from mio_rag.evaluation.refusals import refusal_scores
     from mio_rag.evaluation.run import evaluate_and_report
@@ -254,6 +258,9 @@ def evaluate(
             check_weights(settings.selector, corpus)
         if corpora:
             instruments = measuring.of_index(instruments, corpora[0].embedder)
+        otherwise = ""
+        if program.units is None and set(settings.methods) & _PROGRAMS:
+            otherwise = read_otherwise(settings.selector, settings.budgets, corpora, reader or RegexCounter())
         questions = sum(len(one.questions[: settings.limit]) for one in datasets)
         with progress_bar("evaluating", questions) as advance:
             result = evaluate_and_report(
@@ -276,7 +283,7 @@ def evaluate(
         return
     print_run(output.console, result.run)
     print_summary(output.console, result.summary, result.comparisons, result.run["baseline"], details=details)
-    if told_in_part := part_read(result.run):
+    if told_in_part := part_read(result.run) or otherwise:
         output.console.print(f"\nnote: {told_in_part}", style="yellow", soft_wrap=True)
     print_sets(output.console, result.by_set)
     if refused:

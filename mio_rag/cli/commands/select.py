@@ -21,6 +21,7 @@ from mio_rag.cli.options.shared import (
     ProgramOptions,
     SolverOptions,
     check_request,
+    fitting,
     load_index,
     make_selector,
     spread,
@@ -76,6 +77,7 @@ def select(
     output = open_output(json_output)
     if generator is not None and search.strategies is None:
         raise InputError("--generator: select asks no model without --strategies; to answer, use ask")
+    program = fitting(program, decided=search.controller is not None)
     selector, _, _, found, prices, *_ = collect(
         lambda: side.applied(
             lambda: evidence.applied(

@@ -47,7 +47,8 @@ def kept_options(
         "max_passages": program.max_passages,
         "merge": None if program.merge else False,
         "near_duplicates": None if program.near_duplicates == "one" else program.near_duplicates,
-        "units": None if program.units == "passages" else program.units,
+        # Said even so: it is what was measured, and select and ask would choose by the room there is.
+        "units": program.units or "passages",
         "shared_text": program.shared_text,
         "relevance": relevance,
         "link_hops": evidence.link_hops,
@@ -95,7 +96,8 @@ def read_config(path: Path, known: Collection[str], paths: Collection[str] = ("p
     from mio_rag.reading import read_toml
 
     data = read_toml(path)
-    data.pop("measured", None)
+    if data.pop("measured", None) is not None and "units" in known:
+        data.setdefault("units", "passages")  # by which whatever does not say it was measured
     problems = [
         f"'{path}': option '{name}' is unknown: {choose(name, sorted(known))}"
         for name in data

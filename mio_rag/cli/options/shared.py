@@ -39,6 +39,7 @@ __all__ = [
     "SolverOptions",
     "build_index",
     "check_request",
+    "fitting",
     "load_embedder",
     "load_index",
     "make_selector",
@@ -128,9 +129,13 @@ class ProgramOptions:
         str, typer.Option("--near-duplicates", help="Of near-duplicates, read at most one, or all.")
     ] = "one"
     units: Annotated[
-        str,
-        typer.Option("--units", help="What is chosen: passages, sentences, or auto (by the room there is)."),
-    ] = "passages"
+        str | None,
+        typer.Option(
+            "--units",
+            help="What is chosen: passages, sentences, or auto (by the room there is). [select, ask: auto, "
+            "unless a controller or a refusal model decides; else passages]",
+        ),
+    ] = None
     shared_text: Annotated[
         float | None,
         typer.Option(
@@ -258,7 +263,7 @@ def make_selector(
             max_passages=program.max_passages,
             merge=program.merge,
             near_duplicates=cast("NearDuplicates", program.near_duplicates),
-            units=cast("Units", program.units),
+            units=cast("Units", program.units or "passages"),
             must_include=tuple(include),
             must_exclude=tuple(exclude),
             solver=solving.solver,
@@ -266,6 +271,17 @@ def make_selector(
         solving.checked,
     )
     return cast("Selector", dataclasses.replace(selector, options=options))
+
+
+def fitting(program: ProgramOptions, decided: bool) -> ProgramOptions:
+    """The options of a command that reads by itself: sentences where the budget has little room.
+
+    Parameters
+    ----------
+    decided : bool
+        Whether something that was fitted on whole passages decides what is read: then these are the default.
+    """
+    return program if program.units or decided else dataclasses.replace(program, units="auto")
 
 
 def check_request(question: str, budget_tokens: int, max_tokens: int = 1) -> None:

@@ -30,7 +30,7 @@ def test_the_answer_comes_first_then_what_was_read(index: Path) -> None:
     answer, spent, empty, read, first, *_ = shown.splitlines()
     assert (answer, empty, read) == (told["answer"], "", "read:")
     assert spent.startswith("extractive: ")
-    assert f"  {told['selected_ids'][0]}, " in first
+    assert f"  {told['selected_ids'][0]}#s" in first  # of a passage that is read in part
     assert "why:" not in shown
     assert "why: " in here("ask", index, question, "--explain").stdout
 

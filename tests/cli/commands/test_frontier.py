@@ -28,7 +28,7 @@ def test_query_as_json_agrees_with_select(index: Path, tmp_path: Path) -> None:
     options = ["--pool", 15, "--budget-tokens", 150]
     picture = tmp_path / "q.png"
     found, _ = run("frontier", "query", index, QUESTION, *options, "--plot", picture, "--json")
-    alone, _ = run("select", index, QUESTION, *options, "--json")
+    alone, _ = run("select", index, QUESTION, *options, "--units", "passages", "--json")
     step = next(s for s in found["budget"]["steps"] if s["tokens"] <= 150 <= s["until"])
     assert step["value"] == pytest.approx(alone["objective"], abs=1e-6)
     assert found["budget"]["certified"]

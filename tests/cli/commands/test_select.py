@@ -21,6 +21,8 @@ def test_select(index: Path) -> None:
         0,
         "--solver",
         "cpsat",
+        "--units",
+        "passages",
         "--json",
         PYTHONIOENCODING="ascii",
     )
@@ -56,7 +58,8 @@ def test_select_for_people(index: Path) -> None:
 
 
 def test_passages_come_in_prompt_order_and_begin_as_their_texts_do(index: Path) -> None:
-    asked = ("select", index, "When was the Forth Bridge opened?", "--prompt-order", "best_at_ends")
+    asked = ("select", index, "When was the Forth Bridge opened?", "--prompt-order", "best_at_ends",
+             "--units", "passages")  # fmt: skip
     told = only_object(here(*asked, "--json"))
     shown = here(*asked).stdout.splitlines()
     assert [line.split("  ")[-1].split(",")[0] for line in shown[:-1:2]] == told["selected_ids"]
@@ -68,7 +71,8 @@ def test_passages_come_in_prompt_order_and_begin_as_their_texts_do(index: Path) 
 
 
 def test_reasons_come_on_request(index: Path) -> None:
-    asked = ("select", index, "When was the Forth Bridge opened?", "--budget-tokens", 150)
+    asked = ("select", index, "When was the Forth Bridge opened?", "--budget-tokens", 150,
+             "--units", "passages")  # fmt: skip
     plain, told = here(*asked), here(*asked, "--explain")
     full = only_object(here(*asked, "--explain", "--json"))
     assert "why:" not in plain.stdout

@@ -69,3 +69,57 @@ def test_an_index_need_not_hold_them(index: Path) -> None:
     assert 0 < told["tokens_used"] <= 60
     (problem,) = refused(here(*asked, "words"))
     assert "units='words' is unknown: choose passages, sentences or auto" in problem
+
+
+def test_without_a_word_the_room_decides(cut: Path, index: Path) -> None:
+    """select and ask read what measured best, which depends on the budget; whoever says it is obeyed."""
+    question = "When was the Forth Bridge opened?"
+    for command in ("select", "ask"):
+        asked = (command, index, question, "--json")
+        by_itself = only_object(here(*asked))  # at the default budget
+        named = only_object(here(*asked, "--units", "auto"))
+        assert by_itself["unit"] == "sentence"
+        for key in ("selected_ids", "objective", "tokens_used"):
+            assert by_itself[key] == named[key], (command, key)
+        assert only_object(here(*asked, "--budget-tokens", 2000))["unit"] == "passage"
+        assert only_object(here(*asked, "--units", "passages"))["unit"] == "passage"
+        assert only_object(here(*asked, "--max-per-source", 2))["unit"] == "passage"
+
+
+def test_whoever_decides_instead_is_given_passages(index: Path, tmp_path: Path) -> None:
+    question = "When was the Forth Bridge opened?"
+    for command in (
+        ("select", index, question, "--strategies", "raw"),
+        ("ask", index, question, "--controller", "fixed-1"),
+        ("ask", index, question, "--strategies", "raw"),
+        ("ask", index, question, "--workflow", "plain"),
+    ):
+        assert only_object(here(*command, "--json"))["unit"] == "passage", command
+    whole = only_object(here("frontier", "query", index, question, "--json"))
+    assert whole["budget"]["certified"]
+    tuned = tmp_path / "tuned.toml"
+    tuned.write_text("token_price = 0.0001\n[measured]\nquestions = 3\n", encoding="utf-8")
+    own = tmp_path / "own.toml"
+    own.write_text("token_price = 0.0001\n", encoding="utf-8")
+    for config, unit in ((tuned, "passage"), (own, "sentence")):
+        assert only_object(here("select", index, question, "--config", config, "--json"))["unit"] == unit
+
+
+def test_an_evaluation_says_that_ask_would_read_otherwise(index: Path, tmp_path: Path) -> None:
+    said = "To measure what ask reads, add --units auto"
+    asked = ("evaluate", "demo", "--index", index, "--limit", 2, "--generator", "none", "--methods")
+    for number, (told, options) in enumerate(
+        (
+            (True, ("exact",)),
+            (True, ("exact", "--budget-tokens", "128,4000")),
+            (False, ("exact", "--budget-tokens", "4000")),
+            (False, ("fused",)),
+            (False, ("exact", "--units", "passages")),
+            (False, ("exact", "--units", "auto")),
+            (False, ("exact", "--max-passages", 3)),
+            (False, ("exact", "--preset", "raw")),
+        )
+    ):
+        done = here(*asked, *options, "--out", tmp_path / str(number))
+        assert done.returncode == 0, done.stderr
+        assert (said in " ".join(done.stdout.split())) == told, options

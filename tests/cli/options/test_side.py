@@ -27,7 +27,7 @@ def pool_of(found: dict[str, Any]) -> set[str]:
 
 
 def test_constraints_change_the_choice(folder: Path) -> None:
-    plain = only_object(here("select", folder, QUESTION, "--pool", 20, "--json"))
+    plain = only_object(here("select", folder, QUESTION, "--pool", 20, "--units", "passages", "--json"))
     first, second = plain["selected_ids"][:2]
     conflict = only_object(
         here("select", folder, QUESTION, "--pool", 20, "--conflict", f"{first},{second}", "--json")
@@ -47,7 +47,7 @@ def test_constraints_change_the_choice(folder: Path) -> None:
     reasons = {p["id"]: p["reason"] for p in needs["passages"]}
     assert reasons[first] == f"cannot be chosen: '{first}' needs '{elsewhere}', which is not in the pool"
     assert any(f"'{first}': cannot be read" in note for note in needs["notes"])
-    asked = ("select", folder, QUESTION, "--pool", 20, "--json")
+    asked = ("select", folder, QUESTION, "--pool", 20, "--units", "passages", "--json")
     apart = only_object(here(*asked, "--conflict", f"{first},{elsewhere}"))
     assert apart["selected_ids"] == plain["selected_ids"]
     assert any("nothing to forbid" in note for note in apart["notes"])
@@ -201,7 +201,7 @@ def test_unknown_ids_are_named_with_the_closest(folder: Path, tmp_path: Path) ->
 
 
 def test_broken_conflicts_and_needs_are_paid_in_sight(folder: Path) -> None:
-    asked = ("select", folder, QUESTION, "--pool", 20)
+    asked = ("select", folder, QUESTION, "--pool", 20, "--units", "passages")
     plain = only_object(here(*asked, "--json"))
     first, second = plain["selected_ids"][:2]
     other = next(p["id"] for p in plain["passages"] if not p["selected"])
