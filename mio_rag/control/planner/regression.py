@@ -6,8 +6,9 @@ rises: a line in alpha for each workflow, and the upper envelope of lines is con
 Outcomes of single questions are noisy, and some hundred of them hardly show which question needs what. Which
 question set a question comes from is far easier to learn, and sets differ in what they need. So a gate names
 the set that a question looks like, and workflows are judged by how they did on that set (a mixture of experts
-with a hard gate; Jacobs and others, Neural Computation 3, 1991); what a regression foretells within sets is
-added. A table of a single set is left with the regression.
+with a hard gate; Jacobs and others, Neural Computation 3, 1991), drawn towards how they did on all sets where
+sets hardly differ (empirical Bayes; DerSimonian and Laird, Controlled Clinical Trials 7, 1986). What a
+regression foretells within sets is added. A table of a single set is left with the regression.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import chi2
 
 from mio_rag.control.planner.experience import Experience
 from mio_rag.errors import InputError
@@ -29,6 +31,8 @@ IntArray = NDArray[np.intp]
 #: Ridge penalties, as multiples of the number of questions; the best of them is chosen out of fold.
 _PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 _FEW = 10  # questions; smaller sets count as one
+_TIE = 1e-9  # price that chooses the cheapest of workflows that are alike
+_SURE = 0.95  # with which workflows must differ somewhere, or they count as alike
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +73,7 @@ class Regression:
     def worth(self, observed: FloatArray, place: int, alpha: float) -> FloatArray:
         """Predicted quality less alpha times cost, shape (..., m); -inf for what can no longer be reached."""
         quality, cost = self.predicted(observed, place)
-        return np.where(self.mask[place], quality - alpha * cost, -np.inf)
+        return np.where(self.mask[place], quality - max(alpha, _TIE) * cost, -np.inf)
 
 
 def fit_regression(experience: Experience, *, folds: int = 5, seed: int = 0) -> Regression:
@@ -82,9 +86,10 @@ def fit_regression(experience: Experience, *, folds: int = 5, seed: int = 0) -> 
     regressed. A slope in [0, 1], the same for all workflows of a place, scales each regression so that it is
     calibrated on questions that it was not fitted on.
 
-    Of workflows whose mean quality on a set lies within a standard error of the best the cheapest is the one
-    to beat: every other one is worth less by the standard error of its difference to that one, so that
-    nothing is paid for what may be chance (the one-standard-error rule of Breiman and others, 1984).
+    How a workflow differs on a set is estimated from the set's own mean and that of all sets, weighed by
+    their variances: what questions scatter within sets, and what sets differ by beyond that. Where workflows
+    differ by no more than chance explains, on the whole and from set to set, they count as alike, and the
+    cheapest is chosen.
 
     Raises
     ------
@@ -110,8 +115,8 @@ def fit_regression(experience: Experience, *, folds: int = 5, seed: int = 0) -> 
         gates[place], told = _gate(z, member, fold)
         right.append(told)
         quality, cost = experience.quality[:, reached], experience.cost[:, reached]
-        differs, doubts = _by_set(quality, cost, member)
-        experts[place][:, reached] = differs - doubts
+        differs, likely = _by_set(quality, member)
+        experts[place][:, reached] = likely
         for k, y in enumerate((quality, cost)):
             common = np.broadcast_to(y.mean(axis=1, keepdims=True), y.shape)
             rest = y - common - (differs[member] if k == 0 else 0.0)
@@ -151,39 +156,51 @@ def _gate(z: FloatArray, member: IntArray, fold: IntArray) -> tuple[FloatArray, 
     return np.vstack([fitted, offset]), best[0]
 
 
-def _by_set(quality: FloatArray, cost: FloatArray, member: IntArray) -> tuple[FloatArray, FloatArray]:
-    """How workflows differ on each set from what they have in common, and the doubt; each of shape (s, m)."""
-    differs, doubts = np.zeros((2, member.max() + 1, quality.shape[1]))
-    for k in range(len(differs)):
-        of_set = member == k
-        differs[k] = (quality[of_set] - quality[of_set].mean(axis=1, keepdims=True)).mean(axis=0)
-        doubts[k] = _doubt(quality[of_set], cost[of_set])
-    return differs, doubts
+def _by_set(quality: FloatArray, member: IntArray) -> tuple[FloatArray, FloatArray]:
+    """How workflows differ on each set from what they have in common: measured, and likely; (s, m) each."""
+    apart = quality - quality.mean(axis=1, keepdims=True)
+    count = np.bincount(member)
+    measured = np.stack([apart[member == k].mean(axis=0) for k in range(len(count))])
+    scatter = ((apart - measured[member]) ** 2).sum(axis=0) / (len(apart) - len(count))
+    error = np.maximum(scatter / count[:, None], 1e-12)
+    spread = _beyond_chance(measured, error)
+    weight = 1 / (spread + error)
+    overall = (weight * measured).sum(axis=0) / weight.sum(axis=0)
+    if not spread.any() and (overall**2 * weight.sum(axis=0)).sum() < chi2.ppf(_SURE, len(overall) - 1):
+        overall = np.zeros_like(overall)
+    return measured, overall + spread / (spread + error) * (measured - overall)
+
+
+def _beyond_chance(means: FloatArray, error: FloatArray) -> FloatArray:
+    """The variance of means, down each column, beyond that of their errors; 0 where these explain it."""
+    if len(means) == 1:
+        return np.zeros(means.shape[1])
+    weight = 1 / error
+    total = weight.sum(axis=0)
+    center = (weight * means).sum(axis=0) / total
+    excess = (weight * (means - center) ** 2).sum(axis=0) - (len(means) - 1)
+    return np.asarray(np.maximum(0.0, excess / (total - (weight**2).sum(axis=0) / total)), dtype=np.float64)
 
 
 def _best_ridge(z: FloatArray, y: FloatArray, fold: IntArray) -> tuple[FloatArray, FloatArray, float]:
-    """Weights, already scaled, and means of the penalty that is best out of fold; and the slope."""
+    """Weights, already scaled, and means of the penalty that is best out of fold; and the slope.
+
+    The slope is 0 where the errors out of fold are not smaller than without weights by a standard error:
+    among several penalties one does better by chance.
+    """
     best: tuple[float, float, float] = (np.inf, _PENALTIES[-1], 0.0)
     for penalty in _PENALTIES:
-        predicted = _out_of_fold(z, y, fold, penalty * len(y))
-        error, slope = _calibrated(predicted, y, fold)
-        best = min(best, (error, penalty, slope))
+        error, slope = _calibrated(_out_of_fold(z, y, fold, penalty * len(y)), y, fold)
+        best = min(best, (float(error.sum()), penalty, slope))
     _, penalty, slope = best
+    error, _ = _calibrated(_out_of_fold(z, y, fold, penalty * len(y)), y, fold)
+    saved = _calibrated(np.zeros_like(y), y, fold)[0] - error
+    if saved.mean() <= saved.std(ddof=1) / np.sqrt(len(saved)):
+        slope = 0.0
     fitted, offset = _ridge(z, y, penalty * len(y))
+    if slope == 0.0:
+        return np.zeros_like(fitted), y.mean(axis=0), 0.0
     return slope * fitted, offset, slope
-
-
-def _doubt(quality: FloatArray, cost: FloatArray) -> FloatArray:
-    """Standard error of each workflow's difference to the one to beat, shape (m,); 0 for that one."""
-    means = quality.mean(axis=0)
-
-    def errors(place: int) -> FloatArray:
-        spread = (quality - quality[:, [place]]).std(axis=0, ddof=1)
-        return np.asarray(spread / np.sqrt(len(quality)), dtype=np.float64)
-
-    best = int(np.argmax(means))
-    alike = np.flatnonzero(means >= means[best] - errors(best))
-    return errors(int(alike[np.argmin(cost.mean(axis=0)[alike])]))
 
 
 def _ridge(z: FloatArray, y: FloatArray, penalty: float) -> tuple[FloatArray, FloatArray]:
@@ -204,11 +221,11 @@ def _out_of_fold(z: FloatArray, y: FloatArray, fold: IntArray, penalty: float) -
     return found
 
 
-def _calibrated(predicted: FloatArray, y: FloatArray, fold: IntArray) -> tuple[float, float]:
-    """Squared error out of fold after scaling, and the slope in [0, 1] that makes it least."""
+def _calibrated(predicted: FloatArray, y: FloatArray, fold: IntArray) -> tuple[FloatArray, float]:
+    """Squared errors of questions out of fold after scaling; the slope in [0, 1] that makes them least."""
     rest = np.zeros_like(y)
     for k in np.unique(fold):
         rest[fold == k] = y[fold == k] - y[fold != k].mean(axis=0)
     power = float((predicted**2).sum())
     slope = float(np.clip((predicted * rest).sum() / power, 0, 1)) if power > 1e-12 else 0.0
-    return float(((rest - slope * predicted) ** 2).sum()), slope
+    return ((rest - slope * predicted) ** 2).sum(axis=1), slope
