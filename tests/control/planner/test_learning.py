@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mio_rag.control.planner.experience import Experience
 from mio_rag.control.planner.features import WORDING, QuestionFeatures, wording
@@ -288,3 +289,40 @@ def test_features() -> None:
     assert np.abs(found.mean(axis=0)).max() < 0.2
     with pytest.raises(InputError, match="give one row each"):
         QuestionFeatures.fit(texts, vectors[:3])
+
+
+def of_seven_sets(
+    rng: np.random.Generator, n: int, truth: NDArray[np.float64], places: NDArray[np.float64]
+) -> Experience:
+    """Questions of sets of equal size, whose features tell the set; noisy outcomes around a truth by set."""
+    given = table(n, seed=int(rng.integers(2**31)))
+    member = np.arange(n) % len(truth)
+    observed = places[member][:, None] + 0.1 * rng.normal(size=given.observed.shape)
+    quality = truth[member] + 0.38 * rng.normal(size=(n, 1)) + 0.25 * rng.normal(size=(n, 3))
+    sets = tuple(f"set {k}" for k in member)
+    return dataclasses.replace(given, observed=observed, quality=quality, sets=sets)
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.15])
+def test_sets_are_judged_together_as_far_as_they_hardly_differ(apart: float) -> None:
+    """Close to who judges all sets together where they are alike, to who judges each by itself where not."""
+    alpha, earned = 0.02, {"found": [], "each": [], "all": []}  # type: ignore[var-annotated]
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        truth = np.array([0.3, 0.36, 0.36]) + 0.02 * rng.normal(size=3) + apart * rng.normal(size=(7, 3))
+        places = 2 * rng.normal(size=(7, 6))
+        train, test = (of_seven_sets(rng, n, truth, places) for n in (252, 70))
+        cost = test.cost[0]
+        each = np.stack([train.quality[k::7].mean(axis=0) for k in range(7)])
+        member = np.arange(70) % 7
+        choices = {
+            "found": regressed(train).replay(test, alpha),
+            "each": np.argmax(each - alpha * cost, axis=1)[member],
+            "all": np.full(70, np.argmax(each.mean(axis=0) - alpha * cost)),
+        }
+        for name, chosen in choices.items():
+            earned[name].append(float((truth[member, chosen] - alpha * cost[chosen]).mean()))
+    found, each_, all_ = (np.array(earned[name]) for name in ("found", "each", "all"))
+    right, wrong = (all_, each_) if apart == 0 else (each_, all_)
+    assert right.mean() > wrong.mean() + 0.005
+    assert found.mean() > right.mean() - 0.25 * (right.mean() - wrong.mean())
