@@ -59,6 +59,27 @@ def test_an_interrupted_run_resumes_to_the_same_rows(
     assert idle.prompts == []
 
 
+def test_a_row_that_is_written_when_an_interrupt_comes_is_kept(
+    demo: Dataset, demo_index: CorpusIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {"budgets": (150,), "retrieval": RetrievalSettings(pool=12), "limit": 2, "methods": ("exact",)}
+    rows = tmp_path / "run" / "rows.jsonl"
+
+    def interrupted(_: int) -> None:
+        if rows.is_file() and rows.stat().st_size > 0:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mio_rag.evaluation.ledger.os.fsync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(demo, demo_index, crashing("none"), tmp_path / "run", **few)
+    written = len(rows.read_text().splitlines())
+    assert written > 0
+    again = crashing("none")
+    run(demo, demo_index, again, tmp_path / "run", resume=True, **few)
+    assert len(again.prompts) == 2 - written
+
+
 def test_a_resumed_run_has_spent_of_a_policy_s_total_what_its_rows_have(
     demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
 ) -> None:
