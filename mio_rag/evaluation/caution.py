@@ -23,11 +23,13 @@ _SOME = 300  # passages of an index whose tokens are counted, for a mean
 
 def part_read(run: Mapping[str, Any]) -> str:
     """That evidence may be read in part, where sentences were chosen; blank where passages were."""
-    if run.get("settings", {}).get("units", "passages") == "passages":
+    parted = [name for name in run.get("methods") or () if name in ("exact:auto", "exact:sentences")]
+    if run.get("settings", {}).get("units", "passages") == "passages" and not parted:
         return ""
+    named = f" (by {' and '.join(parted)})" if parted else ""
     return (
-        "Where sentences are read, a gold passage counts as found if any of it is read: compare with whole "
-        "passages by whether the answer is in the context, and by answers."
+        f"Where sentences are read{named}, a gold passage counts as found if any of it is read: compare with "
+        "whole passages by whether the answer is in the context, and by answers."
     )
 
 
@@ -55,7 +57,7 @@ def read_otherwise(
     return (
         f"Passages have {mean:.0f} tokens here in the mean: with a budget of {' or '.join(tight)} "
         "`mio-rag ask` mostly reads single sentences of them, and this run chose whole passages, by which "
-        "evidence is labelled. To measure what ask reads, add --units auto."
+        "evidence is labelled. To measure what ask reads, add exact:auto to --methods."
     )
 
 

@@ -9,6 +9,7 @@ density        cosine per token
 greedy         the program's marginal gains per token
 local_search   greedy with add, drop and swap, on the program
 exact          the program, to proven optimality (or a certified gap at the time limit)
+exact:UNITS    the same, choosing passages, sentences, or (auto) by the room there is, as `ask` does
 allocated      the program under one total: the budget times the number of questions, spent where it adds most
 
 "paced" (`mio_rag.evaluation.paced`) is the same program at one price for all questions of a run.
@@ -18,12 +19,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import cast
 
 from mio_rag.allocation.question import selector_problems
 from mio_rag.errors import InputError, choose
 from mio_rag.evaluation.allocated import Allocated
 from mio_rag.evaluation.method import Method
 from mio_rag.selection.selector import Selector
+from mio_rag.selection.settings import Units
 
 __all__ = ["DEFAULT_METHODS", "METHODS", "RANKING_SOLVERS", "Method", "make_methods"]
 
@@ -121,6 +124,12 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
             methods.append(Method(name, dataclasses.replace(selector, solver=name)))
         elif name == "exact":
             methods.append(Method(name, selector))
+        elif name.startswith("exact:"):
+            try:
+                units = cast("Units", name.removeprefix("exact:"))
+                methods.append(Method(name, dataclasses.replace(selector, units=units)))
+            except InputError as error:  # no such units, or settings that are about passages
+                problems += [f"method '{name}': {p}" for p in error.problems]
         elif name == "allocated":
             problems += [f"method '{name}': {p}" for p in selector_problems(selector)]
             methods.append(Allocated(name, selector))
@@ -128,7 +137,9 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
             problems.append(
                 f"method '{name}' is unknown: "
                 + choose(
-                    name, [*METHODS, "allocated", "calibrated", "paced"], more=", topk:K, bm25:K, fused:K"
+                    name,
+                    [*METHODS, "allocated", "calibrated", "paced"],
+                    more=", topk:K, bm25:K, fused:K, exact:UNITS",
                 )
             )
     if problems:

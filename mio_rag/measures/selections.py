@@ -267,7 +267,7 @@ SELECTIONS = (
         compute=_answer_in_context,
         labelled=_to_be_found,
         compared=False,
-        console=None,
+        console=Column("answer in context", interval=True, always=True),
         page=Page(60, card=False),
         frontier=_NOT_IN_GRID,
     ),

@@ -62,6 +62,7 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
     from mio_rag.cli.show.evaluation import print_summary
     from mio_rag.cli.terminal import styled
     from mio_rag.corpora.load import load_dataset
+    from mio_rag.evaluation.caution import part_read
     from mio_rag.evaluation.harness import EvaluationSettings
     from mio_rag.evaluation.run import evaluate_and_report
     from mio_rag.generation import check_generator, make_generator
@@ -76,7 +77,7 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
     dataset = load_dataset("demo")
     selector = Selector(options=SolveOptions(time_limit_seconds=5.0))
     settings = EvaluationSettings(
-        methods=("fused", "mmr", "exact"),
+        methods=("fused", "mmr", "exact", "exact:auto"),
         budgets=_BUDGETS,
         selector=selector,
         max_tokens=32,
@@ -99,6 +100,7 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
         )
     )
     print_summary(console, result.summary, result.comparisons, result.run["baseline"])
+    console.print(f"\nnote: {part_read(result.run)}", style="yellow", soft_wrap=True)
     console.print(f"\nreport: {result.folder / 'report.html'}", soft_wrap=True)
     console.print(
         "to ask your own questions on a page: mio-rag index demo --out INDEX, then mio-rag serve INDEX"
@@ -121,7 +123,7 @@ def _show_one(
 
     question = next(q for q in dataset.questions if q.id == _SHOWN_QUESTION)
     candidates = Retriever.of(index, settings.retrieval, generator).retrieve(question.text)
-    fused, _, exact = (
+    fused, _, exact, _ = (
         method.select(candidates, _BUDGETS[0], generator)
         for method in make_methods(list(settings.methods), settings.selector)
     )

@@ -45,6 +45,7 @@ __all__ = ["evaluate"]
 
 #: Methods that choose by the program, as ask does.
 _PROGRAMS = {"exact", "greedy", "local_search"}
+_FITTING = "exact:auto"  # what it reads by itself
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class ComparisonOptions:
         typer.Option(
             "--methods",
             help="Comma-separated: topk, topk:K, bm25, fused, mmr, density, greedy, local_search, exact; "
+            "exact:auto: by the room there is, as ask reads; "
             "paced: one price for all, budget times questions in total; allocated: the same total, shared "
             "with all questions in view; with a relevance model also calibrated, with --rerank also maxsim, "
             "cross-encoder, yes-no; none: controllers alone. Controllers may stand here too, for instance "
@@ -259,7 +261,11 @@ def evaluate(
         if corpora:
             instruments = measuring.of_index(instruments, corpora[0].embedder)
         otherwise = ""
-        if program.units is None and set(settings.methods) & _PROGRAMS:
+        if (
+            program.units is None
+            and _PROGRAMS.intersection(settings.methods)
+            and _FITTING not in settings.methods
+        ):
             otherwise = read_otherwise(settings.selector, settings.budgets, corpora, reader or RegexCounter())
         questions = sum(len(one.questions[: settings.limit]) for one in datasets)
         with progress_bar("evaluating", questions) as advance:

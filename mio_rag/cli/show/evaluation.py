@@ -23,6 +23,7 @@ Record = Mapping[str, Any]
 _NONE = "\u2013"
 _ALL = "all_gold"
 _OURS = "exact"  # whose name says how it chooses, not whose choice it is
+_FITTING = "exact:auto"
 
 
 def evaluation_json(result: EvaluationResult) -> dict[str, Any]:
@@ -125,6 +126,8 @@ def _print_first(
     said = _at(entries) + (f"; the baseline is {baseline}" if rivals else "")
     if rivals and _OURS in methods - {baseline}:
         said += f", and {_OURS} is what mio-rag chooses"
+        if _FITTING in methods:
+            said += f" of whole passages, {_FITTING} what it reads by the room there is"
     fields = []
     if evidence is not None:
         what = "gold documents" if evidence.name == "source_recall" else "gold passages"

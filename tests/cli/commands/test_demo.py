@@ -20,7 +20,7 @@ def test_demo(demo: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     told = only_object(done)
     assert told["run"]["questions"] == 90
     assert {(e["method"], e["budget_tokens"]) for e in told["summary"]} == {
-        (m, b) for m in ("fused", "mmr", "exact") for b in (256, 512)
+        (m, b) for m in ("fused", "mmr", "exact", "exact:auto") for b in (256, 512)
     }
     assert all(entry["n"] == 90 for entry in told["summary"])
     assert "report:" in done.stderr

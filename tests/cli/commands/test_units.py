@@ -106,7 +106,7 @@ def test_whoever_decides_instead_is_given_passages(index: Path, tmp_path: Path) 
 
 
 def test_an_evaluation_says_that_ask_would_read_otherwise(index: Path, tmp_path: Path) -> None:
-    said = "To measure what ask reads, add --units auto"
+    said = "To measure what ask reads, add exact:auto to --methods"
     asked = ("evaluate", "demo", "--index", index, "--limit", 2, "--generator", "none", "--methods")
     for number, (told, options) in enumerate(
         (
@@ -116,6 +116,7 @@ def test_an_evaluation_says_that_ask_would_read_otherwise(index: Path, tmp_path:
             (False, ("fused",)),
             (False, ("exact", "--units", "passages")),
             (False, ("exact", "--units", "auto")),
+            (False, ("exact,exact:auto",)),
             (False, ("exact", "--max-passages", 3)),
             (False, ("exact", "--preset", "raw")),
         )
@@ -123,3 +124,23 @@ def test_an_evaluation_says_that_ask_would_read_otherwise(index: Path, tmp_path:
         done = here(*asked, *options, "--out", tmp_path / str(number))
         assert done.returncode == 0, done.stderr
         assert (said in " ".join(done.stdout.split())) == told, options
+
+
+def test_passages_and_sentences_stand_side_by_side(index: Path, tmp_path: Path) -> None:
+    asked = ("evaluate", "demo", "--index", index, "--limit", 6, "--generator", "none", "--budget-tokens")
+    done = here(*asked, "100,3000", "--methods", "fused,exact,exact:auto,exact:sentences,exact:passages",
+                "--out", tmp_path / "run")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "(by exact:auto and exact:sentences)" in " ".join(done.stdout.split())
+    rows = pq.read_table(tmp_path / "run" / "ledger.parquet").to_pylist()
+    read = {
+        (r["method"], r["budget_tokens"], r["question_id"]): (r["objective"], r["tokens_used"]) for r in rows
+    }
+    for method, budget, question in read:
+        same = {"exact": "exact:passages", "exact:auto": "exact:sentences" if budget == 100 else "exact"}
+        if method in same:
+            assert read[method, budget, question] == read[same[method], budget, question]
+    assert any(read["exact", 100, q] != read["exact:sentences", 100, q] for _, _, q in read)
+    problems = refused(here(*asked, 100, "--methods", "exact:words,exact:sentences", "--max-passages", 2,
+                            "--out", tmp_path / "none"))  # fmt: skip
+    assert "method 'exact:words': units='words' is unknown" in problems[0]
