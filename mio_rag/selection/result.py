@@ -196,6 +196,15 @@ class Selection:
         return self.reasons()
 
     @property
+    def certified_tokens(self) -> int | None:
+        """Tokens of the choice by the program's own count, which its certificate holds for; None without one.
+
+        A tokenizer may count a merged text lower than its parts: then this lies above `tokens_used`, and no
+        choice of at most `program.budget` tokens by this count is worth more.
+        """
+        return None if self.result.x is None else round(self.program.cost(self.result.x))
+
+    @property
     def pool(self) -> Candidates:
         """The passages that were chosen from, or whose sentences were, best first."""
         return self.candidates if self.retrieved is None else self.retrieved
@@ -284,6 +293,8 @@ class Selection:
             "unit": self.unit,
             "tokens_used": self.tokens_used,
             "budget_tokens": self.budget_tokens,
+            "certified_tokens": self.certified_tokens,
+            "certified_budget": round(self.program.budget),
             "selected_ids": list(self.ids),
             "worst_case": None if self.worst_case is None else self.worst_case.to_dict(),
             "notes": list(self.notes),

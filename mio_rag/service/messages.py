@@ -266,6 +266,8 @@ class Selected(Response):
     unit: Literal["passage", "sentence"] = Field(description="what was chosen, and what `passages` are")
     tokens_used: int
     budget_tokens: int | None = Field(description="null where a tier counts otherwise")
+    certified_tokens: int | None = Field(description="as the program counts them: the parts, one by one")
+    certified_budget: int | None = Field(description="by that count, no choice within it is worth more")
     redundancy_weight: float | None = Field(description="as charged; null where no program chose")
     passage_penalty: float | None = Field(
         description="as charged, where the pool decides it; null where no program chose"

@@ -152,6 +152,8 @@ def read_nothing(budget_tokens: int) -> dict[str, Any]:
         "unit": "passage",
         "tokens_used": 0,
         "budget_tokens": budget_tokens,
+        "certified_tokens": 0,
+        "certified_budget": budget_tokens,
         "redundancy_weight": 0.0,
         "passage_penalty": 0.0,
         "selected_ids": [],

@@ -134,7 +134,7 @@ def _proof(selection: Selection) -> str:
         return "proven: nothing that is allowed and fits is worth its price"
     if result.is_optimal:
         within = f" to within {result.gap:.2%}" if result.gap and result.gap > 1e-4 else ""
-        parts = 0 if result.x is None else round(selection.program.cost(result.x))
+        parts = selection.certified_tokens or 0
         shared = selection.is_merged and selection.program.segments is not None
         counted = f" by the count of its parts ({parts})" if shared and parts > selection.tokens_used else ""
         return f"proven optimal{within}{counted}: no other choice is worth more"

@@ -144,3 +144,22 @@ def test_passages_and_sentences_stand_side_by_side(index: Path, tmp_path: Path) 
     problems = refused(here(*asked, 100, "--methods", "exact:words,exact:sentences", "--max-passages", 2,
                             "--out", tmp_path / "none"))  # fmt: skip
     assert "method 'exact:words': units='words' is unknown" in problems[0]
+
+
+def test_what_the_certificate_counts_is_told(index: Path) -> None:
+    """A tokenizer may count the text that is read lower than its parts, by which the program goes."""
+    apart = set()
+    for question in (
+        "How tall is the tower of the Bell Rock Lighthouse?",
+        "When was the Forth Bridge opened?",
+    ):
+        for budget in (60, 150, 256):
+            asked = ("select", index, question, "--budget-tokens", budget)
+            told = only_object(here(*asked, "--json"))
+            assert told["tokens_used"] <= min(budget, told["certified_tokens"])
+            assert told["certified_tokens"] <= told["certified_budget"]
+            differs = told["certified_tokens"] > told["tokens_used"]
+            said = f"by the count of its parts ({told['certified_tokens']})"
+            assert (said in " ".join(here(*asked).stdout.split())) == differs
+            apart.add(differs)
+    assert True in apart
