@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mio_rag.control.bandit.context import TYPES, context_of
 
-__all__ = ["at_equal_cost", "at_other_costs", "oracle_at", "predictable", "resampled"]
+__all__ = ["at_equal_cost", "at_other_costs", "mixture_at", "oracle_at", "predictable", "resampled"]
 
 FloatArray = NDArray[np.float64]
 Fit = Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
@@ -49,7 +49,7 @@ def at_equal_cost(
         Our mean tokens of a question.
     """
     recall, tokens = table.of("gold_recall"), table.of("tokens")
-    weights = _mixture(recall.mean(axis=0), tokens.mean(axis=0), spent)
+    weights = mixture_at(recall.mean(axis=0), tokens.mean(axis=0), spent)
     fixed = recall @ weights
     margin = oracle_at(recall, tokens, spent)
     return {
@@ -69,7 +69,7 @@ def at_other_costs(lines: Sequence[Mapping[str, Any]], table: Any) -> list[dict[
     recall, tokens = table.of("gold_recall"), table.of("tokens")
     rows = []
     for spent in _SPENT:
-        fixed = recall @ _mixture(recall.mean(axis=0), tokens.mean(axis=0), spent)
+        fixed = recall @ mixture_at(recall.mean(axis=0), tokens.mean(axis=0), spent)
         learners = predictable(lines, recall, tokens, spent, fixed)
         best = max(learners, key=lambda name: learners[name]["recall"])
         margin = oracle_at(recall, tokens, spent) - float(fixed.mean())
@@ -94,7 +94,7 @@ def resampled(differences: FloatArray) -> dict[str, float]:
     return {"mean": float(differences.mean()), "low": float(low), "high": float(high)}
 
 
-def _mixture(quality: FloatArray, cost: FloatArray, spent: float) -> FloatArray:
+def mixture_at(quality: FloatArray, cost: FloatArray, spent: float) -> FloatArray:
     """Shares of the best mixture of actions whose mean cost is at most `spent`; at most two are above 0."""
     best, found = -np.inf, np.zeros(len(cost))
     for i in np.flatnonzero(cost <= spent):

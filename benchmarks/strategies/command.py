@@ -13,10 +13,11 @@ from typing import Any
 from benchmarks.files import replaced, write_json
 from benchmarks.options import numbers
 from benchmarks.strategies.found import POOL, find, read_found
-from benchmarks.strategies.goals import in_words
+from benchmarks.strategies.goals import in_words, when_told
 from benchmarks.strategies.limits import limits_in_words
 from benchmarks.strategies.live import lived_live
 from benchmarks.strategies.picture import draw
+from benchmarks.strategies.regimes import regimes_in_words
 from benchmarks.strategies.simulate import reported
 from benchmarks.strategies.study import at_pool, report
 from benchmarks.strategies.table import outcomes_of, tabulate
@@ -167,8 +168,11 @@ def _text(told: dict[str, Any]) -> str:
     ]
     lines += ["", *_equal(told["equal_cost"]), "", *_others(told["other_costs"]), ""]
     for pool, each in {str(told.get("pool", POOL)): told, **told.get("other_pools", {})}.items():
-        lines += [f"goals, pools of {pool}:", *(f"  {said}" for said in in_words(each)), ""]
+        for regime, seen in (("without labels", each), ("told the gold", when_told(each))):
+            lines += [f"goals {regime}, pools of {pool}:", *(f"  {said}" for said in in_words(seen)), ""]
         lines += [f"any policy, pools of {pool}:", *(f"  {said}" for said in limits_in_words(each)), ""]
+    for pool, each in {str(told.get("pool", POOL)): told, **told.get("other_pools", {})}.items():
+        lines += [f"both regimes, pools of {pool}", *regimes_in_words(each)]
     if "live" in told:
         lines.append(f"live: { {k: v for k, v in told['live'].items() if k != 'rows'} }")
     lines += ["", f"off-policy: truth {told['off_policy']['truth']:.4f}"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.files import replaced
+from benchmarks.strategies.goals import when_told
 from mio_rag.errors import require
 
 __all__ = ["draw"]
@@ -29,28 +30,33 @@ _CALLED = {
 
 
 def draw(report: Mapping[str, Any], path: Path) -> None:
-    """Cumulative regret of policies, to the oracle and to the best fixed set; shares of HyDE."""
+    """Cumulative regret, to the oracle and, in both regimes, to the best fixed set; shares of HyDE."""
     require("matplotlib", "evaluation", "drawing the study")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 4), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
-    for axes, name, title in (
-        (left, "regret", "to the best set of each question"),
-        (middle, "regret_to_best_fixed", f"to the best set for all ({report['best_fixed']})"),
+    figure = Figure(figsize=(16, 4), layout="constrained")
+    left, middle, told, right = figure.subplots(1, 4)
+    best = f"to the best set for all ({report['best_fixed']})"
+    here, gold = report["policies"], when_told(report)["policies"]
+    for axes, policies, name, title in (
+        (left, here, "regret", "to the best set of each question"),
+        (middle, here, "regret_to_best_fixed", best),
+        (told, gold, "regret_to_best_fixed", f"{best}, told the gold"),
     ):
         for policy, colour in _DRAWN.items():
-            curve = report["policies"][policy]["curve"]
+            curve = policies[policy]["curve"]
             width = 2.2 if policy == "linucb" else 1.3
             label = _CALLED.get(policy, policy)
             axes.plot(curve["questions"], curve[name], color=colour, label=label, linewidth=width)
-        axes.set_title(f"cumulative regret {title}", fontsize=9)
+        axes.set_title(f"cumulative regret {title}", fontsize=8)
         axes.set_xlabel("questions")
     left.set_ylabel("recall of the gold, less the price of tokens")
     # The two that learn nothing would leave no room for the others.
-    seen = report["policies"]["linucb, published constants"]["regret_to_best_fixed"].values()
-    top = 1.3 * max(each["mean"] for each in seen)
-    middle.set_ylim(-0.03 * top, top)
+    for axes, policies in ((middle, here), (told, gold)):
+        seen = policies["linucb, published constants"]["regret_to_best_fixed"].values()
+        low = min(policies[each]["curve"]["regret_to_best_fixed"][-1] for each in _DRAWN)
+        top = 1.3 * max(each["mean"] for each in seen)
+        axes.set_ylim(min(-0.03 * top, 1.1 * low), top)
     left.legend(frameon=False, fontsize=7)
     for policy, colour in _DRAWN.items():
         if policy.startswith("fixed"):

@@ -24,8 +24,8 @@ from mio_rag.control.bandit.store import Event
 from mio_rag.control.steps.strategies import STRATEGIES
 
 __all__ = [
-    "OTHERS", "POLICIES", "PRICE", "TUNED", "Lived", "action_of", "live", "order_of", "reported", "told_of",
-    "utility",
+    "OTHERS", "POLICIES", "PRICE", "TUNED", "Lived", "action_of", "interval", "live", "order_of", "reported",
+    "summed", "told_of", "utility",
 ]  # fmt: skip
 
 FloatArray = NDArray[np.float64]
@@ -36,6 +36,7 @@ PRICE = 1e-4
 TUNED = 20
 #: Gold passages of those questions, on average: a unit of the program's value is a passage, recall a share.
 _GOLD = 2.03
+_NORMAL = 1.959963984540054
 OTHERS = tuple(name for name in STRATEGIES if name != BASE)
 _SETTINGS = BanditSettings(token_price=PRICE * _GOLD)
 _TEXTBOOK = replace(_SETTINGS, ridge=1.0, ridge_embedding=1.0, cold_start=0, prune_after=10**9, unsure=0.0)
@@ -158,6 +159,61 @@ def live(
         lived.actions.append(action)
         lived.logged.append((place, drawn, context))
     return lived
+
+
+def interval(values: FloatArray) -> dict[str, float]:
+    """The mean with a 95 % interval."""
+    half = _NORMAL * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    return {
+        "mean": float(values.mean()),
+        "low": float(values.mean()) - half,
+        "high": float(values.mean()) + half,
+    }
+
+
+def summed(
+    lived: Sequence[Lived], orders: Sequence[Sequence[int]], oracle: Sequence[float], rival: Sequence[float]
+) -> dict[str, Any]:
+    """What came of a policy on all orders, against the worth of the best set of each and for all."""
+    regret, behind = (
+        np.array(
+            [
+                np.cumsum(np.array([worth[i] for i in o]) - one.earned)
+                for one, o in zip(lived, orders, strict=True)
+            ]
+        )
+        for worth in (oracle, rival)
+    )
+    n = regret.shape[1]
+    every = max(1, n // 40)
+    hyde = np.mean([["hyde" in a.split("+") for a in one.actions] for one in lived], axis=0)
+    block = max(1, min(50, n // 4))
+    points = sorted({min(n, p) for p in (50, 100, 200, 300, 500, 1000, 1500, 2000)})
+    late = slice(n // 2, n)
+    shares = {
+        name: float(np.mean([[name in a.split("+") for a in one.actions[late]] for one in lived]))
+        for name in STRATEGIES
+    }
+    return {
+        "regret": {str(p): interval(regret[:, p - 1]) for p in points},
+        "regret_to_best_fixed": {str(p): interval(behind[:, p - 1]) for p in points},
+        "last_regret": regret[:, -1].round(6).tolist(),
+        "curve": {
+            "questions": list(range(every, n + 1, every)),
+            "regret": regret.mean(axis=0)[every - 1 :: every].round(4).tolist(),
+            "regret_to_best_fixed": behind.mean(axis=0)[every - 1 :: every].round(4).tolist(),
+        },
+        "hyde_share": {
+            "questions_a_block": block,
+            "share": [float(hyde[k : k + block].mean()) for k in range(0, n - block + 1, block)],
+        },
+        "late_utility": interval(np.array([one.earned[late].mean() for one in lived])),
+        "late_recall": float(np.mean([one.recall[late].mean() for one in lived])),
+        "late_tokens": float(np.mean([one.tokens[late].mean() for one in lived])),
+        "late_share": shares,
+        "changes_found": int(sum(len(one.changes) for one in lived)),
+        "hyde_share_after_200": float(hyde[min(200, n - 1) :].mean()),
+    }
 
 
 def _context(line: Mapping[str, Any], state: Learned) -> Context:

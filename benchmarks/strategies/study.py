@@ -10,10 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.strategies.bound import at_equal_cost, at_other_costs
-from benchmarks.strategies.goals import OURS, goals
+from benchmarks.strategies.bound import at_other_costs
+from benchmarks.strategies.goals import OURS, judge
 from benchmarks.strategies.limits import limits
-from benchmarks.strategies.simulate import OTHERS, POLICIES, PRICE, Lived, action_of, live, order_of, utility
+from benchmarks.strategies.regimes import both_regimes
+from benchmarks.strategies.simulate import (
+    OTHERS,
+    POLICIES,
+    PRICE,
+    action_of,
+    interval,
+    live,
+    order_of,
+    utility,
+)
 from benchmarks.strategies.table import BASE, MEASURES, outcomes_of
 from mio_rag.control.bandit.context import context_of
 from mio_rag.control.bandit.insights import stats
@@ -28,7 +38,6 @@ __all__ = ["report"]
 
 FloatArray = NDArray[np.float64]
 Cells = Sequence[Mapping[str, Any]]
-_NORMAL = 1.959963984540054
 _PRICES = {"tokens": PRICE}
 _MADE_UP = 0.15
 _SINGLE_HOP = ("squad2", "nq_open", "pubmedqa")
@@ -65,9 +74,8 @@ def report(cells: Cells, orders: int, questions: int, say: Callable[[str], None]
             action: _difference(table, action, BASE) for action in table.actions if action != BASE
         },
     }
-    found["policies"], recalls = _policies(cells, orders, questions, best, say)
+    found |= both_regimes(cells, table, best, orders, questions, say)
     say("what anybody could have reached")
-    found["equal_cost"] = at_equal_cost(cells, table, *recalls)
     found["other_costs"] = at_other_costs(cells, table)
     found["beaten"] = _beaten(cells, best)
     say("off-policy estimates")
@@ -76,7 +84,8 @@ def report(cells: Cells, orders: int, questions: int, say: Callable[[str], None]
     found["change"] = _change(cells, orders, questions)
     found["prior"] = _prior(cells, orders)
     found["choosing_ms"] = _choosing(cells, questions)
-    found["goals"], found["limits"] = goals(found), limits(found, PRICE)
+    judge(found)
+    found["limits"] = limits(found, PRICE)
     state = Learned(POLICIES[OURS], OTHERS)
     live(cells, order_of(range(len(cells)), questions, 0), POLICIES[OURS], learned=state)
     found["insights"] = stats(state)["insights"]
@@ -96,9 +105,9 @@ def at_pool(cells: Cells, orders: int, questions: int, say: Callable[[str], None
         "oracle": _chosen(table, table.oracle("gold_recall", _PRICES)),
         "beaten": _beaten(cells, best),
     }
-    told["policies"], recalls = _policies(cells, orders, questions, best, say)
-    told["equal_cost"] = at_equal_cost(cells, table, *recalls)
-    told["goals"], told["limits"] = goals(told), limits(told, PRICE)
+    told |= both_regimes(cells, table, best, orders, questions, say)
+    judge(told)
+    told["limits"] = limits(told, PRICE)
     return told
 
 
@@ -144,110 +153,7 @@ def _chosen(table: Any, choice: Any) -> dict[str, float]:
 def _difference(table: Any, action: str, other: str) -> dict[str, float]:
     """Paired, of the recall of the selection, with a 95 % interval."""
     recall = table.of("gold_recall")
-    return _interval(recall[:, table.actions.index(action)] - recall[:, table.actions.index(other)])
-
-
-def _interval(values: FloatArray) -> dict[str, float]:
-    half = _NORMAL * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-    return {
-        "mean": float(values.mean()),
-        "low": float(values.mean()) - half,
-        "high": float(values.mean()) + half,
-    }
-
-
-def _policies(
-    cells: Cells, orders: int, questions: int, best: str, say: Callable[[str], None]
-) -> tuple[dict[str, Any], tuple[FloatArray, float]]:
-    """Every policy on every order, beside fixed sets and the oracle on the same orders.
-
-    Also the default's mean recall of each question, and its mean tokens, in the second half of the orders.
-    """
-    drawn = [order_of(range(len(cells)), questions, seed) for seed in range(orders)]
-    fixed = {
-        **{action: action for action in dict.fromkeys((BASE, *STRATEGIES, action_of(STRATEGIES)))},
-        f"best fixed in hindsight ({best})": best,
-    }
-    oracle = [max(utility(c) for c in line["cells"].values()) for line in cells]
-    rival = [utility(line["cells"][best]) for line in cells]
-    told: dict[str, Any] = {}
-    for name, settings in POLICIES.items():
-        say(f"policy {name}")
-        lived = [live(cells, o, settings, seed=s) for s, o in enumerate(drawn)]
-        told[name] = _summed(lived, drawn, oracle, rival)
-        if name == OURS:
-            ours = _late(lived, drawn, len(cells))
-    say(f"policy {OURS}, told the gold")
-    in_recall = replace(POLICIES[OURS], token_price=PRICE)
-    told[f"{OURS}, told the gold"] = _summed(
-        [live(cells, o, in_recall, seed=s, gold=True) for s, o in enumerate(drawn)],
-        drawn, oracle, rival,
-    )  # fmt: skip
-    for name, action in fixed.items():
-        lived = []
-        for order in drawn:
-            one = Lived()
-            for place in order:
-                cell = cells[place]["cells"][action]
-                one.rows.append((utility(cell), cell["gold_recall"], cell["tokens"]))
-                one.actions.append(action)
-            lived.append(one)
-        told[f"fixed: {name}"] = _summed(lived, drawn, oracle, rival)
-    return told, ours
-
-
-def _late(lived: Sequence[Lived], orders: Sequence[Sequence[int]], count: int) -> tuple[FloatArray, float]:
-    """Mean recall of each question in the second halves, that of all where it never came up; mean tokens."""
-    half = len(orders[0]) // 2
-    places = np.concatenate([o[half:] for o in orders])
-    recall = np.concatenate([one.recall[half:] for one in lived])
-    sums, seen = np.bincount(places, recall, count), np.bincount(places, minlength=count)
-    means = np.where(seen > 0, sums / np.maximum(seen, 1), recall.mean())
-    return means, float(np.mean([one.tokens[half:].mean() for one in lived]))
-
-
-def _summed(
-    lived: Sequence[Lived], orders: Sequence[Sequence[int]], oracle: Sequence[float], rival: Sequence[float]
-) -> dict[str, Any]:
-    regret, behind = (
-        np.array(
-            [
-                np.cumsum(np.array([worth[i] for i in o]) - one.earned)
-                for one, o in zip(lived, orders, strict=True)
-            ]
-        )
-        for worth in (oracle, rival)
-    )
-    n = regret.shape[1]
-    every = max(1, n // 40)
-    hyde = np.mean([["hyde" in a.split("+") for a in one.actions] for one in lived], axis=0)
-    block = max(1, min(50, n // 4))
-    points = sorted({min(n, p) for p in (50, 100, 200, 300, 500, 1000, 1500, 2000)})
-    late = slice(n // 2, n)
-    shares = {
-        name: float(np.mean([[name in a.split("+") for a in one.actions[late]] for one in lived]))
-        for name in STRATEGIES
-    }
-    return {
-        "regret": {str(p): _interval(regret[:, p - 1]) for p in points},
-        "regret_to_best_fixed": {str(p): _interval(behind[:, p - 1]) for p in points},
-        "last_regret": regret[:, -1].round(6).tolist(),
-        "curve": {
-            "questions": list(range(every, n + 1, every)),
-            "regret": regret.mean(axis=0)[every - 1 :: every].round(4).tolist(),
-            "regret_to_best_fixed": behind.mean(axis=0)[every - 1 :: every].round(4).tolist(),
-        },
-        "hyde_share": {
-            "questions_a_block": block,
-            "share": [float(hyde[k : k + block].mean()) for k in range(0, n - block + 1, block)],
-        },
-        "late_utility": _interval(np.array([one.earned[late].mean() for one in lived])),
-        "late_recall": float(np.mean([one.recall[late].mean() for one in lived])),
-        "late_tokens": float(np.mean([one.tokens[late].mean() for one in lived])),
-        "late_share": shares,
-        "changes_found": int(sum(len(one.changes) for one in lived)),
-        "hyde_share_after_200": float(hyde[min(200, n - 1) :].mean()),
-    }
+    return interval(recall[:, table.actions.index(action)] - recall[:, table.actions.index(other)])
 
 
 def _estimates(cells: Cells, orders: int, questions: int) -> dict[str, Any]:
@@ -351,7 +257,7 @@ def _changed(
         "found": len(found),
         "questions_until_found": float(np.median(found)) if found else None,
         "found_before_there_was_one": int(false),
-        "utility_after": _interval(np.array(after)),
+        "utility_after": interval(np.array(after)),
     }
 
 
@@ -371,7 +277,7 @@ def _prior(cells: Cells, orders: int) -> dict[str, Any]:
             earned.append(
                 float(live(cells, order_of(second, 100, seed), how, seed=seed, learned=state).earned.mean())
             )
-        told[name] = _interval(np.array(earned))
+        told[name] = interval(np.array(earned))
     return told
 
 

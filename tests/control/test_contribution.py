@@ -239,3 +239,30 @@ def test_what_room_decides_is_decided_here_too(demo_index: CorpusIndex) -> None:
         every = {frozenset(["raw"]): frozenset(found.ids)}
         value = Values(open_, found, every, budget, counter).of(["raw"])
         assert value == pytest.approx(Values(decided, found, every, budget, counter).of(["raw"]))
+
+
+def test_a_bandit_learns_no_label(river_index: CorpusIndex, tmp_path: Path) -> None:
+    """As the page on strategies says: of labelled questions, too, the program's estimate is learned."""
+    told = {}
+    for name, gold in (("none", ()), ("first", river_index.ids[:1]), ("all", river_index.ids)):
+        kinds = {
+            "strategies": {
+                "state": str(tmp_path / f"{name}.sqlite"),
+                "possible": ["raw", "hyde", "multi-query"],
+                "bandit": {"cold_share": 1.0},  # all run, whatever the question's id
+            }
+        }
+        pipeline = make_pipeline(
+            "strategies:bandit",
+            ControlSettings(kinds=kinds),
+            Retriever(river_index, pool=2),
+            ScriptedGenerator(lambda _: "The Arno rises on Mount Falterona and flows through Florence."),
+            Selector(),
+        )
+        pipeline.run(Question("q", "How long is the Tiber?", gold_ids=tuple(gold)), 60)
+        learned = pipeline.chooser.learned  # type: ignore[attr-defined]
+        assert learned.questions == 1
+        told[name] = {n: (kept["own"], kept["ran"]) for n, kept in learned.tallies.items()}
+    assert told["none"]["hyde"][1] == told["none"]["multi-query"][1] == 1
+    assert any(own for own, _ in told["none"].values()), told  # there is something to be learned
+    assert told["none"] == told["first"] == told["all"]
