@@ -245,13 +245,22 @@ class Selector(Settings):
             formulation = known.again() if known and fits else Formulation(own, valued, counter)
         candidates, merge, allowed = formulation.candidates, formulation.is_merged, budget
         best: Choice | None = None
-        rounds = 0
+        rounds, more_room = 0, counter is not None and merge
         while True:
             rounds += 1
             found = yield from solved(formulation, allowed)
             program, result = found.program, found.result
             if result.status is Status.ERROR:
                 raise SolverError(result.message)
+            if result.status is Status.INFEASIBLE and more_room and counter is not None:
+                more_room = False
+                required = [int(i) for i in np.flatnonzero(program.fixed == 1) if i < len(candidates)]
+                alone = np.isin(np.arange(program.n), required).astype(np.int8)
+                order = in_prompt_order(candidates, required, self.prompt_order)
+                read, summed = block_tokens(candidates, order, counter, merge), round(program.cost(alone))
+                if read <= budget < summed:  # together they are shorter than one by one
+                    allowed = budget + summed - read
+                    continue
             # Behind the passages stand items that buy broken rows: nobody reads them.
             picked = [i for i in result.selected if i < len(candidates)]
             chosen = in_prompt_order(candidates, picked, self.prompt_order)

@@ -130,21 +130,31 @@ def _why_nothing(choice: Choice) -> list[str]:
     """Why no passage is chosen, and what would change it, where that is a proven answer."""
     if choice.chosen or choice.result.x is None:
         return []
-    formulation = choice.formulation
+    formulation, program = choice.formulation, choice.found.program
     candidates, settings = formulation.candidates, formulation.settings
-    shortest = int(candidates.tokens.min())
+    unit = "passage" if formulation.passages is candidates else "sentence"
+    assert program.fixed is not None
+    open_ = np.flatnonzero(program.fixed[: len(candidates)] != 0)
+    if not open_.size:
+        return [f"nothing is chosen: every {unit} of the pool is excluded (must_exclude, or near-duplicates)"]
+    shortest = int(candidates.tokens[open_].min())
     if shortest > choice.allowed:
         return [
-            f"nothing is chosen: the shortest passage has {plural(shortest, 'token')}, the budget is "
+            f"nothing is chosen: the shortest {unit} has {plural(shortest, 'token')}, the budget is "
             f"{choice.budget_tokens}: {_more_room(choice)}"
         ]
     if blocked := _blocked(choice):
         return [blocked]
-    fitting = np.flatnonzero(candidates.tokens <= choice.allowed)
+    fitting = open_[candidates.tokens[open_] <= choice.allowed]
     best = int(fitting[candidates.relevance[fitting].argmax()])
     value, tokens = float(candidates.relevance[best]), int(candidates.tokens[best])
-    where = "" if fitting.size == len(candidates) else " of those that fit the budget"
-    said = f"nothing is chosen: no passage is worth its price (the highest relevance{where} is {value:.3g}"
+    all_fit = fitting.size == open_.size
+    where = "" if all_fit else " of those that fit the budget"
+    said = f"nothing is chosen: no {unit} is worth its price (the highest relevance{where} is {value:.3g}"
+    if unit == "sentence":
+        nothing, alone = np.zeros(program.n, dtype=np.int8), np.eye(program.n, dtype=np.int8)[best]
+        charged_all = value - program.objective(alone) + program.objective(nothing)
+        return [f"{said}, its price {charged_all:.3g})" + ("" if all_fit else f": {_more_room(choice)}")]
     if value <= 0:
         return [f"{said}): relevance must be above 0 for what is worth reading; larger is better"]
     prices = {"passage_penalty": formulation.penalty(choice.allowed), "radius": settings.radius}
@@ -153,14 +163,17 @@ def _why_nothing(choice: Choice) -> list[str]:
         charged.append(f"{price * tokens:.3g} for its {tokens} tokens (token_price {price:.3g})")
     if not charged:
         return [f"{said})"]
+    room = "" if all_fit else ", raise the budget"
     scale = ", or give relevance on the scale of a probability" if _is_given(choice) else ""
-    return [f"{said}; charged are {', '.join(charged)}): lower them{scale}"]
+    return [f"{said}; charged are {', '.join(charged)}): lower them{room}{scale}"]
 
 
 def _more_room(choice: Choice) -> str:
-    """What to do where passages are too long."""
+    """What to do where passages, or sentences, are too long."""
     if choice.formulation.may_be_cut:
         return "raise the budget, or choose sentences (units='sentences')"
+    if choice.formulation.passages is not choice.formulation.candidates:
+        return "raise the budget"
     return "raise the budget, or split passages"
 
 

@@ -96,7 +96,8 @@ def units_for(
     "auto" is sentences where fewer than three passages fit the budget, by the mean of the five that are most
     likely to be needed. There they hold more answers on every set; where five or more passages fit, whole
     ones do on questions that need several of them (`python -m benchmarks sentences`). Passages stay where
-    sentences cannot be chosen, or relevance is no probability.
+    sentences cannot be chosen, relevance is no probability, a passage must be read (all of it), or programs
+    are enumerated.
 
     Parameters
     ----------
@@ -111,7 +112,11 @@ def units_for(
     model, _ = relevance_of(settings.relevance_model, candidates)
     # Passages are compared by their vectors, and a larger budget may choose passages.
     lacking = candidates.embeddings is None and candidates.similarity is None
-    if model is None or (settings.redundancy_weight > 0 and lacking):
+    ids = set(candidates.ids)
+    whole = bool(ids & set(settings.must_include)) or ids <= set(settings.must_exclude)
+    if model is None or whole or settings.solver == "exhaustive":
+        return "passages"
+    if settings.redundancy_weight > 0 and lacking:
         return "passages"
     likely = np.argsort(-candidates.relevance, kind="stable")[:_LIKELY]
     tight = is_tight(float(candidates.tokens[likely].mean()), budget_tokens)

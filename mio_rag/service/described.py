@@ -27,7 +27,7 @@ def described(asked: Asked, made: Selection) -> dict[str, Any]:
 def with_more(
     asked: Asked, pool: Candidates, now: Selection, more_tokens: int, counter: TokenCounter
 ) -> dict[str, Any]:
-    """What a larger budget would select, and proven bounds on its gain."""
+    """What a larger budget would select of what is chosen now, sentences or passages; bounds on its gain."""
     # A price of a passage that adapts to the budget would make two programs of it.
     decided = _decided(asked.selector, now)
     penalty = decided.penalty(now.pool, now.budget_tokens)
@@ -41,8 +41,10 @@ def with_more(
         high = None if after.bound is None else after.bound - before.objective
     ids = [then.formulation.candidates.ids[i] for i in then.chosen]
     held = [now.candidates.ids[i] for i in now.chosen]
+    units = asked.selector.decided(now.pool, asked.budget_tokens + more_tokens, counter).units
     return {
         "more_tokens": more_tokens,
+        "unit_then": "sentence" if units == "sentences" else "passage",
         "tokens_used": then.used,
         "gain": gain,
         "low": low,

@@ -183,6 +183,7 @@ class More(Response):
     high: float | None
     added: list[str] = Field(description="ids as in `passages`")
     removed: list[str]
+    unit_then: Literal["passage", "sentence"] = Field(description="what a request would choose by itself")
     certified: bool
 
 

@@ -82,7 +82,7 @@ def test_the_first_table_says_what_was_found_and_read(width: int) -> None:
     text = shown(width, summary(), [difference("exact", 256, -0.4, 0.1) | {"n": 37}], "fused")
     said = " ".join(text.split())
     assert said.startswith(
-        "Means over 40 questions; the baseline is fused, and exact is what mio-rag chooses."
+        "Means over 40 questions; the baseline is fused, and exact is the choice of mio-rag's program."
     )
     assert "chooses. Evidence: the gold passages" in said
     assert "(37 questions name them)" in said

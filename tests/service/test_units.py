@@ -41,3 +41,15 @@ def test_paced_or_by_strategies_it_reads_passages(demo_index: CorpusIndex) -> No
             assert client.get("/health").json()["units"] == "passages"
             assert client.post("/select", json=BODY).json()["unit"] == "passage"
             assert client.post("/select", json={**BODY, "units": "auto"}).json()["unit"] == "sentence"
+
+
+def test_more_tokens_say_what_they_would_buy_by_themselves(demo_index: CorpusIndex) -> None:
+    """The gain is of what is chosen now; passages are worth something else than their sentences."""
+    with served(demo_index) as client:
+        for budget, more, now, then in (
+            (100, 20, "sentence", "sentence"),
+            (200, 400, "sentence", "passage"),
+            (900, 400, "passage", "passage"),
+        ):
+            got = client.post("/select", json={**BODY, "budget_tokens": budget, "more_tokens": more}).json()
+            assert (got["unit"], got["more"]["unit_then"]) == (now, then)

@@ -80,13 +80,17 @@ def config_text(options: Mapping[str, Any], measured: Mapping[str, Any], comment
     return "".join(f"# {line}\n" for line in lines) + body
 
 
-def read_config(path: Path, known: Collection[str], paths: Collection[str] = ("prices",)) -> dict[str, Any]:
+def read_config(
+    path: Path, known: Collection[str], paths: Collection[str] = ("prices",), *, passages: bool = False
+) -> dict[str, Any]:
     """The options of a file; paths, also that of a relevance model, are taken from where the file lies.
 
     Parameters
     ----------
     known, paths : collection of str
         Names that options may have, and those of them that are paths.
+    passages : bool
+        Whether a file that was measured, and names no units, means those it was measured with.
 
     Raises
     ------
@@ -96,8 +100,7 @@ def read_config(path: Path, known: Collection[str], paths: Collection[str] = ("p
     from mio_rag.reading import read_toml
 
     data = read_toml(path)
-    if data.pop("measured", None) is not None and "units" in known:
-        data.setdefault("units", "passages")  # by which whatever does not say it was measured
+    measured = data.pop("measured", None) is not None
     problems = [
         f"'{path}': option '{name}' is unknown: {choose(name, sorted(known))}"
         for name in data
@@ -110,6 +113,8 @@ def read_config(path: Path, known: Collection[str], paths: Collection[str] = ("p
     ]
     if problems:
         raise InputError(problems)
+    if measured and passages:
+        data.setdefault("units", "passages")
     relevance = data.get("relevance")
     if isinstance(relevance, str) and relevance not in _NAMED_RELEVANCE:
         data["relevance"] = str(path.parent / relevance)
@@ -130,7 +135,7 @@ def _known() -> set[str]:
 def _read(context: typer.Context, path: Path | None) -> Path | None:
     """Make the options of a file the defaults of a command, before its other options are looked at."""
     if path is not None:
-        context.default_map = {**(context.default_map or {}), **read_config(path, _known())}
+        context.default_map = {**(context.default_map or {}), **read_config(path, _known(), passages=True)}
     return path
 
 

@@ -125,9 +125,9 @@ def _print_first(
     rivals = baseline is not None and len(methods) > 1
     said = _at(entries) + (f"; the baseline is {baseline}" if rivals else "")
     if rivals and _OURS in methods - {baseline}:
-        said += f", and {_OURS} is what mio-rag chooses"
+        said += f", and {_OURS} is the choice of mio-rag's program"
         if _FITTING in methods:
-            said += f" of whole passages, {_FITTING} what it reads by the room there is"
+            said += f" among whole passages, {_FITTING} what it reads by the room there is"
     fields = []
     if evidence is not None:
         what = "gold documents" if evidence.name == "source_recall" else "gold passages"

@@ -134,9 +134,9 @@ def _proof(selection: Selection) -> str:
         return "proven: nothing that is allowed and fits is worth its price"
     if result.is_optimal:
         within = f" to within {result.gap:.2%}" if result.gap and result.gap > 1e-4 else ""
-        parts = selection.certified_tokens or 0
+        # A choice that fits as one text, and not by the count of its parts, may have been passed over.
         shared = selection.is_merged and selection.program.segments is not None
-        counted = f" by the count of its parts ({parts})" if shared and parts > selection.tokens_used else ""
+        counted = f" by the count of its parts ({selection.certified_tokens})" if shared else ""
         return f"proven optimal{within}{counted}: no other choice is worth more"
     why = [f"the {result.limit} limit came first"] if result.limit else []
     why += [result.message] if result.message else []
@@ -179,7 +179,8 @@ def print_known(console: Terminal, known: Hit) -> None:
         style="dim",
         soft_wrap=not console.is_terminal,
     )
-    titles = {p["id"]: p["title"] for p in told["passages"]}
+    of_sentences = told.get("unit") == "sentence"
+    titles = {p["id"].rpartition("#s")[0] if of_sentences else p["id"]: p["title"] for p in told["passages"]}
     read = ", ".join(f"{i} ({titles[i]})" if titles.get(i) else i for i in told["selected_ids"])
     console.print(f"read then: {read or 'nothing'}", soft_wrap=not console.is_terminal)
 

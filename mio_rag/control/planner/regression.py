@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2
+from scipy.stats import f
 
 from mio_rag.control.planner.experience import Experience
 from mio_rag.errors import InputError
@@ -32,7 +32,9 @@ IntArray = NDArray[np.intp]
 _PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 _FEW = 10  # questions; smaller sets count as one
 _TIE = 1e-9  # price that chooses the cheapest of workflows that are alike
-_SURE = 0.95  # with which workflows must differ somewhere, or they count as alike
+#: With which workflows must differ on the whole, or from set to set, or they count as alike: so low, since
+#: what is lost where they do differ is more than what is paid where they do not.
+_SURE = 0.75
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +89,9 @@ def fit_regression(experience: Experience, *, folds: int = 5, seed: int = 0) -> 
     calibrated on questions that it was not fitted on.
 
     How a workflow differs on a set is estimated from the set's own mean and that of all sets, weighed by
-    their variances: what questions scatter within sets, and what sets differ by beyond that. Where workflows
-    differ by no more than chance explains, on the whole and from set to set, they count as alike, and the
-    cheapest is chosen.
+    their variances: what questions scatter within sets, and what sets differ by beyond that. Where
+    chance explains all differences between workflows on all sets, they count as alike, and the cheapest is
+    chosen.
 
     Raises
     ------
@@ -166,9 +168,31 @@ def _by_set(quality: FloatArray, member: IntArray) -> tuple[FloatArray, FloatArr
     spread = _beyond_chance(measured, error)
     weight = 1 / (spread + error)
     overall = (weight * measured).sum(axis=0) / weight.sum(axis=0)
-    if not spread.any() and (overall**2 * weight.sum(axis=0)).sum() < chi2.ppf(_SURE, len(overall) - 1):
-        overall = np.zeros_like(overall)
+    if _alike(apart, member) and _alike(apart, np.zeros_like(member)):
+        return measured, np.zeros_like(measured)
     return measured, overall + spread / (spread + error) * (measured - overall)
+
+
+def _alike(apart: FloatArray, member: IntArray) -> bool:
+    """Whether chance explains how workflows differ, on all sets together.
+
+    By the Hotelling-Lawley trace and its F approximation (McKeon, Biometrika 61, 1974). False where questions
+    are too few to tell.
+    """
+    count = np.bincount(member)
+    measured = np.stack([apart[member == k].mean(axis=0) for k in range(len(count))])
+    rest = apart - measured[member]
+    scatter = rest.T @ rest
+    n, p, q = len(apart) - len(count), int(np.linalg.matrix_rank(scatter, hermitian=True)), len(count)
+    if p == 0:
+        return not np.abs(measured).max() > 1e-12
+    if n < p + 4:
+        return False
+    inverse = np.linalg.pinv(scatter, hermitian=True)
+    trace = float((count * np.einsum("kj,jl,kl->k", measured, inverse, measured)).sum())
+    b = (n + q - p - 1) * (n - 1) / ((n - p - 3) * (n - p))
+    d = 4 + (p * q + 2) / (b - 1)
+    return trace < p * q * (d - 2) / (d * (n - p - 1)) * f.ppf(_SURE, p * q, d)
 
 
 def _beyond_chance(means: FloatArray, error: FloatArray) -> FloatArray:

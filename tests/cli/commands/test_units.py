@@ -158,8 +158,40 @@ def test_what_the_certificate_counts_is_told(index: Path) -> None:
             told = only_object(here(*asked, "--json"))
             assert told["tokens_used"] <= min(budget, told["certified_tokens"])
             assert told["certified_tokens"] <= told["certified_budget"]
-            differs = told["certified_tokens"] > told["tokens_used"]
             said = f"by the count of its parts ({told['certified_tokens']})"
-            assert (said in " ".join(here(*asked).stdout.split())) == differs
-            apart.add(differs)
+            assert said in " ".join(here(*asked).stdout.split())
+            apart.add(told["certified_tokens"] > told["tokens_used"])
+            whole = here(*asked, "--units", "passages").stdout
+            assert "proven optimal: no other choice" in whole  # nothing is shared
     assert True in apart
+
+
+def test_what_must_be_read_is_read_whole(index: Path) -> None:
+    """All sentences of a passage count more, one by one, than the passage: at its size both are feasible."""
+    question = "How tall is the tower of the Bell Rock Lighthouse?"
+    asked = ("select", index, question, "--must-include", "demo-028", "--budget-tokens", 80)
+    for options, unit in (((), "passage"), (("--units", "sentences"), "sentence")):
+        told = only_object(here(*asked, *options, "--json"))
+        assert (told["status"], told["unit"], told["selected_ids"]) == ("optimal", unit, ["demo-028"])
+        assert told["tokens_used"] <= 80
+    short = refused(here("ask", index, question, "--must-include", "demo-028", "--budget-tokens", 30), 1)
+    assert "'demo-028' in" in " ".join(short)
+
+
+def test_where_nothing_can_be_chosen_it_is_said_of_what(index: Path) -> None:
+    asked = ("select", index, "How tall is the tower of the Bell Rock Lighthouse?", "--budget-tokens")
+    said = here(*asked, 5).stdout
+    assert re.search(r"the shortest sentence has \d+ tokens, the budget is 5: raise the budget", said)
+    assert "no sentence is worth its price" in here(*asked, 12).stdout
+    pool = only_object(here(*asked, 256, "--pool", 3, "--link-hops", 0, "--units", "passages", "--json"))
+    out = [part for p in pool["passages"] for part in ("--must-exclude", p["id"])]
+    done = here(*asked, 256, "--pool", 3, "--link-hops", 0, *out)
+    assert (done.returncode, "every passage of the pool is excluded" in done.stdout) == (0, True)
+    few = only_object(here(*asked, 256, "--pool", 8, "--link-hops", 0, "--solver", "exhaustive", "--json"))
+    assert (few["status"], few["unit"]) == ("optimal", "passage")
+
+
+def test_a_kept_answer_names_the_titles_of_what_was_read(index: Path, tmp_path: Path) -> None:
+    asked = ("ask", index, "When was the Forth Bridge opened?", "--cache", tmp_path / "c.sqlite")
+    assert only_object(here(*asked, "--json"))["unit"] == "sentence"
+    assert re.search(r"read then: demo-\d+ \(", here(*asked).stdout)
