@@ -43,7 +43,7 @@ typer.testing._get_command = functools.cache(typer.testing._get_command)
 def pytest_collection_finish() -> None:
     """From here on, garbage is looked for among what the tests make."""
     gc.freeze()
-    gc.set_threshold(5_000, 10, 10)
+    gc.set_threshold(20_000, 10, 10)
     gc.enable()
 
 
