@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import shutil
+import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ __all__ = [
     "claimed",
     "is_leftover",
     "is_vacant",
+    "known_sha256_of",
     "locked",
     "make_parent",
     "replaced",
@@ -35,6 +37,7 @@ __all__ = [
 
 _LOCK, _PARTIAL, _OLD = ".lock", ".partial", ".old"
 _LOCKS_BIND_OTHERS = os.name == "nt"  # elsewhere they bind only those who ask for them
+_KNOWN: dict[tuple[int, ...], str] = {}  # of `known_sha256_of`
 _UNFINISHED = re.compile(rf"\.(.+)\.[0-9a-f]{{32}}(\{_PARTIAL}|\{_OLD})((?:\.[^.]+)?)", re.DOTALL)
 
 
@@ -81,6 +84,23 @@ def sha256_of(path: Path) -> str:
     """SHA-256 of what a file holds, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def known_sha256_of(path: Path) -> str:
+    """`sha256_of` for large files that are read again and again, such as models: remembered by this process.
+
+    A file that is another, of another length, or written since is read anew; so is one that was written less
+    than two seconds before it was read, as a change right after could leave its time as it was.
+    """
+    found = path.stat()
+    now = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    digest = _KNOWN.get(now)
+    if digest is None:
+        begun = time.time_ns()
+        digest = sha256_of(path)
+        if begun - max(found.st_mtime_ns, found.st_ctime_ns) > 2_000_000_000:
+            _KNOWN[now] = digest
+    return digest
 
 
 def make_parent(path: Path) -> None:

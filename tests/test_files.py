@@ -18,9 +18,11 @@ from mio_rag.errors import InputError
 from mio_rag.files import (
     claimed,
     is_vacant,
+    known_sha256_of,
     locked,
     replaced,
     replaced_folder,
+    sha256_of,
     sweep,
     write_atomically,
 )
@@ -293,3 +295,31 @@ def test_other_programs_see_the_lock_of_a_run(tmp_path: Path) -> None:
         other.acquire()
     with other, pytest.raises(InputError, match="another run is at work"), locked(tmp_path):
         pass
+
+
+def test_the_digest_of_a_large_file_is_remembered_until_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, reads = tmp_path / "model", []
+
+    def counted(file: Path) -> str:
+        reads.append(file)
+        return sha256_of(file)
+
+    monkeypatch.setattr(files, "sha256_of", counted)
+    path.write_bytes(b"one")
+    one = sha256_of(path)
+    # Written just now: a change in the same tick of the clock would leave its time as it is.
+    assert [known_sha256_of(path) for _ in range(2)] == [one, one]
+    assert len(reads) == 2
+    later = time.time_ns() + 60_000_000_000
+    monkeypatch.setattr(files.time, "time_ns", lambda: later)
+    assert [known_sha256_of(path) for _ in range(2)] == [one, one]
+    assert len(reads) == 3
+    past = path.stat().st_mtime_ns
+    path.write_bytes(b"two")
+    os.utime(path, ns=(past, past))  # of the same length and time, and yet another
+    assert known_sha256_of(path) == sha256_of(path) != one
+    os.replace(path, tmp_path / "old")
+    path.write_bytes(b"one")
+    assert known_sha256_of(path) == one

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import mio_rag
+from tests.sources import tree_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,12 +46,6 @@ def modules() -> dict[str, Path]:
             name = ".".join(parts if folder in ("mio_rag", "benchmarks") else ("mio_rag", *parts))
             found[name.removesuffix(".__init__")] = path
     return found
-
-
-@functools.cache
-def tree_of(path: Path) -> ast.Module:
-    """The syntax tree of a file, parsed once for all tests, which only read it."""
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imports(tree: ast.AST, known: Collection[str]) -> set[str]:

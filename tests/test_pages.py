@@ -77,13 +77,41 @@ def opened(browser: Any, width: int, address: str) -> Any:
     return page
 
 
+class Reports:
+    """The pages by name and width, each opened anew for who asks: two seconds of processor time.
+
+    What is to be seen of one at rest is noted whenever it is opened, so that none is opened for that alone.
+    """
+
+    def __init__(self, browser: Any, pages: dict[str, Path]) -> None:
+        self._browser, self._pages = browser, pages
+        self._clipped: dict[tuple[str, int], int] = {}
+
+    def opened(self, name: str, width: int) -> Any:
+        page = opened(self._browser, width, self._pages[name].as_uri())
+        page.wait_for_selector(".plot-container")
+        self._clipped[name, width] = page.evaluate(
+            """() => [...document.querySelectorAll(".scatterlayer .trace")].filter(trace =>
+              trace.querySelector(".points path") && trace.closest("[clip-path]")).length"""
+        )
+        return page
+
+    def clipped(self, name: str, width: int) -> int:
+        """How many markers the charts cut off."""
+        if (name, width) not in self._clipped:
+            self.opened(name, width).close()
+        return self._clipped[name, width]
+
+
+@pytest.fixture(scope="module")
+def reports(browser: Any, pages: dict[str, Path]) -> Reports:
+    return Reports(browser, pages)
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", ["report", "frontier"])
-def test_reports_are_laid_out_whatever_they_show(
-    browser: Any, pages: dict[str, Path], name: str, width: int
-) -> None:
-    page = opened(browser, width, pages[name].as_uri())
-    page.wait_for_selector(".plot-container")
+def test_reports_are_laid_out_whatever_they_show(reports: Reports, name: str, width: int) -> None:
+    page = reports.opened(name, width)
     assert layout_problems(page) == []
     for choice in page.query_selector_all("input[type=checkbox], .switch input"):
         choice.evaluate("one => one.click()")
@@ -94,8 +122,8 @@ def test_reports_are_laid_out_whatever_they_show(
     page.close()
 
 
-def test_the_list_of_questions_begins_where_methods_differ(browser: Any, pages: dict[str, Path]) -> None:
-    page = opened(browser, 1280, pages["report"].as_uri())
+def test_the_list_of_questions_begins_where_methods_differ(reports: Reports) -> None:
+    page = reports.opened("report", 1280)
     assert page.eval_on_selector("#f-budget", "one => one.selectedOptions[0].text") == "256 tokens"
     marks = page.eval_on_selector_all(
         ".q", "all => all.map(one => [...one.querySelectorAll('.m b')].map(b => b.textContent))"
@@ -115,10 +143,9 @@ def test_the_list_of_questions_begins_where_methods_differ(browser: Any, pages: 
 
 
 @pytest.mark.parametrize("name", ["report", "frontier"])
-def test_a_table_that_goes_on_says_so_until_its_end(browser: Any, pages: dict[str, Path], name: str) -> None:
+def test_a_table_that_goes_on_says_so_until_its_end(reports: Reports, name: str) -> None:
     for width, goes_on in ((390, True), (1800, False)):
-        page = opened(browser, width, pages[name].as_uri())
-        page.wait_for_selector(".plot-container")
+        page = reports.opened(name, width)
         told = page.evaluate(
             """() => [...document.querySelectorAll(".scroll")].filter(one => one.checkVisibility())
               .map(box => [box.scrollWidth > box.clientWidth + 4, box.classList.contains("beyond"),
@@ -135,16 +162,9 @@ def test_a_table_that_goes_on_says_so_until_its_end(browser: Any, pages: dict[st
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_marker_is_cut_off_by_its_chart(browser: Any, pages: dict[str, Path], width: int) -> None:
+def test_no_marker_is_cut_off_by_its_chart(reports: Reports, width: int) -> None:
     for name in ("report", "frontier"):
-        page = opened(browser, width, pages[name].as_uri())
-        page.wait_for_selector(".plot-container")
-        clipped = page.evaluate(
-            """() => [...document.querySelectorAll(".scatterlayer .trace")].filter(trace =>
-              trace.querySelector(".points path") && trace.closest("[clip-path]")).length"""
-        )
-        assert clipped == 0
-        page.close()
+        assert reports.clipped(name, width) == 0
 
 
 @pytest.mark.parametrize("width", WIDTHS)

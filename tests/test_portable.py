@@ -20,6 +20,7 @@ from mio_rag.files import locked
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.limits import ConnectionLimits, fitted
 from mio_rag.service.run import ServiceSettings, check, serve
+from tests.sources import tree_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -75,26 +76,28 @@ def _used(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
                 yield node, f"multiprocessing: start method {given}"
 
 
-def _unguarded(source: str) -> list[str]:
-    tree = ast.parse(source)
+def _unguarded(tree: ast.AST) -> list[str]:
     fine = set(map(id, _guarded(tree)))
     return [f"{node.lineno}: {name}" for node, name in _used(tree) if id(node) not in fine]  # type: ignore[attr-defined]
 
 
 def test_what_only_posix_has_is_used_where_it_is_there() -> None:
-    found = {str(path.relative_to(ROOT)): _unguarded(path.read_text(encoding="utf-8")) for path in _sources()}
+    found = {str(path.relative_to(ROOT)): _unguarded(tree_of(path)) for path in _sources()}
     assert {path: uses for path, uses in found.items() if uses} == {}
 
 
 def test_the_test_above_sees_what_it_should() -> None:
-    assert _unguarded("import resource") == ["1: resource"]
-    assert _unguarded("def f():\n    from fcntl import flock") == ["2: fcntl"]
-    assert _unguarded("import os\nos.fork()") == ["2: os.fork"]
-    assert _unguarded("from signal import SIGKILL") == ["1: signal.SIGKILL"]
-    assert _unguarded("get_context('fork')") == []  # a name of one's own
-    assert _unguarded("multiprocessing.get_context('fork')") == ["1: multiprocessing: start method ['fork']"]
-    assert _unguarded("try:\n    import fcntl\nexcept ImportError:\n    pass") == []
-    assert _unguarded("n = os.getuid() if hasattr(os, 'getuid') else 0") == []
+    def said(source: str) -> list[str]:
+        return _unguarded(ast.parse(source))
+
+    assert said("import resource") == ["1: resource"]
+    assert said("def f():\n    from fcntl import flock") == ["2: fcntl"]
+    assert said("import os\nos.fork()") == ["2: os.fork"]
+    assert said("from signal import SIGKILL") == ["1: signal.SIGKILL"]
+    assert said("get_context('fork')") == []  # a name of one's own
+    assert said("multiprocessing.get_context('fork')") == ["1: multiprocessing: start method ['fork']"]
+    assert said("try:\n    import fcntl\nexcept ImportError:\n    pass") == []
+    assert said("n = os.getuid() if hasattr(os, 'getuid') else 0") == []
 
 
 def test_every_module_can_be_imported_without_what_only_posix_has_and_bare_names_stay_free() -> None:

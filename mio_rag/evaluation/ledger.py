@@ -130,15 +130,16 @@ class Ledger:
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add rows; they are on disk when this returns."""
+        self.appended += len(rows)  # before they are: an interrupt may come once they are written
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("".join(json.dumps(row) + "\n" for row in rows))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
+            self.appended -= len(rows)
             raise InputError(f"the ledger '{self.path}' could not be written: {error}") from error
         self.rows += rows
-        self.appended += len(rows)
 
     def write_parquet(self) -> Path:
         """Write ``ledger.parquet`` with typed columns; undefined measures are null."""

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import InputError, require
-from mio_rag.files import sha256_of
+from mio_rag.files import known_sha256_of
 from mio_rag.generation._gguf_file import trained_context
 from mio_rag.generation._http import HttpFailure, LoopbackClient
 from mio_rag.generation._letters import option_logprobs
@@ -108,7 +108,7 @@ class GGUFGenerator(BaseGenerator):
         from importlib.metadata import version
 
         told = {
-            "model": sha256_of(self._file),
+            "model": known_sha256_of(self._file),
             "xllamacpp": version("xllamacpp"),
             "temperature": 0,
             "seed": self._seed,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mio_rag.entries import unit_rows
 from mio_rag.errors import require
-from mio_rag.files import sha256_of
+from mio_rag.files import known_sha256_of
 from mio_rag.generation.gguf import has_devices, model_file
 from mio_rag.text import clean
 from mio_rag.types import GenerationError
@@ -51,7 +51,7 @@ class HiddenStates:
     def __init__(self, path: str | Path, n_ctx: int = 512) -> None:
         file = model_file(path)
         xllamacpp: Any = require("xllamacpp", "gguf", "running a GGUF model")
-        digest = sha256_of(file)
+        digest = known_sha256_of(file)
         self.name = f"{PREFIX}{file.name}"
         self._fingerprint = f"{PREFIX}{digest[:16]}"
         params = xllamacpp.CommonParams()

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import MissingExtraError, Notice, require
-from mio_rag.files import sha256_of
+from mio_rag.files import known_sha256_of
 from mio_rag.retrieval.cached import CachedEmbedder, unit
 
 __all__ = ["FINGERPRINT", "PackagedMiniLM", "is_minilm", "load_minilm", "packaged_minilm"]
@@ -74,7 +74,7 @@ def is_minilm(folder: Path) -> bool:
 def _content(folder: Path) -> str:
     digest = hashlib.sha256()
     for name in FILES:
-        digest.update(bytes.fromhex(sha256_of(folder / name)))
+        digest.update(bytes.fromhex(known_sha256_of(folder / name)))
     return digest.hexdigest()
 
 

@@ -8,6 +8,7 @@ SEQUENCES 1997) over shingles of three words, and confirmed by their exact Jacca
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -249,10 +250,7 @@ def find_groups(
     library = require("datasketch", "retrieval", "finding near-duplicates")
     groups = np.arange(len(passages), dtype=np.int64)
     jaccard = np.ones(len(passages), dtype=np.float32)
-    # What is found too much is compared and dropped; what is missed is read twice.
-    known = library.MinHashLSH(
-        threshold=max(threshold - _MARGIN, 0.1), num_perm=_PERMUTATIONS, weights=(0.05, 0.95)
-    )
+    known = library.MinHashLSH(num_perm=_PERMUTATIONS, params=_bands(threshold))
     shingled = (_shingles(passage.text) for passage in passages)
     empty = library.MinHash(num_perm=_PERMUTATIONS, seed=1)
     for row, shingles in enumerate(shingled):
@@ -270,6 +268,17 @@ def find_groups(
         if progress:
             progress(1)
     return groups, jaccard
+
+
+@functools.cache
+def _bands(threshold: float) -> tuple[int, int]:
+    """How many bands of how many rows datasketch compares; it integrates for some tenths of a second."""
+    library = require("datasketch", "retrieval", "finding near-duplicates")
+    # What is found too much is compared and dropped; what is missed is read twice.
+    found = library.MinHashLSH(
+        threshold=max(threshold - _MARGIN, 0.1), num_perm=_PERMUTATIONS, weights=(0.05, 0.95)
+    )
+    return int(found.b), int(found.r)
 
 
 def _same_facts(one: Passage, other: Passage) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from mio_rag.context import render_context
@@ -102,8 +103,7 @@ def check_controller(
     if questions < 1 or not budgets or min(budgets) < 1:
         raise InputError(f"questions={questions} and budgets={list(budgets)} must be >= 1")
     if dataset is None or index is None:
-        dataset = load_dataset("demo")
-        index = CorpusIndex.build(dataset.passages, TfidfEmbedder(dimensions=60), dataset.name)
+        dataset, index = _demo()
     suite = _Suite(make, index, _asked(dataset, questions), tuple(budgets), limits, seed, replay)
     suite.run()
     if suite.failed:
@@ -111,6 +111,13 @@ def check_controller(
         raise AssertionError(
             f"controller '{name}' fails {len(suite.failed)} of {suite.checked} cases:\n{listed}"
         )
+
+
+@cache  # for all controllers that are checked by one process
+def _demo() -> tuple[Dataset, CorpusIndex]:
+    """The bundled set, and its index."""
+    dataset = load_dataset("demo")
+    return dataset, CorpusIndex.build(dataset.passages, TfidfEmbedder(dimensions=60), dataset.name)
 
 
 def _asked(dataset: Dataset, count: int) -> tuple[Question, ...]:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -118,6 +118,12 @@ class _Trial:
     judge: Callable[[SolveResult], str | None]
     options: SolveOptions
     plain: bool = True
+    text: str | None = None  # of the program as it was drawn
+
+    @property
+    def written(self) -> str:
+        """The program as JSON, before it is solved."""
+        return json.dumps(self.program.to_dict()) if self.text is None else self.text
 
 
 def _shown(program: SelectionProgram) -> str:
@@ -130,7 +136,7 @@ def _shown(program: SelectionProgram) -> str:
 
 
 def _complaint(solve: SolveFunction, trial: _Trial, may_refuse: bool) -> str | None:
-    before = json.dumps(trial.program.to_dict())
+    before = trial.written
     try:
         claim = solve(trial.program, trial.options)
     except InputError as error:
@@ -169,7 +175,12 @@ class _Drawn:
         def judge(claim: SolveResult) -> str | None:
             return disagreement(self.program, self.truth, claim, exact and self.provable)
 
-        return _Trial(self.what, self.program, judge, SolveOptions(), self.plain)
+        return _Trial(self.what, self.program, judge, SolveOptions(), self.plain, self.text)
+
+    @cached_property
+    def text(self) -> str:
+        """The program as JSON, as it was drawn: the same for every solver that gets it."""
+        return json.dumps(self.program.to_dict())
 
 
 @lru_cache(maxsize=2)  # whoever checks several solvers gives them the same programs
