@@ -150,16 +150,12 @@ function paced(found) {  // only where the operator limits the tokens of a day o
 }
 function more(found) {
   if (!found || found.gain === null) { $("more").textContent = "–"; $("more-detail").textContent = ""; return; }
-  if (found.unit_then !== state.data.unit) {  // its value does not compare
-    $("more").textContent = `${found.unit_then}s then`;
-    $("more-detail").textContent = `there is room for whole passages; single sentences ${found.gain > 1e-9 ? `gain ${signed(found.gain)}` : "gain nothing more"}`;
-    return;
-  }
   const same = !found.added.length && !found.removed.length;
   $("more").textContent = same ? "no gain" : `gain ${signed(found.gain)}`;
   const proven = found.certified ? "" : ` (proven: ${number(found.low)} to ${number(found.high)})`;
   $("more-detail").textContent = same ? `the same ${state.data.unit}s would be chosen`
     : `${names(found.added, "adds")}${found.removed.length ? "; " + names(found.removed, "drops") : ""}${proven}`;
+  if (found.unit_then !== state.data.unit) $("more-detail").textContent += `; there is room for whole ${found.unit_then}s then`;
 }
 function names(ids, verb) {
   const found = ids.map(id => { const p = state.data.passages.find(p => p.id === id); return p && p.title || id; });

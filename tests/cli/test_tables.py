@@ -84,7 +84,7 @@ def test_the_first_table_says_what_was_found_and_read(width: int) -> None:
     assert said.startswith(
         "Means over 40 questions; the baseline is fused, and exact is the choice of mio-rag's program."
     )
-    assert "chooses. Evidence: the gold passages" in said
+    assert "program. Evidence: the gold passages" in said
     assert "(37 questions name them)" in said
     first = text.split("\n\n")[1]
     # What it takes to read the table is on the first lines of it, and no line is longer than the terminal.

@@ -101,7 +101,10 @@ def ask(
     explain: Explain = False,
     json_output: Json = False,
 ) -> None:
-    """Choose passages and let a model answer from them. Shows the answer and what was read."""
+    """Choose passages and let a model answer from them. Shows the answer and what was read.
+
+    Single sentences of them where the budget has no room for three passages; --units decides otherwise.
+    """
     import dataclasses
 
     from mio_rag.answer_cache import digest_of

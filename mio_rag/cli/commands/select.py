@@ -64,6 +64,7 @@ def select(
 ) -> None:
     """Choose passages for a question, and prove the choice. With --explain also say why.
 
+    Single sentences of them where the budget has no room for three passages; --units decides otherwise.
     Tokens are counted by an approximation, since no model reads the passages; `ask` uses the tokenizer of its
     model.
     """

@@ -174,8 +174,8 @@ def test_what_must_be_read_is_read_whole(index: Path) -> None:
         told = only_object(here(*asked, *options, "--json"))
         assert (told["status"], told["unit"], told["selected_ids"]) == ("optimal", unit, ["demo-028"])
         assert told["tokens_used"] <= 80
-    short = refused(here("ask", index, question, "--must-include", "demo-028", "--budget-tokens", 30), 1)
-    assert "'demo-028' in" in " ".join(short)
+    asked = ("ask", index, question, "--must-include", "demo-028", "--budget-tokens", 30, "--json")
+    assert "'demo-028' in; a budget of 80 tokens would do" in " ".join(refused(here(*asked), 1))
 
 
 def test_where_nothing_can_be_chosen_it_is_said_of_what(index: Path) -> None:
