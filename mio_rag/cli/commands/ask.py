@@ -103,7 +103,7 @@ def ask(
 ) -> None:
     """Choose passages and let a model answer from them. Shows the answer and what was read.
 
-    Single sentences of them where the budget has no room for three passages; --units decides otherwise.
+    Where the budget has no room for three passages, single sentences of them are read.
     """
     import dataclasses
 

@@ -64,9 +64,8 @@ def select(
 ) -> None:
     """Choose passages for a question, and prove the choice. With --explain also say why.
 
-    Single sentences of them where the budget has no room for three passages; --units decides otherwise.
-    Tokens are counted by an approximation, since no model reads the passages; `ask` uses the tokenizer of its
-    model.
+    Where there is no room for three passages, single sentences of them. Tokens are counted by an
+    approximation; `ask` uses the tokenizer of its model.
     """
     from mio_rag.cli.show.selection import print_selection
     from mio_rag.cli.show.strategies import print_searched

@@ -58,7 +58,7 @@ def test_no_reader_is_asked_without_anything_to_read(index: Path) -> None:
     assert (told["prompt_tokens"], told["completion_tokens"]) == (0, 0)
     shown = here(*asked).stdout
     assert "proven: nothing that is allowed and fits is worth its price" in shown
-    assert "the shortest passage has" in shown
+    assert "the shortest sentence has" in shown
 
 
 def test_readers_that_are_not_there(index: Path, tmp_path: Path) -> None:
