@@ -40,7 +40,7 @@ def _selectors() -> dict[str, tuple[Selector, str | None]]:
         for units in ("passages", "sentences"):
             rows[f"{units}, price {price:g}"] = replace(own, token_price=price, units=units), None
         rows[f"{BY_WORDS}, price {price:g}"] = replace(own, token_price=price, units="sentences"), None
-    rows[f"{BY_WORDS} where three passages do not fit"] = replace(own, units="auto"), None
+    rows[f"{BY_WORDS} where passages do not fit"] = replace(own, units="auto"), None
     return rows
 
 

@@ -92,9 +92,10 @@ class Selector(Settings):
     def decided(
         self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
     ) -> Selector:
-        """The same, with passages or sentences where ``units="auto"`` leaves it open.
+        """The same, with passages or sentences by the room there is, where ``units="auto"`` leaves it open.
 
-        See `mio_rag.selection.units.units_for`.
+        See `mio_rag.selection.units.units_for`. What `select` chooses is passages even so where all that are
+        worth their price fit.
 
         Parameters
         ----------
@@ -220,6 +221,24 @@ class Selector(Settings):
             steps, self.solver, self.options, workers=workers, executor=executor, progress=progress
         )
 
+    def _by_room(
+        self, candidates: Candidates, budget: int, counter: TokenCounter | None, known: Formulation | None
+    ) -> Generator[SelectionProgram, SolveResult, Choice]:
+        """Sentences where the budget has little room and a passage that is worth its price does not fit."""
+        valued = self.valued(candidates)
+        own = self.decided(valued, budget, counter)
+        if own.units == "passages":
+            return (yield from own._choices(candidates, budget, counter, known))
+        whole = replace(own, units="passages")
+        made = yield from whole._choices(candidates, budget, counter, known)
+        # What another passage would add is judged at the same prices: they may depend on the budget.
+        free = replace(whole, passage_penalty=made.formulation.penalty(budget))
+        room = max(budget, int(valued.tokens.sum()))
+        wanted = yield from free._choices(candidates, room, counter)
+        if made.result.x is not None and set(wanted.chosen) == set(made.chosen):
+            return made
+        return (yield from own._choices(candidates, budget, counter, known))
+
     def _steps(self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None) -> Steps:
         """What `select` does, handing out each program that is to be solved and waiting for its result."""
         return concluded((yield from self._choices(candidates, budget_tokens, counter)))
@@ -236,13 +255,12 @@ class Selector(Settings):
         if problem := count_problem("budget_tokens", budget_tokens):
             raise InputError(problem)
         budget = int(budget_tokens)
-        if known is not None and self.units != "auto":
+        if self.units == "auto":
+            return (yield from self._by_room(candidates, budget, counter, known))
+        if known is not None and known.settings.units == self.units:
             formulation = known.again()
         else:
-            valued = self.valued(candidates)
-            own = self.decided(valued, budget, counter)
-            fits = known is not None and known.settings.units == own.units
-            formulation = known.again() if known and fits else Formulation(own, valued, counter)
+            formulation = Formulation(self, self.valued(candidates), counter)
         candidates, merge, allowed = formulation.candidates, formulation.is_merged, budget
         best: Choice | None = None
         rounds, more_room = 0, counter is not None and merge

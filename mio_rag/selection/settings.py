@@ -136,8 +136,9 @@ class Settings:
     units : {"passages", "sentences", "auto"}
         What is chosen. Sentences need the reader's tokenizer, and exclude what is about whole passages: their
         number, caps by source, side constraints, embedding uncertainty, reading apart. See
-        `mio_rag.selection.units`. "auto": sentences where the budget has no room for three passages, and
-        nothing excludes them (`mio_rag.selection.units.units_for`); else passages.
+        `mio_rag.selection.units`. "auto": sentences where the budget has no room for three passages, a
+        passage that is worth its price does not fit, and nothing excludes them
+        (`mio_rag.selection.units.units_for`); else passages.
 
     Raises
     ------

@@ -41,10 +41,10 @@ def with_more(
         high = None if after.bound is None else after.bound - before.objective
     ids = [then.formulation.candidates.ids[i] for i in then.chosen]
     held = [now.candidates.ids[i] for i in now.chosen]
-    units = asked.selector.decided(now.pool, asked.budget_tokens + more_tokens, counter).units
+    own = asked.timed().choose(pool, asked.budget_tokens + more_tokens, counter).formulation.settings.units
     return {
         "more_tokens": more_tokens,
-        "unit_then": "sentence" if units == "sentences" else "passage",
+        "unit_then": "sentence" if own == "sentences" else "passage",
         "tokens_used": then.used,
         "gain": gain,
         "low": low,
