@@ -12,7 +12,10 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.selection.units import is_tight
 
-__all__ = ["FEW_QUESTIONS", "part_read", "proven_yet_behind", "read_otherwise", "too_few"]
+__all__ = ["FEW_QUESTIONS", "PARTED", "part_read", "proven_yet_behind", "read_otherwise", "too_few"]
+
+#: Methods that may read single sentences: their evidence, which is labelled by passages, does not compare.
+PARTED = ("exact:auto", "exact:sentences")
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -23,7 +26,7 @@ _SOME = 300  # passages of an index whose tokens are counted, for a mean
 
 def part_read(run: Mapping[str, Any]) -> str:
     """That evidence may be read in part, where sentences were chosen; blank where passages were."""
-    parted = [name for name in run.get("methods") or () if name in ("exact:auto", "exact:sentences")]
+    parted = [name for name in run.get("methods") or () if name in PARTED]
     if run.get("settings", {}).get("units", "passages") == "passages" and not parted:
         return ""
     named = f" (by {' and '.join(parted)})" if parted else ""
@@ -56,7 +59,7 @@ def read_otherwise(
         return ""
     return (
         f"Passages have {mean:.0f} tokens here in the mean: with a budget of {' or '.join(tight)} "
-        "`mio-rag ask` mostly reads single sentences of them, and this run chose whole passages, by which "
+        "`mio-rag ask` mostly reads single sentences, and this run chose whole passages, by which "
         "evidence is labelled. To measure what ask reads, add exact:auto to --methods."
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mio_rag.evaluation.caution import PARTED
 from mio_rag.evaluation.expenses import reading_column
 from mio_rag.evaluation.methods import RANKING_SOLVERS
 from mio_rag.evaluation.statistics import compare, mean_interval, ratio_interval
@@ -75,7 +76,7 @@ def compare_rows(rows: Rows, baseline: str, seed: int = 0) -> list[dict[str, Any
     """Paired comparisons of every method with the baseline; see `statistics.compare`.
 
     Compared are the measures that say so, how much evidence was found, and what was read; see
-    `reading_column`.
+    `reading_column`. Evidence is not, where sentences of it may have been read: it is labelled by passages.
     """
     reading = reading_column(rows)
     evidence = evidence_measure([name for name in row if row[name] is not None] for row in rows)
@@ -85,7 +86,10 @@ def compare_rows(rows: Rows, baseline: str, seed: int = 0) -> list[dict[str, Any
         key: {
             name: found
             for name in names
-            if (found := {row["question_id"]: float(row[name]) for row in group if row.get(name) is not None})
+            if not (key[0] in PARTED and evidence is not None and name == evidence.name)
+            and (
+                found := {row["question_id"]: float(row[name]) for row in group if row.get(name) is not None}
+            )
         }
         for key, group in _groups(rows).items()
     }

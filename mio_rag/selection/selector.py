@@ -237,7 +237,8 @@ class Selector(Settings):
         wanted = yield from free._choices(candidates, room, counter)
         if made.result.x is not None and set(wanted.chosen) == set(made.chosen):
             return made
-        return (yield from own._choices(candidates, budget, counter, known))
+        parts = yield from own._choices(candidates, budget, counter, known)
+        return replace(parts, by_room=True)
 
     def _steps(self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None) -> Steps:
         """What `select` does, handing out each program that is to be solved and waiting for its result."""

@@ -54,6 +54,8 @@ class Choice:
         its passages, more where they share text that is read once.
     is_merged : bool
         Whether passages of one document are read as one text.
+    by_room : bool
+        Whether sentences were chosen since passages that are worth their price do not fit.
     """
 
     formulation: Formulation
@@ -64,6 +66,7 @@ class Choice:
     budget_tokens: int
     allowed: int
     is_merged: bool = False
+    by_room: bool = False
 
 
 def solved(formulation: Formulation, budget_tokens: int) -> Generator[SelectionProgram, SolveResult, Solved]:
@@ -112,6 +115,13 @@ def _how_read(choice: Choice) -> list[str]:
     saved = int(candidates.tokens[list(chosen)].sum()) - choice.used
     said = f"read as {plural(texts, 'text')}"
     return [f"{said}, what they share once: {plural(saved, 'token')} saved" if saved > 0 else said]
+
+
+def _why_sentences(choice: Choice) -> list[str]:
+    """Where nobody asked for sentences, why they were chosen."""
+    if not (choice.by_room and choice.chosen):
+        return []
+    return ["sentences, since a passage that is worth its price does not fit (units='passages': whole ones)"]
 
 
 def _not_cut(choice: Choice) -> list[str]:
@@ -274,6 +284,7 @@ def concluded(choice: Choice) -> Selection:
         worst_case=_worst_case(choice),
         notes=(
             *side.notes(result.x),
+            *_why_sentences(choice),
             *_how_read(choice),
             *_not_cut(choice),
             *_no_answer_here(choice, likely),

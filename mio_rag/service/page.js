@@ -14,7 +14,7 @@ const MEANS = {
 const UNITS = {
   passages: "Whole passages; what they share is read once.",
   sentences: "Single sentences: mostly fewer tokens for the same answers.",
-  auto: "Single sentences where the budget has no room for three passages.",
+  auto: "Single sentences where passages that are wanted do not fit.",
 };
 const RADIUS = $("radius-means").textContent;
 const still = matchMedia("(prefers-reduced-motion: reduce)");

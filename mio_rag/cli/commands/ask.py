@@ -103,7 +103,7 @@ def ask(
 ) -> None:
     """Choose passages and let a model answer from them. Shows the answer and what was read.
 
-    Where the budget has no room for three passages, single sentences of them are read.
+    Where passages that are wanted do not fit, single sentences of them are read.
     """
     import dataclasses
 

@@ -64,7 +64,7 @@ def select(
 ) -> None:
     """Choose passages for a question, and prove the choice. With --explain also say why.
 
-    Where there is no room for three passages, single sentences of them. Tokens are counted by an
+    Where passages that are wanted do not fit, single sentences are chosen. Tokens are counted by an
     approximation; `ask` uses the tokenizer of its model.
     """
     from mio_rag.cli.show.selection import print_selection

@@ -6,11 +6,11 @@ from collections import Counter
 
 import numpy as np
 
-from mio_rag.evaluation.caution import FEW_QUESTIONS, part_read, proven_yet_behind
+from mio_rag.evaluation.caution import FEW_QUESTIONS, PARTED, part_read, proven_yet_behind
 from mio_rag.evaluation.methods import RANKING_SOLVERS
 from mio_rag.evaluation.report.model import Key, Report, failed, status, verdict
 from mio_rag.evaluation.report.text import at_budget, between, number, p_value, percent, plural
-from mio_rag.measures import Measure
+from mio_rag.measures import Measure, evidence_measure
 
 __all__ = ["headlines"]
 
@@ -30,6 +30,8 @@ def _best(report: Report) -> str:
     if measure is None:
         return "No quality measure is defined for this run, so methods are not ranked."
     means = report.means[measure.name]
+    if measure == evidence_measure(report.summary):  # which does not compare, of sentences
+        means = {key: mean for key, mean in means.items() if key[0] not in PARTED} or means
     best = max(means, key=lambda key: (means[key], -(report.mean(key, report.reading) or 0)))
     spread = between(report.points[best][measure.name])
     label = measure.label[0].lower() + measure.label[1:]

@@ -140,6 +140,11 @@ def test_passages_and_sentences_stand_side_by_side(index: Path, tmp_path: Path) 
         same = {"exact": "exact:passages", "exact:auto": "exact:sentences" if budget == 100 else "exact"}
         if method in same:
             assert read[method, budget, question] == read[same[method], budget, question]
+    tested = json.loads((tmp_path / "run" / "comparisons.json").read_text(encoding="utf-8"))
+    by = {c["method"]: {d["measure"] for d in tested if d["method"] == c["method"]} for c in tested}
+    assert "gold_recall" in by["exact"]
+    assert by["exact:auto"]
+    assert "gold_recall" not in by["exact:auto"] | by["exact:sentences"]  # of a part it does not compare
     assert any(read["exact", 100, q] != read["exact:sentences", 100, q] for _, _, q in read)
     problems = refused(here(*asked, 100, "--methods", "exact:words,exact:sentences", "--max-passages", 2,
                             "--out", tmp_path / "none"))  # fmt: skip
@@ -148,7 +153,7 @@ def test_passages_and_sentences_stand_side_by_side(index: Path, tmp_path: Path) 
 
 def test_what_the_certificate_counts_is_told(index: Path) -> None:
     """A tokenizer may count the text that is read lower than its parts, by which the program goes."""
-    apart = set()
+    apart, why = set(), "sentences, since a passage that is worth its price does not fit"
     for question in (
         "How tall is the tower of the Bell Rock Lighthouse?",
         "When was the Forth Bridge opened?",
@@ -161,6 +166,7 @@ def test_what_the_certificate_counts_is_told(index: Path) -> None:
             said = f"by the count of its parts ({told['certified_tokens']})"
             assert said in " ".join(here(*asked).stdout.split())
             apart.add(told["certified_tokens"] > told["tokens_used"])
+            assert any(why in note for note in told["notes"])
             whole = here(*asked, "--units", "passages").stdout
             assert "proven optimal: no other choice" in whole  # nothing is shared
     assert True in apart
