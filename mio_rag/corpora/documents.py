@@ -20,6 +20,8 @@ __all__ = ["MAX_BYTES", "chunk_text", "load_folder"]
 MAX_BYTES = 100_000_000
 _SHOWN = 10  # reasons listed before "and N more"
 _LONG = 4000  # characters: the splitter takes time quadratic in them
+#: What begins a line of its own in Markdown: a heading, a row of a table, an item of a list.
+_LINE = re.compile(r"\s*(#{1,6}\s|\||[-*+\u2022]\s|\d{1,3}[.)]\s)")
 
 
 def chunk_text(text: str, max_words: int = 120, overlap_sentences: int = 0) -> list[str]:
@@ -39,38 +41,68 @@ def chunk_text(text: str, max_words: int = 120, overlap_sentences: int = 0) -> l
 
 def _placed_chunks(text: str, max_words: int, overlap_sentences: int) -> Iterator[tuple[int, str]]:
     """Chunks, and where each begins in the text with its white space collapsed."""
-    current: list[str] = []
+    current: list[str] = []  # each with the white space before it
     fresh = end = 0  # sentences that no chunk holds yet; characters up to here, each sentence with a space
     for sentence in _sentences(text, max_words):
         if fresh and sum(len(s.split()) for s in current) + len(sentence.split()) > max_words:
-            chunk = " ".join(current)
+            chunk = "".join(current)[1:]
             yield end - len(chunk) - 1, chunk
             current = current[-overlap_sentences:] if overlap_sentences else []
             while current and sum(len(s.split()) for s in current) + len(sentence.split()) > max_words:
                 current.pop(0)
             fresh = 0
         current.append(sentence)
-        end += len(sentence) + 1
+        end += len(sentence)
         fresh += 1
     if fresh:
-        chunk = " ".join(current)
+        chunk = "".join(current)[1:]
         yield end - len(chunk) - 1, chunk
 
 
 def _sentences(text: str, max_words: int) -> Iterator[str]:
-    """Sentences, paragraph by paragraph; one of more words than a chunk holds comes in pieces."""
+    """Sentences, block by block, each behind a space, or a new line where a block is one of its own.
+
+    One of more words than a chunk holds comes in pieces.
+    """
     segmenter = require("pysbd", "documents", "splitting documents into sentences").Segmenter(
         language="en", clean=False
     )
-    for paragraph in re.split(r"\n\s*\n", text):
-        for piece in _pieces(" ".join(paragraph.split())):
+    for before, block in _blocks(text):
+        for piece in _pieces(block):
             # One word longer than a piece is no text, and the splitter would take minutes over it.
             found = [piece] if len(piece) > _LONG else segmenter.segment(piece)
             if " ".join(found).split() != piece.split():  # pysbd loses or cuts words around some signs
                 found = re.split(r"(?<=[.!?]) ", piece)
             for sentence in found:
                 words = sentence.split()
-                yield from (" ".join(words[k : k + max_words]) for k in range(0, len(words), max_words))
+                for k in range(0, len(words), max_words):
+                    yield before + " ".join(words[k : k + max_words])
+                    before = " "
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Paragraphs, headings, rows of tables and items of lists, white space collapsed, and what stands before.
+
+    A heading, a row and an item begin a line; so does what follows a heading, a row, or a list. Other lines
+    are wrapped text, as in most files, and are joined.
+    """
+    after = False  # a line, or a list, that nothing goes on with
+    for paragraph in re.split(r"\n\s*\n", text):
+        lines: list[str] = []
+        before, own = "\n" if after else " ", False
+        after = False
+        for line in paragraph.splitlines():
+            begins = _LINE.match(line)
+            if (begins or after) and lines:
+                yield before, " ".join(" ".join(lines).split())
+                lines = []
+            if begins or after:
+                before, own = "\n", begins is not None
+            after = begins is not None and begins[1][0] in "#|"
+            lines.append(line)
+        if joined := " ".join(" ".join(lines).split()):
+            yield before, joined
+        after = after or own
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -93,7 +93,7 @@ class WorstCase:
         }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Selection:
     """The chosen passages in prompt order, with reasons and certificate.
 
@@ -149,6 +149,13 @@ class Selection:
     answerable: float | None = None
     is_merged: bool = False
     retrieved: Candidates | None = None
+
+    def __repr__(self) -> str:
+        """What was chosen, on a line; all of it would be pages."""
+        return (
+            f"<Selection: {plural(len(self.chosen), self.unit)}, {self.tokens_used} of {self.budget_tokens} "
+            f"tokens, {self.result.status.value}; {', '.join(self.ids) or 'nothing'}>"
+        )
 
     def attack(
         self,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pysbd
 import pytest
 
-from mio_rag.corpora.documents import _pieces
+from mio_rag.corpora.documents import _pieces, _placed_chunks
 from mio_rag.corpora.load import chunk_text, load_folder
 from mio_rag.errors import InputError
 
@@ -72,3 +72,51 @@ def test_offsets_count_a_document_with_its_white_space_collapsed(tmp_path: Path)
         assert len(passages) > 5
         assert all(whole[p.start : p.end] == p.text for p in passages)
         assert (passages[1].start < passages[0].end) == (overlap > 0)
+
+
+MARKDOWN = """# Lights
+
+The tower was built by
+Robert Stevenson in 1811. It is tall.
+
+| what | cost |
+|------|------|
+| lamp | 4 |
+
+## Keepers
+The last keepers left. See:
+
+- oil, which is dear
+  and heavy
+- wicks
+2. Second one
+
+Dr. Smith said so - and 3 others.
+"""
+
+
+def test_headings_rows_and_items_begin_a_line_and_wrapped_text_does_not() -> None:
+    (chunk,) = chunk_text(MARKDOWN)
+    assert chunk.split("\n") == [
+        "# Lights",
+        "The tower was built by Robert Stevenson in 1811. It is tall.",
+        "| what | cost |",
+        "|------|------|",
+        "| lamp | 4 |",
+        "## Keepers",
+        "The last keepers left. See:",
+        "- oil, which is dear and heavy",
+        "- wicks",
+        "2. Second one",
+        "Dr. Smith said so - and 3 others.",
+    ]
+
+
+@pytest.mark.parametrize(("words", "overlap"), [(5, 0), (12, 1), (30, 2), (500, 0)])
+def test_places_are_those_in_the_text_with_its_white_space_collapsed(words: int, overlap: int) -> None:
+    flat, reached = " ".join(MARKDOWN.split()), 0
+    for start, chunk in _placed_chunks(MARKDOWN, words, overlap):
+        assert flat[start : start + len(chunk)] == chunk.replace("\n", " ")
+        assert start <= reached + 1  # nothing is left out
+        reached = max(reached, start + len(chunk))
+    assert reached == len(flat)

@@ -78,3 +78,13 @@ def test_the_time_limit_is_that_of_the_question(pools: list[Candidates]) -> None
         or found.result.objective is None
         or (found.result.bound >= found.result.objective - 1e-9)
     )
+
+
+def test_a_selection_is_printed_on_a_line(pools: list[Candidates]) -> None:
+    found = Selector(units="auto").select(pools[0], 100, COUNTER)
+    told = repr(found)
+    assert "\n" not in told
+    assert told.startswith(
+        f"<Selection: {len(found.chosen)} sentences, {found.tokens_used} of 100 tokens, optimal; "
+    )
+    assert len(told) < 300
