@@ -18,7 +18,7 @@ const UNITS = {
 };
 const RADIUS = $("radius-means").textContent;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-const state = {key: "", asked: "", answered: null, chosen: new Set(), first: true, reveal: false, all: false, data: null, units: "auto", open: new Set(), moved: new Set(), call: null, timer: 0, retry: 0};
+const state = {key: "", asked: "", answered: null, chosen: new Set(), first: true, reveal: false, all: false, data: null, units: "auto", said: false, open: new Set(), moved: new Set(), call: null, timer: 0, retry: 0};
 
 function el(tag, attributes, ...children) {
   const node = document.createElement(tag);
@@ -44,7 +44,7 @@ function values() {
 function own(name) { return state.moved.has(name) ? Number($(name).value) : null; }
 function settings() {
   return {
-    question: state.asked, preset: $("preset").value, units: $("units").value, budget_tokens: Number($("budget").value),
+    question: state.asked, preset: $("preset").value, units: state.said ? $("units").value : null, budget_tokens: Number($("budget").value),
     redundancy_weight: own("redundancy"), passage_penalty: own("penalty"), radius: Number($("radius").value),
     deadline_seconds: DEADLINE,
   };
@@ -305,12 +305,11 @@ function units() {  // what embeddings may be off by is about whole passages
   $("radius").disabled = sentences;
   if (sentences) $("radius").value = 0;
   $("radius-means").textContent = sentences ? "Of whole passages only: choose passages to move it." : RADIUS;
-  later();
 }
-$("units").addEventListener("change", units);
+$("units").addEventListener("change", () => { state.said = true; units(); later(); });
 function preset() { state.moved.clear(); $("preset-means").textContent = MEANS[$("preset").value]; later(); }
 $("preset").addEventListener("change", preset);
-$("reset").addEventListener("click", () => { $("preset").value = "default"; $("units").value = state.units; units(); for (const name of SLIDERS) $(name).value = $(name).defaultValue; preset(); });
+$("reset").addEventListener("click", () => { $("preset").value = "default"; state.said = false; $("units").value = state.units; units(); for (const name of SLIDERS) $(name).value = $(name).defaultValue; preset(); });
 document.addEventListener("keydown", event => {
   if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) { event.preventDefault(); $("question").focus(); }
 });
@@ -321,8 +320,8 @@ tellPrice();
 fetch("health").then(response => response.json()).then(data => {
   $("serving").textContent = `${data.index}: ${plural(data.passages, "passage")}, ${data.embedder}`;
   $("budget").max = Math.min(1024, data.limits.max_budget_tokens - MORE);
-  state.units = $("units").value = data.units;
-  units();
+  state.units = data.units;
+  if (!state.said) { $("units").value = data.units; units(); }  // what it chooses where nobody says it
 }).catch(() => say("The service cannot be reached.", true));
 $("question").focus();
 })();

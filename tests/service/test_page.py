@@ -130,7 +130,7 @@ def test_a_preset_decides_what_nobody_has_moved(page: Any, address: str) -> None
     assert chosen(page) == []
     with page.expect_response("**/select") as replied:
         page.click("#reset")
-    assert replied.value.request.post_data_json == {**asked["default"], "units": "auto"}
+    assert replied.value.request.post_data_json == {**asked["default"], "units": None}
 
 
 def test_a_merged_text_shows_the_borders_of_its_passages(page: Any) -> None:
@@ -208,7 +208,8 @@ def test_a_switch_chooses_sentences(page: Any) -> None:
     assert "2px" in borders[1:]
     with page.expect_response("**/select") as replied:
         page.click("#reset")
-    assert replied.value.request.post_data_json["units"] == "auto"
+    assert replied.value.request.post_data_json["units"] is None
+    assert page.input_value("#units") == "auto"
     assert not page.is_disabled("#radius")
     list(server)
 
