@@ -12,10 +12,14 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.selection.units import is_tight
 
-__all__ = ["FEW_QUESTIONS", "PARTED", "part_read", "proven_yet_behind", "read_otherwise", "too_few"]
+__all__ = [
+    "FEW_QUESTIONS", "FITTING", "PARTED", "part_read", "proven_yet_behind", "read_otherwise", "too_few",
+]  # fmt: skip
 
+#: The method that reads what `ask` reads by itself.
+FITTING = "exact:auto"
 #: Methods that may read single sentences: their evidence, which is labelled by passages, does not compare.
-PARTED = ("exact:auto", "exact:sentences")
+PARTED = (FITTING, "exact:sentences")
 
 Records = Sequence[Mapping[str, Any]]
 

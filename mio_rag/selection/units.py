@@ -91,7 +91,10 @@ def may_cut(settings: Settings, candidates: Candidates, counter: TokenCounter | 
 def units_for(
     settings: Settings, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None
 ) -> Literal["passages", "sentences"]:
-    """What is chosen from a pool.
+    """What is chosen from a pool, by the room there is.
+
+    Where this says sentences, `Selector.select` reads passages all the same if all that are worth their price
+    fit.
 
     "auto" is sentences where fewer than three passages fit the budget, by the mean of the five that are most
     likely to be needed. There they hold more answers on every set; where five or more passages fit, whole

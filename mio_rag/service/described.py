@@ -41,10 +41,12 @@ def with_more(
         high = None if after.bound is None else after.bound - before.objective
     ids = [then.formulation.candidates.ids[i] for i in then.chosen]
     held = [now.candidates.ids[i] for i in now.chosen]
-    own = asked.timed().choose(pool, asked.budget_tokens + more_tokens, counter).formulation.settings.units
+    units = decided.units
+    if asked.selector.units == "auto":  # passages and their sentences are worth different things
+        units = asked.timed().choose(pool, then.budget_tokens, counter).formulation.settings.units
     return {
         "more_tokens": more_tokens,
-        "unit_then": "sentence" if own == "sentences" else "passage",
+        "unit_then": "sentence" if units == "sentences" else "passage",
         "tokens_used": then.used,
         "gain": gain,
         "low": low,

@@ -1,14 +1,19 @@
 """Where the budget decides what is chosen: sentences where whole passages that are wanted do not fit."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
+from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
+from mio_rag.selection.settings import Penalty, Units
+from mio_rag.solvers.result import SolveOptions
 
 COUNTER = RegexCounter()
 QUESTIONS = (
@@ -27,16 +32,13 @@ def pools(demo_index: CorpusIndex) -> list[Candidates]:
 
 @pytest.mark.parametrize("penalty", ["adaptive", 0.0, 0.05, 0.3])
 def test_sentences_are_chosen_where_a_wanted_passage_does_not_fit(
-    pools: list[Candidates], penalty: float | str
+    pools: list[Candidates], penalty: Penalty
 ) -> None:
     """Held against both, and against what passages would be read if there were room for all of them."""
     seen = set()
     for pool in pools:
         for budget in (20, 60, 120, 200, 250, 300, 900):
-            ways = {
-                units: Selector(units=units, passage_penalty=penalty)  # type: ignore[arg-type]
-                for units in ("passages", "sentences", "auto")
-            }
+            ways = {units: Selector(units=units, passage_penalty=penalty) for units in get_args(Units)}
             whole, parts, made = (ways[u].select(pool, budget, COUNTER) for u in ways)
             price = ways["passages"].penalty(whole.pool, budget)
             wanted = replace(ways["passages"], passage_penalty=price).select(pool, 10**6, COUNTER)
@@ -64,12 +66,11 @@ def test_all_at_once_are_chosen_as_one_by_one(pools: list[Candidates]) -> None:
         together = selector.select_many(pools, budget, COUNTER)
         for pool, found in zip(pools, together, strict=True):
             alone = selector.select(pool, budget, COUNTER)
-            assert (found.unit, found.ids, found.texts) == (alone.unit, alone.ids, alone.texts)  # type: ignore[union-attr]
+            assert isinstance(found, Selection)
+            assert (found.unit, found.ids, found.texts) == (alone.unit, alone.ids, alone.texts)
 
 
 def test_the_time_limit_is_that_of_the_question(pools: list[Candidates]) -> None:
-    from mio_rag.solvers.result import SolveOptions
-
     hasty = Selector(units="auto", passage_penalty=0.0, options=SolveOptions(time_limit_seconds=1e-9))
     found = hasty.select(pools[0], 120, COUNTER)
     assert found.tokens_used <= 120
@@ -88,3 +89,69 @@ def test_a_selection_is_printed_on_a_line(pools: list[Candidates]) -> None:
         f"<Selection: {len(found.chosen)} sentences, {found.tokens_used} of 100 tokens, optimal; "
     )
     assert len(told) < 300
+
+
+class TestAuto:
+    @pytest.fixture
+    def given(self, demo_index: CorpusIndex) -> Candidates:
+        return Retriever(demo_index, counter=COUNTER).retrieve("How tall is the tower of Skerryvore?")
+
+    @pytest.fixture
+    def room(self, given: Candidates) -> int:
+        """What three passages take, by the mean of the five that are most likely to be needed."""
+        likely = np.argsort(-Selector().valued(given).relevance, kind="stable")[:5]
+        return int(np.ceil(3 * given.tokens[likely].mean()))
+
+    def test_sentences_where_three_passages_do_not_fit(self, given: Candidates, room: int) -> None:
+        auto = Selector(units="auto")
+        assert auto.select(given, room, COUNTER).unit == "passage"
+        found = auto.select(given, room - 1, COUNTER)
+        assert found.unit == "sentence"
+        whole, cut = (Selector(units=units) for units in ("passages", "sentences"))
+        assert found.chosen == cut.select(given, room - 1, COUNTER).chosen
+        assert auto.select(given, room, COUNTER).chosen == whole.select(given, room, COUNTER).chosen
+        assert auto.program(auto.valued(given), room - 1, COUNTER).segments is not None
+        assert len(auto.program(auto.valued(given), room, COUNTER).linear) == len(given)
+
+    def test_from_budget_to_budget_nothing_stale_is_kept(self, given: Candidates, room: int) -> None:
+        auto, known = Selector(units="auto"), None
+        for budget in (room + 40, room - 40, room - 60, room + 60, room + 80):
+            made = auto.choose(given, budget, COUNTER, known=known)
+            fresh = Selector(units="auto").choose(given, budget, COUNTER)
+            assert (made.chosen, made.used) == (fresh.chosen, fresh.used)
+            known = made.formulation
+
+    def test_passages_where_sentences_cannot_be_told_apart_or_are_excluded(self, given: Candidates) -> None:
+        assert Selector(units="auto").select(given, 60, COUNTER).unit == "sentence"
+        assert Selector(units="auto").select(given, 120).unit == "passage"
+        assert Selector(units="auto").select(replace(given, question=""), 120, COUNTER).unit == "passage"
+        for setting in (
+            {"max_passages": 1},
+            {"merge": False},
+            {"radius": 0.01},
+            {"max_per_source": 1},
+            {"relevance_model": "given", "passage_penalty": 0.0},
+        ):
+            assert Selector(units="auto", **setting).select(given, 120, COUNTER).unit == "passage"
+
+    def test_a_radius_of_the_candidates_is_not_passed_over(self, given: Candidates) -> None:
+        unsure = replace(given, radius=0.05)
+        found = Selector(units="auto").select(unsure, 120, COUNTER)
+        assert (found.unit, found.worst_case is None) == ("passage", False)
+        with pytest.raises(InputError, match="excludes a radius of the candidates"):
+            Selector(units="sentences").select(unsure, 120, COUNTER)
+
+    def test_redundancy_needs_the_same_at_every_budget(self, given: Candidates) -> None:
+        bare = replace(
+            given, embeddings=None, query_embedding=None, relevance=Selector().valued(given).relevance
+        )
+        for budget in (60, 2000):
+            with pytest.raises(InputError, match="needs embeddings"):
+                Selector(units="auto", redundancy_weight=0.3).select(bare, budget, COUNTER)
+
+    def test_places_in_a_large_corpus_are_places(self, given: Candidates) -> None:
+        for moved in (given.positions + 2**40, given.positions - 10**6):
+            far = replace(given, positions=moved)
+            for units in ("sentences", "auto"):
+                one, other = (Selector(units=units).select(p, 60, COUNTER) for p in (given, far))
+                assert one.texts == other.texts

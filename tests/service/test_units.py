@@ -10,9 +10,10 @@ from fastapi.testclient import TestClient
 
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.generation import make_generator
-from mio_rag.retrieval import CorpusIndex
+from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.service.app import create_app
 from mio_rag.service.searching import Strategies
+from mio_rag.types import Passage
 
 BODY = {
     "question": "Which tower is taller, Bell Rock Lighthouse or Skerryvore?",
@@ -53,3 +54,51 @@ def test_more_tokens_say_what_they_would_buy_by_themselves(demo_index: CorpusInd
         ):
             got = client.post("/select", json={**BODY, "budget_tokens": budget, "more_tokens": more}).json()
             assert (got["unit"], got["more"]["unit_then"]) == (now, then)
+
+
+def test_what_more_tokens_buy_in_sentences_names_sentences() -> None:
+    texts = [f"River {k} is {k}00 miles long. It flows by town {k}. It carries bread." for k in "12345"]
+    passages = [Passage(f"r{k}", text, f"River {k}") for k, text in enumerate(texts)]
+    index = CorpusIndex.build(passages, TfidfEmbedder(dimensions=4), "rivers", sentences=True)
+    body = {"question": "How long is river 3?", "budget_tokens": 20, "units": "sentences"}
+    body["passage_penalty"] = 0.0
+    with TestClient(create_app(index, make_generator("extractive"))) as rivers:
+        now = rivers.post("/select", json={**body, "more_tokens": 60}).json()
+        then = rivers.post("/select", json={**body, "budget_tokens": 80}).json()
+    held, grown = ([p["id"] for p in got["passages"] if p["selected"]] for got in (now, then))
+    assert now["more"]["added"] == [name for name in grown if name not in held]
+    assert now["more"]["removed"] == [name for name in held if name not in grown]
+    assert len(grown) > len(held) > 0
+    assert all("#s" in name for name in now["more"]["added"])
+
+
+def test_sentences_are_chosen_whether_the_index_holds_them_or_not(demo_index: CorpusIndex) -> None:
+    text = "The Tiber is 406 kilometres long. Bread is sold on its banks. Rome lies on the Tiber."
+    index = CorpusIndex.build([Passage("tiber", text, "Tiber")], TfidfEmbedder(), "rivers", sentences=True)
+    body = {"question": "How long is the Tiber?", "budget_tokens": 12, "units": "sentences"}
+    with TestClient(create_app(index, make_generator("extractive"))) as rivers:
+        got = rivers.post("/select", json=body).json()
+        assert got["selected_ids"] == ["tiber"]
+        assert [part["id"] for part in got["read"][0]["parts"]] == ["tiber#s1"]
+        assert got["read"][0]["text"] == "The Tiber is 406 kilometres long."
+        assert got["unit"] == "sentence"
+        assert rivers.get("/health").json()["sentences"]
+        both = rivers.post("/select", json={**body, "merge": False})
+        assert both.status_code == 400
+        assert "merge=False" in both.text
+    with served(demo_index) as client:
+        assert not client.get("/health").json()["sentences"]
+        by_words = client.post(
+            "/select", json={"question": "How tall is Skerryvore?", "units": "sentences"}
+        ).json()
+        assert by_words["unit"] == "sentence"
+        assert by_words["tokens_used"] <= by_words["budget_tokens"]
+        # Where room decides, both budgets of an answer are of the same units, at the same price.
+        for budget in (60, 150, 250, 400):
+            asked = {"question": "How tall is Skerryvore?", "budget_tokens": budget, "more_tokens": 200}
+            told = client.post("/select", json={**asked, "units": "auto"}).json()
+            same = client.post("/select", json={**asked, "units": f"{told['unit']}s"}).json()
+            assert told["passage_penalty"] == same["passage_penalty"]
+            assert told["more"] | {"unit_then": ""} == same["more"] | {"unit_then": ""}
+            assert told["more"]["low"] <= told["more"]["gain"] + 1e-9 <= told["more"]["high"] + 2e-9
+        assert client.post("/select", json={**body, "units": "words"}).status_code == 422

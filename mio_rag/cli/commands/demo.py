@@ -123,9 +123,9 @@ def _show_one(
 
     question = next(q for q in dataset.questions if q.id == _SHOWN_QUESTION)
     candidates = Retriever.of(index, settings.retrieval, generator).retrieve(question.text)
-    fused, _, exact, _ = (
+    fused, exact = (
         method.select(candidates, _BUDGETS[0], generator)
-        for method in make_methods(list(settings.methods), settings.selector)
+        for method in make_methods(["fused", "exact"], settings.selector)
     )
     console.print(
         styled(

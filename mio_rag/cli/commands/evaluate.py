@@ -45,7 +45,6 @@ __all__ = ["evaluate"]
 
 #: Methods that choose by the program, as ask does.
 _PROGRAMS = {"exact", "greedy", "local_search"}
-_FITTING = "exact:auto"  # what it reads by itself
 
 
 @dataclass(frozen=True)
@@ -184,7 +183,7 @@ def evaluate(
     from mio_rag.cli.show.refusal import print_scores
     from mio_rag.cli.show.selection import print_left_out
     from mio_rag.context import RegexCounter
-    from mio_rag.evaluation.caution import part_read, read_otherwise
+    from mio_rag.evaluation.caution import FITTING, part_read, read_otherwise
     from mio_rag.evaluation.record import check_folder, free_folder
     from mio_rag.evaluation.refusals import refusal_scores
     from mio_rag.evaluation.run import evaluate_and_report
@@ -264,7 +263,7 @@ def evaluate(
         if (
             program.units is None
             and _PROGRAMS.intersection(settings.methods)
-            and _FITTING not in settings.methods
+            and FITTING not in settings.methods
         ):
             otherwise = read_otherwise(settings.selector, settings.budgets, corpora, reader or RegexCounter())
         questions = sum(len(one.questions[: settings.limit]) for one in datasets)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mio_rag.cli.show.tables import Field, heading, print_fields
 from mio_rag.cli.terminal import Terminal, styled
-from mio_rag.evaluation.caution import proven_yet_behind, too_few
+from mio_rag.evaluation.caution import FITTING, proven_yet_behind, too_few
 from mio_rag.evaluation.expenses import reading_column
 from mio_rag.measures import Measure, added_measures, console_measures, evidence_measure, find_measure
 
@@ -23,7 +23,6 @@ Record = Mapping[str, Any]
 _NONE = "\u2013"
 _ALL = "all_gold"
 _OURS = "exact"  # whose name says how it chooses, not whose choice it is
-_FITTING = "exact:auto"
 
 
 def evaluation_json(result: EvaluationResult) -> dict[str, Any]:
@@ -126,8 +125,8 @@ def _print_first(
     said = _at(entries) + (f"; the baseline is {baseline}" if rivals else "")
     if rivals and _OURS in methods - {baseline}:
         said += f", and {_OURS} is the choice of mio-rag's program"
-        if _FITTING in methods:
-            said += f" among whole passages, {_FITTING} what it reads by the room there is"
+        if FITTING in methods:
+            said += f" among whole passages, {FITTING} what it reads by the room there is"
     fields = []
     if evidence is not None:
         what = "gold documents" if evidence.name == "source_recall" else "gold passages"

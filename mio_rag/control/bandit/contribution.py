@@ -86,8 +86,10 @@ class Values:
         counter: TokenCounter | None = None,
     ) -> None:
         self._selector, self._alone = selector, alone
-        valued = selector.valued(pool)
-        formulation = Formulation(selector.decided(valued, budget_tokens, counter), valued, counter)
+        if selector.units == "auto":  # of what is read, passages or sentences
+            formulation = selector.choose(pool, budget_tokens, counter).formulation
+        else:
+            formulation = Formulation(selector, selector.valued(pool), counter)
         self._program = formulation.program(budget_tokens)
         self._items = formulation.candidates.passage_ids
         self._known: dict[Names, float | None] = {}

@@ -90,8 +90,8 @@ def fit_regression(experience: Experience, *, folds: int = 5, seed: int = 0) -> 
 
     How a workflow differs on a set is estimated from the set's own mean and that of all sets, weighed by
     their variances: what questions scatter within sets, and what sets differ by beyond that. Where
-    chance explains all differences between workflows on all sets, they count as alike, and the cheapest is
-    chosen.
+    workflows differ no more, on the whole and from set to set, than in three of four tables of chance alone,
+    they count as alike, and the cheapest is chosen.
 
     Raises
     ------

@@ -321,7 +321,8 @@ def of_seven_sets(
 @pytest.mark.parametrize("apart", [0.0, 0.15])
 def test_sets_are_judged_together_as_far_as_they_hardly_differ(apart: float) -> None:
     """Close to who judges all sets together where they are alike, to who judges each by itself where not."""
-    alpha, earned = 0.02, {"found": [], "each": [], "all": []}  # type: ignore[var-annotated]
+    alpha = 0.02
+    earned: dict[str, list[float]] = {"found": [], "each": [], "all": []}
     for seed in range(20):
         rng = np.random.default_rng(seed)
         truth = np.array([0.28, 0.36, 0.36]) + 0.02 * rng.normal(size=3) + apart * rng.normal(size=(7, 3))
