@@ -178,19 +178,24 @@ def measured(found: Validated, utility: Utility) -> dict[str, Any]:
 
 
 def calibration_error(found: Validated) -> float:
-    """Expected calibration error in ten bins of equal width: of the success of each tier where that is known,
-    else of the label's probabilities."""
+    """Expected calibration error of each tier, ten bins of equal width, mean over the tiers.
+
+    Of the success of each tier where that is known, else of the label's probabilities (Kull et al. 2019,
+    "Beyond temperature scaling", classwise). Never pooled over tiers: probabilities of one question sum to 1,
+    so whoever says 1/m of every tier would be free of error.
+    """
     if found.success is None:
         said, true = found.probabilities, np.eye(found.probabilities.shape[1])[found.table.labels]
     else:
-        said, true = found.success, found.table.worked
-    said, true = said.ravel(), true.ravel()
-    bins = np.minimum((said * _BINS).astype(int), _BINS - 1)
+        said, true = found.success, found.table.worked.astype(np.float64)
+    bins, off = np.minimum((said * _BINS).astype(int), _BINS - 1), said - true
+    # A bin's share of the questions times its mean error is the sum of its errors over all questions.
     return float(
-        sum(
-            (bins == b).mean() * abs(said[bins == b].mean() - true[bins == b].mean())
-            for b in range(_BINS)
-            if (bins == b).any()
+        np.mean(
+            [
+                sum(abs(off[bins[:, j] == b, j].sum()) for b in range(_BINS)) / len(said)
+                for j in range(said.shape[1])
+            ]
         )
     )
 

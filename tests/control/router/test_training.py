@@ -16,7 +16,13 @@ from mio_rag.control.router.model import KINDS, first_success, read_router, term
 from mio_rag.control.router.pictures import plot_frontier, plot_history
 from mio_rag.control.router.settings import Utility
 from mio_rag.control.router.table import Table, read_table, seen_path, write_table
-from mio_rag.control.router.validate import fit_and_validate, measured, out_of_fold
+from mio_rag.control.router.validate import (
+    Validated,
+    calibration_error,
+    fit_and_validate,
+    measured,
+    out_of_fold,
+)
 from mio_rag.control.router.worked import answer_worked, labels, row_worked
 from mio_rag.control.weights import write_weights
 from mio_rag.errors import DataError, InputError
@@ -180,6 +186,23 @@ def test_weak_searches_are_as_many_as_wanted() -> None:
     assert published is not None
     assert published.below == 0.52
     assert fit_once(EASY, FitSettings("logistic")).router.correction is None
+
+
+def test_calibration_is_of_each_tier() -> None:
+    """By hand: nine of ten questions need the easy tier. Pooled over tiers, equal shares would seem right."""
+    made = table(n=30)
+    easy = dataclasses.replace(
+        made.outcomes, values=made.outcomes.values | {"label": np.eye(3)[[0] * 27 + [1] * 3]}
+    )
+    known = dataclasses.replace(made, outcomes=easy)
+    equal = Validated(known, np.full((30, 3), 1 / 3), None, np.zeros(30, dtype=np.intp), 0.0)
+    assert calibration_error(equal) == pytest.approx((0.9 - 1 / 3 + 1 / 3 - 0.1 + 1 / 3) / 3)
+    told = dataclasses.replace(equal, probabilities=np.tile([0.9, 0.1, 0.0], (30, 1)))
+    assert calibration_error(told) == pytest.approx(0)
+
+    success = np.full((30, 3), 2 / 3)  # a third of the questions is answered by easy, all by hard
+    by_tier = dataclasses.replace(equal, table=made, success=success)
+    assert calibration_error(by_tier) == pytest.approx((1 / 3 + 0 + 1 / 3) / 3)
 
 
 def test_settings_that_make_no_sense() -> None:
