@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["print_calibration", "print_outcome", "print_plan", "print_profile"]
 
 _SHOWN = 6  # segments of a step, before the rest is counted
+_WHAT = 120  # characters of what a step searched for: small models write on and on; JSON has all of it
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WHAT else f"{text[:_WHAT].rstrip()} ..."
 
 
 def _rule(segments: Sequence[Segment]) -> str:
@@ -103,7 +108,7 @@ def print_outcome(console: Terminal, trace: Trace) -> None:
         table.add_row(
             str(step.step),
             step.action,
-            step.query or step.note or "(nothing new)",
+            _cut(step.query or step.note or "(nothing new)"),
             str(len(step.new_ids)) if step.action == "retrieve" or found else "",
             *(levels[k] if levels else ()),
             f"{sum(call.seconds for call in step.calls):.2f}",

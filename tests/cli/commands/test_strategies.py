@@ -39,6 +39,19 @@ def test_select_tells_who_found_what(folder: Path) -> None:
     assert alone["selected_ids"] == plain["selected_ids"]
 
 
+def test_a_model_that_writes_on_and_on_does_not_fill_the_table(folder: Path, tmp_path: Path) -> None:
+    said = "The Tiber, " + "a river, " * 40 + "is long."
+    (tmp_path / "model.json").write_text(json.dumps({QUESTION: said}))
+    options = ("--strategies", "raw,hyde", "--generator", f"scripted:{tmp_path / 'model.json'}")
+    shown = here("ask", folder / "INDEX", QUESTION, *options).stdout
+    table = shown[shown.index("step ") : shown.index("ended:")]
+    assert "The Tiber, a river," in table
+    assert " ..." in table
+    assert "is long." not in table
+    steps = only_object(here("ask", folder / "INDEX", QUESTION, *options, "--json"))["trace"]["steps"]
+    assert steps[1]["query"] == said
+
+
 def test_a_bandit_learns_from_the_command_line(folder: Path, tmp_path: Path) -> None:
     state, model = tmp_path / "s.sqlite", f"scripted:{folder / 'model.json'}"
     options = ("--strategies", "bandit", "--strategy-state", state, "--generator", model, "--json")
