@@ -8,19 +8,30 @@
   const wide = document.documentElement.scrollWidth;
   if (wide > innerWidth) said.add(`the page is ${wide} px wide in a window of ${innerWidth}`);
 
+  // Where something inside a node may be seen: inside all of its ancestors that clip. Null: nowhere.
+  const panes = new Map(), everywhere = {left: -Infinity, top: -Infinity, right: Infinity, bottom: Infinity};
+  const pane = n => {
+    if (!n || n === document.documentElement) return everywhere;
+    if (panes.has(n)) return panes.get(n);
+    const s = style(n);
+    let found = null;
+    if (s.opacity !== "0" && s.clipPath === "none" && s.visibility === "visible") {
+      found = s.position === "fixed" ? everywhere : pane(n.parentElement);
+      if (found && n !== document.body && (s.overflowX !== "visible" || s.overflowY !== "visible") && s.display !== "inline") {
+        const edge = n.getBoundingClientRect();
+        found = {left: Math.max(found.left, edge.left), right: Math.min(found.right, edge.right),
+          top: Math.max(found.top, edge.top), bottom: Math.min(found.bottom, edge.bottom)};
+      }
+    }
+    panes.set(n, found);
+    return found;
+  };
   // What of a box is seen inside its ancestors, or null.
   const seen = (box, from) => {
-    let {left, top, right, bottom} = box;
-    for (let n = from; n && n !== document.documentElement; n = n.parentElement) {
-      const s = style(n);
-      if (s.opacity === "0" || s.clipPath !== "none" || s.visibility !== "visible") return null;
-      if (n !== document.body && (s.overflowX !== "visible" || s.overflowY !== "visible") && s.display !== "inline") {
-        const edge = n.getBoundingClientRect();
-        left = Math.max(left, edge.left); right = Math.min(right, edge.right);
-        top = Math.max(top, edge.top); bottom = Math.min(bottom, edge.bottom);
-      }
-      if (s.position === "fixed") break;
-    }
+    const inside = pane(from);
+    if (!inside) return null;
+    const left = Math.max(box.left, inside.left), right = Math.min(box.right, inside.right);
+    const top = Math.max(box.top, inside.top), bottom = Math.min(box.bottom, inside.bottom);
     return right - left > 1 && bottom - top > 1 ? {left, top, right, bottom} : null;
   };
   const lines = [];
@@ -56,9 +67,10 @@
   });
   for (const n of document.body.querySelectorAll("*")) {
     const s = style(n);
-    if (!n.checkVisibility() || n.closest("svg, noscript") || s.display === "inline" || !n.clientWidth || !n.textContent.trim()) continue;
+    if (!n.checkVisibility() || n.closest("svg, noscript") || s.display === "inline" || !n.clientWidth) continue;
     if (["auto", "scroll"].includes(s.overflowX) || s.textOverflow === "ellipsis" || s.clipPath !== "none") continue;
-    if (n.scrollWidth > n.clientWidth + 1 && n !== document.body)
+    // The text comes last: that of the body holds all scripts, megabytes of them.
+    if (n.scrollWidth > n.clientWidth + 1 && n !== document.body && n.textContent.trim())
       said.add(`${name(n)} ${short(n.textContent)} is ${n.scrollWidth} px wide in ${n.clientWidth}`);
   }
   for (const cell of document.body.querySelectorAll("th, td")) {

@@ -6,57 +6,115 @@ written; 2 bad input; 130 interrupted.
 
 from __future__ import annotations
 
-from typing import Annotated
+import importlib
+from collections.abc import Iterator, MutableMapping
+from typing import Annotated, Any
 
 import typer
+import typer.main
 
-from mio_rag.cli.commands.allocate import allocate
-from mio_rag.cli.commands.answer_batch import answer_batch
-from mio_rag.cli.commands.ask import ask
-from mio_rag.cli.commands.batch import select_batch
-from mio_rag.cli.commands.calibrate import calibrate
-from mio_rag.cli.commands.demo import demo
-from mio_rag.cli.commands.evaluate import evaluate
-from mio_rag.cli.commands.false_hits import false_hits
-from mio_rag.cli.commands.frontier import frontier_app
-from mio_rag.cli.commands.index import index
-from mio_rag.cli.commands.mdp import mdp_app
-from mio_rag.cli.commands.measures import measures
-from mio_rag.cli.commands.plan import plan_app
-from mio_rag.cli.commands.policy import policy_app
-from mio_rag.cli.commands.profile import profile
-from mio_rag.cli.commands.radius import radius
-from mio_rag.cli.commands.route import route_app
-from mio_rag.cli.commands.select import select
-from mio_rag.cli.commands.serve import serve
-from mio_rag.cli.commands.solve import solve, warmup
-from mio_rag.cli.commands.strategies import strategies_app
-from mio_rag.cli.commands.tune import tune
-from mio_rag.cli.commands.unanswerable import unanswerable
 from mio_rag.cli.help import brief
 from mio_rag.cli.output import ReportingGroup
 
 __all__ = ["app", "main"]
 
+#: What most people set when passages are chosen.
+_SELECTING = ("budget_tokens", "preset", "passage_penalty", "relevance", "units")
+
+#: Name -> file in mio_rag/cli/commands, and what of it is the command, in the order of the help.
+_COMMANDS = {
+    "demo": ("demo", "demo"),
+    "index": ("index", "index"),
+    "select": ("select", "select"),
+    "ask": ("ask", "ask"),
+    "evaluate": ("evaluate", "evaluate"),
+    "calibrate": ("calibrate", "calibrate"),
+    "select-batch": ("batch", "select_batch"),
+    "allocate": ("allocate", "allocate"),
+    "answer-batch": ("answer_batch", "answer_batch"),
+    "serve": ("serve", "serve"),
+    "tune": ("tune", "tune"),
+    "radius": ("radius", "radius"),
+    "profile": ("profile", "profile"),
+    "false-hits": ("false_hits", "false_hits"),
+    "unanswerable": ("unanswerable", "unanswerable"),
+    "solve": ("solve", "solve"),
+    "measures": ("measures", "measures"),
+    "warmup": ("solve", "warmup"),
+    "frontier": ("frontier", "frontier_app"),
+    "mdp": ("mdp", "mdp_app"),
+    "route": ("route", "route_app"),
+    "strategies": ("strategies", "strategies_app"),
+    "plan": ("plan", "plan_app"),
+    "policy": ("policy", "policy_app"),
+}
+
+#: Name -> options that ``--help`` lists.
+_BRIEF = {
+    "select": (*_SELECTING, "pool", "retrieval", "solver", "explain", "config"),
+    "ask": ("generator", *_SELECTING, "controller", "policy", "explain", "config"),
+    "evaluate": ("out", "methods", "budget_tokens", "generator", "index", "limit", "preset",
+                 "passage_penalty", "details", "resume"),
+}  # fmt: skip
+
+
+class _Commands(MutableMapping[str, Any]):
+    """Commands by name, each loaded when it is asked for: loading all takes longer than most commands do."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = dict.fromkeys(_COMMANDS)
+
+    def __getitem__(self, name: str) -> Any:
+        if self._loaded[name] is None:
+            self._loaded[name] = _load(name)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaded)
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+
+def _load(name: str) -> Any:
+    """What Typer makes of a command's function, or of a group of commands."""
+    file, of_file = _COMMANDS[name]
+    found = getattr(importlib.import_module(f"mio_rag.cli.commands.{file}"), of_file)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name)
+        group: Any = typer.main.get_command(alone)
+        return group.commands[name]
+    alone.command(name=name, cls=brief(*_BRIEF[name]) if name in _BRIEF else None)(found)
+    return typer.main.get_command(alone)
+
+
+class _AllCommands(ReportingGroup):
+    """The group of all commands."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**{**attributes, "commands": _Commands()})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of the commands."""
+        return list(self.commands)
+
+
 app = typer.Typer(
     name="mio-rag",
-    cls=ReportingGroup,
+    cls=_AllCommands,
     help="Chooses what a language model reads by mixed-integer optimization, and proves the choice.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich's help formatter would double the start-up time
 )
-app.add_typer(frontier_app, name="frontier")
-app.add_typer(mdp_app, name="mdp")
-app.add_typer(route_app, name="route")
-app.add_typer(strategies_app, name="strategies")
-app.add_typer(plan_app, name="plan")
-app.add_typer(policy_app, name="policy")
-
-
-#: What most people set when passages are chosen.
-_SELECTING = ("budget_tokens", "preset", "passage_penalty", "relevance", "units")
 
 
 def _version(wanted: bool) -> None:
@@ -75,29 +133,6 @@ def _common(
     ] = False,
 ) -> None:
     """Options of every command."""
-
-
-app.command()(demo)
-app.command()(index)
-app.command(cls=brief(*_SELECTING, "pool", "retrieval", "solver", "explain", "config"))(select)
-app.command(cls=brief("generator", *_SELECTING, "controller", "policy", "explain", "config"))(ask)
-app.command(
-    cls=brief("out", "methods", "budget_tokens", "generator", "index", "limit", "preset",
-              "passage_penalty", "details", "resume")
-)(evaluate)  # fmt: skip
-app.command()(calibrate)
-app.command(name="select-batch")(select_batch)
-app.command()(allocate)
-app.command(name="answer-batch")(answer_batch)
-app.command()(serve)
-app.command()(tune)
-app.command()(radius)
-app.command()(profile)
-app.command(name="false-hits")(false_hits)
-app.command()(unanswerable)
-app.command()(solve)
-app.command()(measures)
-app.command()(warmup)
 
 
 def main() -> None:

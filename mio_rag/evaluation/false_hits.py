@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
+import scipy  # loads scipy.stats, a second, where it is first used
 
 from mio_rag.answer_cache import normal_question
 from mio_rag.errors import InputError
@@ -98,7 +98,7 @@ def false_hits(
     for threshold in sorted(cosines):
         hit = cosine >= threshold
         hits, false = int(hit.sum()), int((hit & wrong).sum())
-        interval = binomtest(false, hits).proportion_ci(0.95, "exact") if hits else None
+        interval = scipy.stats.binomtest(false, hits).proportion_ci(0.95, "exact") if hits else None
         shown = [int(k) for k in order if hit[k] and wrong[k]][:examples]
         found.append(
             FalseHits(

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import scipy  # loads scipy.stats, a second, where it is first used
 from numpy.typing import NDArray
-from scipy.stats import binomtest
 
 from mio_rag.answer_cache import normal_question
 from mio_rag.control.steps.strategy import lines_of, strategy_prompt
@@ -221,8 +221,8 @@ def _at(
     closest, near, wrong = known
     hit, n = near >= cosine, len(asked)
     hits, false = int(hit.sum()), int((hit & wrong).sum())
-    served = binomtest(hits - false, n).proportion_ci(0.95, "exact")
-    among = binomtest(false, hits).proportion_ci(0.95, "exact") if hits else None
+    served = scipy.stats.binomtest(hits - false, n).proportion_ci(0.95, "exact")
+    among = scipy.stats.binomtest(false, hits).proportion_ci(0.95, "exact") if hits else None
     shown = [int(k) for k in np.argsort(-near, kind="stable") if hit[k] and wrong[k]][:examples]
     new = unknown[1] >= cosine
     return ParaphraseHits(

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import scipy  # loads scipy.stats, a second, where it is first used
 from numpy.typing import NDArray
-from scipy.stats import f
 
 from mio_rag.control.planner.experience import Experience
 from mio_rag.errors import InputError
@@ -192,7 +192,7 @@ def _alike(apart: FloatArray, member: IntArray) -> bool:
     trace = float((count * np.einsum("kj,jl,kl->k", measured, inverse, measured)).sum())
     b = (n + q - p - 1) * (n - 1) / ((n - p - 3) * (n - p))
     d = 4 + (p * q + 2) / (b - 1)
-    return trace < p * q * (d - 2) / (d * (n - p - 1)) * f.ppf(_SURE, p * q, d)
+    return trace < p * q * (d - 2) / (d * (n - p - 1)) * scipy.stats.f.ppf(_SURE, p * q, d)
 
 
 def _beyond_chance(means: FloatArray, error: FloatArray) -> FloatArray:
