@@ -25,7 +25,7 @@ FloatArray = NDArray[np.float64]
 _HALVINGS = 10
 _DRAWS = 100
 _LEAST = 20  # questions, so that no half of a resample is empty
-_PRICED = re.compile(r"price ([\d.e-]+)(, sentences)?(, no penalty)?, merged")
+_PRICED = re.compile(r"price ([\d.e-]+)(, sentences)?(, no penalty)?(, own weights)?, merged")
 
 
 def mixture(tokens: FloatArray, rates: FloatArray, aim: float) -> tuple[FloatArray, bool]:
@@ -81,7 +81,8 @@ def chosen_elsewhere(
     for name, columns in rows.items():
         if told := _PRICED.fullmatch(name):
             price = told[1] + (told[3] or "")
-            families.setdefault("sentences" if told[2] else "passages", {})[price] = columns
+            units = ("sentences" if told[2] else "passages") + (told[4] or "")
+            families.setdefault(units, {})[price] = columns
     asked = len(rows[reference][str(budgets[0])]["answer"])
     rng = np.random.default_rng(seed)
     halves = np.array([rng.permutation(asked) < asked // 2 for _ in range(_HALVINGS)])

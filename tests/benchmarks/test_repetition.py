@@ -12,12 +12,13 @@ import pytest
 
 from benchmarks.repetition.corpora import Cut, corpora_of
 from benchmarks.repetition.elsewhere import chosen_elsewhere, mixture
-from benchmarks.repetition.study import BUDGETS, figures, figures_found
+from benchmarks.repetition.study import BUDGETS, figures_found
 from benchmarks.repetition.summary import REFERENCE, in_order, summarize, table
 from benchmarks.repetition.windows import in_versions, recut, under_a_notice, words_of
 from mio_rag.context import RegexCounter
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
+from mio_rag.relevance.amounts import answer_figures
 from mio_rag.retrieval.repetition import find_spans
 from mio_rag.types import Passage, Question
 
@@ -155,9 +156,9 @@ def test_a_notice_hides_where_windows_lie() -> None:
 
 def test_long_answers_are_looked_for_by_their_figures() -> None:
     asked = Question("q", "How much in 2022?", ("In 2022 it was $1,250, or 12.5 % (5 more), of 99,",))
-    assert figures(asked) == {"1,250", "12.5", "99"}
+    assert answer_figures(asked) == {"1,250", "12.5", "99"}
     dated = Question("q", "?", ("On July 30, 2023 and in 1999, 31 % of 32, 2100 or 2,023",))
-    assert figures(dated) == {"32", "2100", "2,023"}
+    assert answer_figures(dated) == {"32", "2100", "2,023"}
     assert figures_found(asked, ["it was 1,250 then", "and 12.5"]) == pytest.approx(2 / 3)
     assert figures_found(asked, ["11,250 or 112.5"]) == 0
     assert figures_found(Question("q", "?", ("none",)), ["12"]) == 0
