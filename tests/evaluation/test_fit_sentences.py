@@ -52,6 +52,10 @@ def test_short_answers_word_for_word_and_long_ones_by_figures() -> None:
     ]
     assert needed_sentences(Question("q", "What?", (LONG,)), found).tolist() == [False, True, False]
     assert not needed_sentences(Question("q", "What?"), found).any()
+    asked = Question("q", "Where?", ("Bari",), gold_sources=("south",))
+    placed = replace(found, sources=["north", "south"])
+    assert needed_sentences(asked, placed).tolist() == [False, False, True]
+    assert needed_sentences(asked, found).tolist() == [True, True, True]  # nobody knows their documents
 
 
 def test_much_of_a_long_answer_is_needed_too() -> None:

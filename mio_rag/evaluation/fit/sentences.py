@@ -2,9 +2,9 @@
 
 A sentence is needed that holds a short answer word for word. Of a longer answer it is one that holds a
 figure which the question does not name, or that consists of the answer's words to three tenths or more, four
-at least: figures alone would teach that rows of numbers are all that is ever needed. Where gold passages are
-known, only their sentences are. Questions without such a sentence in their pool tell nothing, and are left
-out.
+at least: figures alone would teach that rows of numbers are all that is ever needed. Where gold passages or
+documents are known, only their sentences are. Questions without such a sentence in their pool tell nothing,
+and are left out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def needed_sentences(question: Question, candidates: Candidates) -> NDArray[np.b
     found = []
     for owner, (start, end) in pairs:
         text = candidates.texts[owner][start:end]
-        if question.gold_ids and candidates.ids[owner] not in question.gold_ids:
+        if not _may_hold(question, candidates, owner):
             found.append(False)
         elif short:
             said = f" {normalize_answer(text)} "
@@ -71,6 +71,15 @@ def needed_sentences(question: Question, candidates: Candidates) -> NDArray[np.b
             much = held >= _LEAST_WORDS and held >= _LEAST_SHARE * len(own)
             found.append(much or bool(told & figures(text)))
     return np.array(found, dtype=bool)
+
+
+def _may_hold(question: Question, candidates: Candidates, passage: int) -> bool:
+    """Whether a passage is one that is known to be needed, or of such a document, or nothing is known."""
+    if question.gold_ids:
+        return candidates.ids[passage] in question.gold_ids
+    if question.gold_sources and candidates.sources is not None:
+        return candidates.sources[passage] in question.gold_sources
+    return True
 
 
 def _words(text: str) -> frozenset[str]:
