@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.repetition.answers import model_answers
 from benchmarks.repetition.corpora import BENT, Cut, corpora_of, fitted_model
+from benchmarks.repetition.own import own_rows
 from benchmarks.repetition.picture import draw
 from benchmarks.repetition.study import MAIN, fitted_weight, rows_of, settings_of
 from benchmarks.repetition.summary import in_order, summarize, table
@@ -42,6 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--bent", default="plain", help=f"comma-separated: {', '.join(BENT)} (default: plain)")
     add("--within", action="store_true", help="search a question in the documents that its set names for it")
     add("--short", action="store_true", help="the main rows alone")
+    add("--own", action="store_true", help="sentences also by weights fitted on the other half")
     add("--limit", type=int, default=150, help="questions (default: 150)")
     add("--held-out", type=int, default=50, help="questions that weights are measured on (default: 50)")
     add("--seed", type=int, default=0, help="of the questions and intervals (default: 0)")
@@ -87,6 +89,8 @@ def _measured(given: argparse.Namespace, cut: Cut) -> dict[str, Any]:
     if given.short:
         settings = {name: settings[name] for name in MAIN}
     rows = rows_of(given.work / cut.name, corpus, settings, _note)
+    if given.own:
+        rows |= own_rows(given.work / cut.name, corpus, model, settings, given.seed, _note)
     weighed = cut.overlap > 0 and not corpus.by_figures and cut.bent != "notice"
     return {
         "windows": len(cut.windows().passages),

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.default.models import EMBEDDERS, by_ranks, pools_of
-from benchmarks.repetition.study import Corpus, figures
+from benchmarks.repetition.study import Corpus
 from benchmarks.repetition.windows import in_versions, recut, under_a_notice, words_of
 from mio_rag.candidates import Candidates
 from mio_rag.corpora.dataset import Dataset
@@ -19,6 +19,7 @@ from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
 from mio_rag.files import write_atomically
 from mio_rag.relevance import RelevanceModel
+from mio_rag.relevance.amounts import answer_figures
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Passage, Question
 
@@ -80,7 +81,7 @@ def corpora_of(
     """The questions that weights are measured on, and those that are reported."""
     windows = cut.windows()
     by_figures = cut.dataset in _BY_FIGURES
-    known = [q for q in windows.questions if (figures(q) if by_figures else q.answers)]
+    known = [q for q in windows.questions if (answer_figures(q) if by_figures else q.answers)]
     if cut.dataset in _FITTED_SENTENCES:
         whole_set = load_dataset(cut.data / cut.dataset).questions
         labelled = [q.id for q in whole_set if q.answers and q.gold_ids]

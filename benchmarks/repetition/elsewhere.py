@@ -25,7 +25,7 @@ FloatArray = NDArray[np.float64]
 _HALVINGS = 10
 _DRAWS = 100
 _LEAST = 20  # questions, so that no half of a resample is empty
-_PRICED = re.compile(r"price ([\d.e-]+)(, sentences)?(, no penalty)?, merged")
+_PRICED = re.compile(r"price ([\d.e-]+)(, sentences)?(, no penalty)?(, own weights)?, merged")
 
 
 def mixture(tokens: FloatArray, rates: FloatArray, aim: float) -> tuple[FloatArray, bool]:
@@ -81,7 +81,8 @@ def chosen_elsewhere(
     for name, columns in rows.items():
         if told := _PRICED.fullmatch(name):
             price = told[1] + (told[3] or "")
-            families.setdefault("sentences" if told[2] else "passages", {})[price] = columns
+            units = ("sentences" if told[2] else "passages") + (told[4] or "")
+            families.setdefault(units, {})[price] = columns
     asked = len(rows[reference][str(budgets[0])]["answer"])
     rng = np.random.default_rng(seed)
     halves = np.array([rng.permutation(asked) < asked // 2 for _ in range(_HALVINGS)])
@@ -122,21 +123,25 @@ def _over_halves(
     prices: Counter[str],
 ) -> tuple[float, float]:
     """Share of the tokens and difference in answers, mean over halvings and both ways."""
+    sides = [side for half in halves for side in (half[draw], ~half[draw])]
+    # How much each question counts in each half: all means at once.
+    counts = np.array([np.bincount(draw[side], minlength=draw.size) / side.sum() for side in sides]).T
+    usual = fused[0][0] @ counts, fused[1][0] @ counts
+    means = {price: (tokens @ counts, answers @ counts) for price, (tokens, answers) in curves.items()}
     shares, gains = [], []
-    for half in halves:
-        for side in (half[draw], ~half[draw]):
-            one, other = draw[side], draw[~side]
-            aim = float(fused[1][0, one].mean())
-            options = []
-            for price, (tokens, answers) in curves.items():
-                spent, rates = tokens[:, one].mean(axis=1), answers[:, one].mean(axis=1)
-                weights, reached = mixture(spent, rates, aim)
-                # Where no price reaches the rate, the one that comes closest.
-                lacking = 0.0 if reached else aim - float(weights @ rates)
-                options.append((lacking, float(weights @ spent), price, weights))
-            _, _, price, weights = min(options, key=lambda option: option[:2])
-            prices[price] += 1
-            tokens, answers = curves[price]
-            shares.append(float(weights @ tokens[:, other].mean(axis=1)) / float(fused[0][0, other].mean()))
-            gains.append(float(weights @ answers[:, other].mean(axis=1)) - float(fused[1][0, other].mean()))
+    for one in range(len(sides)):
+        other = one ^ 1  # the other half
+        aim = float(usual[1][one])
+        options = []
+        for price, (tokens, answers) in means.items():
+            spent, rates = tokens[:, one], answers[:, one]
+            weights, reached = mixture(spent, rates, aim)
+            # Where no price reaches the rate, the one that comes closest.
+            lacking = 0.0 if reached else aim - float(weights @ rates)
+            options.append((lacking, float(weights @ spent), price, weights))
+        _, _, price, weights = min(options, key=lambda option: option[:2])
+        prices[price] += 1
+        tokens, answers = means[price]
+        shares.append(float(weights @ tokens[:, other]) / float(usual[0][other]))
+        gains.append(float(weights @ answers[:, other]) - float(usual[1][other]))
     return float(np.mean(shares)), float(np.mean(gains))

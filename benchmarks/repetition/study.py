@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from mio_rag.files import write_atomically
 from mio_rag.measures.answers import normalize_answer
 from mio_rag.merging import block_tokens, merged, shared_characters
 from mio_rag.relevance import RelevanceModel
+from mio_rag.relevance.amounts import answer_figures, figures
 from mio_rag.relevance.sentences import shipped_sentences
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
@@ -47,7 +47,6 @@ __all__ = [
     "Columns",
     "Corpus",
     "answered",
-    "figures",
     "figures_found",
     "fitted_weight",
     "rows_of",
@@ -198,23 +197,8 @@ def answered(question: Question, texts: Sequence[str]) -> bool:
     return any(f" {a} " in said for a in map(normalize_answer, question.answers) if a)
 
 
-_FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)?")
-_OF_A_DATE = re.compile(r"[12]?\d|3[01]|(?:19|20)\d\d")
-
-
-def figures(question: Question) -> frozenset[str]:
-    """The numbers of two digits or more in a question's answers that it does not name itself.
-
-    Days and years are none: every page of a filing holds some of them.
-    """
-    own = set(_FIGURE.findall(question.text))
-    found = {figure.rstrip(",") for answer in question.answers for figure in _FIGURE.findall(answer)}
-    told = {figure for figure in found - own if not _OF_A_DATE.fullmatch(figure)}
-    return frozenset(figure for figure in told if sum(map(str.isdigit, figure)) > 1)
-
-
 def figures_found(question: Question, texts: Sequence[str]) -> float:
     """Share of these numbers that the texts hold; 0 without any."""
-    asked = figures(question)
-    said = {figure.rstrip(",") for text in texts for figure in _FIGURE.findall(text)}
+    asked = answer_figures(question)
+    said = frozenset[str]().union(*map(figures, texts))
     return len(asked & said) / max(1, len(asked))

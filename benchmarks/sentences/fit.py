@@ -40,6 +40,8 @@ __all__ = [
 
 FloatArray = NDArray[np.float64]
 
+_AMOUNTS = ("amount", "no_amount")
+
 
 @dataclass(frozen=True, eq=False)
 class Labels:
@@ -152,31 +154,58 @@ def fitted(sets: Sequence[Labels], name: str, embedder: str, provenance: str) ->
 
     Of a sentence being needed, with probability chance of its passage times sigmoid(weights . features): over
     the sentences of whole pools, a sentence that is near the question also speaks for its passage.
+
+    Few questions ask for amounts. What an amount is worth is fitted on these alone, with all else held, so
+    that it changes nothing for other questions.
     """
+    late = np.array([feature in _AMOUNTS for feature in SENTENCE_FEATURES])
+    weights = np.zeros(late.size)
+    weights[~late], intercept = _most_likely(
+        [_but(one, np.logical_not(late)) for one in sets], [0.0] * len(sets)
+    )
+    asking = [np.asarray(one.features[:, late].any(axis=1)) for one in sets]
+    if all(rows.any() for rows in asking):
+        known = [(one.features @ weights + intercept)[rows] for one, rows in zip(sets, asking, strict=True)]
+        parts = [_but(one, late, rows) for one, rows in zip(sets, asking, strict=True)]
+        weights[late], _ = _most_likely(parts, known, free=False)
+    return SentenceModel(
+        {name: round(float(weight), 4) for name, weight in zip(SENTENCE_FEATURES, weights, strict=True)},
+        round(intercept, 4),
+        name,
+        provenance,
+        embedder,
+    )
+
+
+def _but(labels: Labels, columns: NDArray[np.bool_], rows: NDArray[np.bool_] | None = None) -> Labels:
+    """Labels with some features, of some sentences."""
+    kept = np.ones(len(labels.needed), dtype=bool) if rows is None else rows
+    features = labels.features[np.ix_(kept, columns)]
+    return Labels(features, labels.needed[kept], labels.passages[kept], labels.beyond, labels.chances[kept])
+
+
+def _most_likely(
+    sets: Sequence[Labels], known: Sequence[FloatArray | float], free: bool = True
+) -> tuple[FloatArray, float]:
+    """Weights and intercept, which is 0 unless it is free, on top of what is known of each sentence."""
     features = np.concatenate([one.features for one in sets])
     needed = np.concatenate([one.needed for one in sets])
     chance = np.clip(np.concatenate([one.chances for one in sets]), 1e-6, 1 - 1e-6)
     weight = np.concatenate([np.full(len(one.needed), 1000 / len(one.needed)) for one in sets])
+    before = np.concatenate([np.zeros(len(one.needed)) + at for one, at in zip(sets, known, strict=True)])
     scale = features.std(axis=0)
     scale[scale == 0] = 1.0
-    scaled = np.column_stack([features / scale, np.ones(len(features))])
+    scaled = np.column_stack([features / scale, np.full(len(features), float(free))])
 
     def loss(w: FloatArray) -> tuple[float, FloatArray]:
-        share = np.clip(expit(scaled @ w), 1e-9, 1 - 1e-9)
+        share = np.clip(expit(before + scaled @ w), 1e-9, 1 - 1e-9)
         p = chance * share
         value = -np.where(needed, np.log(p), np.log1p(-p)) @ weight + 0.05 * float(w[:-1] @ w[:-1])
         slope = np.where(needed, -(1 - share), p * (1 - share) / (1 - p)) * weight
         return float(value), scaled.T @ slope + np.append(0.1 * w[:-1], 0.0)
 
     found = minimize(loss, np.zeros(scaled.shape[1]), jac=True, method="L-BFGS-B").x
-    weights = found[:-1] / scale
-    return SentenceModel(
-        {name: round(float(weight), 4) for name, weight in zip(SENTENCE_FEATURES, weights, strict=True)},
-        round(float(found[-1]), 4),
-        name,
-        provenance,
-        embedder,
-    )
+    return found[:-1] / scale, float(found[-1])
 
 
 def by_words(labels: Labels) -> Labels:

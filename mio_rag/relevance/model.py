@@ -30,6 +30,7 @@ from mio_rag.relevance.features import (
     product_problem,
 )
 from mio_rag.relevance.pool import GIVEN, MADE, given
+from mio_rag.relevance.sentences import SentenceModel
 
 __all__ = ["FORMAT", "SHIPPED", "VERSION", "Kind", "RelevanceModel", "Stage", "load_model"]
 
@@ -97,6 +98,8 @@ class RelevanceModel:
     answerable : Answerable, optional
         How likely the collection holds an answer at all: the probabilities of the stages are for the case
         that it does.
+    sentences : SentenceModel, optional
+        Weights of sentences, where these are chosen; None: those that ship.
     measures : mapping
         What was measured while fitting (calibration error, log loss, counts); plain data.
 
@@ -115,6 +118,7 @@ class RelevanceModel:
     measures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     answerable: Answerable | None = None
+    sentences: SentenceModel | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -276,6 +280,7 @@ class RelevanceModel:
             "measures": dict(self.measures),
             **({"ranges": {name: list(ends) for name, ends in self.ranges.items()}} if self.ranges else {}),
             **({"answerable": self.answerable.to_dict()} if self.answerable else {}),
+            **({"sentences": self.sentences.to_dict()} if self.sentences else {}),
         }
 
     @classmethod
@@ -313,6 +318,7 @@ class RelevanceModel:
                 dict(data.get("measures", {})),
                 {str(k): (float(low), float(high)) for k, (low, high) in data.get("ranges", {}).items()},
                 Answerable.from_dict(data["answerable"]) if "answerable" in data else None,
+                SentenceModel.from_dict(data["sentences"]) if "sentences" in data else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, InputError):

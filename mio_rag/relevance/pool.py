@@ -23,6 +23,7 @@ __all__ = [
     "asked_words",
     "best_fused",
     "given",
+    "is_common",
     "log_rank",
     "pool_facts",
     "question_cover",
@@ -57,6 +58,11 @@ def given(candidates: Candidates) -> FloatArray:
     made = candidates.scores.get(MADE)
     by_model = made is not None and np.array_equal(made, candidates.relevance)
     return np.asarray(candidates.scores[GIVEN] if by_model else candidates.relevance, dtype=np.float64)
+
+
+def is_common(word: str) -> bool:
+    """Whether a word, in lower case, is one that nearly every text holds, or a question."""
+    return word in _COMMON
 
 
 def log_rank(scores: FloatArray) -> FloatArray:

@@ -16,6 +16,12 @@ sentences` fits and measures it).
 | mentions | the largest relevance of another passage of the pool whose title it names |
 | number | 1 where the question asks for a number or a date, and it holds a digit |
 | log_words | log of its number of words |
+| amount | 1 where the question asks for an amount (`mio_rag.relevance.amounts`), and it holds one |
+| no_amount | 1 where the question asks for one, and it holds none |
+
+Weights that are fitted on questions of one's own (`mio-rag calibrate --sentences`) also weigh the log-odds of
+the passage's probability, and give the probability of the sentence itself: passages are then believed only as
+far as they were right.
 
 A spread is the standard deviation of the cosines of the best sentences of the pool. Where nobody embedded the
 sentences, the two features by cosine are 0, and weights apply that were fitted without them.
@@ -35,13 +41,21 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, logit
 
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
+from mio_rag.relevance.amounts import asks_amount, holds_amount
 from mio_rag.relevance.pool import asked_names, asked_words, spread
 
-__all__ = ["SENTENCE_FEATURES", "SentenceModel", "sentence_features", "shipped_sentences"]
+__all__ = [
+    "SENTENCE_FEATURES",
+    "SentenceModel",
+    "log_odds",
+    "sentence_features",
+    "sentence_model",
+    "shipped_sentences",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -55,8 +69,11 @@ SENTENCE_FEATURES = (
     "mentions",
     "number",
     "log_words",
+    "amount",
+    "no_amount",
 )
 _WORDS = "words"  # the name of the weights for sentences that nobody embedded
+_SURE = 1e-6  # a probability that is not told from 0
 _FURTHEST = 4.0  # spreads: what lies further apart is apart
 _WORD = re.compile(r"\w+")
 _ASKS_NUMBER = re.compile(
@@ -76,6 +93,9 @@ class SentenceModel:
     weights : mapping of str to float
         Of `SENTENCE_FEATURES`, all of them.
     intercept : float
+    chance : float, optional
+        >= 0: weight of the log-odds of the passage's probability, for weights that give the probability of a
+        sentence itself. None: they give the probability that it is needed if its passage is.
     name : str
     provenance : str
         What the numbers were fitted on, for people.
@@ -96,15 +116,18 @@ class SentenceModel:
     provenance: str = ""
     embedder: str = ""
     measures: Mapping[str, Any] = field(default_factory=dict)
+    chance: float | None = None
 
     def __post_init__(self) -> None:
         if tuple(self.weights) != SENTENCE_FEATURES:
             raise InputError(f"weights of sentences are for {', '.join(SENTENCE_FEATURES)}, in this order")
         if not all(math.isfinite(value) for value in (*self.weights.values(), self.intercept)):
             raise InputError("weights and intercept must be finite")
+        if self.chance is not None and not (math.isfinite(self.chance) and self.chance >= 0):
+            raise InputError(f"the weight of a passage's log-odds is {self.chance!r}: it must be >= 0")
 
-    def shares(self, candidates: Candidates) -> FloatArray:
-        """That probability for each of ``candidates.sentences``, shape (m,).
+    def worth(self, candidates: Candidates) -> FloatArray:
+        """The probability that each of ``candidates.sentences`` is needed, shape (m,).
 
         Parameters
         ----------
@@ -112,7 +135,11 @@ class SentenceModel:
             With sentences, a question, and probabilities as relevance.
         """
         score = sentence_features(candidates) @ np.array(list(self.weights.values())) + self.intercept
-        return np.asarray(expit(score))
+        assert candidates.sentences is not None
+        passage = candidates.relevance[candidates.sentences.owners]
+        if self.chance is None:
+            return np.asarray(passage * expit(score))
+        return np.asarray(expit(score + self.chance * log_odds(passage)))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -123,14 +150,34 @@ class SentenceModel:
             "intercept": self.intercept,
             "weights": dict(self.weights),
             "measures": dict(self.measures),
+            **({} if self.chance is None else {"chance": self.chance}),
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> SentenceModel:
+        """The model that `to_dict` wrote; KeyError, TypeError or ValueError if it is not one."""
+        chance = data.get("chance")
+        return cls(
+            {str(name): float(weight) for name, weight in data["weights"].items()},
+            float(data["intercept"]),
+            str(data.get("name", "sentences")),
+            str(data.get("provenance", "")),
+            str(data.get("embedder", "")),
+            dict(data.get("measures", {})),
+            None if chance is None else float(chance),
+        )
+
+
+def log_odds(probability: FloatArray) -> FloatArray:
+    """Log-odds of probabilities, which are kept away from 0 and 1."""
+    return np.asarray(logit(np.clip(probability, _SURE, 1.0 - _SURE)))
 
 
 @functools.cache
 def _shipped() -> tuple[SentenceModel, ...]:
     """The weights that ship: for one embedder each, for any, and at last for words alone."""
     text = Path(__file__).with_name("sentences.json").read_text(encoding="utf-8")
-    return tuple(SentenceModel(**data) for data in json.loads(text)["models"])
+    return tuple(SentenceModel.from_dict(data) for data in json.loads(text)["models"])
 
 
 def shipped_sentences(fingerprint: str | None) -> SentenceModel:
@@ -144,6 +191,20 @@ def shipped_sentences(fingerprint: str | None) -> SentenceModel:
     if fingerprint is None:
         return next(model for model in _shipped() if model.name == _WORDS)
     return next(m for m in _shipped() if m.name != _WORDS and fingerprint.startswith(m.embedder))
+
+
+def sentence_model(own: SentenceModel | None, candidates: Candidates) -> SentenceModel:
+    """The weights for the sentences of a pool: one's own, or those that ship for what is known of them.
+
+    Parameters
+    ----------
+    own : SentenceModel, optional
+        Not used where it was fitted on embedded sentences, and nobody embedded these.
+    """
+    embedded = candidates.sentences is not None and candidates.sentences.embeddings is not None
+    if own is not None and (embedded or not own.embedder):
+        return own
+    return shipped_sentences(candidates.embedder if embedded else None)
 
 
 def sentence_features(candidates: Candidates) -> FloatArray:
@@ -170,6 +231,8 @@ def sentence_features(candidates: Candidates) -> FloatArray:
     cover = _cover(asked_words(candidates.question), words)
     names = asked_names(candidates.question)
     asks = _ASKS_NUMBER.search(candidates.question) is not None
+    amount = np.array([float(holds_amount(text)) for text in texts])
+    in_amounts = float(asks_amount(candidates.question))
     count = np.bincount(owners, minlength=len(candidates))[owners]
     columns = {
         "log_count": np.log(count),
@@ -183,6 +246,8 @@ def sentence_features(candidates: Candidates) -> FloatArray:
         "mentions": _mentions(candidates, owners, texts),
         "number": np.array([float(asks and any(map(str.isdigit, text))) for text in texts]),
         "log_words": np.log([1 + len(held) for held in words]),
+        "amount": in_amounts * amount,
+        "no_amount": in_amounts * (1.0 - amount),
     }
     return np.column_stack([columns[name] for name in SENTENCE_FEATURES]).reshape(len(texts), -1)
 

@@ -94,7 +94,8 @@ class Formulation:
         fixed = fixed_values(passages.ids, settings.must_include, settings.must_exclude)
         related = related_weights(settings, passages)
         one, alike = settings.near_duplicates == "one", settings.redundancy_weight > 0
-        return cut_into_sentences(passages, self._counter, fixed, related, one, alike)
+        own = self._model.sentences if self._model else None
+        return cut_into_sentences(passages, self._counter, fixed, related, one, alike, own)
 
     @property
     def may_be_cut(self) -> bool:

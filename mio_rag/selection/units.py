@@ -30,7 +30,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, text_tokens
 from mio_rag.errors import InputError
 from mio_rag.merging import by_itself, documents
-from mio_rag.relevance.sentences import shipped_sentences
+from mio_rag.relevance.sentences import SentenceModel, sentence_model
 from mio_rag.relevance.source import relevance_of
 from mio_rag.selection.near_duplicates import outdated
 from mio_rag.selection.settings import Settings
@@ -154,6 +154,7 @@ def cut_into_sentences(
     related: FloatArray | None,
     one_of_copies: bool,
     compared: bool = False,
+    weights: SentenceModel | None = None,
 ) -> Cut:
     """The sentences of a pool, as candidates.
 
@@ -171,6 +172,8 @@ def cut_into_sentences(
         Whether only one of near-duplicates may be read.
     compared : bool
         Whether it must be known how similar sentences are, for redundancy.
+    weights : SentenceModel, optional
+        What tells which sentences are needed, instead of what ships.
 
     Raises
     ------
@@ -201,7 +204,8 @@ def cut_into_sentences(
         candidates = replace(candidates, sentences=sentences)
     vectors = sentences.embeddings
     not_cut = _replaced(candidates, fixed) if one_of_copies else {}
-    units = sorted(_units(candidates, fixed, not_cut, one_of_copies), key=lambda unit: -unit.worth)
+    units = _units(candidates, fixed, not_cut, one_of_copies, weights)
+    units = sorted(units, key=lambda unit: -unit.worth)
     units = [*units[:MOST_UNITS], *(unit for unit in units[MOST_UNITS:] if unit.required)]
     if not units:
         raise InputError("no sentence is left to choose from: must_exclude names every passage of the pool")
@@ -279,15 +283,17 @@ def _replaced(candidates: Candidates, fixed: NDArray[np.int8]) -> dict[int, int]
 
 
 def _units(
-    candidates: Candidates, fixed: NDArray[np.int8], not_cut: Collection[int], one_of_copies: bool
+    candidates: Candidates,
+    fixed: NDArray[np.int8],
+    not_cut: Collection[int],
+    one_of_copies: bool,
+    weights: SentenceModel | None,
 ) -> list[_Unit]:
     """Every sentence that may be read, once."""
     left_out = {*not_cut, *np.flatnonzero(fixed == 0).tolist()}
     sentences = candidates.sentences
     assert sentences is not None
-    model = shipped_sentences(candidates.embedder if sentences.embeddings is not None else None)
-    worth = model.shares(candidates)
-    worth = candidates.relevance[sentences.owners] * worth
+    worth = sentence_model(weights, candidates).worth(candidates)
     found: list[_Unit] = []
     before: tuple[int, int] | None = None
     number = 0

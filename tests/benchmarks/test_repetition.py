@@ -12,12 +12,17 @@ import pytest
 
 from benchmarks.repetition.corpora import Cut, corpora_of
 from benchmarks.repetition.elsewhere import chosen_elsewhere, mixture
-from benchmarks.repetition.study import BUDGETS, figures, figures_found
+from benchmarks.repetition.study import BUDGETS, Corpus, figures_found
 from benchmarks.repetition.summary import REFERENCE, in_order, summarize, table
 from benchmarks.repetition.windows import in_versions, recut, under_a_notice, words_of
+from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
+from mio_rag.relevance.amounts import answer_figures
+from mio_rag.relevance.sentences import SentenceModel
+from mio_rag.relevance.source import relevance_of
+from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.repetition import find_spans
 from mio_rag.types import Passage, Question
 
@@ -155,9 +160,9 @@ def test_a_notice_hides_where_windows_lie() -> None:
 
 def test_long_answers_are_looked_for_by_their_figures() -> None:
     asked = Question("q", "How much in 2022?", ("In 2022 it was $1,250, or 12.5 % (5 more), of 99,",))
-    assert figures(asked) == {"1,250", "12.5", "99"}
+    assert answer_figures(asked) == {"1,250", "12.5", "99"}
     dated = Question("q", "?", ("On July 30, 2023 and in 1999, 31 % of 32, 2100 or 2,023",))
-    assert figures(dated) == {"32", "2100", "2,023"}
+    assert answer_figures(dated) == {"32", "2100", "2,023"}
     assert figures_found(asked, ["it was 1,250 then", "and 12.5"]) == pytest.approx(2 / 3)
     assert figures_found(asked, ["11,250 or 112.5"]) == 0
     assert figures_found(Question("q", "?", ("none",)), ["12"]) == 0
@@ -198,3 +203,44 @@ def test_a_question_can_be_searched_for_in_its_own_documents_alone(tmp_path: Pat
         file.write(json.dumps({"id": "A", "question": "What were sales?", "answers": ["17,123"]}))
     with pytest.raises(InputError, match="names no documents for A: leave --within out"):
         corpora_of(cut, tmp_path / "other", 0, 10, 0, lambda told: None)
+
+
+def test_own_weights_are_fitted_on_the_half_that_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks.repetition import own
+    from benchmarks.repetition.study import settings_of
+
+    data = Dataset(
+        "shops",
+        tuple(
+            Passage(f"p{k}", f"Shop{k} is told of.\nSales {k + 1},{100 + k}.\nNo more.") for k in range(24)
+        ),
+        tuple(Question(f"q{k}", f"What were sales of shop{k}?", (f"{k + 1},{100 + k}",)) for k in range(24)),
+    )
+    index = CorpusIndex.build(data.passages, "tfidf", "shops", sentences=True)
+    pools = tuple(Retriever(index, pool=6).retrieve_many([q.text for q in data.questions]))
+    corpus = Corpus("shops", data.questions, pools)
+    model = relevance_of("auto", pools[0])[0]
+    assert model is not None
+    wanted = ("price 0.0005, sentences", "price 0.0005, sentences, greedy", "fused")
+    settings = {name: row for name, row in settings_of(model, 1.0).items() if name in wanted}
+    fitted: list[set[str]] = []
+    fit_sentences = own.fit_sentences
+
+    def noted(questions: list[Question], pools: list[Candidates], seed: int) -> SentenceModel:
+        fitted.append({question.id for question in questions})
+        return fit_sentences(questions, pools, seed=seed)
+
+    monkeypatch.setattr(own, "fit_sentences", noted)
+    rows = own.own_rows(tmp_path, corpus, model, settings, 0, lambda text: None)
+    assert list(rows) == ["price 0.0005, sentences, own weights, merged"]
+    assert fitted[0] | fitted[1] == {question.id for question in data.questions}
+    assert not fitted[0] & fitted[1]
+    answers = rows["price 0.0005, sentences, own weights, merged"]["128"]["answer"]
+    assert len(answers) == 24
+    assert np.mean(answers) > 0.9
+    for number, others in enumerate(fitted):  # the rows of a half lie in a folder of its own
+        kept = json.loads(next((tmp_path / f"own-{number}").glob("*.json")).read_text())
+        half = [k for k, question in enumerate(data.questions) if question.id not in others]
+        assert kept["columns"]["128"]["answer"] == [answers[k] for k in half]

@@ -34,6 +34,13 @@ def calibrate(
     link_stages: Annotated[
         int, typer.Option("--link-stages", help="Stages with features from evidence links. 0: none.")
     ] = 1,
+    sentences: Annotated[
+        bool,
+        typer.Option(
+            "--sentences",
+            help="Fit weights of sentences, too, on answers; no question need name gold passages then.",
+        ),
+    ] = False,
     rerank: Rerank = None,
     pool: Pool = 50,
     retrieval: ModeName = "fused",
@@ -69,10 +76,20 @@ def calibrate(
             seed=seed,
             name=out.stem,
             progress=advance,
+            sentences=sentences,
         )
     picture = write_model(model, out)
     if json_output:
-        output.json({"out": str(out), "plot": str(picture), **model.to_dict()})
+        output.json({"out": str(out), "plot": picture and str(picture), **model.to_dict()})
+        return
+    if model.sentences is not None:
+        said = model.sentences.measures
+        output.console.print(
+            f"{said['questions']} questions, {said['sentences']} sentences, {said['needed']} needed; "
+            f"log loss {said['log_loss_after']:.4f} out of fold, {said['log_loss_before']:.4f} by what ships",
+        )
+    if picture is None:
+        output.console.print(f"{out}: relevance of passages as it ships", soft_wrap=True)
         return
     measures = model.measures
     output.console.print(

@@ -44,6 +44,20 @@ def test_calibrate_writes_a_model_and_its_plot(index: Path, model: Path, tmp_pat
     assert "cosine as it is" in shown
 
 
+def test_calibrate_fits_sentences_on_answers(index: Path, tmp_path: Path) -> None:
+    out = tmp_path / "own.json"
+    shown, _ = run("calibrate", "demo", "--index", index, "--out", out, "--pool", 20, "--sentences")
+    assert "needed; log loss" in shown
+    assert "calibration error" in shown
+    loaded = load_model(out)
+    assert loaded is not None
+    assert loaded.sentences is not None
+    assert "questions of 'demo'" in loaded.sentences.provenance
+    question = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
+    found, _ = run("select", index, question, "--relevance", out, "--units", "sentences", "--json")
+    assert found["unit"] == "sentence"
+
+
 def test_select_with_a_model(index: Path, model: Path) -> None:
     question = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
     evidence = ["--relevance", model, "--link-benefit", 0.2, "--link-hops", 1]
