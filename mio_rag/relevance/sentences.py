@@ -196,13 +196,18 @@ def shipped_sentences(fingerprint: str | None) -> SentenceModel:
 def sentence_model(own: SentenceModel | None, candidates: Candidates) -> SentenceModel:
     """The weights for the sentences of a pool: one's own, or those that ship for what is known of them.
 
-    Parameters
-    ----------
-    own : SentenceModel, optional
-        Not used where it was fitted on embedded sentences, and nobody embedded these.
+    Raises
+    ------
+    InputError
+        If one's own were fitted on embedded sentences, and nobody embedded these.
     """
     embedded = candidates.sentences is not None and candidates.sentences.embeddings is not None
-    if own is not None and (embedded or not own.embedder):
+    if own is not None:
+        if own.embedder and not embedded:
+            raise InputError(
+                f"the weights of sentences '{own.name}' were fitted on embedded sentences, "
+                "and these are not: build the index with --sentences, or fit the weights again on this one"
+            )
         return own
     return shipped_sentences(candidates.embedder if embedded else None)
 

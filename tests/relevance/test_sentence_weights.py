@@ -68,12 +68,13 @@ def test_that_weight_is_a_number_from_0(chance: float) -> None:
         weights(chance)
 
 
-def test_own_weights_come_first_unless_they_need_vectors_that_nobody_has() -> None:
+def test_own_weights_come_first_and_those_that_need_vectors_are_refused_without() -> None:
     bare, own = pool(), weights(1.0)
     assert sentence_model(own, bare) is own
     assert sentence_model(None, bare).name == "words"
     by_vectors = replace(own, embedder="tfidf:1")
-    assert sentence_model(by_vectors, bare).name == "words"
+    with pytest.raises(InputError, match="fitted on embedded sentences, and these are not"):
+        sentence_model(by_vectors, bare)
     known = cut(TEXTS)
     embedded = replace(bare, sentences=Sentences(known.owners, known.spans, np.eye(3, dtype=np.float32)))
     assert sentence_model(by_vectors, embedded) is by_vectors

@@ -57,7 +57,7 @@ def calibrate(
         Only the first so many questions.
     sentences : bool
         Fit weights of sentences, too, on answers (`mio_rag.evaluation.fit.sentences`). Then no question need
-        name a gold passage: without any, the weights of passages are those that ship for the embedder.
+        name a gold passage: without any, the weights of passages are those that ship for most of the pools.
 
     Raises
     ------
@@ -120,7 +120,9 @@ def _with_sentences(
     asked = [question for question in questions if question.answers]
     pools = retriever.retrieve_many([question.text for question in asked])
     if model is None:
-        shipped = _known(relevance_of("auto", pools[0])[0])
+        # Which weights ship for a pool depends on what it looks like: those of most pools, the first if even.
+        each = [relevance_of("auto", pool)[0] for pool in pools]
+        shipped = _known(max(each, key=each.count))
         model = replace(shipped, name=name, embedder=retriever.index.embedder.fingerprint)
     valued = [model.valued(pool) for pool in pools]
     weights = fit_sentences(asked, valued, seed=seed, name=name, provenance=f"{len(asked)} {told}")
