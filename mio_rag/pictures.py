@@ -41,6 +41,10 @@ def label_points(axes: Any, labels: Iterable[tuple[tuple[float, float], str]]) -
     labels : iterable of ((x, y), text)
         In data coordinates.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    # A canvas that keeps what it measures texts with: a figure's first one makes it anew for every label.
+    measure = FigureCanvasAgg(axes.figure).get_renderer()
     axes.figure.draw_without_rendering()
     frame = axes.get_window_extent()
     taken: list[Any] = []
@@ -58,7 +62,7 @@ def label_points(axes: Any, labels: Iterable[tuple[tuple[float, float], str]]) -
                 parse_math=False,
             )
             label.set_in_layout(False)  # the frame stands
-            box = label.get_window_extent().padded(1)
+            box = label.get_window_extent(measure).padded(1)
             inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
             if inside and not any(box.overlaps(other) for other in taken):
                 taken.append(box)

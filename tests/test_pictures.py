@@ -25,13 +25,14 @@ LONG = "Which tower is taller, $x^{ or $kerryvore, and who of the two of them bu
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Figures that were saved."""
+    """Figures that were saved, with everything where it is in the file."""
     seen: list[Any] = []
     save = figures.Figure.savefig
 
     def saved(figure: Any, *given: Any, **settings: Any) -> None:
         seen.append(figure)
         save(figure, *given, **settings)
+        figure.dpi = settings["dpi"]  # axes stay where they were drawn, in pixels of the file
 
     monkeypatch.setattr(figures.Figure, "savefig", saved)
     return seen
@@ -54,7 +55,6 @@ def shown(figure: Any) -> Iterator[tuple[Any, Any]]:
 
 def problems(figure: Any) -> list[str]:
     """Texts that leave their box or meet."""
-    figure.draw_without_rendering()
     boxes = [(text.get_text(), text.get_window_extent(), frame) for text, frame in shown(figure)]
     assert boxes
     found = [
