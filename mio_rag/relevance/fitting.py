@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy  # loads scipy.special, an eighth of a second, where it is first used
 from numpy.typing import NDArray
-from scipy.special import expit, logit
 from threadpoolctl import threadpool_limits
 
 from mio_rag.candidates import Candidates
@@ -200,7 +200,7 @@ class _Split:
             outside = np.empty(self.y.size)
             for train, test in self.folds:
                 part = self._regression(matrix[train], self.y[train], self.weights[train], names, strength)
-                outside[test] = expit(matrix[test] @ np.array(part.weights) + part.intercept)
+                outside[test] = scipy.special.expit(matrix[test] @ np.array(part.weights) + part.intercept)
             safe = np.clip(outside, 1e-12, 1 - 1e-12)
             losses = self.y * np.log(safe) + (1 - self.y) * np.log(1 - safe)
             loss = float(-(self.weights * losses).mean())
@@ -244,7 +244,7 @@ class _Split:
             intercept = float(model.intercept_[0] - full @ mean)
         else:
             rare = 0.5 / y.size
-            intercept = float(logit(np.clip(np.average(y, weights=weights), rare, 1 - rare)))
+            intercept = float(scipy.special.logit(np.clip(np.average(y, weights=weights), rare, 1 - rare)))
         return Stage(tuple(names), tuple(float(w) for w in full), intercept)
 
     def drawn_to_fused(
@@ -254,7 +254,7 @@ class _Split:
         linear: Any = require("sklearn.linear_model", "retrieval", "fitting a relevance model")
         by_rank = "log_rank_fused"
         ranks = np.concatenate([feature_matrix(pool.candidates, [by_rank])[:, 0] for pool in pools])
-        odds = logit(np.clip(outside, 1e-12, 1 - 1e-12)) - prior * ranks
+        odds = scipy.special.logit(np.clip(outside, 1e-12, 1 - 1e-12)) - prior * ranks
         platt = linear.LogisticRegression(C=1e6, max_iter=1000)
         platt.fit(odds[:, None], self.y, sample_weight=self.weights)
         scale, offset = float(platt.coef_[0, 0]), float(platt.intercept_[0])
@@ -265,7 +265,7 @@ class _Split:
             tuple(scale * weight for weight in weights.values()),
             scale * stage.intercept + offset,
         )
-        return drawn, np.asarray(expit(scale * odds + offset))
+        return drawn, np.asarray(scipy.special.expit(scale * odds + offset))
 
     def bent(self, p: FloatArray) -> tuple[FloatArray, tuple[tuple[float, float], ...]]:
         """Out-of-fold isotonic probabilities, and the knots of the curve on all data."""

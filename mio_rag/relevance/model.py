@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import scipy  # loads scipy.special, an eighth of a second, where it is first used
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
 
 from mio_rag.candidates import Candidates
 from mio_rag.errors import DataError, InputError
@@ -29,6 +29,7 @@ from mio_rag.relevance.features import (
     is_monotone,
     product_problem,
 )
+from mio_rag.relevance.logistic import logistic
 from mio_rag.relevance.pool import GIVEN, MADE, given
 from mio_rag.relevance.sentences import SentenceModel
 
@@ -204,7 +205,7 @@ class RelevanceModel:
             score = np.full(len(candidates), stage.intercept)
             for name, weight in zip(stage.features, stage.weights, strict=True):
                 score += weight * columns[name]
-            current = np.asarray(expit(score))
+            current = logistic(score)
         assert current is not None
         if self.knots:
             at, value = np.array(self.knots).T
@@ -238,7 +239,7 @@ class RelevanceModel:
         slope = float(cosine_slopes(candidates, last.features) @ np.array(last.weights))
 
         def probability(own: FloatArray) -> FloatArray:
-            value = np.asarray(expit(score - slope * own))
+            value = np.asarray(scipy.special.expit(score - slope * own))
             return np.interp(value, *np.array(self.knots).T) if self.knots else value
 
         return probability

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+import scipy  # loads scipy.sparse, a tenth of a second, where it is first used
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from mio_rag.errors import IndexFormatError, InputError
 from mio_rag.names import NameDictionary, leading_name
@@ -76,7 +76,7 @@ class LinkIndex:
         Different names in the dictionary.
     """
 
-    matrix: csr_array
+    matrix: scipy.sparse.csr_array
     kind: Kind
     names: int
 
@@ -113,7 +113,7 @@ class LinkIndex:
                 rows.append(np.full(named.size, i, dtype=np.int32))
                 columns.append(named)
                 values.append(np.full(named.size, weight[k] / named.size, dtype=np.float32))
-        matrix = csr_array(
+        matrix = scipy.sparse.csr_array(
             (_joined(values, np.float32), (_joined(rows, np.int32), _joined(columns, np.int32))), shape=(n, n)
         )
         matrix.sort_indices()
@@ -201,7 +201,7 @@ class LinkIndex:
         try:
             if len(columns) < _MOST_SHORT:  # of two kinds of numbers scipy copies the shorter into the longer
                 rows = rows.astype(np.int32)
-            matrix = csr_array((weights, columns, rows), shape=(passages, passages))
+            matrix = scipy.sparse.csr_array((weights, columns, rows), shape=(passages, passages))
             if on_disk:  # to look at each of them would read them all: the checksum has to do
                 matrix.has_canonical_format = True
             matrix.check_format(full_check=not on_disk)

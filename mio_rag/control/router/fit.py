@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy  # loads scipy.special, an eighth of a second, where it is first used
 from numpy.typing import NDArray
-from scipy.special import logit
 
 from mio_rag import __version__
 from mio_rag.control.router.controller import Correction
@@ -260,7 +260,7 @@ def _success(rows: FloatArray, worked: FloatArray, seed: int) -> dict[str, NDArr
     for tier in range(m):
         did = (worked[:, tier] > 0).astype(np.intp)
         if min(did.sum(), len(did) - did.sum()) < FOLDS:  # too few of one kind to tell them apart
-            bias[tier] = logit((did.sum() + 1) / (len(did) + 2))
+            bias[tier] = scipy.special.logit((did.sum() + 1) / (len(did) + 2))
             continue
         fold = folds_of(did, seed)
         best: tuple[float, float, FloatArray] | None = None
@@ -280,7 +280,7 @@ def _success(rows: FloatArray, worked: FloatArray, seed: int) -> dict[str, NDArr
         if line.coef_[0, 0] > 0:
             slope[tier], shift[tier] = line.coef_[0, 0], line.intercept_[0]
         else:  # what the folds said is worth nothing: the mean is what is known
-            slope[tier], shift[tier] = 0.0, logit(did.mean())
+            slope[tier], shift[tier] = 0.0, scipy.special.logit(did.mean())
     return {"weights": weights, "bias": bias, "slope": slope, "shift": shift}
 
 

@@ -20,8 +20,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import scipy  # loads scipy.special, an eighth of a second, where it is first used
 from numpy.typing import NDArray
-from scipy.special import expit, softmax
 
 from mio_rag.candidates import Candidates
 from mio_rag.control.router.controller import Choice, Correction
@@ -150,7 +150,7 @@ class Router:
             )
         arrays = self.arrays
         logits = self.row(seen) @ arrays["weights"] + arrays["bias"]
-        return np.asarray(expit(arrays["slope"] * logits + arrays["shift"]), dtype=np.float64)
+        return np.asarray(scipy.special.expit(arrays["slope"] * logits + arrays["shift"]), dtype=np.float64)
 
     def probabilities(self, seen: Seen) -> FloatArray:
         """Probability of each tier to be the one that the question needs, shape (m,), adding up to 1."""
@@ -225,11 +225,13 @@ def first_success(success: FloatArray) -> FloatArray:
 def _mlp(arrays: Mapping[str, NDArray[Any]], row: FloatArray) -> FloatArray:
     hidden = np.maximum(row @ arrays["weights_0"] + arrays["bias_0"], 0.0)
     hidden = np.maximum(hidden @ arrays["weights_1"] + arrays["bias_1"], 0.0)
-    return np.asarray(softmax(hidden @ arrays["weights_2"] + arrays["bias_2"]), dtype=np.float64)
+    return np.asarray(
+        scipy.special.softmax(hidden @ arrays["weights_2"] + arrays["bias_2"]), dtype=np.float64
+    )
 
 
 def _linear(arrays: Mapping[str, NDArray[Any]], row: FloatArray) -> FloatArray:
-    return np.asarray(softmax(row @ arrays["weights"] + arrays["bias"]), dtype=np.float64)
+    return np.asarray(scipy.special.softmax(row @ arrays["weights"] + arrays["bias"]), dtype=np.float64)
 
 
 def _neighbours(arrays: Mapping[str, NDArray[Any]], row: FloatArray) -> FloatArray:
