@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import scipy  # loads scipy.special, an eighth of a second, where it is first used
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.candidates import Candidates
@@ -239,7 +238,7 @@ class RelevanceModel:
         slope = float(cosine_slopes(candidates, last.features) @ np.array(last.weights))
 
         def probability(own: FloatArray) -> FloatArray:
-            value = np.asarray(scipy.special.expit(score - slope * own))
+            value = logistic(score - slope * own)
             return np.interp(value, *np.array(self.knots).T) if self.knots else value
 
         return probability

@@ -40,13 +40,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy  # loads scipy.special, an eighth of a second, where it is first used
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.relevance.amounts import asks_amount, holds_amount
-from mio_rag.relevance.logistic import logistic
+from mio_rag.relevance.logistic import logistic, logit
 from mio_rag.relevance.pool import asked_names, asked_words, spread
 
 __all__ = [
@@ -140,7 +139,7 @@ class SentenceModel:
         passage = candidates.relevance[candidates.sentences.owners]
         if self.chance is None:
             return np.asarray(passage * logistic(score))
-        return np.asarray(scipy.special.expit(score + self.chance * log_odds(passage)))
+        return logistic(score + self.chance * log_odds(passage))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -171,7 +170,7 @@ class SentenceModel:
 
 def log_odds(probability: FloatArray) -> FloatArray:
     """Log-odds of probabilities, which are kept away from 0 and 1."""
-    return np.asarray(scipy.special.logit(np.clip(probability, _SURE, 1.0 - _SURE)))
+    return logit(np.clip(probability, _SURE, 1.0 - _SURE))
 
 
 @functools.cache
