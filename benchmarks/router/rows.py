@@ -250,10 +250,10 @@ def rows_of(trained: Group, asked: Group | None, seed: int = 0, known: Folds | N
         settings = FitSettings("utility", features, seed)
         found = _decided(ladder, trained, asked, settings, known)
         assert found.success is not None
-        costs = trained.ladders[ladder].costs()
+        costs, told = trained.ladders[ladder].costs(), _about(found, "utility", features)
         for price in PRICES:
             choice = chosen_at(found.success, costs, Utility(beta=price))
-            about = {**_about(found, "utility", features), "price": price, "shown": price in _SHOWN}
+            about = {**told, "price": price, "shown": price in _SHOWN}
             rows.append(Row(f"{name}, {features} @{price:g}", name, here.on(ladder, choice), about))
     rows.append(Row("oracle of labels", "oracle", here.on("published", published.labels)))
     for price in (0.0001, 0.0005):

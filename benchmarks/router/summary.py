@@ -65,8 +65,13 @@ def summarized(rows: Sequence[Row], group: Group) -> dict[str, Any]:
     }
     sets = {name: np.array([s == name for s in outcomes.sets]) for name in dict.fromkeys(outcomes.sets)}
     summary: dict[str, Any] = {}
+    known: dict[tuple[bytes, bool], dict[str, Any]] = {}  # rows of several prices often choose alike
     for row in rows:
-        entry: dict[str, Any] = {"kind": row.kind, **row.about}
+        alike = row.chances.tobytes(), row.about.get("shown") is False
+        if alike in known:
+            summary[row.name] = {"kind": row.kind, **row.about, **known[alike]}
+            continue
+        entry: dict[str, Any] = {}
         for measure in MEASURES:
             if measure in outcomes.values:
                 found = row.values(outcomes, measure)
@@ -102,7 +107,8 @@ def summarized(rows: Sequence[Row], group: Group) -> dict[str, Any]:
             }
             for name, here in sets.items()
         }
-        summary[row.name] = entry
+        known[alike] = entry
+        summary[row.name] = {"kind": row.kind, **row.about, **entry}
     return summary
 
 

@@ -3,6 +3,7 @@
 A program of its own, since a process is forked in no time while it is small.
 """
 
+import gc
 import os
 import random
 import select
@@ -42,6 +43,8 @@ def main(path: Path) -> None:
     first = strategist(path.with_name("first.sqlite"))
     first.record(choice := asked(first, 0), outcome(choice, TRUTH))
     first.close()
+    # Looking for garbage among all that is loaded would make each of the two hundred copy it.
+    gc.freeze()
     read, write = os.pipe()
     os.set_blocking(read, False)
     for kill in range(0, 200, 4):

@@ -257,8 +257,14 @@ def _success(rows: FloatArray, worked: FloatArray, seed: int) -> dict[str, NDArr
     m = worked.shape[1]
     weights, bias = np.zeros((rows.shape[1], m)), np.zeros(m)
     slope, shift = np.ones(m), np.zeros(m)
+    known: dict[bytes, int] = {}  # tiers often do for the same questions
     for tier in range(m):
         did = (worked[:, tier] > 0).astype(np.intp)
+        same = known.setdefault(did.tobytes(), tier)
+        if same < tier:
+            weights[:, tier], bias[tier] = weights[:, same], bias[same]
+            slope[tier], shift[tier] = slope[same], shift[same]
+            continue
         if min(did.sum(), len(did) - did.sum()) < FOLDS:  # too few of one kind to tell them apart
             bias[tier] = scipy.special.logit((did.sum() + 1) / (len(did) + 2))
             continue

@@ -94,22 +94,22 @@ def train_mlp(
     loss_of = nn.CrossEntropyLoss(weight=torch.tensor(weights, dtype=torch.float32))
     optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
     history, best = History(), None
+    x_kept, y_kept, x, y = x[kept_out], y[kept_out], x[learned], y[learned]
     shuffle = torch.Generator().manual_seed(seed)
     for epoch in range(_EPOCHS):
         network.train()
         losses = []
         for part in torch.randperm(len(learned), generator=shuffle).split(_BATCH):
-            chosen = learned[part.numpy()]
             optimizer.zero_grad()
-            loss = loss_of(network(x[chosen]), y[chosen])
+            loss = loss_of(network(x[part]), y[part])
             loss.backward()
             optimizer.step()
-            losses.append(float(loss.detach()) * len(chosen))
+            losses.append(float(loss.detach()) * len(part))
         network.eval()
         with torch.no_grad():
-            said = network(x[kept_out])
-            history.held_out_loss.append(float(loss_of(said, y[kept_out])))
-            history.accuracy.append(float((said.argmax(1) == y[kept_out]).float().mean()))
+            said = network(x_kept)
+            history.held_out_loss.append(float(loss_of(said, y_kept)))
+            history.accuracy.append(float((said.argmax(1) == y_kept).float().mean()))
         history.loss.append(sum(losses) / len(learned))
         if best is None or history.accuracy[-1] > history.accuracy[history.best]:
             history.best = epoch

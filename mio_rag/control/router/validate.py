@@ -7,6 +7,7 @@ and the oracle.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,7 @@ IntArray = NDArray[np.intp]
 PRICES = (0.0, 1e-5, 3e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 1e-2)
 _BINS = 10
 _DRAWS = 1000
+_FEW = 500  # questions whose draws are kept: 4 MB
 LEAST = 13  # questions, of which 10 are left without a fold
 
 
@@ -222,13 +224,25 @@ def _against_mixture(table: Table, choice: IntArray) -> dict[str, float]:
     interval: a bootstrap over questions, in which each draw has a mixture of its own."""
     n, rows = len(table), np.arange(len(table))
     worked, tokens = table.worked, table.outcomes.of("prompt_tokens")
-    rng = np.random.default_rng(0)
-    drawn = [np.bincount(rng.integers(n, size=n), minlength=n) / n for _ in range(_DRAWS)]
-    weights = np.vstack([np.full(n, 1 / n), *drawn])
+    weights = _drawn(n) if n <= _FEW else _draw(n)
     spent, did = weights @ tokens[rows, choice], weights @ worked[rows, choice]
     gains = did - mixtures(weights @ worked, weights @ tokens, spent)
     low, high = np.quantile(gains[1:], [0.025, 0.975])
     return {"mean": float(gains[0]), "low": float(low), "high": float(high)}
+
+
+def _draw(n: int) -> FloatArray:
+    """Weights of the questions, shape (draws + 1, n): all alike, then those of each draw."""
+    rng = np.random.default_rng(0)
+    drawn = [np.bincount(rng.integers(n, size=n), minlength=n) / n for _ in range(_DRAWS)]
+    return np.vstack([np.full(n, 1 / n), *drawn])
+
+
+@functools.lru_cache(maxsize=2)  # routers of the same questions are measured one after the other
+def _drawn(n: int) -> FloatArray:
+    found = _draw(n)
+    found.flags.writeable = False
+    return found
 
 
 def frontier(
