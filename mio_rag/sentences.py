@@ -13,11 +13,20 @@ from mio_rag.errors import InputError
 
 __all__ = ["Sentences", "cut", "leans", "sentence_spans"]
 
-_ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Mt|Prof|Jr|Sr|vs|ca|No|Inc|Ltd|Co|approx)|\b[A-Z])\.$")
+_ABBREVIATION = re.compile(
+    r"\b(?:[A-Z]|Mr|Mrs|Ms|Mme|Dr|Prof|Rev|Hon|Gov|Sen|Gen|Col|Maj|Capt|Lt|Sgt|St|Mt|Ft|Jr|Sr|Ph|Inc|Ltd|Co|Bros|"
+    r"v|vs|ca|cf|approx)\.$"
+)
+#: These end no sentence where a number follows: a page, a year, a house.
+_BEFORE_NUMBER = re.compile(r"\b(?:c|ch|d|p|pp|ext|[Nn]os?|Nr|[Aa]rt|[Ff]igs?|[Ee]qs?|[Vv]ol|[Ss]ec)\.$")
+#: Nor does a German ordinal: "am 6. Januar", "der 2. Weltkrieg".
+_ORDINAL = re.compile(r"\b(?:am|vom|zum|bis|im|ab|seit|der|dem|den|des|die|das) \d{1,2}\.$", re.IGNORECASE)
 _BREAK = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+(?=[\"'“‘(\[]?[A-Z0-9À-ÖØ-Þ])|\n+")
 #: The same, where a line that goes on in lower case is the rest of the one before.
 _WRAPPED_BREAK = re.compile(_BREAK.pattern.removesuffix(r"\n+") + r"\n\s*\n|\n(?![^\S\n]*[a-zß-öø-ÿ])")
-_LONGEST_ABBREVIATION = 8  # characters, with the one before it
+_LONGEST_ABBREVIATION = 10  # characters, with the one before it
+_TWO_WORDS = re.compile(r"[^\W\d_]{2,}[\W\d_].*?[^\W\d_]{2,}", re.DOTALL)
+_READABLE = re.compile(r"[^\W_]")
 _PRONOUN = re.compile(
     r"[\"'“‘(\[]*(?:he|she|it|they|his|her|hers|its|their|theirs|him|them|this|these|those|such|both|"
     r"the (?:former|latter|same))\b",
@@ -28,7 +37,9 @@ _PRONOUN = re.compile(
 def sentence_spans(text: str, *, wrapped: bool = False) -> list[tuple[int, int]]:
     """Characters [start, end) of each sentence, in order, without the white space around them.
 
-    Initials and common abbreviations do not end a sentence; the end of a line does.
+    Initials and common abbreviations do not end a sentence; the end of a line does. A piece of fewer than two
+    words ("1.", "Term.") is no sentence of its own beside others: it belongs to the one before it on its
+    line, at the start of a line to the one after. A ruler (``|---|---|``) belongs to the line above.
 
     Parameters
     ----------
@@ -36,17 +47,35 @@ def sentence_spans(text: str, *, wrapped: bool = False) -> list[tuple[int, int]]
         Whether lines may be wrapped, as in text from PDF files: then one that goes on in lower case belongs
         to the sentence before, unless a blank line lies between. Rows of a table stay sentences.
     """
-    spans: list[tuple[int, int]] = []
-    start = 0
+    ends = []
     for match in (_WRAPPED_BREAK if wrapped else _BREAK).finditer(text):
-        before = text[max(start, match.start() - _LONGEST_ABBREVIATION) : match.start()]
-        if "\n" not in match.group() and _ABBREVIATION.search(before):
+        if "\n" in match.group() or not _goes_on(text, ends[-1] if ends else 0, match):
+            ends.append(match.end())
+    spans: list[tuple[int, int]] = []
+    waits = False  # whether the last span is too short to stand alone, and stands at the start of its line
+    for a, b in zip([0, *ends], [*ends, len(text)], strict=True):
+        piece = text[a:b]
+        start, end = a + len(piece) - len(piece.lstrip()), a + len(piece.rstrip())
+        if start >= end:
             continue
-        spans.append((start, match.end()))
-        start = match.end()
-    spans.append((start, len(text)))
-    stripped = [(a + len(text[a:b]) - len(text[a:b].lstrip()), a + len(text[a:b].rstrip())) for a, b in spans]
-    return [(a, b) for a, b in stripped if a < b]
+        lines = text.count("\n", spans[-1][1], start) if spans else 2
+        short = _TWO_WORDS.search(text, start, end) is None
+        ruler = lines == 1 and _READABLE.search(text, start, end) is None
+        if ruler or (lines == 0 and (waits or short)):
+            spans[-1] = (spans[-1][0], end)
+            waits = waits and short and lines == 0
+        else:
+            spans.append((start, end))
+            waits = short
+    return spans
+
+
+def _goes_on(text: str, start: int, match: re.Match[str]) -> bool:
+    """Whether a full stop within a line ends no sentence, of one that starts at `start`."""
+    before = text[max(start, match.start() - _LONGEST_ABBREVIATION) : match.start()]
+    if _ABBREVIATION.search(before) or _ORDINAL.search(before):
+        return True
+    return text[match.end() : match.end() + 1].isdigit() and _BEFORE_NUMBER.search(before) is not None
 
 
 def leans(sentence: str) -> bool:

@@ -34,7 +34,28 @@ def test_a_wrapped_line_goes_on_in_lower_case_and_rows_of_a_table_stay_apart():
         "and costs\n\tfell.",
     ]
     assert len(sentence_spans(text)) == 8
-    assert sentence_spans("A. B c.\nD e. F\ng.", wrapped=True)[-1] == (13, 17)
+    assert sentence_spans("It is. I saw.\nWe ate. Bo\nwent.", wrapped=True)[-1] == (22, 30)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # What a contract numbers, and its headings, stand with what they head.
+        ("1. Term. This runs for a year. It ends.", ["1. Term. This runs for a year.", "It ends."]),
+        ("He paid (Mr. Bo, ext. 4711). All is well.", ["He paid (Mr. Bo, ext. 4711).", "All is well."]),
+        ("Born c. 1765 to Gen. Hood, cf. p. 3.", ["Born c. 1765 to Gen. Hood, cf. p. 3."]),
+        ("He lost in 1998. Bo got 5. All saw.", ["He lost in 1998.", "Bo got 5.", "All saw."]),
+        ("Schäden gab es am 6. Januar 1945. Sie blieb.", ["Schäden gab es am 6. Januar 1945.", "Sie blieb."]),
+        ("Am 31. Mai begann es. Es blieb.", ["Am 31. Mai begann es.", "Es blieb."]),
+        ("He said no. Five came.", ["He said no.", "Five came."]),
+        ("A bold claim! Why? It is so.", ["A bold claim! Why?", "It is so."]),
+        ("| Name | Height |\n|---|---|\n| Arno | 5 m |", ["| Name | Height |\n|---|---|", "| Arno | 5 m |"]),
+        ("| Name |\n\n---\n\nArno", ["| Name |", "---", "Arno"]),
+        ("Revenue\n2026 1,309\n2027 874", ["Revenue", "2026 1,309", "2027 874"]),
+    ],
+)
+def test_a_piece_that_says_nothing_alone_stays_with_its_sentence(text, expected):
+    assert [text[a:b] for a, b in sentence_spans(text, wrapped=True)] == expected
 
 
 @pytest.mark.parametrize("text", ["", "  \n "])

