@@ -42,7 +42,7 @@ class Dataset:
     passages : tuple of Passage
         Unique ids, at least one.
     questions : tuple of Question
-        May be empty; gold ids refer to passages of the corpus.
+        May be empty; gold ids refer to passages of the corpus, gold sources to their sources.
     closed_book : bool
         There is no corpus: the questions are asked of what a model knows by itself.
     left_out : tuple of LeftOut
@@ -51,7 +51,7 @@ class Dataset:
     Raises
     ------
     DataError
-        For an empty corpus, repeated ids, or gold ids that are not in the corpus.
+        For an empty corpus, repeated ids, or gold passages or documents that are not in the corpus.
     """
 
     name: str
@@ -79,11 +79,12 @@ class Dataset:
             f"{what} contains half of a surrogate pair, which is not a character: correct its text"
             for what in broken[:_SHOWN]
         ]
-        known = {p.id for p in self.passages}
-        unknown = [(q.id, g) for q in self.questions for g in q.gold_ids if g not in known]
+        ids, sources = {p.id for p in self.passages}, {p.source for p in self.passages}
+        unknown = [(q, "passage", g) for q in self.questions for g in q.gold_ids if g not in ids]
+        unknown += [(q, "document", g) for q in self.questions for g in q.gold_sources if g not in sources]
         problems += [
-            f"question '{q}' names gold passage '{g}', which is not in the corpus"
-            for q, g in unknown[:_SHOWN]
+            f"question '{q.id}' names gold {what} '{g}', which is not in the corpus"
+            for q, what, g in unknown[:_SHOWN]
         ]
         if len(unknown) > _SHOWN:
             problems.append(f"and {len(unknown) - _SHOWN} more unknown gold ids")

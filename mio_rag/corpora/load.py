@@ -5,14 +5,16 @@ Layout: a folder with
     corpus.jsonl[.gz]      one object a line: {"id", "text", "title"?, "source"?, "start"?, "end"?, "date"?}
     questions.jsonl[.gz]   {"id", "question", "answers"?, "gold_ids"?, "gold_sources"?, "choices"?, "type"?}
 
-`load_dataset` also takes ``"demo"`` (bundled), a folder of documents (.txt, .md, .pdf, .docx, .html; no
-questions), ``"FORMAT:PATH"`` for the files of a published set (`mio_rag.corpora.published`), and
-``"hf:NAME"`` for the public data sets in `NAMED_DATASETS`, fetched through the `datasets` package.
+Without corpus.jsonl, the documents of the folder (.txt, .md, .pdf, .docx, .html) are the corpus, with the
+questions that lie beside them or without any. `load_dataset` also takes ``"demo"`` (bundled),
+``"FORMAT:PATH"`` for the files of a published set (`mio_rag.corpora.published`), and ``"hf:NAME"`` for the
+public data sets in `NAMED_DATASETS`, fetched through the `datasets` package.
 """
 
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -45,6 +47,10 @@ __all__ = [
     "load_questions",
 ]
 
+_NO_PASSAGES = (
+    "no passages: put corpus.jsonl[.gz] or documents beside it, or name what has them (`evaluate --corpus`)"
+)
+_README = re.compile(r"readme\.\w+", re.IGNORECASE)
 _SHOWN = 10  # problems listed before "and N more"
 
 _Item = TypeVar("_Item", Passage, Question)
@@ -59,7 +65,8 @@ def load_dataset(
     ----------
     source : str or Path
         "demo", a folder in the layout above, a folder of documents, "FORMAT:PATH", or "hf:NAME". What of a
-        folder of documents, or of a published set, is not in the corpus is in `Dataset.left_out`.
+        folder of documents, or of a published set, is not in the corpus is in `Dataset.left_out`. Gold
+        documents of questions beside documents are their paths below the folder ("guides/rivers.md").
     follow_links, max_bytes : bool, int, optional
         As in `load_folder`, for folders of documents alone.
 
@@ -72,13 +79,8 @@ def load_dataset(
     check_source(source)
     folder = Path(source)
     named = str(source) == "demo" or str(source).startswith("hf:") or is_published(source)
-    documents = not named and folder.is_dir() and not any(_find(folder, s) for s in ("corpus", "questions"))
-    if documents:
-        return load_folder(
-            folder,
-            follow_links=bool(follow_links),
-            max_bytes=MAX_BYTES if max_bytes is None else max_bytes,
-        )
+    if not named and folder.is_dir() and _find(folder, "corpus") is None:
+        return _documents(folder, bool(follow_links), MAX_BYTES if max_bytes is None else max_bytes)
     if follow_links is not None or max_bytes is not None:
         raise InputError(
             f"'{source}' is not a folder of documents: follow_links and max_bytes apply only to one; leave "
@@ -90,9 +92,7 @@ def load_dataset(
         return load_named(str(source)[3:])
     if is_published(source):
         return load_published(source)
-    if _find(folder, "corpus") is not None:
-        return _load_layout(folder, folder.resolve().name)
-    raise DataError(f"'{source}' has questions but no corpus.jsonl[.gz]: retrieval needs passages")
+    return _load_layout(folder, folder.resolve().name)
 
 
 def check_source(source: str | Path) -> None:
@@ -136,12 +136,38 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
     elif path is None or _find(folder, "corpus") is not None:
         questions = load_dataset(source).questions
     else:
-        problems: list[str] = []
-        questions = tuple(_parsed(path, _question, problems))
-        if problems:
-            raise DataError(_shortened(problems))
+        questions = _questions(path)
     if not questions:
         raise DataError(f"'{source}' has no questions: it needs questions.jsonl[.gz]")
+    return questions
+
+
+def _documents(folder: Path, follow_links: bool, max_bytes: int) -> Dataset:
+    """The documents of a folder, and the questions that lie beside them."""
+    path = _find(folder, "questions")
+    try:
+        found = load_folder(folder, follow_links=follow_links, max_bytes=max_bytes)
+    except DataError as error:
+        if path is None:
+            raise
+        raise DataError([f"'{folder}' has {path.name}, but {_NO_PASSAGES}", *error.problems]) from error
+    if path is None:
+        return found
+    # What describes a set of questions is not what they are asked of.
+    about = sorted({p.source for p in found.passages if _README.fullmatch(p.source)})
+    passages = tuple(p for p in found.passages if p.source not in about)
+    if not passages:
+        raise DataError(f"'{folder}' has {path.name}, but {_NO_PASSAGES}; {about[0]} is not one of them")
+    left_out = [one for one in found.left_out if one.path != path.name]
+    left_out += [LeftOut(one, "it describes the questions beside it") for one in about]
+    return Dataset(found.name, passages, _questions(path), left_out=tuple(left_out))
+
+
+def _questions(path: Path) -> tuple[Question, ...]:
+    problems: list[str] = []
+    questions = tuple(_parsed(path, _question, problems))
+    if problems:
+        raise DataError(_shortened(problems))
     return questions
 
 

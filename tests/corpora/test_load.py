@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mio_rag.corpora.load import Dataset, convert_rows, load_dataset, load_named
+from mio_rag.corpora.load import Dataset, convert_rows, load_dataset, load_named, load_questions
 from mio_rag.errors import DataError
 from mio_rag.types import Passage, Question
 
@@ -46,6 +46,38 @@ def test_layout(tmp_path: Path, ending: str) -> None:
         Question("1", "Is the Po long?", ("yes",), ("7",), choices=("yes", "no"), type="x"),
         Question("q2", "What?", gold_sources=("atlas",)),
     )
+
+
+def test_documents_with_questions_beside_them_are_a_set(tmp_path: Path) -> None:
+    (tmp_path / "rivers").mkdir()
+    (tmp_path / "rivers" / "po.txt").write_text("The Po is 652 kilometres long.", encoding="utf-8")
+    (tmp_path / "README.md").write_text("A question about rivers.", encoding="utf-8")
+    (tmp_path / "table.csv").write_text("a,b", encoding="utf-8")
+    assert {one.source for one in load_dataset(tmp_path).passages} == {"README.md", "rivers/po.txt"}
+    asked = {"id": "q", "question": "How long is the Po?", "gold_sources": ["rivers/po.txt"]}
+    write(tmp_path, "questions.jsonl", [asked])
+    data = load_dataset(tmp_path)
+    assert [one.source for one in data.passages] == ["rivers/po.txt"]
+    assert data.questions == (Question("q", "How long is the Po?", gold_sources=("rivers/po.txt",)),)
+    assert {one.path: one.reason for one in data.left_out} == {
+        "README.md": "it describes the questions beside it",
+        "table.csv": ".csv files are not read",
+    }
+    write(tmp_path, "questions.jsonl", [{**asked, "gold_sources": ["po.txt"]}])
+    with pytest.raises(
+        DataError, match=r"question 'q' names gold document 'po.txt', which is not in the corpus"
+    ):
+        load_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("beside", ["", "README.md"])
+def test_questions_alone_are_no_corpus(tmp_path: Path, beside: str) -> None:
+    write(tmp_path, "questions.jsonl.gz", QUESTIONS[:1])
+    if beside:
+        (tmp_path / beside).write_text("About these questions.", encoding="utf-8")
+    with pytest.raises(DataError, match=r"has questions.jsonl.gz, but no passages: .*--corpus"):
+        load_dataset(tmp_path)
+    assert len(load_questions(tmp_path)) == 1
 
 
 def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
@@ -110,7 +142,7 @@ def test_nothing_to_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no text"):
         load_dataset(tmp_path)
     write(tmp_path, "questions.jsonl", QUESTIONS)
-    with pytest.raises(DataError, match=r"no corpus\.jsonl"):
+    with pytest.raises(DataError, match=r"put corpus\.jsonl"):
         load_dataset(tmp_path)
     write(tmp_path, "corpus.jsonl", [])
     with pytest.raises(DataError, match="is empty"):
@@ -147,7 +179,8 @@ def test_the_hash_covers_everything_that_scores() -> None:
     }
 
     def digest(p: Passage = passage, **changes: Any) -> str:
-        return Dataset("d", (p,), (Question(**(asked | changes)),)).content_hash()
+        others = (Passage("o", "o", source="s"), Passage("u", "u", source="t"))
+        return Dataset("d", (p, *others), (Question(**(asked | changes)),)).content_hash()
 
     variants = [
         digest(), digest(Passage("p", "text", "title", "other")), digest(id="r"), digest(text="!"),

@@ -78,8 +78,9 @@ def calibrate(
     if not labelled and not sentences:
         raise DataError(
             f"no question of '{dataset.name}' names its gold passages (gold_ids): a relevance model is "
-            "fitted on them; label some questions, leave relevance at auto, or fit weights of sentences "
-            "on answers alone (--sentences)"
+            "fitted on them, and gold documents (gold_sources) do not tell which passages of theirs are "
+            "needed; label some questions, leave relevance at auto, or fit weights of sentences on answers "
+            "alone (--sentences)"
         )
     index: CorpusIndex = retriever.index
     if set(dataset.passages) ^ set(index.passages):
