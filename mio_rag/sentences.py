@@ -14,19 +14,24 @@ from mio_rag.errors import InputError
 __all__ = ["Sentences", "cut", "leans", "sentence_spans"]
 
 _ABBREVIATION = re.compile(
-    r"\b(?:[A-Z]|Mr|Mrs|Ms|Mme|Dr|Prof|Rev|Hon|Gov|Sen|Gen|Col|Maj|Capt|Lt|Sgt|St|Mt|Ft|Jr|Sr|Ph|Inc|Ltd|Co|Bros|"
+    r"\b(?:[A-ZÀ-ÖØ-Þ\u0100-\u017fΑ-ΩА-Я]|Mr|Mrs|Ms|Mme|Dr|Prof|Rev|Hon|Gov|Sen|Gen|Col|Maj|Capt|Lt|Sgt|St|Mt|Ft|Jr|Sr|Ph|Inc|Ltd|Co|Bros|"
     r"v|vs|ca|cf|approx)\.$"
 )
 #: These end no sentence where a number follows: a page, a year, a house.
 _BEFORE_NUMBER = re.compile(r"\b(?:c|ch|d|p|pp|ext|[Nn]os?|Nr|[Aa]rt|[Ff]igs?|[Ee]qs?|[Vv]ol|[Ss]ec)\.$")
 #: Nor does a German ordinal: "am 6. Januar", "der 2. Weltkrieg".
 _ORDINAL = re.compile(r"\b(?:am|vom|zum|bis|im|ab|seit|der|dem|den|des|die|das) \d{1,2}\.$", re.IGNORECASE)
-_BREAK = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+(?=[\"'“‘(\[]?[A-Z0-9À-ÖØ-Þ])|\n+")
-#: The same, where a line that goes on in lower case is the rest of the one before.
-_WRAPPED_BREAK = re.compile(_BREAK.pattern.removesuffix(r"\n+") + r"\n\s*\n|\n(?![^\S\n]*[a-zß-öø-ÿ])")
+_CLOSING, _OPENING = "\"'”’»)\\]」』）", "\"'“‘„«(\\[¿¡"
+#: A full stop, white space and what may begin a sentence; a full-width full stop; or the end of a line. All
+#: begin with one of a few characters, which is what makes it quick.
+_BREAK = re.compile(
+    rf"[.!?؟۔।。！？\n](?:(?<=[.!?؟۔।])[{_CLOSING}]*\s+(?=[{_OPENING}]?([^\W_]))"
+    rf"|(?<=[。！？])\s*(?=[^\s{_CLOSING}])|(?<=\n)\s*)"
+)
 _LONGEST_ABBREVIATION = 10  # characters, with the one before it
-_TWO_WORDS = re.compile(r"[^\W\d_]{2,}[\W\d_].*?[^\W\d_]{2,}", re.DOTALL)
-_READABLE = re.compile(r"[^\W_]")
+#: Also four characters of Chinese or Japanese, which put no white space between words.
+_TWO_WORDS = re.compile(r"[^\W\d_]{2,}[\W\d_].*?[^\W\d_]{2,}|[\u3040-\u30ff\u3400-\u9fff]{4}", re.DOTALL)
+_RULER = re.compile(r"[-–—=_*~:+|\s]+")
 _PRONOUN = re.compile(
     r"[\"'“‘(\[]*(?:he|she|it|they|his|her|hers|its|their|theirs|him|them|this|these|those|such|both|"
     r"the (?:former|latter|same))\b",
@@ -37,9 +42,11 @@ _PRONOUN = re.compile(
 def sentence_spans(text: str, *, wrapped: bool = False) -> list[tuple[int, int]]:
     """Characters [start, end) of each sentence, in order, without the white space around them.
 
-    Initials and common abbreviations do not end a sentence; the end of a line does. A piece of fewer than two
-    words ("1.", "Term.") is no sentence of its own beside others: it belongs to the one before it on its
-    line, at the start of a line to the one after. A ruler (``|---|---|``) belongs to the line above.
+    In any script, a full stop, question or exclamation mark ends a sentence unless a lower-case letter
+    follows; full-width ones do without white space, too. Initials and common abbreviations end none; the end
+    of a line does. A piece of fewer than two words ("1.", "Term.") is no sentence of its own beside others:
+    it belongs to the one before it on its line, at the start of a line to the one after. A ruler
+    (``|---|---|``) belongs to the line above.
 
     Parameters
     ----------
@@ -48,8 +55,13 @@ def sentence_spans(text: str, *, wrapped: bool = False) -> list[tuple[int, int]]
         to the sentence before, unless a blank line lies between. Rows of a table stay sentences.
     """
     ends = []
-    for match in (_WRAPPED_BREAK if wrapped else _BREAK).finditer(text):
-        if "\n" in match.group() or not _goes_on(text, ends[-1] if ends else 0, match):
+    for match in _BREAK.finditer(text):
+        lines = match.group().count("\n")
+        if lines:
+            goes_on = wrapped and lines == 1 and text[match.end() : match.end() + 1].islower()
+        else:
+            goes_on = _goes_on(text, ends[-1] if ends else 0, match)
+        if not goes_on:
             ends.append(match.end())
     spans: list[tuple[int, int]] = []
     waits = False  # whether the last span is too short to stand alone, and stands at the start of its line
@@ -60,7 +72,7 @@ def sentence_spans(text: str, *, wrapped: bool = False) -> list[tuple[int, int]]
             continue
         lines = text.count("\n", spans[-1][1], start) if spans else 2
         short = _TWO_WORDS.search(text, start, end) is None
-        ruler = lines == 1 and _READABLE.search(text, start, end) is None
+        ruler = lines == 1 and _RULER.fullmatch(text, start, end) is not None
         if ruler or (lines == 0 and (waits or short)):
             spans[-1] = (spans[-1][0], end)
             waits = waits and short and lines == 0
@@ -72,10 +84,14 @@ def sentence_spans(text: str, *, wrapped: bool = False) -> list[tuple[int, int]]
 
 def _goes_on(text: str, start: int, match: re.Match[str]) -> bool:
     """Whether a full stop within a line ends no sentence, of one that starts at `start`."""
-    before = text[max(start, match.start() - _LONGEST_ABBREVIATION) : match.start()]
-    if _ABBREVIATION.search(before) or _ORDINAL.search(before):
+    following = match[1]  # None after a full-width stop
+    if following is None:
+        return False
+    end = match.start() + 1
+    before = text[max(start, end - _LONGEST_ABBREVIATION) : end]
+    if following.islower() or _ABBREVIATION.search(before) or _ORDINAL.search(before):
         return True
-    return text[match.end() : match.end() + 1].isdigit() and _BEFORE_NUMBER.search(before) is not None
+    return following.isdigit() and _BEFORE_NUMBER.search(before) is not None
 
 
 def leans(sentence: str) -> bool:

@@ -51,10 +51,27 @@ def test_a_wrapped_line_goes_on_in_lower_case_and_rows_of_a_table_stay_apart():
         ("A bold claim! Why? It is so.", ["A bold claim! Why?", "It is so."]),
         ("| Name | Height |\n|---|---|\n| Arno | 5 m |", ["| Name | Height |\n|---|---|", "| Arno | 5 m |"]),
         ("| Name |\n\n---\n\nArno", ["| Name |", "---", "Arno"]),
+        ("A row\n…\nA row", ["A row", "…", "A row"]),  # what stands between passages is not theirs
         ("Revenue\n2026 1,309\n2027 874", ["Revenue", "2026 1,309", "2027 874"]),
     ],
 )
 def test_a_piece_that_says_nothing_alone_stays_with_its_sentence(text, expected):
+    assert [text[a:b] for a, b in sentence_spans(text, wrapped=True)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Он построен. Там жил М. Ю. Лермонтов.", ["Он построен.", "Там жил М. Ю. Лермонтов."]),
+        ("高さは31メートル。彼は「来た。」と言った。", ["高さは31メートル。", "彼は「来た。」と言った。"]),
+        ("Žádný maják. Šumavský kámen. Člověk šel.", ["Žádný maják.", "Šumavský kámen.", "Člověk šel."]),
+        ("Είναι ψηλός. Τον έχτισε.", ["Είναι ψηλός.", "Τον έχτισε."]),
+        ("هل هو طويل؟ نعم هو كذلك.", ["هل هو طويل؟", "نعم هو كذلك."]),
+        ("¿Qué es esto? ¡Nada más! ¿Y cómo fue?", ["¿Qué es esto?", "¡Nada más!", "¿Y cómo fue?"]),
+        ("Первая строка\nпродолжается. Всё ясно.", ["Первая строка\nпродолжается.", "Всё ясно."]),
+    ],
+)
+def test_every_script_has_sentences(text, expected):
     assert [text[a:b] for a, b in sentence_spans(text, wrapped=True)] == expected
 
 
