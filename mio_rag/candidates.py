@@ -123,6 +123,8 @@ class Candidates:
     documents : sequence of str, length n, optional
         What spans count in where that is not the source itself: passages of one such name are read as one
         text, and where they lie in their source is not known. Blank: the source.
+    gaps : sequence of str, length n, optional
+        Where the candidates are sentences: the white space before each in its passage, "" at its start.
 
     Raises
     ------
@@ -152,16 +154,17 @@ class Candidates:
     sentences: Sentences | None = None
     cut_from: Sequence[str] | None = None
     documents: Sequence[str] | None = None
+    gaps: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         problems: list[str] = []
         put = object.__setattr__
-        labels = ("titles", "sources", "clusters", "dates", "cut_from", "documents")
+        labels = ("titles", "sources", "clusters", "dates", "cut_from", "documents", "gaps")
         for name in ("ids", "texts", *labels):
             if (value := getattr(self, name)) is not None or name in ("ids", "texts"):
                 put(self, name, listed(name, value))
         n = len(self.ids)
-        for name in ("texts", "titles", "dates", "documents"):
+        for name in ("texts", "titles", "dates", "documents", "gaps"):
             problems += no_strings(name, getattr(self, name) or ())
         for name in ("ids", "sources", "clusters", "cut_from"):
             problems += no_names(name, getattr(self, name) or ())

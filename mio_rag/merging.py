@@ -4,9 +4,10 @@ Chosen passages whose spans are known (`Candidates.spans`) are laid out by docum
 texts in document order. What overlaps is written once, and what touches goes on. Where one or two characters
 lie between passages, the next one begins a line: mostly a splitter stripped white space there, but it may
 have been a comma in a number, so nothing is put in its place. Between sentences it was white space, and is
-again. What lies further apart is parted by a line with an ellipsis. Every passage's text is in the result
-word for word. Where two texts say different things at the same place, nobody knows which version of the
-document the others are of: then all of them are read by themselves, as are those without a span.
+again: that of their passage. What lies further apart is parted by a line with an ellipsis. Every passage's
+text is in the result word for word. Where two texts say different things at the same place, nobody knows
+which version of the document the others are of: then all of them are read by themselves, as are those without
+a span.
 """
 
 from __future__ import annotations
@@ -211,7 +212,9 @@ def _block(candidates: Candidates, rows: Sequence[int]) -> Block:
     length, before = 0, None
     for run in runs(candidates, rows):
         if before is not None:
-            pieces.append(_seam(before, run, _SEAMS if candidates.cut_from is None else _SENTENCE_SEAMS))
+            gap = "" if candidates.gaps is None else candidates.gaps[run.rows[0]]
+            known = _SEAMS if candidates.cut_from is None else {**_SENTENCE_SEAMS, len(gap): gap}
+            pieces.append(_seam(before, run, known))
             length += len(pieces[-1])
         for i in run.rows:
             start = length + int(candidates.spans[i, 0]) - run.start

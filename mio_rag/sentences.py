@@ -54,7 +54,7 @@ def sentence_spans(text: str, *, wrapped: bool = False) -> list[tuple[int, int]]
         Whether lines may be wrapped, as in text from PDF files: then one that goes on in lower case belongs
         to the sentence before, unless a blank line lies between. Rows of a table stay sentences.
     """
-    ends = []
+    ends: list[int] = []
     for match in _BREAK.finditer(text):
         lines = match.group().count("\n")
         if lines:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
-from mio_rag.merging import Block, merged
+from mio_rag.merging import Block, documents, merged
 from mio_rag.relevance.complete import complete
 from mio_rag.types import Passage
 
@@ -211,6 +211,19 @@ class Selection:
         """
         return None if self.result.x is None else round(self.program.cost(self.result.x))
 
+    @cached_property
+    def counts_parts(self) -> str | None:
+        """What the certificate is about, in words, where that is not what is read; otherwise None.
+
+        The program adds up the tokens of parts. Where passages of one document are read as one text, a
+        tokenizer may count that lower, and a choice that fits only so counted may have been passed over.
+        """
+        number = documents(self.candidates)
+        together = self.is_merged and bool(np.any(np.bincount(number[number >= 0]) > 1))
+        if self.result.x is None or not (together or self.certified_tokens != self.tokens_used):
+            return None
+        return f"of at most {plural(round(self.program.budget), 'token')}, counted part by part"
+
     @property
     def pool(self) -> Candidates:
         """The passages that were chosen from, or whose sentences were, best first."""
@@ -272,6 +285,7 @@ class Selection:
             f"{len(self.chosen)} of {len(self.candidates)} {self.unit}s, "
             f"{self.tokens_used} of {plural(self.budget_tokens, 'token')}",
             result.certificate(),
+            *([] if self.counts_parts is None else [f"the certificate is for choices {self.counts_parts}"]),
             *([] if self.relevance_source is None else [f"relevance: {self.relevance_source.why}"]),
             *([] if self.worst_case is None else [self.worst_case.explain()]),
             *self.notes,

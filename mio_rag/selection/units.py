@@ -8,8 +8,9 @@ it is charged its share of the passage's text. The benefit of two related passag
 sentences of both.
 
 Sentences that two overlapping passages share are one unit; so are those of different documents that say the
-same word for word: the newest, where they are dated, otherwise the most probable. Of near-duplicate passages
-one is cut, by the same rule. The most probable sentences are the pool.
+same word for word under the same title: the newest, where they are dated, otherwise the most probable
+(`mio_rag.selection.said_once`). Of near-duplicate passages one is cut, by the same rule. The most probable
+sentences are the pool.
 
 Candidates that do not know their sentences are cut here. Nobody has embedded these: they are weighed by
 their words alone, which measured as well (`python -m benchmarks sentences`), and are as similar as the words
@@ -33,6 +34,7 @@ from mio_rag.merging import by_itself, documents
 from mio_rag.relevance.sentences import SentenceModel, sentence_model
 from mio_rag.relevance.source import relevance_of
 from mio_rag.selection.near_duplicates import outdated
+from mio_rag.selection.said_once import Unit, label, placed_once, said_once
 from mio_rag.selection.settings import Settings
 from mio_rag.sentences import cut, leans
 from mio_rag.types import moment
@@ -136,17 +138,6 @@ def _unsure(candidates: Candidates) -> bool:
     return candidates.radius is not None and bool(np.any(np.asarray(candidates.radius) > 0))
 
 
-class _Unit(NamedTuple):
-    passage: int
-    number: int  # in its passage, from 1
-    start: int  # of what is read: the sentence, or the one before it, in the passage's text
-    core: int  # where the sentence itself starts
-    end: int
-    row: int  # of the pool's sentences
-    worth: float
-    required: bool
-
-
 def cut_into_sentences(
     candidates: Candidates,
     counter: TokenCounter | None,
@@ -211,7 +202,7 @@ def cut_into_sentences(
         raise InputError("no sentence is left to choose from: must_exclude names every passage of the pool")
     passages = np.array([unit.passage for unit in units], dtype=np.int64)
     texts = [candidates.texts[u.passage][u.start : u.end] for u in units]
-    titles = [_label(candidates.titles, u.passage) for u in units]
+    titles = [label(candidates.titles, u.passage) for u in units]
     document = documents(candidates)
     order = np.arange(len(candidates)) if candidates.positions is None else candidates.positions
     rank = np.unique(order, return_inverse=True)[1]
@@ -233,6 +224,7 @@ def cut_into_sentences(
         dates=None if candidates.dates is None else [candidates.dates[i] for i in passages],
         cut_from=[candidates.ids[i] for i in passages],
         documents=[name for name, _ in places],
+        gaps=[_gap(candidates.texts[u.passage], u.start) for u in units],
         similarity=_similarity(texts) if compared and vectors is None else None,
     )
     lengths = np.array([len(text.strip()) for text in candidates.texts], dtype=np.float64)
@@ -258,8 +250,8 @@ def _similarity(texts: Sequence[str]) -> FloatArray:
     return np.asarray(np.minimum(1.0, rows @ rows.T))
 
 
-def _label(labels: Sequence[str] | None, i: int) -> str:
-    return "" if labels is None else labels[i]
+def _gap(text: str, start: int) -> str:
+    return text[len(text[:start].rstrip()) : start]
 
 
 def _replaced(candidates: Candidates, fixed: NDArray[np.int8]) -> dict[int, int]:
@@ -288,13 +280,13 @@ def _units(
     not_cut: Collection[int],
     one_of_copies: bool,
     weights: SentenceModel | None,
-) -> list[_Unit]:
+) -> list[Unit]:
     """Every sentence that may be read, once."""
     left_out = {*not_cut, *np.flatnonzero(fixed == 0).tolist()}
     sentences = candidates.sentences
     assert sentences is not None
     worth = sentence_model(weights, candidates).worth(candidates)
-    found: list[_Unit] = []
+    found: list[Unit] = []
     before: tuple[int, int] | None = None
     number = 0
     for row, (passage, (start, end)) in enumerate(
@@ -307,68 +299,9 @@ def _units(
         before = passage, start
         if passage not in left_out:
             must = bool(fixed[passage] == 1)
-            found.append(_Unit(passage, number, first, start, end, row, float(worth[row]), must))
-    once = _placed_once(candidates, found)
-    return _said_once(candidates, once) if one_of_copies else once
-
-
-def _said_once(candidates: Candidates, units: list[_Unit]) -> list[_Unit]:
-    """One of those that say the same word for word; required ones stay, and no other beside them."""
-    required = [unit for unit in units if unit.required]
-    must = {_said(candidates, unit) for unit in required}
-    kept: dict[str, _Unit] = {}
-    for unit in units:
-        said = _said(candidates, unit)
-        if unit.required or said in must:
-            continue
-        other = kept.setdefault(said, unit)
-        if _standing(candidates, unit) > _standing(candidates, other):
-            kept[said] = unit
-    return [*kept.values(), *required]
-
-
-def _said(candidates: Candidates, unit: _Unit) -> str:
-    """What is read of it, however it is spaced."""
-    return " ".join(candidates.texts[unit.passage][unit.start : unit.end].casefold().split())
-
-
-def _standing(candidates: Candidates, unit: _Unit) -> tuple[str, float]:
-    return moment(_label(candidates.dates, unit.passage)), unit.worth
-
-
-def _placed_once(candidates: Candidates, units: list[_Unit]) -> list[_Unit]:
-    """Without sentences that lie within one of another passage, which is then worth the larger of the two.
-
-    Required ones stay, so that their passage is read by its name.
-    """
-    if candidates.spans is None:
-        return units
-    documents: dict[str, list[tuple[int, int, _Unit]]] = {}
-    kept: list[_Unit] = []
-    for unit in units:
-        at = int(candidates.spans[unit.passage, 0])
-        if at < 0:
-            kept.append(unit)
-        else:
-            source = _label(candidates.sources, unit.passage)
-            documents.setdefault(source, []).append((at + unit.core, at + unit.end, unit))
-    for placed in documents.values():
-        placed.sort(key=lambda one: (one[0], -one[1], not one[2].required, one[2].start - one[2].core))
-        inside: list[tuple[int, int, _Unit]] = []
-        for start, end, unit in placed:
-            places = () if unit.required else range(len(inside) - 1, -1, -1)
-            k = next((k for k in places if end <= inside[k][1]), None)
-            if k is not None and _text(candidates, unit) in _text(candidates, inside[k][2]):
-                low, high, other = inside[k]
-                inside[k] = low, high, other._replace(worth=max(other.worth, unit.worth))
-            else:
-                inside.append((start, end, unit))
-        kept += [unit for _, _, unit in inside]
-    return kept
-
-
-def _text(candidates: Candidates, unit: _Unit) -> str:
-    return candidates.texts[unit.passage][unit.core : unit.end]
+            found.append(Unit(passage, number, first, start, end, row, float(worth[row]), must))
+    once = placed_once(candidates, found)
+    return said_once(candidates, once) if one_of_copies else once
 
 
 def _place(candidates: Candidates, document: NDArray[np.int64], i: int, rank: int) -> tuple[str, int]:
@@ -379,11 +312,11 @@ def _place(candidates: Candidates, document: NDArray[np.int64], i: int, rank: in
     A blank name is its source. One that is read by itself, since its document contradicts itself, is a
     document of its own.
     """
-    source = _label(candidates.sources, i)
+    source = label(candidates.sources, i)
     at = -1 if candidates.spans is None else int(candidates.spans[i, 0])
     if document[i] >= 0:
         return "", at
-    if named := _label(candidates.documents, i):
+    if named := label(candidates.documents, i):
         return named, 0
     if at >= 0:
         return by_itself(candidates.ids[i]), 0

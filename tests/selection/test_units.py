@@ -156,6 +156,32 @@ class TestCut:
         assert sorted(found.texts) == ["Bread needs flour.", "Rome lies far.", "Salt helps."]
         assert found.cut_from[found.texts.index("Bread needs flour.")] == "p0"
 
+    def test_the_same_words_about_two_things_are_two_sentences(self):
+        texts = ["It stands in the sea. Its tower has 48 metres."] * 2
+        towers = pool(texts, [0.9, 0.4], titles=["Skerryvore", "Ardmore"], dates=["2019-01-01", "2024-01-01"])
+        assert sorted(cut(towers).candidates.cut_from) == ["p0", "p0", "p1", "p1"]
+        versions = replace(towers, titles=["Skerryvore"] * 2)
+        assert sorted(cut(versions).candidates.cut_from) == ["p1", "p1"]
+
+    def test_what_a_document_says_twice_is_said_of_two_things(self):
+        hours = "On Monday: The museum is closed. On Sunday: Boats are few. The museum is closed."
+        given = pool([hours], [0.8], spans=[(0, len(hours))], titles=["Hours"], sources=["hours.md"])
+        assert [len(cut(one).candidates) for one in (given, replace(given, spans=None))] == [3, 3]
+        halves = hours.index("On Sunday")
+        apart = pool(
+            [hours[: halves - 1], hours[halves:]],
+            [0.8, 0.7],
+            spans=[(0, halves - 1), (halves, len(hours))],
+            titles=["Hours"] * 2,
+            sources=["hours.md"] * 2,
+        )
+        assert len(cut(apart).candidates) == 3
+
+    def test_rows_and_items_keep_their_lines(self):
+        table = "## Opening hours\n- Museum: 10 to 18\n- Cafe: 9 to 17. Tea is free.\n\nThe Arno is long."
+        given = pool([table], [0.9], spans=[(0, len(table))], titles=["Arno"], sources=["arno.md"])
+        assert SENTENCES.select(given, 200, COUNTER).texts == (table,)
+
     def test_a_required_passage_is_read_by_its_name_where_others_hold_its_text(self):
         inner = "Bread is sold on its banks. The Arno is 241 kilometres long."
         at, end = DOCUMENT.index(inner), DOCUMENT.index(inner) + len(inner)

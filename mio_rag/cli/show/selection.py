@@ -71,7 +71,10 @@ def print_selection(
         soft_wrap=not console.is_terminal,
     )
     source = selection.relevance_source
-    told = [f"relevance: {source.why}"] if explain and source is not None else []
+    told = []
+    if explain and selection.counts_parts is not None:
+        told.append(f"the certificate is for choices {selection.counts_parts}")
+    told += [f"relevance: {source.why}"] if explain and source is not None else []
     told += [selection.worst_case.explain()] if selection.worst_case else []
     for line in (*told, *selection.notes):
         console.print(line, soft_wrap=not console.is_terminal)
@@ -134,10 +137,8 @@ def _proof(selection: Selection) -> str:
         return "proven: nothing that is allowed and fits is worth its price"
     if result.is_optimal:
         within = f" to within {result.gap:.2%}" if result.gap and result.gap > 1e-4 else ""
-        # A choice that fits as one text, and not by the count of its parts, may have been passed over.
-        shared = selection.is_merged and selection.program.segments is not None
-        counted = f" by the count of its parts ({selection.certified_tokens})" if shared else ""
-        return f"proven optimal{within}{counted}: no other choice is worth more"
+        of = "" if selection.counts_parts is None else f" {selection.counts_parts},"
+        return f"proven optimal{within}: no other choice{of} is worth more"
     why = [f"the {result.limit} limit came first"] if result.limit else []
     why += [result.message] if result.message else []
     most = ""

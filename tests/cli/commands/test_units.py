@@ -163,8 +163,10 @@ def test_what_the_certificate_counts_is_told(index: Path) -> None:
             told = only_object(here(*asked, "--json"))
             assert told["tokens_used"] <= min(budget, told["certified_tokens"])
             assert told["certified_tokens"] <= told["certified_budget"]
-            said = f"by the count of its parts ({told['certified_tokens']})"
-            assert said in " ".join(here(*asked).stdout.split())
+            said = f"of at most {told['certified_budget']} tokens, counted part by part"
+            assert f"no other choice {said}, is worth more" in " ".join(here(*asked).stdout.split())
+            explained = " ".join(here(*asked, "--explain").stdout.split())
+            assert f"the certificate is for choices {said}" in explained
             apart.add(told["certified_tokens"] > told["tokens_used"])
             assert any(why in note for note in told["notes"])
             whole = here(*asked, "--units", "passages").stdout
