@@ -61,10 +61,8 @@ class Rate:
         if self.worth is None:
             return said
         needed = 100 * self.token_price
-        return (
-            f"{said}; at {dollars(self.worth)} for a needed passage, one of 100 tokens is read if it is "
-            f"needed with more than {100 * needed:.3g} %"
-        )
+        must = f"100 tokens must add more than {100 * needed:.3g} % of one"
+        return f"{said}; at {dollars(self.worth)} for a needed passage, {must}"
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ COSTS = (
         "price of the tokens in and out, where prices are given",
         "dollars",
         "tokens of each model times its price",
-        console=Column(form="{:.3g}"),
+        console=Column(form="{:.3g}", always=True),
         page=_shown(250),
     ),
     Measure(

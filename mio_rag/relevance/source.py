@@ -47,10 +47,13 @@ class RelevanceSource:
         given: as the candidates have it. model: a model that was given. Otherwise what "auto" found.
     why : str
         One sentence for a person.
+    unused : tuple of str
+        Scores of the candidates that change nothing: those of re-rankers that the model was not fitted with.
     """
 
     kind: SourceKind
     why: str
+    unused: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, str]:
         """Plain data for JSON."""
@@ -109,21 +112,24 @@ def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceMo
     InputError
         If a model is given that was fitted on another embedder than the candidates'.
     """
+    unused = tuple(sorted(set(candidates.scores) - {"dense", "bm25", "fused", GIVEN, MADE}))
     if isinstance(wanted, RelevanceModel):
         if misfit := wanted.misfit(candidates.embedder):
             raise InputError(misfit)
-        return wanted, RelevanceSource("model", f"probabilities by the model '{wanted.name}'")
+        known = {part.partition(":")[2] for name in wanted.features for part in name.split("*")}
+        ignored = tuple(name for name in unused if name not in known)
+        return wanted, RelevanceSource("model", f"probabilities by the model '{wanted.name}'", ignored)
     if wanted != "auto":
-        return None, _GIVEN
+        return None, replace(_GIVEN, unused=unused)
     links = candidates.links is not None
     by_ranks = _shipped("ranks", links)
     if any(missing(candidates, name) for name in by_ranks.features if name not in LINK_FEATURES):
         scores = given(candidates)
         alike = len(candidates) > 1 and bool((scores == scores[0]).all())
-        return _shipped("scores", links), _ONE if len(candidates) == 1 else _EQUAL if alike else _SCORES
+        source = _ONE if len(candidates) == 1 else _EQUAL if alike else _SCORES
+        return _shipped("scores", links), replace(source, unused=unused)
     if not np.allclose(given(candidates), candidates.scores["dense"], rtol=0, atol=_SAME):
-        return _shipped("scores", links), _REPLACED
-    unused = sorted(set(candidates.scores) - {"dense", "bm25", "fused", GIVEN, MADE})
+        return _shipped("scores", links), replace(_REPLACED, unused=unused)
     besides = f" (without {', '.join(unused)}: fit a model to use it)" if unused else ""
     for name in _FITTED:
         fitted = _shipped(name, links)
@@ -131,8 +137,8 @@ def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceMo
             continue
         if (outside := fitted.outside(candidates)) is not None:
             beyond = _beyond(name, links)
-            return beyond, RelevanceSource("ranks", f"probabilities by ranks and gaps: {outside}{besides}")
-        return fitted, RelevanceSource(
-            "fitted weights", f"probabilities by weights fitted on '{name}'{besides}"
-        )
-    return by_ranks, RelevanceSource("ranks", _RANKS + besides)
+            why = f"probabilities by ranks and gaps: {outside}{besides}"
+            return beyond, RelevanceSource("ranks", why, unused)
+        why = f"probabilities by weights fitted on '{name}'{besides}"
+        return fitted, RelevanceSource("fitted weights", why, unused)
+    return by_ranks, RelevanceSource("ranks", _RANKS + besides, unused)

@@ -27,9 +27,9 @@ _LOOKED_AT = 100  # files beside an index
 
 def example_of(token_price: float) -> str:
     """A price of a token, by what it asks of a passage."""
-    needed = _PASSAGE * token_price
-    said = f"{token_price:.3g} a token, a passage of {_PASSAGE} tokens is read if it is needed with "
-    return said + (f"more than {100 * needed:.3g} %." if needed < 1 else "certainty, if at all.")
+    share = _PASSAGE * token_price
+    least = f"{100 * share:.3g} %" if share < 1 else "all"
+    return f"{token_price:.3g} a token, {_PASSAGE} tokens must add more than {least} of a needed passage."
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ def test_the_price_of_a_token_is_its_dollars_over_what_a_passage_is_worth(file: 
     assert rate.token_price == pytest.approx(0.00125)
     assert rate.cost(1000, 100) == pytest.approx(0.0035)
     assert rate.explain(1000, 100) == (
-        "$0.00350 for these tokens of openai:large; at $0.00200 for a needed passage, one of 100 tokens is "
-        "read if it is needed with more than 12.5 %"
+        "$0.00350 for these tokens of openai:large; at $0.00200 for a needed passage, 100 tokens "
+        "must add more than 12.5 % of one"
     )
     assert read_money(file).rate("openai:large").token_price == 0.0
 

@@ -231,6 +231,11 @@ def test_products_that_no_worst_case_holds_for_are_refused(name: str) -> None:
 def test_scores_of_a_reranker_that_no_shipped_weights_know_are_named(pool: Candidates) -> None:
     scored = replace(pool, scores={**pool.scores, "cross-encoder": pool.relevance})
     assert "without cross-encoder: fit a model to use it" in relevance_of("auto", scored)[1].why
+    learnt = RelevanceModel((Stage(("score:cross-encoder",), (1.0,), 0.0),))
+    unused = {str(how): relevance_of(how, scored)[1].unused for how in ("auto", "given")}
+    assert unused == {"auto": ("cross-encoder",), "given": ("cross-encoder",)}
+    assert relevance_of(learnt, scored)[1].unused == ()
+    assert relevance_of("auto", pool)[1].unused == ()
 
 
 # --- what is doubtful is said

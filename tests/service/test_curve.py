@@ -54,7 +54,7 @@ def asked(index: CorpusIndex, **given: Any) -> dict[str, Any]:
 
 def test_the_price_that_applies_is_told_by_example(demo_index: CorpusIndex) -> None:
     plain = asked(demo_index)
-    words = "0.0005 a token, a passage of 100 tokens is read if it is needed with more than 5 %."
+    words = "0.0005 a token, 100 tokens must add more than 5 % of a needed passage."
     assert plain["example"] == f"At a price of {words}"
     assert plain["curve"] == []
     assert "frontier data" in plain["how"]
@@ -63,7 +63,7 @@ def test_the_price_that_applies_is_told_by_example(demo_index: CorpusIndex) -> N
     )
     assert asked(demo_index, rate=Rate("m", 1.0, 2.0, 0.002))["example"] == f"At the price of {words}"
     dear = asked(demo_index, pacer=Pacer(1000, 5, price=0.01))["example"]
-    assert dear.endswith("needed with certainty, if at all.")
+    assert dear.endswith("must add more than all of a needed passage.")
 
 
 def test_the_curve_is_read_from_what_frontier_and_tune_write(

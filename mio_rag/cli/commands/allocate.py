@@ -21,7 +21,7 @@ from mio_rag.cli.options.shared import (
 )
 from mio_rag.cli.options.side import SideOptions
 from mio_rag.cli.output import open_output
-from mio_rag.cli.show.batches import kept, no_hops, renamed, sentences, shown
+from mio_rag.cli.show.batches import kept, pools_as_given, renamed, sentences, shown
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def allocate(
                 pool_radii=True,
             ),
             lambda: renamed(column),
-            lambda: no_hops(evidence.link_hops),
+            lambda: pools_as_given(evidence.link_hops, evidence.rerank),
             lambda: _check_total(total_tokens),
         )
     assert total_tokens is not None

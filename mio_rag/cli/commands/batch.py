@@ -20,7 +20,7 @@ from mio_rag.cli.options.shared import (
 )
 from mio_rag.cli.options.side import SideOptions
 from mio_rag.cli.output import open_output
-from mio_rag.cli.show.batches import kept, no_hops, renamed, sentences, shown
+from mio_rag.cli.show.batches import kept, pools_as_given, renamed, sentences, shown
 from mio_rag.errors import collect
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def select_batch(
             pool_radii=True,  # of a column
         ),
         lambda: renamed(column),
-        lambda: no_hops(evidence.link_hops),
+        lambda: pools_as_given(evidence.link_hops, evidence.rerank),
     )
     with shown() as progress:
         done = run(

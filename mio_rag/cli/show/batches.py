@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mio_rag.batch import BatchSummary
     from mio_rag.batch.stages import Progress
 
-__all__ = ["kept", "no_hops", "renamed", "sentences", "shown"]
+__all__ = ["kept", "pools_as_given", "renamed", "sentences", "shown"]
 
 
 def kept(out: Path) -> str:
@@ -38,10 +38,18 @@ def renamed(given: list[str] | None) -> dict[str, str]:
     return names
 
 
-def no_hops(link_hops: int | None) -> None:
-    """Refuse what needs an index."""
+def pools_as_given(link_hops: int | None, rerank: Sequence[str] | None) -> None:
+    """Refuse what changes pools: a batch takes them as they are."""
+    problems = []
     if link_hops:
-        raise InputError("--link-hops expands a pool from an index: a batch takes its pools as they are")
+        problems.append("--link-hops expands a pool from an index: a batch takes its pools as they are")
+    if rerank:
+        problems.append(
+            "--rerank scores a pool anew: a batch takes its pools as they are; give the scores in a column "
+            f"'score:{rerank[0]}', and --relevance a model that was fitted with them"
+        )
+    if problems:
+        raise InputError(problems)
 
 
 def sentences(done: BatchSummary) -> str:

@@ -75,6 +75,11 @@ def print_selection(
     if explain and selection.counts_parts is not None:
         told.append(f"the certificate is for choices {selection.counts_parts}")
     told += [f"relevance: {source.why}"] if explain and source is not None else []
+    if source is not None and source.unused:
+        told.append(
+            f"{' and '.join(source.unused)} changed nothing: no model that was fitted with it gives relevance "
+            "(`mio-rag calibrate --rerank`)"
+        )
     told += [selection.worst_case.explain()] if selection.worst_case else []
     for line in (*told, *selection.notes):
         console.print(line, soft_wrap=not console.is_terminal)

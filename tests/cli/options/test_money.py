@@ -46,7 +46,7 @@ def test_ask_tells_dollars_of_prompt_and_answer(index: Path, prices: Path) -> No
 def test_evaluate_has_dollars_in_its_rows_and_pays_the_price(prices: Path, tmp_path: Path) -> None:
     asked = ("evaluate", "demo", "--embedder", "tfidf", "--limit", 6, "--methods", "fused,exact")
     money = ("--prices", prices, "--worth", 0.004)
-    done = here(*asked, *money, "--out", tmp_path / "run", "--details")
+    done = here(*asked, *money, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert "dollars" in done.stdout.lower()
     summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))

@@ -15,6 +15,7 @@ from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.fit.relevance import calibrate
 from mio_rag.relevance import load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
+from tests.cli.running import here, refused
 
 
 def run(*arguments: object, code: int = 0) -> tuple[Any, str]:
@@ -120,6 +121,7 @@ def test_ask_and_evaluate_with_a_model(index: Path, model: Path, tmp_path: Path)
         (("--preset", "raw", "--relevance", "auto"), "preset 'raw' excludes relevance_model"),
         (("--link-benefit", -1), "link_benefit=-1"),
         (("--prompt-order", "x"), "prompt_order='x' is unknown"),
+        (("--redundancy-by-relevance",), "--redundancy-by-relevance weighs redundancy, which is 0"),
         (("--rerank", "best"), "re-ranker 'best' is not known: give maxsim"),
         (("--rerank", "cross-encoder:/nowhere"), "'/nowhere' is no folder"),
     ],
@@ -127,6 +129,21 @@ def test_ask_and_evaluate_with_a_model(index: Path, model: Path, tmp_path: Path)
 def test_bad_settings(index: Path, arguments: tuple[object, ...], message: str) -> None:
     _, errors = run("select", index, "who?", *arguments, code=2)
     assert message in errors
+
+
+@pytest.mark.parametrize("command", [("select-batch",), ("allocate", "--total-tokens", 100)])
+def test_a_batch_takes_its_pools_as_they_are(command: tuple[object, ...], tmp_path: Path) -> None:
+    pools = (tmp_path / "pools.parquet", "--out", tmp_path / "out", "--rerank", "maxsim")
+    problems = refused(here(command[0], *pools, *command[1:]))
+    assert any("--rerank scores a pool anew" in one and "score:maxsim" in one for one in problems)
+
+
+@pytest.mark.parametrize("relevance", [(), ("--relevance", "given")])
+def test_scores_that_change_nothing_are_named(index: Path, relevance: tuple[str, ...]) -> None:
+    asked = ("select", index, "How tall is the tower of the Bell Rock Lighthouse?", *relevance)
+    said = "maxsim changed nothing: no model that was fitted with it gives relevance"
+    assert said in " ".join(here(*asked, "--rerank", "maxsim").stdout.split())
+    assert said not in " ".join(here(*asked).stdout.split())
 
 
 def test_calibrate_refuses(
