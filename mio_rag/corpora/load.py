@@ -51,6 +51,7 @@ _NO_PASSAGES = (
     "no passages: put corpus.jsonl[.gz] or documents beside it, or name what has them (`evaluate --corpus`)"
 )
 _README = re.compile(r"readme\.\w+", re.IGNORECASE)
+_INDEX = ("manifest.json", "passages.jsonl", "dense.faiss")  # as `mio-rag index` writes them
 _SHOWN = 10  # problems listed before "and N more"
 
 _Item = TypeVar("_Item", Passage, Question)
@@ -79,6 +80,11 @@ def load_dataset(
     check_source(source)
     folder = Path(source)
     named = str(source) == "demo" or str(source).startswith("hf:") or is_published(source)
+    if not named and all((folder / name).is_file() for name in _INDEX):
+        raise DataError(
+            f"'{source}' is an index, not the data that it was built from: name that, and the index with "
+            "--index"
+        )
     if not named and folder.is_dir() and _find(folder, "corpus") is None:
         return _documents(folder, bool(follow_links), MAX_BYTES if max_bytes is None else max_bytes)
     if follow_links is not None or max_bytes is not None:

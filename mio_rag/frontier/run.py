@@ -38,12 +38,19 @@ _ABORT_AFTER = 5  # consecutive questions without any answer: the cause is not t
 
 @dataclass(frozen=True, eq=False)
 class FrontierResult:
-    """Where the files lie, the points, the chosen one, and the record of the run."""
+    """Where the files lie, the points, the chosen one, and the record of the run.
+
+    Parameters
+    ----------
+    price : dict or None
+        What `mio_rag.frontier.price.price_curve` returns, where token prices were given.
+    """
 
     folder: Path
     points: list[dict[str, Any]]
     chosen: dict[str, Any] | None
     run: dict[str, Any]
+    price: dict[str, Any] | None = None
 
 
 def data_frontier(
@@ -123,7 +130,7 @@ def data_frontier(
         picture = (folder / "price.png").read_bytes() if "price" in data else None
         page = render_page(data, rows, dataset, questions, picture)
         write_atomically(folder / "frontier.html", page)
-        return FrontierResult(folder, points, chosen, run)
+        return FrontierResult(folder, points, chosen, run, data.get("price"))
 
 
 def _priced(

@@ -121,7 +121,9 @@ def _why_sentences(choice: Choice) -> list[str]:
     """Where nobody asked for sentences, why they were chosen."""
     if not (choice.by_room and choice.chosen):
         return []
-    return ["sentences, since a passage that is worth its price does not fit (units='passages': whole ones)"]
+    return [
+        "sentences, since a passage that is worth its price does not fit (units 'passages' keeps them whole)"
+    ]
 
 
 def _not_cut(choice: Choice) -> list[str]:

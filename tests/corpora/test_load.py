@@ -10,6 +10,7 @@ import pytest
 
 from mio_rag.corpora.load import Dataset, convert_rows, load_dataset, load_named, load_questions
 from mio_rag.errors import DataError
+from mio_rag.retrieval import CorpusIndex
 from mio_rag.types import Passage, Question
 
 CORPUS = [
@@ -147,6 +148,13 @@ def test_nothing_to_read(tmp_path: Path) -> None:
     write(tmp_path, "corpus.jsonl", [])
     with pytest.raises(DataError, match="is empty"):
         load_dataset(tmp_path)
+
+
+def test_an_index_is_no_data(tmp_path: Path, river_index: CorpusIndex) -> None:
+    river_index.save(tmp_path / "INDEX")
+    with pytest.raises(DataError, match=r"INDEX' is an index, not the data that it was built from") as found:
+        load_dataset(tmp_path / "INDEX")
+    assert len(found.value.problems) == 1
 
 
 def test_damaged_archives(tmp_path: Path) -> None:

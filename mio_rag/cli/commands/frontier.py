@@ -212,7 +212,7 @@ def data(
     every selection is measured; the settings of the grid are separate.
     """
     from mio_rag.cli.progress import progress_bar
-    from mio_rag.cli.show.frontier import print_points
+    from mio_rag.cli.show.frontier import print_points, print_prices
     from mio_rag.corpora.load import check_source, load_dataset
     from mio_rag.evaluation.record import check_folder
     from mio_rag.frontier.dataset import FrontierSettings
@@ -270,8 +270,16 @@ def data(
             reader.close()
     if json_output:
         output.json(
-            {"out": str(out), "run": found.run, "points": found.points, "operating_point": found.chosen}
+            {
+                "out": str(out),
+                "run": found.run,
+                "points": found.points,
+                "operating_point": found.chosen,
+                **({} if found.price is None else {"price": found.price}),
+            }
         )
         return
     print_points(output.console, found.points, found.chosen)
+    if found.price is not None:
+        print_prices(output.console, found.price)
     output.console.print(f"\npage: {out / 'frontier.html'}", soft_wrap=True)

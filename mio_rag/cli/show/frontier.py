@@ -12,7 +12,7 @@ from mio_rag.cli.terminal import Terminal
 from mio_rag.frontier.summary import deciding_measures
 from mio_rag.measures import Measure, Use, evidence_measure, frontier_measures
 
-__all__ = ["print_points", "print_query"]
+__all__ = ["print_points", "print_prices", "print_query"]
 
 
 def print_query(console: Terminal, data: Mapping[str, Any]) -> None:
@@ -137,6 +137,20 @@ def print_points(
             f"the rule on held-out questions: evidence found {_percent(found)} ({_interval(found)}) at "
             f"{held['tokens_used']['mean']:.0f} tokens"
         )
+
+
+def print_prices(console: Terminal, data: Mapping[str, Any]) -> None:
+    """What questions read and find at one price of a token for all, as `price_curve` returns it."""
+    points = data["prices"]
+    console.print("\none price of a token for all questions", style="bold")
+    fields = [Field("tokens\nread", [f"{p['tokens']['mean']:.0f}" for p in points])]
+    if any(p["evidence"] is not None for p in points):
+        fields.append(Field("evidence\nfound", [_percent(p["evidence"]) for p in points]))
+        fields.append(Field("95 % interval", [_interval(p["evidence"]) for p in points]))
+    print_fields(console, [Field("price", [f"{p['token_price']:g}" for p in points])], fields)
+    console.print(
+        f"each reads at most {data['ceiling']} tokens; price.png compares prices with budgets", style="dim"
+    )
 
 
 def _percent(value: Mapping[str, float] | None) -> str:

@@ -77,8 +77,8 @@ def print_selection(
     told += [f"relevance: {source.why}"] if explain and source is not None else []
     if source is not None and source.unused:
         told.append(
-            f"{' and '.join(source.unused)} changed nothing: no model that was fitted with it gives relevance "
-            "(`mio-rag calibrate --rerank`)"
+            f"{' and '.join(source.unused)} changed nothing: no model that was fitted with it gives "
+            "relevance (`mio-rag calibrate --rerank`)"
         )
     told += [selection.worst_case.explain()] if selection.worst_case else []
     for line in (*told, *selection.notes):
@@ -195,7 +195,7 @@ def _ago(seconds: float) -> str:
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} seconds ago"
+    return f"{plural(round(seconds), 'second')} ago"
 
 
 def print_result(console: Terminal, result: SolveResult, tokens_used: float | None) -> None:

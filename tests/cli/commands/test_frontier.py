@@ -57,6 +57,18 @@ def test_settings_that_choose_the_same_are_one_line() -> None:
     assert told == [{0.0: (0.0, 0.05), 0.1: (0.0,)}, {0.1: (0.05,), 0.4: (0.0, 0.05)}]
 
 
+def test_prices_are_told_beside_the_settings(index: Path, tmp_path: Path) -> None:
+    asked = ("frontier", "data", "demo", "--index", index, "--limit", 3, "--budget-tokens", "100,200")
+    asked += ("--weights", 0, "--radii", 0, "--penalties", 0.05, "--token-prices", "0.001,0.0002")
+    told, _ = run(*asked, "--out", tmp_path / "a", "--json")
+    assert [point["token_price"] for point in told["price"]["prices"]] == [0.0002, 0.001]
+    text, _ = run(*asked, "--out", tmp_path / "b")
+    rows = [line.split() for line in text[text.index("one price of a token") :].splitlines()]
+    for point in told["price"]["prices"]:
+        mean = f"{point['tokens']['mean']:.0f}"
+        assert any(row[:2] == [f"{point['token_price']:g}", mean] for row in rows)
+
+
 def test_query_reports_every_problem(index: Path) -> None:
     _, error = run("frontier", "query", index, QUESTION, "--weights", "a", "--budget-tokens", 0, code=2)
     assert "--weights='a' must be numbers separated by commas" in error
