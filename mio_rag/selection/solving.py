@@ -233,21 +233,21 @@ def _no_answer_here(choice: Choice, likely: float | None) -> list[str]:
         return [said]
     if source is None or source.kind not in ("fitted weights", "ranks") or not choice.chosen:
         return []
-    if formulation.passages is not candidates:  # sentences: each of them is needed more seldom
-        return []
+    are_sentences = formulation.passages is not candidates  # each of them is needed more seldom
     # What is read as a whole may count less than its parts, so what fits may be longer than the budget.
     allowed = ~np.isin(candidates.ids, list(formulation.settings.must_exclude))
     fitting = allowed & (candidates.tokens <= choice.allowed)
     best = float(candidates.relevance[fitting].max(initial=0.0))
     likeliest = int(np.where(allowed, candidates.relevance, -np.inf).argmax())
     most = float(candidates.relevance[likeliest])
-    if most >= max(best, _UNLIKELY) and not fitting[likeliest] and likeliest not in choice.chosen:
+    least = best if are_sentences else max(best, _UNLIKELY)
+    if most >= least and not fitting[likeliest] and likeliest not in choice.chosen:
         return [
             f"'{candidates.ids[likeliest]}', the most likely to be needed (probability {most:.2g}), has "
             f"{plural(int(candidates.tokens[likeliest]), 'token')}, more than the budget of "
             f"{choice.budget_tokens} (of those that fit it the best has {best:.2g}): {_more_room(choice)}"
         ]
-    if best >= _UNLIKELY:
+    if best >= _UNLIKELY or are_sentences:
         return []
     said = f"no passage stands out (the most likely one is needed with probability {best:.2g})"
     if likely is not None:

@@ -174,6 +174,15 @@ def test_what_the_certificate_counts_is_told(index: Path) -> None:
     assert True in apart
 
 
+def test_a_sentence_that_stands_out_and_does_not_fit_is_named(index: Path) -> None:
+    asked = ("select", index, "In what year was the lamp of the Bell Rock Lighthouse lit, and who built it?")
+    small, enough = (only_object(here(*asked, "--budget-tokens", b, "--json")) for b in (14, 100))
+    first = max(enough["passages"], key=lambda one: one["relevance"])
+    assert first["tokens"] > 14
+    assert any(f"'{first['id']}', the most likely to be needed" in note for note in small["notes"])
+    assert not any("most likely to be needed" in note for note in enough["notes"])
+
+
 def test_what_must_be_read_is_read_whole(index: Path) -> None:
     """All sentences of a passage count more, one by one, than the passage: at its size both are feasible."""
     question = "How tall is the tower of the Bell Rock Lighthouse?"
