@@ -142,9 +142,10 @@ def plot_price(data: Mapping[str, Any], title: str, path: Path) -> None:
                 (at, f"{point[setting]:g}") for point, at in zip(points, zip(x, y, strict=True), strict=True)
             )
         panel.set(xlabel="context tokens, mean per question", ylabel=label)
-        if panel.get_legend_handles_labels()[0]:
-            panel.legend(frameon=False)
         placed.append((panel, spots))
+    handles, names = panels[0].get_legend_handles_labels()
+    if handles:  # below both panels, where no interval runs through it
+        figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
     set_title(figure, title)
     for panel, spots in placed:
         label_points(panel, spots)
