@@ -79,14 +79,14 @@ class WorkloadPrice:
     def explain(self) -> str:
         """One line for a person."""
         text = (
-            f"token_price {self.token_price:.4g}: {self.at.mean_tokens:.4g} tokens in the mean of "
+            f"token_price {self.token_price:.4g}: {self.at.mean_tokens:.1f} tokens in the mean of "
             f"{self.questions} questions, value {self.at.mean_value:.4g}"
         )
         if self.below is None:
             return f"{text}; no more is spent at any price, so nothing has to be charged for tokens"
         return (
             f"{text}; the next lower price, {self.below.token_price:.4g}, would spend "
-            f"{self.below.mean_tokens:.4g} of the {self.wanted:g} wanted"
+            f"{self.below.mean_tokens:.1f} of the {self.wanted:g} wanted"
         )
 
     def to_dict(self) -> dict[str, Any]:
