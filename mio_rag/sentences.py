@@ -20,7 +20,7 @@ _ABBREVIATION = re.compile(
 #: These end no sentence where a number follows: a page, a year, a house.
 _BEFORE_NUMBER = re.compile(r"\b(?:c|ch|d|p|pp|ext|[Nn]os?|Nr|[Aa]rt|[Ff]igs?|[Ee]qs?|[Vv]ol|[Ss]ec)\.$")
 #: Nor does a German ordinal: "am 6. Januar", "der 2. Weltkrieg".
-_ORDINAL = re.compile(r"\b(?:am|vom|zum|bis|im|ab|seit|der|dem|den|des|die|das) \d{1,2}\.$", re.IGNORECASE)
+_ORDINAL = re.compile(r"\b(?:vom|zum|bis|seit|der|den|am) \d{1,2}\.$", re.IGNORECASE)
 _CLOSING, _OPENING = "\"'”’»)\\]」』）", "\"'“‘„«(\\[¿¡"
 #: A full stop, white space and what may begin a sentence; a full-width full stop; or the end of a line. All
 #: begin with one of a few characters, which is what makes it quick.
@@ -28,6 +28,7 @@ _BREAK = re.compile(
     rf"[.!?؟۔।。！？\n](?:(?<=[.!?؟۔।])[{_CLOSING}]*\s+(?=[{_OPENING}]?([^\W_]))"
     rf"|(?<=[。！？])\s*(?=[^\s{_CLOSING}])|(?<=\n)\s*)"
 )
+_SHORT = 40  # characters of a piece that may say nothing alone
 _LONGEST_ABBREVIATION = 10  # characters, with the one before it
 #: Also four characters of Chinese or Japanese, which put no white space between words.
 _TWO_WORDS = re.compile(r"[^\W\d_]{2,}[\W\d_].*?[^\W\d_]{2,}|[\u3040-\u30ff\u3400-\u9fff]{4}", re.DOTALL)
@@ -71,7 +72,7 @@ def sentence_spans(text: str, *, wrapped: bool = False) -> list[tuple[int, int]]
         if start >= end:
             continue
         lines = text.count("\n", spans[-1][1], start) if spans else 2
-        short = _TWO_WORDS.search(text, start, end) is None
+        short = end - start <= _SHORT and _TWO_WORDS.search(text, start, end) is None
         ruler = lines == 1 and _RULER.fullmatch(text, start, end) is not None
         if ruler or (lines == 0 and (waits or short)):
             spans[-1] = (spans[-1][0], end)
