@@ -25,17 +25,16 @@ class Unit(NamedTuple):
 
 
 def said_once(candidates: Candidates, units: list[Unit]) -> list[Unit]:
-    """Of documents that say the same word for word under the same title, the units of one.
+    """One of those that say the same word for word under the same title.
 
-    Required ones stay, and no other document's beside them. What a document says twice is said of two things.
+    Required ones stay, and no other beside them.
     """
     best: dict[tuple[str, str], Unit] = {}
     for unit in units:
         other = best.setdefault(_said(candidates, unit), unit)
         if _standing(candidates, unit) > _standing(candidates, other):
             best[_said(candidates, unit)] = unit
-    kept = {said: _document(candidates, unit) for said, unit in best.items()}
-    return [u for u in units if u.required or _document(candidates, u) == kept[_said(candidates, u)]]
+    return [unit for unit in units if unit.required or unit is best[_said(candidates, unit)]]
 
 
 def _said(candidates: Candidates, unit: Unit) -> tuple[str, str]:
@@ -43,12 +42,6 @@ def _said(candidates: Candidates, unit: Unit) -> tuple[str, str]:
     read = label(candidates.titles, unit.passage), candidates.texts[unit.passage][unit.start : unit.end]
     title, text = (" ".join(part.casefold().split()) for part in read)
     return title, text
-
-
-def _document(candidates: Candidates, unit: Unit) -> str | int:
-    """Its source; its passage where nobody knows how passages of the source overlap."""
-    known = candidates.spans is not None and candidates.spans[unit.passage, 0] >= 0
-    return label(candidates.sources, unit.passage) if known else unit.passage
 
 
 def _standing(candidates: Candidates, unit: Unit) -> tuple[bool, str, float]:

@@ -163,20 +163,6 @@ class TestCut:
         versions = replace(towers, titles=["Skerryvore"] * 2)
         assert sorted(cut(versions).candidates.cut_from) == ["p1", "p1"]
 
-    def test_what_a_document_says_twice_is_said_of_two_things(self):
-        hours = "On Monday: The museum is closed. On Sunday: Boats are few. The museum is closed."
-        given = pool([hours], [0.8], spans=[(0, len(hours))], titles=["Hours"], sources=["hours.md"])
-        assert [len(cut(one).candidates) for one in (given, replace(given, spans=None))] == [3, 3]
-        halves = hours.index("On Sunday")
-        apart = pool(
-            [hours[: halves - 1], hours[halves:]],
-            [0.8, 0.7],
-            spans=[(0, halves - 1), (halves, len(hours))],
-            titles=["Hours"] * 2,
-            sources=["hours.md"] * 2,
-        )
-        assert len(cut(apart).candidates) == 3
-
     def test_rows_and_items_keep_their_lines(self):
         table = "## Opening hours\n- Museum: 10 to 18\n- Cafe: 9 to 17. Tea is free.\n\nThe Arno is long."
         given = pool([table], [0.9], spans=[(0, len(table))], titles=["Arno"], sources=["arno.md"])

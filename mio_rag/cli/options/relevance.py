@@ -90,10 +90,6 @@ class RelevanceOptions:
         made = cast("Selector", selector)
         if self.relevance is not None and made.relevance_model == "given":
             preset_settings("raw", ["relevance_model"])  # says why not
-        if self.redundancy_by_relevance and not made.redundancy_weight:
-            raise InputError(
-                "--redundancy-by-relevance weighs redundancy, which is 0: give --redundancy, too"
-            )
         return dataclasses.replace(
             made,
             relevance_model=made.relevance_model if self.relevance is None else model,

@@ -121,7 +121,6 @@ def test_ask_and_evaluate_with_a_model(index: Path, model: Path, tmp_path: Path)
         (("--preset", "raw", "--relevance", "auto"), "preset 'raw' excludes relevance_model"),
         (("--link-benefit", -1), "link_benefit=-1"),
         (("--prompt-order", "x"), "prompt_order='x' is unknown"),
-        (("--redundancy-by-relevance",), "--redundancy-by-relevance weighs redundancy, which is 0"),
         (("--rerank", "best"), "re-ranker 'best' is not known: give maxsim"),
         (("--rerank", "cross-encoder:/nowhere"), "'/nowhere' is no folder"),
     ],
