@@ -160,13 +160,23 @@ def _documents(folder: Path, follow_links: bool, max_bytes: int) -> Dataset:
     if path is None:
         return found
     # What describes a set of questions is not what they are asked of.
-    about = sorted({p.source for p in found.passages if _README.fullmatch(p.source)})
-    passages = tuple(p for p in found.passages if p.source not in about)
+    sources = {p.source for p in found.passages}
+    about = sorted(source for source in sources if _README.fullmatch(source))
+    own = sorted(source for source in sources if _is_report(folder / source))
+    passages = tuple(p for p in found.passages if p.source not in {*about, *own})
     if not passages:
-        raise DataError(f"'{folder}' has {path.name}, but {_NO_PASSAGES}; {about[0]} is not one of them")
+        raise DataError(
+            f"'{folder}' has {path.name}, but {_NO_PASSAGES}; {(about + own)[0]} is not one of them"
+        )
     left_out = [one for one in found.left_out if one.path != path.name]
     left_out += [LeftOut(one, "it describes the questions beside it") for one in about]
+    left_out += [LeftOut(one, "mio-rag wrote it about these questions") for one in own]
     return Dataset(found.name, passages, _questions(path), left_out=tuple(left_out))
+
+
+def _is_report(path: Path) -> bool:
+    """Whether a page reports a run that lies beside it: it quotes questions and answers."""
+    return path.suffix == ".html" and (path.parent / "run.json").is_file()
 
 
 def _questions(path: Path) -> tuple[Question, ...]:

@@ -54,7 +54,11 @@ def test_documents_with_questions_beside_them_are_a_set(tmp_path: Path) -> None:
     (tmp_path / "rivers" / "po.txt").write_text("The Po is 652 kilometres long.", encoding="utf-8")
     (tmp_path / "README.md").write_text("A question about rivers.", encoding="utf-8")
     (tmp_path / "table.csv").write_text("a,b", encoding="utf-8")
-    assert {one.source for one in load_dataset(tmp_path).passages} == {"README.md", "rivers/po.txt"}
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation" / "run.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "evaluation" / "report.html").write_text("<p>652 kilometres</p>", encoding="utf-8")
+    alone = {one.source for one in load_dataset(tmp_path).passages}
+    assert alone == {"README.md", "evaluation/report.html", "rivers/po.txt"}
     asked = {"id": "q", "question": "How long is the Po?", "gold_sources": ["rivers/po.txt"]}
     write(tmp_path, "questions.jsonl", [asked])
     data = load_dataset(tmp_path)
@@ -62,6 +66,8 @@ def test_documents_with_questions_beside_them_are_a_set(tmp_path: Path) -> None:
     assert data.questions == (Question("q", "How long is the Po?", gold_sources=("rivers/po.txt",)),)
     assert {one.path: one.reason for one in data.left_out} == {
         "README.md": "it describes the questions beside it",
+        "evaluation/report.html": "mio-rag wrote it about these questions",
+        "evaluation/run.json": ".json files are not read",
         "table.csv": ".csv files are not read",
     }
     write(tmp_path, "questions.jsonl", [{**asked, "gold_sources": ["po.txt"]}])
