@@ -31,6 +31,7 @@ check: lint types test
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo --no-cache
 
 types: $(VENV)/.dev
 	$(BIN)/mypy

@@ -1,9 +1,7 @@
 """JSON and TOML from others: refused in words wherever they are read, or read whole."""
 
-import ast
 import io
 import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +18,6 @@ from mio_rag.formulations import SelectionProgram
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.reading import parse_json, parse_toml, read_json, read_text
 from mio_rag.relevance.model import load_model
-from tests.sources import tree_of
 
 ROOT = Path(__file__).parents[1]
 DEEP = "[" * 5000 + "]" * 5000
@@ -137,34 +134,3 @@ def test_byte_order_marks_are_no_content(tmp_path: Path) -> None:
     assert read_config(path, {"pool"}) == {"pool": 3}
     path.write_text("\ufeff[mdp]\ngrid = 11\n", encoding="utf-8")
     assert read_model(path) == {"grid": 11}
-
-
-#: Files that read what mio-rag itself wrote, to itself alone.
-OWN = {
-    "answer_cache.py", "batch/allocate.py", "batch/asking/ledger.py", "batch/stages.py", "batch/work.py",
-    "control/bandit/learned.py", "control/bandit/store.py", "control/bandit/strategist.py",
-    "control/planner/collect.py", "control/planner/ppo.py", "evaluation/footprint.py",
-    "evaluation/ledger.py", "retrieval/compact.py",
-    "evaluation/fit/reading_file.py", "evaluation/record.py", "frontier/dataset.py", "frontier/run.py",
-    "generation/replies.py", "relevance/sentences.py", "retrieval/embedders.py", "retrieval/index.py",
-    "retrieval/lexical.py", "service/run.py",
-    "testing/attempts.py",
-}  # fmt: skip
-
-
-def test_nothing_else_parses_what_others_wrote() -> None:
-    found = set()
-    for folder in ("mio_rag", "formulations", "solvers"):
-        for path in (ROOT / folder).rglob("*.py"):
-            if "mio_rag/formulations" in path.as_posix() or "mio_rag/solvers" in path.as_posix():
-                continue  # links to the folders at the root
-            calls = [
-                ast.unparse(n.func)
-                for n in ast.walk(tree_of(path))
-                if isinstance(n, ast.Call)
-                and isinstance(n.func, ast.Attribute)
-                and n.func.attr in ("load", "loads", "JSONDecoder")  # the others are not written out
-            ]
-            if any(re.fullmatch(r"(json|tomllib)\.loads?|json\.JSONDecoder", call) for call in calls):
-                found.add(path.relative_to(ROOT / folder).as_posix())
-    assert found - OWN == {"reading.py"}
