@@ -73,7 +73,7 @@ def config_text(options: Mapping[str, Any], measured: Mapping[str, Any], comment
     InputError
         As `mio_rag.toml.toml_text`.
     """
-    from mio_rag.toml import toml_text
+    from mio_rag.settings import toml_text
 
     body = toml_text({**options, "measured": measured})
     lines = ["".join(c if c.isprintable() else " " for c in line) for line in comment.splitlines()]

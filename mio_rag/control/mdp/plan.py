@@ -15,7 +15,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.reading import read_toml
 from mio_rag.solvers.value_iteration import MDPSolution, solve_mdp
-from mio_rag.toml import toml_text
+from mio_rag.settings import toml_text
 
 __all__ = [
     "TIE",
