@@ -142,7 +142,7 @@ def attacked(pool: Candidates, rng: np.random.Generator, label: str = "") -> lis
             redundancy_weight=float(rng.choice([0.05, 0.1, 0.3])), passage_penalty=0.0, options=_OPTIONS
         )
         if relevance == "calibrated":
-            base = replace(base, relevance_model=load_model("ranks"), link_benefit=0.2)
+            base = base.replace(relevance_model=load_model("ranks"), link_benefit=0.2)
         one = _Attacker(base, uncertainty, pool, f"{relevance}|{kind}", label)
         found += [one.attacked(x, int(rng.integers(2**31))) for x in _decisions(base, uncertainty, pool, rng)]
     return found
@@ -151,8 +151,8 @@ def attacked(pool: Candidates, rng: np.random.Generator, label: str = "") -> lis
 def _decisions(
     base: Selector, uncertainty: UncertaintySet, pool: Candidates, rng: np.random.Generator
 ) -> Iterator[NDArray[np.int8]]:
-    robust = replace(base, uncertainty=uncertainty)
-    for selector in (base, robust, replace(robust, counterpart="joint")):
+    robust = base.replace(uncertainty=uncertainty)
+    for selector in (base, robust, robust.replace(counterpart="joint")):
         x = selector.select(pool, _BUDGET).result.x
         assert x is not None
         yield x
@@ -169,7 +169,7 @@ class _Attacker:
         self, base: Selector, uncertainty: UncertaintySet, pool: Candidates, kind: str, label: str
     ) -> None:
         self._base, self._pool, self._kind, self._label = base, pool, kind, label
-        robust, valued = replace(base, uncertainty=uncertainty), base.valued(pool)
+        robust, valued = base.replace(uncertainty=uncertainty), base.valued(pool)
         self._problem = joint_problem(robust, valued, _BUDGET)
         self._termwise = robust.program(valued, _BUDGET)
 

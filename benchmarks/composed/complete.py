@@ -8,7 +8,6 @@ set that it does not know, and on other questions of a set that alone it was fit
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +81,7 @@ def rows_of(
     assert given is not None
     options = SolveOptions(time_limit_seconds=1.0, relative_gap=1e-3)
     base = Selector(options=options) if model is None else Selector(relevance_model=model, options=options)
-    selectors = [dataclasses.replace(base, token_price=price) for price in PRICES]
+    selectors = [base.replace(token_price=price) for price in PRICES]
     seen, done = [], []
     for question, pool in zip(given.questions, given.pools, strict=True):
         r = base.valued(pool).relevance

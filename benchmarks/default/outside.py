@@ -100,7 +100,7 @@ def read_for(
     """
     options = SolveOptions(time_limit_seconds=time_limit, relative_gap=1e-3)
     own = Selector(relevance_model=model, options=options)
-    plain = replace(own, relevance_model=replace(model, answerable=None))
+    plain = own.replace(relevance_model=replace(model, answerable=None))
     pools = [pool for found in strangers.values() for pool in found.pools]
     told: dict[str, Any] = {}
     for budget in BUDGETS:

@@ -96,13 +96,13 @@ def _rows(models: Mapping[str, RelevanceModel], time_limit: float) -> dict[str, 
         made = Selector.preset(preset, options=options)
         rows[preset] = (dataclasses.replace(made, relevance_model=models["own"]), whole)
     rows["same probabilities"] = (make_methods(["calibrated"], own)[0].selector, whole)
-    rows["price .05"] = (dataclasses.replace(own, passage_penalty=0.05), whole)
+    rows["price .05"] = (own.replace(passage_penalty=0.05), whole)
     certain = dataclasses.replace(models["own"], answerable=None)
-    rows["answer taken for granted"] = (dataclasses.replace(own, relevance_model=certain), whole)
+    rows["answer taken for granted"] = (own.replace(relevance_model=certain), whole)
     rows["without sources"] = (own, _sourceless)
-    rows["any embedder"] = (dataclasses.replace(own, relevance_model=models["any"]), whole)
-    rows["other embedder"] = (dataclasses.replace(own, relevance_model=models["other"]), whole)
-    rows["fused scores alone"] = (dataclasses.replace(own, relevance_model=models["scores"]), _bare)
+    rows["any embedder"] = (own.replace(relevance_model=models["any"]), whole)
+    rows["other embedder"] = (own.replace(relevance_model=models["other"]), whole)
+    rows["fused scores alone"] = (own.replace(relevance_model=models["scores"]), _bare)
     rows["raw"] = (plain, head)
     return rows
 

@@ -85,7 +85,7 @@ def rows_of(asked: Sequence[Asked], time_limit: float, tell: Callable[[str], Non
     options = SolveOptions(time_limit_seconds=time_limit, relative_gap=1e-4)
     program = Selector(options=options, relevance_model=None, link_benefit=LINK_BENEFIT, passage_penalty=0.0)
     fused = make_methods(["fused"], program)[0]
-    ranked = replace(fused.selector, relevance_model="given")
+    ranked = fused.selector.replace(relevance_model="given")
     rows = []
     for budget in BUDGETS:
         rows.append(_each(asked, "fused", budget, lambda a: fused.scored(head(a.pool)), fused.selector))

@@ -73,6 +73,6 @@ def compared(
         ("fitted on the other sets", "others", LINKED, linked, False),
     ):
         if model in models:
-            method = Method(name, replace(selector, relevance_model=models[model]))
+            method = Method(name, selector.replace(relevance_model=models[model]))
             rows.append(Compared(method, pool, every_budget))
     return rows

@@ -47,7 +47,7 @@ def own_rows(
         weights = fit_sentences([corpus.questions[k] for k in fitted_on], pools, seed=seed)
         own = replace(model, sentences=weights)
         chosen = {
-            name: (replace(selector, relevance_model=own), score)
+            name: (selector.replace(relevance_model=own), score)
             for name, (selector, score) in settings.items()
             if selector.units == "sentences" and selector.solver != "greedy"
         }

@@ -122,14 +122,14 @@ def settings_of(model: RelevanceModel, time_limit: float) -> dict[str, tuple[Sel
     rows["distinct"] = replace(fused, side=SideConstraints(max_similarity=0.9)), score
     rows["default"] = own, None
     for price in PRICES:
-        rows[f"price {price:g}"] = replace(own, token_price=price), None
-    low, middle = (replace(own, token_price=price) for price in PRICES[:2])
+        rows[f"price {price:g}"] = own.replace(token_price=price), None
+    low, middle = (own.replace(token_price=price) for price in PRICES[:2])
     rows[f"price {PRICES[1]:g}, greedy"] = replace(middle, solver="greedy"), None
     rows[f"price {PRICES[1]:g}, shared text"] = replace(middle, shared_text_weight=1.0), None
     for price in (0.0, *PRICES):
-        rows[f"price {price:g}, sentences"] = replace(own, token_price=price, units="sentences"), None
+        rows[f"price {price:g}, sentences"] = own.replace(token_price=price, units="sentences"), None
     for price in _UNPENALIZED:
-        unpenalized = replace(own, token_price=price, passage_penalty=0.0, units="sentences")
+        unpenalized = own.replace(token_price=price, passage_penalty=0.0, units="sentences")
         rows[f"price {price:g}, sentences, no penalty"] = unpenalized, None
     rows[f"price {PRICES[1]:g}, sentences, greedy"] = (
         replace(middle, units="sentences", solver="greedy"),
@@ -155,7 +155,7 @@ def rows_of(
         if name in _PAID_APART:
             kinds["merged, paid apart"] = (False, True)
         for kind, (chosen_merged, read_merged) in kinds.items():
-            chooser = replace(selector, merge=chosen_merged)
+            chooser = selector.replace(merge=chosen_merged)
             said = f"{chooser.to_dict()}{score}{read_merged}{[q.id for q in corpus.questions]}{BUDGETS}"
             if selector.units == "sentences":
                 said += str(shipped_sentences(corpus.pools[0].embedder))

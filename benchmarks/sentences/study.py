@@ -38,9 +38,9 @@ def _selectors() -> dict[str, tuple[Selector, str | None]]:
     rows: dict[str, tuple[Selector, str | None]] = {"fused": (fused.selector, fused.score)}
     for price in _PRICES:
         for units in ("passages", "sentences"):
-            rows[f"{units}, price {price:g}"] = replace(own, token_price=price, units=units), None
-        rows[f"{BY_WORDS}, price {price:g}"] = replace(own, token_price=price, units="sentences"), None
-    rows[f"{BY_WORDS} where passages do not fit"] = replace(own, units="auto"), None
+            rows[f"{units}, price {price:g}"] = own.replace(token_price=price, units=units), None
+        rows[f"{BY_WORDS}, price {price:g}"] = own.replace(token_price=price, units="sentences"), None
+    rows[f"{BY_WORDS} where passages do not fit"] = own.replace(units="auto"), None
     return rows
 
 

@@ -41,7 +41,7 @@ class Rule:
 
     def applied(self, selector: Selector) -> Selector:
         """A nominal selector made robust."""
-        return replace(selector, uncertainty=self.ball, counterpart=self.counterpart)
+        return selector.replace(uncertainty=self.ball, counterpart=self.counterpart)
 
 
 def rules(radii: Sequence[float], relevance: str) -> list[Rule]:

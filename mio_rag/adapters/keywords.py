@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -79,7 +79,7 @@ def make_selector(base: Selector | None, settings: Mapping[str, Any]) -> Selecto
         return Selector.preset(preset, **changes)
     if not changes:
         return base or _DEFAULT
-    return replace(base or _DEFAULT, **changes)
+    return (base or _DEFAULT).replace(**changes)
 
 
 def to_plain(selector: Selector) -> dict[str, Any]:

@@ -368,7 +368,7 @@ def selected(
     MioRagError
         As `Selector.select`.
     """
-    priced = dataclasses.replace(selector, token_price=reservation.price)
+    priced = selector.replace(token_price=reservation.price)
     made = priced.select(candidates, reservation.allowed, counter)
     if reservation.allowed:
         return made

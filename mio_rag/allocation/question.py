@@ -320,7 +320,7 @@ class PricedQuestion:
         less, until the block keeps the tokens that the question was given.
         """
         price, counter = decided.price / self.weight, self._counter
-        selector = replace(self.selector, token_price=price)
+        selector = self.selector.replace(token_price=price)
         formulation = Formulation(selector, self.candidates, counter, self._penalty)
         program = self._with_floor(formulation.program(decided.budget))
         result = _recomputed(program, selector.options, decided.result)

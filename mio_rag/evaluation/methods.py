@@ -43,19 +43,17 @@ def _without_prices(selector: Selector) -> Selector:
     """The selector without what may be broken at a price: a ranking pays nothing, so nothing binds it."""
     side, priced = selector.side, selector.side.prices
     if "clusters" in priced:
-        side = dataclasses.replace(side, cover=None, per_cluster=1, prices={})
+        side = side.replace(cover=None, per_cluster=1, prices={})
     if "conflicts" in priced:
-        side = dataclasses.replace(side, conflicts=(), versions={}, max_similarity=None)
+        side = side.replace(conflicts=(), versions={}, max_similarity=None)
     if "needs" in priced:
-        side = dataclasses.replace(side, needs={})
+        side = side.replace(needs={})
     counts = {name: getattr(selector, name) for name in ("min_passages", "max_passages", "max_per_source")}
     if "passages" in priced:
         counts |= {"min_passages": None, "max_passages": None}
     if "sources" in priced:
         counts["max_per_source"] = None
-    return dataclasses.replace(
-        selector, side=dataclasses.replace(side, prices={}, change_price=0.0), **counts
-    )
+    return selector.replace(side=side.replace(prices={}, change_price=0.0), **counts)
 
 
 def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) -> list[Method]:
@@ -121,13 +119,13 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
         elif name == "density":
             methods.append(Method(name, dataclasses.replace(plain, solver="density")))
         elif name in ("greedy", "local_search"):
-            methods.append(Method(name, dataclasses.replace(selector, solver=name)))
+            methods.append(Method(name, selector.replace(solver=name)))
         elif name == "exact":
             methods.append(Method(name, selector))
         elif name.startswith("exact:"):
             try:
                 units = cast("Units", name.removeprefix("exact:"))
-                methods.append(Method(name, dataclasses.replace(selector, units=units)))
+                methods.append(Method(name, selector.replace(units=units)))
             except InputError as error:  # no such units, or settings that are about passages
                 problems += [f"method '{name}': {p}" for p in error.problems]
         elif name == "allocated":

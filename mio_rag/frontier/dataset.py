@@ -61,8 +61,7 @@ class Setting:
 
     def applied(self, selector: Selector) -> Selector:
         """A selector with these weights, and everything else as it was."""
-        return replace(
-            selector,
+        return selector.replace(
             redundancy_weight=self.redundancy_weight,
             radius=self.radius,
             passage_penalty=self.passage_penalty,
@@ -200,7 +199,7 @@ def question_rows(
     counter = retriever.counter
     solved = _along(pool, selector, grid, counter)
     elsewhere = [_along(selector.valued(other), selector, grid, counter) for other in others]
-    worst = replace(selector, radius=settings.reference_radius)
+    worst = selector.replace(radius=settings.reference_radius)
     reference = worst.program(pool, max(settings.budgets), counter)
     is_merged = selector.merge and pool.spans is not None
     found = []

@@ -140,13 +140,13 @@ def weight_grid(
         problems.append("the candidates bring their own radii, which would override those of the grid")
     if problems:
         raise InputError(problems)
-    reference = replace(selector, radius=max(radii)).program(candidates, budget_tokens, counter)
+    reference = selector.replace(radius=max(radii)).program(candidates, budget_tokens, counter)
     chain = Chain(selector.solver, selector.options)
     points: list[GridPoint] = []
     for weight in weights:
         # There and back, so that neighbours on the path are neighbours on the grid.
         for radius in radii if len(points) % (2 * len(radii)) == 0 else list(radii)[::-1]:
-            at = replace(selector, redundancy_weight=weight, radius=radius)
+            at = selector.replace(redundancy_weight=weight, radius=radius)
             program = at.program(candidates, budget_tokens, counter)
             result = chain.solve(program)
             chosen = list(result.selected)

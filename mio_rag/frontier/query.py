@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from mio_rag.candidates import Candidates
@@ -152,10 +152,10 @@ def query_frontier(
         raise InputError("there are no candidates to select from: retrieve a pool first")
     pool = selector.valued(candidates)
     # One price along the path, that of the budget asked for: more tokens buy more, nothing becomes dearer.
-    priced = replace(selector, passage_penalty=selector.penalty(pool, budget_tokens))
+    priced = selector.replace(passage_penalty=selector.penalty(pool, budget_tokens))
     program = priced.program(pool, largest, counter)
     budgets = budget_path(program, Chain(selector.solver, selector.options), progress=progress)
-    free = replace(selector, passage_penalty=0.0).program(pool, budget_tokens, counter)
+    free = selector.replace(passage_penalty=0.0).program(pool, budget_tokens, counter)
     penalties = penalty_path(free, Chain(selector.solver, selector.options))
     grid = weight_grid(pool, selector, budget_tokens, weights, radii, counter=counter)
     return QueryFrontier(pool, selector, budget_tokens, budgets, penalties, grid)

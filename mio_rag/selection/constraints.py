@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.constraints import count_problem
@@ -84,6 +85,10 @@ class SideConstraints:
         known = (self.max_source_share, self.cover, self.max_changes, self.max_similarity)
         some = (self.change_price, self.conflicts, self.versions, self.needs, self.prices)
         return any(value is not None for value in known) or any(map(bool, some))
+
+    def replace(self, **changes: Any) -> Self:
+        """Return the settings with changes; checked as when settings are made."""
+        return replace(self, **changes)
 
     def __post_init__(self) -> None:
         problems = [

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
@@ -170,6 +170,10 @@ class Settings:
     shared_text_weight: float = 0.0
     near_duplicates: NearDuplicates = "one"
     units: Units = "passages"
+
+    def replace(self, **changes: Any) -> Self:
+        """Return the settings with changes; checked as when settings are made."""
+        return replace(self, **changes)
 
     def __post_init__(self) -> None:
         problems = [

@@ -345,7 +345,7 @@ class Answering:
         if held.reservation is not None:
             budget = min(budget, held.reservation.allowed - around)
             prices.append(held.reservation.price)
-        return replace(asked, budget_tokens=budget, selector=replace(asked.selector, token_price=max(prices)))
+        return replace(asked, budget_tokens=budget, selector=asked.selector.replace(token_price=max(prices)))
 
     def _dollars(self, prompt_tokens: int, completion_tokens: int = 0) -> dict[str, float]:
         return {} if self.rate is None else {"dollars": self.rate.cost(prompt_tokens, completion_tokens)}

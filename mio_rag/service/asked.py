@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pydantic import BaseModel
 
@@ -38,7 +38,7 @@ class Asked:
     def timed(self) -> Selector:
         """The selector, with the time left until the deadline as its time limit."""
         left = (self.deadline - time.monotonic()) * (1 - _RESERVED)
-        return replace(self.selector, options=SolveOptions(time_limit_seconds=max(_LEAST_SECONDS, left)))
+        return self.selector.replace(options=SolveOptions(time_limit_seconds=max(_LEAST_SECONDS, left)))
 
 
 def asked_of(body: BaseModel, began: float, units: Units) -> Asked:

@@ -59,4 +59,4 @@ def with_more(
 
 def _decided(selector: Selector, made: Selection) -> Selector:
     """The settings with what was chosen, passages or sentences, where they leave it open."""
-    return replace(selector, units="sentences" if made.unit == "sentence" else "passages")
+    return selector.replace(units="sentences" if made.unit == "sentence" else "passages")

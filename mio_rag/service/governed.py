@@ -175,7 +175,7 @@ class Governed:
     def nothing_read(self, question: str, base: Selector) -> Selection:
         """The empty selection, for a workflow that reads nothing."""
         pool = Retriever(self._index, counter=self._generator).retrieve(question)
-        return replace(base, max_passages=0).select(pool, 1)
+        return base.replace(max_passages=0).select(pool, 1)
 
     def close(self) -> None:
         """Close what was opened."""

@@ -57,7 +57,7 @@ def test_points_agree_with_the_harness(
     settings = EvaluationSettings(
         methods=("exact",),
         budgets=(100,),
-        selector=replace(SETTINGS.selector, redundancy_weight=0.3, radius=0.1, passage_penalty=0.002),
+        selector=SETTINGS.selector.replace(redundancy_weight=0.3, radius=0.1, passage_penalty=0.002),
         retrieval=RetrievalSettings(pool=15),
         limit=8,
         seed=3,

@@ -162,9 +162,9 @@ def test_grid_points_are_optimal_and_marked(pool: Candidates) -> None:
     assert [(p.redundancy_weight, p.radius) for p in points] == [
         (w, r) for w in (0.0, 0.2, 0.6) for r in (0.0, 0.1)
     ]
-    reference = replace(selector, radius=0.1).program(pool, 200)
+    reference = selector.replace(radius=0.1).program(pool, 200)
     for p in points:
-        alone = replace(selector, redundancy_weight=p.redundancy_weight, radius=p.radius).select(pool, 200)
+        alone = selector.replace(redundancy_weight=p.redundancy_weight, radius=p.radius).select(pool, 200)
         assert p.certified
         assert p.value == pytest.approx(alone.result.objective, abs=1e-6)
         assert p.tokens <= 200
@@ -204,7 +204,7 @@ def test_query_frontier_agrees_with_select(pool: Candidates) -> None:
         assert step.value == pytest.approx(selector.select(pool, budget).result.objective, abs=1e-6)
     for penalty in (0.0, 0.07, selector.penalty(pool), 0.5):
         piece = found.penalty.at(penalty)
-        alone = replace(selector, passage_penalty=penalty).select(pool, 200).result.objective
+        alone = selector.replace(passage_penalty=penalty).select(pool, 200).result.objective
         assert piece is not None
         assert piece.value - penalty * piece.passages == pytest.approx(alone, abs=1e-6)
     data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
@@ -251,4 +251,4 @@ def test_a_frontier_counts_what_is_read() -> None:
     apart = query_frontier(pool, selector, 100, weights=[0.0], radii=[0.0])
     assert apart.grid[0].tokens == pool.tokens.sum()
     with pytest.raises(InputError, match="a frontier is one of passages"):
-        query_frontier(pool, replace(selector, units="sentences"), 100)
+        query_frontier(pool, selector.replace(units="sentences"), 100)

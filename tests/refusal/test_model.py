@@ -55,7 +55,7 @@ def test_of_sentences_the_signs_are_those_of_their_passages() -> None:
     selector = Selector(units="sentences", passage_penalty=0.0)
     chosen = selector.select(pool, 6, RegexCounter())
     rest = set(pool.ids) - set(chosen.ids)
-    same = replace(selector, units="passages", must_include=chosen.ids, must_exclude=tuple(rest))
+    same = selector.replace(units="passages", must_include=chosen.ids, must_exclude=tuple(rest))
     whole = same.select(pool, 40, RegexCounter())
     assert chosen.candidates.cut_from is not None
     assert [chosen.pool.ids[i] for i in chosen.places] == list(chosen.ids)

@@ -136,7 +136,7 @@ def test_questions_from_elsewhere_are_told_and_read_little(retriever: Retriever)
     assert max(strange) < 0.5
     told = relevance_of("auto", retriever.retrieve(own[0]))[0]
     assert told is not None
-    plain = replace(selector, relevance_model=replace(told, answerable=None))
+    plain = selector.replace(relevance_model=replace(told, answerable=None))
     read, filled = [], []
     for text in _ELSEWHERE:
         found = retriever.retrieve(text)

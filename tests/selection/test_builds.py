@@ -55,7 +55,7 @@ def pool(demo: Dataset, demo_index: CorpusIndex) -> Candidates:
 def given(name: str, pool: Candidates) -> Selector:
     selector = SELECTORS[name]
     if selector.side is PRICED:
-        return replace(selector, side=replace(PRICED, previous=pool.ids[2:6]))
+        return selector.replace(side=replace(PRICED, previous=pool.ids[2:6]))
     return selector
 
 

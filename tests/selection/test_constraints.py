@@ -170,7 +170,7 @@ def test_robust_selections_withstand_attacks(uncertainty, counterpart: str) -> N
         stronger = chosen.attack(NormBall(0.5), restarts=1, random=5)
         assert stronger.certified <= stronger.worst
         if counterpart == "joint":
-            termwise = replace(selector, counterpart="termwise").select(pool(seed=seed), 110)
+            termwise = selector.replace(counterpart="termwise").select(pool(seed=seed), 110)
             assert worst.lower >= termwise.worst_case.lower - 1e-9
             assert chosen.result.bound >= worst.lower
             assert chosen.result.objective == worst.lower
@@ -190,7 +190,7 @@ def test_calibrated_relevance_has_joint_worst_cases(demo_index, demo) -> None:
         found = chosen.attack(restarts=3, random=50)
         assert chosen.worst_case.lower - 1e-9 <= found.worst <= chosen.worst_case.upper + 1e-9
         assert found.random.min() >= found.worst - 1e-12
-        termwise = replace(selector, counterpart="termwise").select(chosen.candidates, 200)
+        termwise = selector.replace(counterpart="termwise").select(chosen.candidates, 200)
         assert chosen.result.objective >= termwise.result.objective - 1e-9
 
 

@@ -101,7 +101,7 @@ def test_radius_passes_through_the_model(norm: str) -> None:
     assert c.links is not None
     expected = 0.3 * np.maximum(c.links, c.links.T) * np.maximum.outer(low, low)
     np.testing.assert_allclose(program.pairwise, -expected, atol=1e-9)
-    nominal = replace(selector, radius=0.0).select(c, 60)
+    nominal = selector.replace(radius=0.0).select(c, 60)
     robust = selector.select(c, 60)
     assert robust.result.objective <= nominal.result.objective + 1e-9  # type: ignore[operator]
     np.testing.assert_allclose(robust.candidates.relevance, nominal.candidates.relevance)
@@ -113,7 +113,7 @@ def test_redundancy_by_relevance(radius: float) -> None:
     selector = replace(PLAIN, redundancy_weight=0.4, radius=radius, relevance_model=MODEL)
     valued = selector.valued(c)
     plain = selector.program(valued, 60).pairwise
-    weighed = replace(selector, redundancy_by_relevance=True).program(valued, 60).pairwise
+    weighed = selector.replace(redundancy_by_relevance=True).program(valued, 60).pairwise
     loss = radius * float(np.linalg.norm(c.query_embedding))  # type: ignore[arg-type]
     most, least = MODEL.probabilities(c, -loss), MODEL.probabilities(c, loss)
     root = np.where(plain >= 0, np.sqrt(np.outer(most, most)), np.sqrt(np.outer(least, least)))

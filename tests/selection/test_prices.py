@@ -36,7 +36,7 @@ def everything(c: Candidates, **changes) -> Selector:
         needs={"p6": ["p7"], "p8": ["gone"], "elsewhere": ["p0"]},
         prices=PRICES,
     )
-    return made(replace(side, **changes), min_passages=3, max_passages=4, max_per_source=1)
+    return made(side.replace(**changes), min_passages=3, max_passages=4, max_per_source=1)
 
 
 def paid(c: Candidates, chosen: set[str]) -> float:
@@ -151,7 +151,7 @@ def test_a_conversation_of_many_turns() -> None:
     with pytest.raises(InputError, match="max_changes and change_price compare with the previous selection"):
         made(side).select(pool(), 90)
     # nothing chosen is a selection too: at most so many may come in
-    after_nothing = made(replace(side, previous=())).select(pool(), 1000)
+    after_nothing = made(side.replace(previous=())).select(pool(), 1000)
     assert len(after_nothing.chosen) == 3
 
 

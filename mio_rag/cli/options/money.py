@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -73,4 +72,4 @@ def at_rate(selector: Selector, rate: Rate | None) -> Selector:
     """The selector with the price of a token that follows from its worth, where that is given."""
     if rate is None or rate.worth is None:
         return selector
-    return dataclasses.replace(selector, token_price=rate.token_price)
+    return selector.replace(token_price=rate.token_price)

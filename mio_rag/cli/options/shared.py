@@ -270,7 +270,7 @@ def make_selector(
         ),
         solving.checked,
     )
-    return cast("Selector", dataclasses.replace(selector, options=options))
+    return cast("Selector", selector.replace(options=options))
 
 
 def fitting(program: ProgramOptions, decided: bool) -> ProgramOptions:

@@ -99,7 +99,6 @@ class SideOptions:
         pool_radii : bool
             Whether pools may bring radii of their own.
         """
-        import dataclasses
 
         from mio_rag.formulations import DeviationBudget, NormBall
 
@@ -109,9 +108,8 @@ class SideOptions:
         selector = cast("Selector", made)
         if self.deviations is not None:
             given = DeviationBudget(given or NormBall(selector.radius, selector.norm), self.deviations)
-            selector = dataclasses.replace(selector, radius=0.0)
-        return dataclasses.replace(
-            selector,
+            selector = selector.replace(radius=0.0)
+        return selector.replace(
             side=cast("SideConstraints", side),
             uncertainty=cast("UncertaintySet | None", given),
             passage_radii=cast("dict[str, float]", radii),

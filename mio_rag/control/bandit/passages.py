@@ -93,7 +93,7 @@ def remembering(
         raise InputError("ratings of passages and uncertain embeddings exclude each other: leave one out")
     chances = selector.valued(pool).relevance
     moved = 1.0 / (1.0 + np.exp(-(_odds(chances) + weight * shift)))
-    settings = replace(resolved.settings, relevance_model="given")
+    settings = resolved.settings.replace(relevance_model="given")
     assert isinstance(settings, Selector)
     return settings, replace(pool, relevance=np.where(shift == 0.0, chances, moved))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +194,7 @@ def misfits(workflows: Sequence[Workflow], index: CorpusIndex, selector: Selecto
                 )
             if (units := node.settings.get("units")) is not None:
                 try:
-                    replace(selector, units=units)
+                    selector.replace(units=units)
                 except InputError as error:
                     problems += [where + problem for problem in error.problems]
         inner = [found for _, found in nested(workflow)]

@@ -124,7 +124,7 @@ class TierReader:
         with meter.timed("select"):
             depth = self.tier.depth + more
             size = len(pool) if depth >= self.retriever.pool else min(len(pool), depth)
-            priced = replace(self.selector, token_price=float(self.tier.token_price or 0.0))
+            priced = self.selector.replace(token_price=float(self.tier.token_price or 0.0))
             found = priced.select(_head(pool, size), min(budget_tokens, self.tier.context), counter)
         if found.result.x is None:
             raise InfeasibleError(found.explain())
@@ -160,7 +160,7 @@ class TierReader:
 
     @property
     def _by_sentences(self) -> Selector:
-        return replace(self.selector, units="sentences", token_price=0.0)
+        return self.selector.replace(units="sentences", token_price=0.0)
 
     def _size(self, counter: TokenCounter) -> Size:
         return counter.count if self.tier.unit == "tokens" else lambda texts: list(map(len, texts))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from mio_rag.candidates import Candidates
@@ -249,13 +249,13 @@ def _select(job: Job, taken: Taken) -> Value:
     assert job.retriever is not None
     selector, budget = job.selector, job.budget_tokens
     if "token_price" in job.settings:
-        selector = replace(selector, token_price=float(job.settings["token_price"]))
+        selector = selector.replace(token_price=float(job.settings["token_price"]))
     if "share" in job.settings:
         budget = max(1, int(budget * job.settings["share"]))
     units = job.settings.get("units", selector.units)
     with job.meter.timed("select"):
         pool = _merged(taken.every(Candidates))
-        selection = replace(selector, units=units).select(pool, budget, job.retriever.counter)
+        selection = selector.replace(units=units).select(pool, budget, job.retriever.counter)
     if selection.result.x is None:
         raise InfeasibleError(selection.explain())
     return selection

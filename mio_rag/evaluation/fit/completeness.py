@@ -90,7 +90,7 @@ def calibrate_completeness(
     if not len(order):
         raise InputError(f"no question of '{dataset.name}' has gold passages: there is nothing to fit on")
     base, retriever = selector or Selector(), Retriever(index)
-    programs = [dataclasses.replace(base, token_price=price) for price in PRICES]
+    programs = [base.replace(token_price=price) for price in PRICES]
     seen = np.full((len(order), len(PRICES), len(SIGNALS)), np.nan)
     done = np.zeros((len(order), len(PRICES)))
     for row, k in enumerate(order):

@@ -101,8 +101,7 @@ class Setting:
 
     def applied(self, selector: Selector) -> Selector:
         """The selector with this setting."""
-        return replace(
-            selector,
+        return selector.replace(
             redundancy_weight=self.redundancy_weight,
             passage_penalty=self.passage_penalty,
             token_price=self.token_price,

@@ -270,7 +270,7 @@ class _Searches:
         self.questions, self.pools, self.settings = questions, pools, settings
         self.kept, self.progress = kept, progress
         # The model has valued the pools by the time that programs are built.
-        self.selector = dataclasses.replace(settings.start, relevance_model="given")
+        self.selector = settings.start.replace(relevance_model="given")
         start = settings.start
         if start.link_benefit == "auto":
             by_model = settings.relevance not in ("given", None)

@@ -257,7 +257,7 @@ def test_a_tier_with_a_price_is_the_program(rivers: Dataset, river_index: Corpus
     for tier in tiers:
         found = make_controller(f"tier:{tier.name}", setup).attempt(rivers.questions[2], reader, 1000)
         assert found.selection is not None
-        expected = dataclasses.replace(setup.selector, token_price=tier.token_price)
+        expected = setup.selector.replace(token_price=tier.token_price)
         assert setup.retriever is not None
         pool = setup.retriever.retrieve(rivers.questions[2].text)
         assert found.selection.ids == expected.select(pool, 200, reader).ids
