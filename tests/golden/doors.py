@@ -1,0 +1,412 @@
+"""What users see, as lines of text: what was asked, and what came of it.
+
+Each function goes through one public door and returns rows that a person can read. Nothing here depends on
+how the answer comes about: when a class changes its name, only this file changes, and never the recordings.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from mio_rag import CorpusIndex, Dataset, InputError, LinearConstraint, Retriever, Selector, SideConstraints
+from mio_rag.ask import ask
+from mio_rag.control.controller import Setup
+from mio_rag.control.make import make_controller
+from mio_rag.control.settings import ControlSettings
+from mio_rag.errors import MioRagError
+from mio_rag.generation import make_generator
+from mio_rag.service.app import create_app
+from mio_rag.solvers import SolveOptions
+from tests.cli.running import here
+from tests.control.composed.learned import planner_file, router_file
+
+#: Chosen by different rules, by different tools; each is asked six questions of the bundled set.
+POLICIES = (
+    *("fixed-0", "fixed-3", "always-reason", "always-retrieve", "mdp", "threshold:.4", "random"),
+    *("mdp@evidence", "mdp@complete", "threshold:.4@evidence"),
+    *(f"workflow:{name}" for name in (
+        "plain", "no-retrieval", "rewrite-first", "two-queries", "search-parts", "decompose-parallel",
+        "decompose-serial", "read-and-decompose", "plain-then-serial", "verify-or-parts", "priced-sentences",
+    )),
+    *("strategies:raw", "strategies:raw+hyde", "strategies:raw+multi-query+query2doc", "strategies:bandit"),
+    *("tier:easy", "tier:medium", "tier:hard", "random-tier", "oracle-tier", "routed"),
+    *("planner", "planner@.4"),
+    *("policy:frugal", "policy:balanced", "policy:thorough"),
+)  # fmt: skip
+
+#: Further policies, as their files say it.
+TOML = {
+    "ranking": '[reading]\nby = "ranking"\n[limits]\nevidence_tokens = 200\n',
+    "strategies": '[search]\nstrategies = ["raw", "hyde"]\n',
+    "bandit": '[search]\nby = "bandit"\nstrategies = ["raw", "hyde"]\nstate = "bandit.sqlite"\n',
+    "tier": '[amount]\nby = "tier"\ntier = "small"\ntiers = "tiers.toml"\n',
+    "tier-rule": '[amount]\nby = "tier"\ntier = "medium"\n[reading]\nby = "tier"\n',
+    "router": '[amount]\nby = "router"\nfile = "router.safetensors"\n',
+    "planner": '[order]\nby = "planner"\nfile = "planner.safetensors"\n',
+    "planner-again": '[order]\nby = "planner"\nfile = "again.safetensors"\n',
+    "again": '[price]\ntoken = 0.00005\n[repetition]\nby = "price"\n',
+    "process": '[price]\ntoken = 0.00001\n[repetition]\nby = "process"\nquery = "model"\n',
+    "rule": '[repetition]\nby = "threshold:.4"\nquery = "model"\nsignal = "evidence"\n',
+    "parts": '[order]\nworkflow = "decompose-parallel"\n[search]\nstrategies = ["raw", "hyde"]\n',
+    "small": "[limits]\ntokens = 1500\nevidence_tokens = 900\nsteps = 1\n",
+    "total": "[price]\ntotal = 4000\nquestions = 25\n[limits]\nevidence_tokens = 300\ntokens = 2000\n",
+}
+
+TIERS = """
+[[tier]]
+name = "small"
+depth = 3
+context = 120
+new_tokens = 16
+unit = "tokens"
+compress = "none"
+"""
+
+
+def policies(data: Dataset, index: CorpusIndex, folder: Path) -> Iterator[str]:
+    """Every policy on some questions: answer, passages read, tokens in and out, calls, searches."""
+    router_file(folder / "router.safetensors", index.embedder.fingerprint, index.dimensions)
+    planner_file(folder / "planner.safetensors")
+    planner_file(folder / "again.safetensors", "again")
+    (folder / "tiers.toml").write_text(TIERS, encoding="utf-8")
+    for name, text in TOML.items():
+        (folder / f"{name}.toml").write_text(text, encoding="utf-8")
+    kinds = {
+        "router": {"router": str(folder / "router.safetensors")},
+        "planner": {"file": str(folder / "planner.safetensors")},
+        "strategies": {"state": str(folder / "alone.sqlite"), "possible": ("raw", "hyde", "multi-query")},
+    }
+    reader = make_generator("extractive")
+    retriever = Retriever(index, counter=reader)
+    for name in (*POLICIES, *(f"policy:{folder / stem}.toml" for stem in TOML)):
+        given = {} if name.startswith("tier:") or "-tier" in name else kinds
+        setup = Setup(ControlSettings(kinds=given), retriever, Selector(), 32, 0)
+        made = make_controller(name, setup)
+        shown = re.sub(r"policy:.*/(.*)\.toml", r"policy:\1", name)
+        budget = 10_000 if name.startswith(("policy:", "tier:", "routed")) or "-tier" in name else 256
+        for question in data.questions[::15]:
+            if "bandit" in name and question is not data.questions[0]:
+                break  # it draws by a random id, and learns
+            found = made.attempt(question, reader, budget)
+            total = found.costs.total()
+            ids = () if found.selection is None else found.selection.ids
+            answer = type(found.error).__name__ if found.reply is None else found.reply.answer.text
+            spent = (total.prompt_tokens, total.completion_tokens, total.lm_calls, total.retrieval_calls)
+            if "bandit" in name:
+                answer, ids, spent = answer and "answered", (), ()  # type: ignore[assignment]
+            yield _row(shown, question.id, answer, _short(ids), *spent)
+
+
+#: By words that a reader of the recordings understands.
+SELECTORS: dict[str, Callable[[], Selector]] = {
+    "default": Selector,
+    "auto units": lambda: Selector(units="auto"),
+    "sentences": lambda: Selector(units="sentences"),
+    "price .001": lambda: Selector(token_price=0.001),
+    "redundancy .3": lambda: Selector(redundancy_weight=0.3),
+    "radius .05, joint": lambda: Selector(radius=0.05, counterpart="joint"),
+    "radius .05": lambda: Selector(radius=0.05),
+    "raw": Selector.raw,
+    "frugal": lambda: Selector.preset("frugal"),
+    "thorough": lambda: Selector.preset("thorough"),
+    "top-k": lambda: Selector(solver="topk"),
+    "highs": lambda: Selector(solver="highs"),
+    "at most two": lambda: Selector(max_passages=2),
+    "in order": lambda: Selector(prompt_order="document"),
+    "excluded": lambda: Selector(must_exclude=("demo-006",)),
+    "one source: a third": lambda: Selector(side=SideConstraints(max_source_share=0.34)),
+}
+
+
+def selections(data: Dataset, index: CorpusIndex, folder: Path) -> Iterator[str]:
+    """Selection from Python: pools of the bundled questions, settings, budgets."""
+    reader = make_generator("extractive")
+    retriever = Retriever(index, counter=reader)
+    pools = {q.id: retriever.retrieve(q.text) for q in data.questions[:8]}
+    for name, make in SELECTORS.items():
+        selector = make()
+        for budget in (64, 256):
+            for identity, pool in pools.items():
+                one = selector.select(pool, budget, reader)
+                status, value = one.result.status.value, one.result.objective
+                shown = f"{value:.7g}" if value is not None else ""
+                yield _row(name, budget, identity, _short(one.ids), one.tokens_used, shown, status, one.unit)
+    for question in data.questions:
+        selection, answer = ask(index, question, reader)
+        yield _row("ask", 256, question.id, _short(selection.ids), selection.tokens_used, answer.text)
+
+
+QUESTION = "Which bridge has the longer main span, the Forth Bridge or the Quebec Bridge?"
+
+
+def commands(data: Dataset, index: CorpusIndex, folder: Path) -> Iterator[str]:
+    """JSON of the commands, without texts, seconds and hashes."""
+    at = index.save(folder / "index")
+    many = folder / "ask.jsonl"
+    many.write_text(
+        "".join(json.dumps({"id": q.id, "question": q.text}) + "\n" for q in data.questions[:6]),
+        encoding="utf-8",
+    )
+    (folder / "total.toml").write_text(TOML["total"], encoding="utf-8")
+    for given in (
+        ("select", at, QUESTION),
+        ("select", at, QUESTION, "--units", "passages", "--budget-tokens", 100),
+        ("select", at, QUESTION, "--strategies", "raw,grounded"),
+        ("ask", at, QUESTION),
+        ("ask", at, QUESTION, "--policy", "balanced"),
+        ("ask", at, QUESTION, "--policy", folder / "total.toml"),
+        ("ask", at, QUESTION, "--controller", "mdp"),
+        ("ask", at, QUESTION, "--controller", "tier:medium"),
+        ("ask", at, QUESTION, "--workflow", "decompose-parallel"),
+        ("ask", at, QUESTION, "--strategies", "raw,hyde"),
+        ("frontier", "query", at, QUESTION),
+        ("policy", "show", "balanced"),
+        ("plan", "show", "plain"),
+        ("mdp", "solve"),
+        ("measures",),
+        ("evaluate", "demo", "--embedder", "tfidf", "--limit", 6, "--methods", "exact,topk", "--controllers",
+         "mdp,workflow:plain,policy:balanced", "--generator", "extractive", "--out", folder / "run"),
+        ("answer-batch", at, many, folder / "answers", "--policy", "balanced", "--generator", "extractive"),
+    ):  # fmt: skip
+        done = here(*given, "--json")
+        shown = " ".join(str(one).replace(str(at), "INDEX").replace(str(folder), "F") for one in given)
+        out = done.stdout.strip()
+        told = json.dumps(_plain(json.loads(out), folder), sort_keys=True) if out else _words(done.stderr)
+        yield _row(shown, done.returncode, told)
+
+
+def requests(data: Dataset, index: CorpusIndex, folder: Path) -> Iterator[str]:
+    """Bodies of the service, right and wrong."""
+    sent: tuple[tuple[str, str, Any], ...] = (
+        ("POST", "/select", {"question": QUESTION}),
+        ("POST", "/select", {"question": QUESTION, "budget_tokens": 100, "units": "passages"}),
+        ("POST", "/select", {"question": QUESTION, "exclude": ["demo-050"], "redundancy_weight": 0.3}),
+        ("POST", "/ask", {"question": QUESTION}),
+        ("POST", "/ask", {"question": "What is the capital of Peru?"}),
+        ("GET", "/price", None),
+        ("POST", "/select", {"question": ""}),
+        ("POST", "/select", {"question": QUESTION, "budget_tokens": 0}),
+        ("POST", "/select", {"question": QUESTION, "budget_tokens": "many"}),
+        ("POST", "/select", {"question": QUESTION, "budget_tokens": 10**9}),
+        ("POST", "/select", {"question": QUESTION, "bugdet_tokens": 10}),
+        ("POST", "/select", {"question": QUESTION, "radius": -1, "pool": 0}),
+        ("POST", "/ask", {"question": 7}),
+        ("POST", "/ask", {"question": QUESTION, "max_tokens": 0}),
+        ("POST", "/ask", []),
+        ("POST", "/feedback", {"id": "none", "helpful": True}),
+        ("GET", "/nothing", None),
+        ("GET", "/select", None),
+    )
+    for policy in (None, "balanced"):
+        with TestClient(create_app(index, make_generator("extractive"), policy=policy)) as client:
+            for method, path, body in sent:
+                got = client.request(method, path, json=body)
+                told = json.dumps(_plain(got.json(), folder), sort_keys=True)
+                yield _row(policy or "-", method, path, json.dumps(body), got.status_code, told)
+
+
+def wrong_inputs(data: Dataset, index: CorpusIndex, folder: Path) -> Iterator[str]:
+    """What people type wrong, and the sentences that they get."""
+    at = index.save(folder / "index")
+    for given in WRONG_COMMANDS:
+        arguments = [str(at) if one == "INDEX" else one for one in given]
+        done = here(*arguments)
+        shown = " ".join(given)
+        yield _row(
+            shown,
+            done.returncode,
+            _words(done.stderr).replace(str(at), "INDEX").replace(str(Path.cwd()), "CWD"),
+        )
+    for text in WRONG_POLICIES:
+        path = folder / "wrong.toml"
+        path.write_text(text, encoding="utf-8")
+        done = here("policy", "check", path)
+        yield _row(
+            text.replace("\n", "; "),
+            done.returncode,
+            _words(done.stderr).replace(str(path), "FILE").replace(str(folder), "F"),
+        )
+    for shown, act in WRONG_CALLS.items():
+        try:
+            act()
+            said = "accepted"
+        except (InputError, MioRagError) as error:
+            said = f"{type(error).__name__}: {'; '.join(getattr(error, 'problems', [str(error)]))}"
+        yield _row(shown, said)
+
+
+WRONG_COMMANDS = (
+    ("select", "INDEX", ""),
+    ("select", "INDEX", "Who?", "--budget-tokens", "0"),
+    ("select", "INDEX", "Who?", "--budget-tokens", "many"),
+    ("select", "INDEX", "Who?", "--budget", "10"),
+    ("select", "INDEX", "Who?", "--pool", "0"),
+    ("select", "INDEX", "Who?", "--solver", "gurobbi"),
+    ("select", "INDEX", "Who?", "--units", "words"),
+    ("select", "INDEX", "Who?", "--redundancy", "-1"),
+    ("select", "INDEX", "Who?", "--redundancy", "nan"),
+    ("select", "INDEX", "Who?", "--radius", "-1"),
+    ("select", "INDEX", "Who?", "--token-price", "-1"),
+    ("select", "INDEX", "Who?", "--preset", "fast"),
+    ("select", "INDEX", "Who?", "--retrieval", "sparse"),
+    ("select", "INDEX", "Who?", "--time-limit", "0"),
+    ("select", "INDEX", "Who?", "--relative-gap", "-1"),
+    ("select", "INDEX", "Who?", "--must-include", "nothing"),
+    ("select", "INDEX", "Who?", "--strategies", "raw,hide"),
+    ("select", "INDEX", "Who?", "--strategies", "bandit"),
+    ("select", "INDEX", "Who?", "--config", "missing.toml"),
+    ("select", "nowhere", "Who?"),
+    ("select",),
+    ("selekt", "INDEX", "Who?"),
+    ("ask", "INDEX", "Who?", "--generator", "gpt"),
+    ("ask", "INDEX", "Who?", "--generator", "gguf:missing.gguf"),
+    ("ask", "INDEX", "Who?", "--controller", "mpd"),
+    ("ask", "INDEX", "Who?", "--controller", "threshold:2"),
+    ("ask", "INDEX", "Who?", "--controller", "fixed-x"),
+    ("ask", "INDEX", "Who?", "--controller", "mdp@luck"),
+    ("ask", "INDEX", "Who?", "--controller", "tier:huge"),
+    ("ask", "INDEX", "Who?", "--controller", "routed"),
+    ("ask", "INDEX", "Who?", "--controller", "planner"),
+    ("ask", "INDEX", "Who?", "--workflow", "plane"),
+    ("ask", "INDEX", "Who?", "--workflow", "missing.json"),
+    ("ask", "INDEX", "Who?", "--policy", "cheap"),
+    ("ask", "INDEX", "Who?", "--policy", "missing.toml"),
+    ("ask", "INDEX", "Who?", "--max-tokens", "0"),
+    ("ask", "INDEX", "Who?", "--policy", "balanced", "--controller", "mdp"),
+    ("ask", "INDEX", "Who?", "--router", "missing.safetensors"),
+    ("evaluate", "nothing"),
+    ("evaluate", "demo", "--methods", "best"),
+    ("evaluate", "demo", "--controllers", "mpd", "--generator", "extractive"),
+    ("evaluate", "demo", "--budget-tokens", "0"),
+    ("evaluate", "demo", "--limit", "0"),
+    ("serve", "INDEX", "--port", "99999999"),
+    ("serve", "INDEX", "--policy", "cheap"),
+    ("serve", "INDEX", "--generator", "gpt"),
+    ("serve", "INDEX", "--workers", "0"),
+    ("answer-batch", "INDEX", "missing.jsonl", "out"),
+    ("select-batch", "missing.parquet", "out"),
+    ("allocate", "missing.parquet", "out", "--total-tokens", "10"),
+    ("frontier", "query", "INDEX", "Who?", "--points", "0"),
+    ("solve", "missing.json"),
+    ("plan", "show", "plane"),
+    ("policy", "show", "cheap"),
+    ("mdp", "solve", "--model", "missing.toml"),
+    ("route", "train", "missing.csv", "--out", "x"),
+    ("strategies", "stats", "missing.sqlite"),
+)
+
+WRONG_POLICIES = (
+    "[price]\ntoken = -1\n",
+    "[price]\ntoken = nan\n",
+    '[price]\ntoken = "cheap"\n',
+    "[price]\ntoken = 0.1\ntotal = 10\n",
+    "[price]\nworth = 1.0\n",
+    "[price]\ntotal = 100\n",
+    "[price]\ntotal = 100000\n",
+    '[price]\ntotal = 100000\nper = "week"\n',
+    "[price]\ntokens = 1\n",
+    '[order]\nworkflow = "plane"\n',
+    '[order]\nby = "luck"\n',
+    '[order]\nby = "planner"\n',
+    '[order]\nby = "planner"\nfile = "missing"\n',
+    '[order]\nworkflow = "no-retrieval"\n[repetition]\nby = "price"\n',
+    '[search]\nstrategies = ["hide"]\n',
+    '[search]\nby = "bandit"\n',
+    '[search]\nstate = "x.sqlite"\n',
+    "[search]\npool = 0\n",
+    "[search]\npool = 2.5\n",
+    '[amount]\nby = "tier"\n',
+    '[amount]\nby = "tier"\ntier = "huge"\n',
+    '[amount]\nby = "router"\n',
+    '[amount]\ntier = "medium"\n',
+    '[amount]\nunsure = "maybe"\n',
+    '[reading]\nby = "tier"\n',
+    '[reading]\nby = "ranking"\nredundancy_weight = 1.0\n',
+    '[reading]\nby = "ranking"\n[amount]\nby = "tier"\ntier = "medium"\n',
+    '[reading]\npreset = "raw"\n',
+    "[reading]\ntoken_price = 1.0\n",
+    "[reading]\nredundancy = 1.0\n",
+    "[reading]\nredundancy_weight = -1.0\n",
+    '[repetition]\nby = "often"\n',
+    '[repetition]\nby = "price"\nfinds = 2\n',
+    '[repetition]\nby = "price"\nmost = 0\n',
+    '[repetition]\nby = "price"\nsignal = "luck"\n',
+    '[repetition]\nby = "price"\n[amount]\nby = "tier"\ntier = "medium"\n[reading]\nby = "tier"\n',
+    "[limits]\nevidence_tokens = 0\n",
+    '[limits]\nevidence_tokens = "all"\n',
+    "[limits]\ntokens = 100\n",
+    "[limits]\nsteps = -1\n",
+    "[limits]\nseconds = 0\n",
+    "[limits]\nsecond = 1\n",
+    "[limitz]\nsteps = 1\n",
+    "[models.reader]\ninput = 1.0\n",
+    '[models.reader]\nspec = "extractive"\n',
+    "[models.small]\ninput = 1.0\noutput = 1.0\n",
+    "price = 3\n",
+    "[price\n",
+)
+
+WRONG_CALLS: dict[str, Callable[[], Any]] = {
+    "Selector(redundancy_weight=-1)": lambda: Selector(redundancy_weight=-1),
+    "Selector(redundancy_weight=nan)": lambda: Selector(redundancy_weight=float("nan")),
+    "Selector(units='words')": lambda: Selector(units="words"),  # type: ignore[arg-type]
+    "Selector(solver='gurobbi')": lambda: Selector(solver="gurobbi"),
+    "Selector(prompt_order='random')": lambda: Selector(prompt_order="random"),  # type: ignore[arg-type]
+    "Selector(radius=-1)": lambda: Selector(radius=-1),
+    "Selector(counterpart='none', radius=1)": lambda: Selector(counterpart="none", radius=1),  # type: ignore[arg-type]
+    "Selector(max_passages=0)": lambda: Selector(max_passages=0),
+    "Selector.preset('fast')": lambda: Selector.preset("fast"),
+    "SideConstraints(max_source_share=0)": lambda: SideConstraints(max_source_share=0),
+    "SolveOptions(time_limit_seconds=0)": lambda: SolveOptions(time_limit_seconds=0),
+    "SolveOptions(relative_gap=-1)": lambda: SolveOptions(relative_gap=-1),
+    "ControlSettings(note_tokens=0)": lambda: ControlSettings(note_tokens=0),
+    "LinearConstraint(sense='=')": lambda: LinearConstraint({0: 1.0}, "=", 1.0),  # type: ignore[arg-type, call-arg]
+}
+
+
+def _row(*cells: Any) -> str:
+    return "\t".join(re.sub(r"[\t\r\n]+", " ", str(cell)) for cell in cells)
+
+
+def _short(ids: Any) -> str:
+    return ",".join(one.removeprefix("demo-") for one in ids)
+
+
+def _words(text: str) -> str:
+    """What was said, on one line; without the box that a terminal of another width would break anew."""
+    lines = [re.sub(r"[\u2500-\u257f]", "", line).strip() for line in text.splitlines()]
+    return " | ".join(line for line in lines if line and not line.startswith(("Usage:", "Try ", "warning:")))
+
+
+_LEFT_OUT = re.compile(
+    r".*(seconds|_ms|sha256|hash|version|memory|passages|text|texts|read|context|costs|parts|stages|trace)$"
+    r"|id|run|index|generated|folder|out|file|files|page|report|data|machine|threads|packages|certificate"
+    r"|explanation|explain|method_versions|environment|started|finished|examples|curve|created"
+)
+
+
+def _plain(value: Any, folder: Path) -> Any:
+    """Without what differs from run to run, or is long; floats in six digits."""
+    if isinstance(value, dict):
+        return {k: _plain(v, folder) for k, v in value.items() if not _LEFT_OUT.fullmatch(k)}
+    if isinstance(value, list):
+        return [_plain(one, folder) for one in value[:8]]
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, str):
+        return re.sub(r"\d+(\.\d+)? (ms|s|MB)\b", "N", value.replace(str(folder), "F"))[:160]
+    return value
+
+
+#: Name of a recording -> who makes its rows.
+DOORS: dict[str, Callable[[Dataset, CorpusIndex, Path], Iterator[str]]] = {
+    "policies": policies,
+    "selections": selections,
+    "commands": commands,
+    "requests": requests,
+    "wrong_inputs": wrong_inputs,
+}
