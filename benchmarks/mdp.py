@@ -24,9 +24,8 @@ import numpy as np
 from benchmarks.files import write_json
 from benchmarks.mdp_contenders import EPSILON, Contender, FloatArray, contenders, large_process
 from mio_rag import __version__
-from mio_rag.formulations.mdp import FiniteMDP
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP
-from mio_rag.solvers.value_iteration import solve_mdp
+from mio_rag.formulations.mdp import FiniteMDP, RetrievalMDP
+from mio_rag.solvers.mdp import solve_mdp
 
 __all__ = ["add_options", "command", "draw", "run", "table"]
 

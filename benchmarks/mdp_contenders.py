@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from mio_rag.formulations.mdp import FiniteMDP
-from mio_rag.solvers.value_iteration import MDPMethod, solve_mdp
+from mio_rag.solvers.mdp import MDPMethod, solve_mdp
 
 __all__ = ["EPSILON", "Contender", "FloatArray", "contenders", "large_process"]
 

@@ -27,8 +27,7 @@ import numpy as np
 import scipy  # loads scipy.sparse, a tenth of a second, where it is first used
 from numpy.typing import NDArray
 
-from mio_rag.formulations.precedence import precedence_program
-from mio_rag.formulations.program import SelectionProgram
+from mio_rag.formulations.program import SelectionProgram, precedence_program
 
 __all__ = ["Linearization", "MilpArrays", "linearize"]
 

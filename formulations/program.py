@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,21 +24,236 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.formulations.linear_constraint import LinearConstraint
 from mio_rag.formulations.numbers import (
     LARGEST_NUMBER,
     feasibility_tolerance,
+    is_setting,
     is_whole,
     number,
     numeric,
     size_of,
 )
-from mio_rag.formulations.segments import Segments
 from mio_rag.reading import parse_json
 
-__all__ = ["LinearConstraint", "SelectionProgram"]
-
 FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearConstraint:
+    """A side row  lower <= coefficients . x <= upper.
+
+    Parameters
+    ----------
+    coefficients : array_like, shape (n,)
+    lower, upper : float
+        Either may be infinite, not both; lower <= upper.
+    name : str
+        In the user's words; explanations quote it ("at most 2 passages from 'manual.pdf'").
+
+    Raises
+    ------
+    InputError
+        If a bound is NaN, both are infinite, or lower > upper.
+    """
+
+    coefficients: FloatArray
+    lower: float = -math.inf
+    upper: float = math.inf
+    name: str = "row"
+
+    def __post_init__(self) -> None:
+        problems: list[str] = []
+        label = f"row '{self.name}'"
+        size = size_of(self.coefficients)
+        object.__setattr__(self, "coefficients", numeric(label, self.coefficients, (size,), problems))
+        for side in ("lower", "upper"):
+            value = number(f"{label}: {side}", getattr(self, side), problems)
+            object.__setattr__(self, side, value)
+        if not problems:
+            if math.isnan(self.lower) or math.isnan(self.upper):
+                problems.append(f"{label}: a bound is NaN")
+            elif self.lower == math.inf or self.upper == -math.inf:
+                problems.append(f"{label}: lower={self.lower}, upper={self.upper} admits no value")
+            elif math.isinf(self.lower) and math.isinf(self.upper):
+                problems.append(f"{label} has neither a lower nor an upper bound: give at least one")
+            elif self.lower > self.upper:
+                problems.append(
+                    f"{label}: lower={self.lower:g} is above upper={self.upper:g}: nothing can satisfy it"
+                )
+            else:
+                problems += [
+                    f"{label}: {side}={value:g} must be at most {LARGEST_NUMBER:g} in size, or infinite"
+                    for side, value in (("lower", self.lower), ("upper", self.upper))
+                    if math.isfinite(value) and abs(value) > LARGEST_NUMBER
+                ]
+        if problems:
+            raise InputError(problems)
+
+    @cached_property
+    def most(self) -> float:
+        """The largest activity that counts as satisfying the row: `upper` and its tolerance."""
+        return self.upper + feasibility_tolerance(self.coefficients, self.upper)
+
+    @cached_property
+    def least(self) -> float:
+        """The smallest activity that counts as satisfying the row: `lower` less its tolerance."""
+        return self.lower - feasibility_tolerance(self.coefficients, self.lower)
+
+    def violation(self, activity: float) -> float:
+        """How far `activity` lies outside the bounds; 0 when inside, or outside within the tolerance."""
+        if self.least <= activity <= self.most:
+            return 0.0
+        return max(activity - self.upper, self.lower - activity)
+
+
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """What items share: m segments, each paid once if any chosen item needs it.
+
+    Parameters
+    ----------
+    costs : array_like, shape (m,)
+        Tokens of each segment, >= 0.
+    needs : boolean array, shape (n, m), or sequence of n sequences of int
+        Which segments each item needs: as a matrix, or for each item their indices. An item may need none; a
+        segment that no item needs costs nothing.
+    prices : array_like, shape (m,), optional
+        Subtracted from the objective once where the segment is read, >= 0; none by default. With a price of
+        a token, that price times `costs` (`mio_rag.formulations.program.with_token_price`).
+
+    Raises
+    ------
+    InputError
+        With every problem found.
+
+    Examples
+    --------
+    Two windows of 60 tokens that share 30:
+
+    >>> halves = Segments(costs=[30, 30, 30], needs=[[0, 1], [1, 2]])
+    >>> halves.cost([1, 1]), halves.cost([1, 0])
+    (90.0, 60.0)
+    """
+
+    costs: FloatArray
+    needs: BoolArray
+    prices: FloatArray = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        problems: list[str] = []
+        m = size_of(self.costs)
+        put(self, "costs", numeric("segment costs", self.costs, (m,), problems))
+        prices = self.prices if size_of(self.prices) else np.zeros(m)
+        put(self, "prices", numeric("segment prices", prices, (m,), problems))
+        for name, values in (("cost", self.costs), ("price", self.prices)):
+            if np.any(values < 0):
+                s = int(np.flatnonzero(values < 0)[0])
+                problems.append(f"the {name} of segment {s} is {values[s]:g}: it must be >= 0")
+        put(self, "needs", _matrix(self.needs, m, problems))
+        if problems:
+            raise InputError(problems)
+
+    @property
+    def m(self) -> int:
+        """Number of segments."""
+        return int(self.costs.size)
+
+    @property
+    def n(self) -> int:
+        """Number of items that they belong to."""
+        return int(self.needs.shape[0])
+
+    @cached_property
+    def alone(self) -> FloatArray:
+        """Cost of all segments of each item, shape (n,)."""
+        return np.asarray(self.needs @ self.costs)
+
+    def overlap(self, weights: FloatArray) -> FloatArray:
+        """Sum of the weights of the segments that both of two items need, shape (n, n); zero diagonal."""
+        shared = (self.needs * weights) @ self.needs.T.astype(np.float64)
+        np.fill_diagonal(shared, 0.0)
+        return np.asarray(shared)
+
+    def paid(self, x: Sequence[int] | NDArray[Any]) -> BoolArray:
+        """Which segments a 0/1 vector of the items pays for, shape (m,)."""
+        return np.asarray(self.needs[np.asarray(x) > 0.5].any(axis=0))
+
+    def cost(self, x: Sequence[int] | NDArray[Any]) -> float:
+        """Cost of the segments that a 0/1 vector of the items needs, each once."""
+        return float(self.costs[self.paid(x)].sum())
+
+    def price(self, x: Sequence[int] | NDArray[Any]) -> float:
+        """Prices of these segments."""
+        return float(self.prices[self.paid(x)].sum())
+
+    def with_items(self, more: int) -> Segments:
+        """The same segments with `more` items behind, which need none."""
+        return Segments(self.costs, np.pad(self.needs, ((0, more), (0, 0))), self.prices)
+
+    def of_items(self, items: NDArray[np.int64]) -> Segments:
+        """The segments as some of the items need them; those that none of them needs cost nothing."""
+        return Segments(self.costs, self.needs[items], self.prices)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; `needs` as indices, `prices` where there are any."""
+        data: dict[str, Any] = {
+            "costs": self.costs.tolist(),
+            "needs": [np.flatnonzero(row).tolist() for row in self.needs],
+        }
+        return {**data, "prices": self.prices.tolist()} if self.prices.any() else data
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Segments:
+        """The segments of a JSON object with keys costs, needs (lists of indices) and optionally prices.
+
+        Raises
+        ------
+        InputError
+            With every problem found.
+        """
+        if not isinstance(data, dict):
+            raise InputError("segments is not an object with 'costs', 'needs' and optionally 'prices'")
+        problems = [
+            f"segments: unknown key '{key}': expected costs, needs, prices"
+            for key in data
+            if key not in ("costs", "needs", "prices")
+        ]
+        problems += [f"segments: key '{key}' is missing" for key in ("costs", "needs") if key not in data]
+        if problems:
+            raise InputError(problems)
+        prices = data.get("prices")
+        return cls(data["costs"], data["needs"], np.zeros(0) if prices is None else prices)
+
+
+def _matrix(given: Any, m: int, problems: list[str]) -> BoolArray:
+    """`needs` as a read-only boolean matrix; problems noted."""
+    matrix = np.zeros((0, m), dtype=bool)
+    if isinstance(given, np.ndarray) and given.dtype == np.bool_:
+        if given.ndim == 2 and given.shape[1] == m:
+            matrix = given.copy()
+        else:
+            problems.append(f"needs has shape {given.shape}, expected (items, {m}): one column per segment")
+    elif isinstance(given, (str, bytes)) or not isinstance(given, (Sequence, np.ndarray)):
+        problems.append("needs is neither a boolean matrix nor a list of lists of segments' indices")
+    else:
+        matrix = np.zeros((len(given), m), dtype=bool)
+        for i, row in enumerate(given):
+            if isinstance(row, (str, bytes)) or not isinstance(row, (Sequence, np.ndarray)):
+                problems.append(f"needs[{i}] is {row!r}, expected a list of segments' indices")
+                continue
+            for s in row:
+                if isinstance(s, (bool, np.bool_)) or not isinstance(s, (int, np.integer)):
+                    problems.append(f"needs[{i}] holds {s!r}, expected the index of a segment")
+                elif not 0 <= s < m:
+                    problems.append(f"needs[{i}] holds {s}, and there are segments 0 to {m - 1}")
+                else:
+                    matrix[i, s] = True
+    matrix.flags.writeable = False
+    return matrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,3 +575,50 @@ class SelectionProgram:
     def from_json(cls, text: str) -> SelectionProgram:
         """The program in a JSON text; see `from_dict`."""
         return cls.from_dict(parse_json(text, "the program"))
+
+
+def precedence_program(program: SelectionProgram) -> SelectionProgram:
+    """The program with its segments as items n, n + 1, ... and a row for every need.
+
+    The first n entries of a decision are one of the given program, at the same objective and cost if its
+    segments are no more than those that are needed. Without segments, the program as it is.
+    """
+    shared = program.segments
+    if shared is None:
+        return program
+    assert program.fixed is not None
+    n, m = program.n, shared.m
+    rows = [replace(row, coefficients=np.append(row.coefficients, np.zeros(m))) for row in program.rows]
+    for i, s in zip(*np.nonzero(shared.needs), strict=True):
+        need = np.zeros(n + m)
+        need[i], need[n + s] = 1.0, -1.0
+        rows.append(LinearConstraint(need, upper=0, name=f"item {i} needs segment {s}"))
+    return SelectionProgram(
+        linear=np.append(program.linear, -shared.prices),
+        pairwise=np.pad(program.pairwise, (0, m)),
+        costs=program.all_costs,
+        budget=program.budget,
+        rows=tuple(rows),
+        fixed=np.append(program.fixed, np.full(m, -1, dtype=np.int8)),
+    )
+
+
+def with_token_price(program: SelectionProgram, price: float) -> SelectionProgram:
+    """The program with a price for every token that is read, shared ones once, on top of any that it has.
+
+    Parameters
+    ----------
+    price : float
+        >= 0, in units of the objective.
+
+    Raises
+    ------
+    InputError
+        If the price is not a number from 0 to 1e50.
+    """
+    if not is_setting(price):
+        raise InputError(f"the price of a token is {price!r}: it must be a number from 0 to 1e50")
+    shared = program.segments
+    if shared is not None:
+        shared = replace(shared, prices=shared.prices + price * shared.costs)
+    return program.with_values(program.linear - price * program.costs, shared)

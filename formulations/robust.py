@@ -13,12 +13,14 @@ and the *termwise* robust counterpart charges every term its own worst perturbat
 with h the support function of the uncertainty set (`mio_rag.formulations.uncertainty`). Each term is exact on
 its own; the sum is a lower bound on the true worst case, in which one delta_i must serve all terms at once,
 so the counterpart is safe and conservative. With a budget of deviations, every passage is taken to deviate
-here; the joint counterpart (`mio_rag.formulations.joint`) uses it.
+here; the joint counterpart (`mio_rag.formulations.robust`) uses it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,8 +29,6 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.formulations.uncertainty import UncertaintySet
-
-__all__ = ["nominal_program", "termwise_program", "worst_similarity"]
 
 FloatArray = NDArray[np.float64]
 
@@ -198,3 +198,310 @@ def termwise_program(
         rows=rows,
         fixed=fixed,
     )
+
+
+_SAMPLES = 513
+_SLOPES = 24
+
+
+@dataclass(frozen=True, eq=False)
+class InnerProductValue:
+    """Values that fall by exactly the loss.
+
+    Parameters
+    ----------
+    nominal : ndarray, shape (n,)
+    """
+
+    nominal: FloatArray
+
+    def at(self, loss: FloatArray) -> FloatArray:
+        """Value of every item, all losses at once."""
+        return self.nominal - loss
+
+    def apart(self, loss: FloatArray) -> FloatArray:
+        """Value of every item, others at their worst: the same, since they do not matter."""
+        return self.nominal - loss
+
+    def lines(self, reach: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(alpha, beta), shapes (1, n): the value itself."""
+        return self.nominal[None, :], np.ones((1, self.nominal.size))
+
+
+@dataclass(frozen=True, eq=False)
+class CurveValue:
+    """Values that fall as losses rise.
+
+    Parameters
+    ----------
+    function : callable
+        Losses (n,) -> values (n,).
+    alone : callable
+        Losses (K, n) of items, with everybody else at their worst -> lower bounds (K, n) on their values,
+        which fall as the losses rise.
+    """
+
+    function: Callable[[FloatArray], FloatArray]
+    alone: Callable[[FloatArray], FloatArray]
+
+    def at(self, loss: FloatArray) -> FloatArray:
+        """Value of every item, all losses at once."""
+        return self.function(loss)
+
+    def apart(self, loss: FloatArray) -> FloatArray:
+        """Value of every item, others at their worst."""
+        return np.asarray(self.alone(loss[None, :])[0])
+
+    def lines(self, reach: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(alpha, beta), shapes (K, n): lines below the curve wherever |loss| <= reach, shape (n,)."""
+        t = np.linspace(-1.0, 1.0, _SAMPLES)[:, None] * reach
+        value = self.alone(t)
+        left, floor = np.vstack([t[:-1], t[-1:]]), np.vstack([value[1:], value[-1:]])
+        # A reach that underflows when it is shared out is as good as none: the curve is flat there.
+        width = 2 * reach / (_SAMPLES - 1)
+        width = np.where(width > 0, width, 1.0)
+        steep = (value[:-1] - value[1:]) / width
+        share = np.linspace(0.0, 1.0, _SLOPES - 1)[:, None]
+        beta = steep.min(axis=0) + share * (steep.max(axis=0) - steep.min(axis=0))
+        chord = (value[0] - value[-1]) / np.where(reach > 0, 2 * reach, 1.0)
+        beta = np.maximum(np.vstack([beta, chord[None, :]]), 0.0)
+        alpha = np.stack([(floor + slope * left).min(axis=0) for slope in beta])
+        return alpha, beta
+
+
+ItemValue = InnerProductValue | CurveValue
+IntArray = NDArray[np.int64]
+_SWEEPS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class JointProblem:
+    """A robust selection problem whose perturbations act on all terms at once.
+
+    Parameters
+    ----------
+    value : InnerProductValue or CurveValue
+        What each item is worth on its own.
+    rest : ndarray, shape (n,)
+        What does not move: penalties and prices, negative where they cost.
+    embeddings : ndarray, shape (n, d)
+    query : ndarray, shape (d,)
+        Taken as exact.
+    uncertainty : UncertaintySet
+    redundancy_weight : float
+        lambda_1 >= 0.
+    benefit : ndarray, shape (n, n), or None
+        Symmetric weights >= 0: choosing both i and j gains weight * max(value_i, value_j, 0).
+    assemble : callable
+        (linear (n,), pairwise (n, n)) -> SelectionProgram with budget and rows; items that it adds behind the
+        first n are not perturbed.
+
+    Raises
+    ------
+    InputError
+        If shapes do not fit.
+    """
+
+    value: ItemValue
+    rest: FloatArray
+    embeddings: FloatArray
+    query: FloatArray
+    uncertainty: UncertaintySet
+    redundancy_weight: float
+    benefit: FloatArray | None
+    assemble: Callable[[FloatArray, FloatArray], SelectionProgram]
+    similarity: FloatArray = field(init=False)
+    _alpha: FloatArray = field(init=False, repr=False)
+    _beta: FloatArray = field(init=False, repr=False)
+    _product: FloatArray = field(init=False, repr=False)
+    _lowest: FloatArray = field(init=False, repr=False)
+    _bare: SelectionProgram = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "embeddings", np.asarray(self.embeddings, dtype=np.float64))
+        put(self, "query", np.asarray(self.query, dtype=np.float64))
+        n = self.n
+        if self.embeddings.ndim != 2 or self.embeddings.shape[0] != n:
+            raise InputError(f"embeddings has shape {self.embeddings.shape}, expected ({n}, d)")
+        if self.query.shape != (self.embeddings.shape[1],):
+            raise InputError(f"query has shape {self.query.shape}, expected ({self.embeddings.shape[1]},)")
+        reach = self.uncertainty.support(self.query, n)
+        alpha, beta = self.value.lines(reach)
+        put(self, "_alpha", alpha)
+        put(self, "_beta", beta)
+        put(self, "_product", self.uncertainty.bilinear(n, self.query.size))
+        put(self, "_lowest", self.value.at(reach))
+        put(self, "_bare", self.assemble(np.zeros(n), np.zeros((n, n))))
+        put(self, "similarity", self.embeddings @ self.embeddings.T)
+
+    def reassembled(self, assemble: Callable[[FloatArray, FloatArray], SelectionProgram]) -> JointProblem:
+        """The same problem with another budget or other rows; what does not depend on them is kept."""
+        other = copy.copy(self)
+        object.__setattr__(other, "assemble", assemble)
+        object.__setattr__(other, "_bare", assemble(np.zeros(self.n), np.zeros((self.n, self.n))))
+        return other
+
+    @property
+    def n(self) -> int:
+        """Number of items that can be perturbed."""
+        return int(self.rest.size)
+
+    def _gain(self, value: FloatArray) -> FloatArray:
+        """Benefit of every pair."""
+        if self.benefit is None:
+            return np.zeros((self.n, self.n))
+        worth = np.maximum(value, 0.0)
+        return np.asarray(self.benefit * np.maximum.outer(worth, worth))
+
+    def scenario(self, delta: FloatArray | None = None) -> SelectionProgram:
+        """The program under given perturbations, shape (n, d); without them the nominal one."""
+        mu = self.embeddings if delta is None else self.embeddings + delta
+        loss = np.zeros(self.n) if delta is None else -(delta @ self.query)
+        value = self.value.at(loss)
+        product = self.similarity if delta is None else mu @ mu.T
+        pairwise = self.redundancy_weight * product - self._gain(value)
+        pairwise = (pairwise + pairwise.T) / 2
+        np.fill_diagonal(pairwise, 0.0)
+        return self.assemble(value + self.rest, pairwise)
+
+    def objective(self, chosen: IntArray, delta: FloatArray | None = None) -> float:
+        """f(S, delta) for the chosen items, what `assemble` adds apart."""
+        loss = np.zeros(self.n) if delta is None else -(delta @ self.query)
+        mu = self.embeddings[chosen] if delta is None else self.embeddings[chosen] + delta[chosen]
+        value = self.value.at(loss)
+        total = mu.sum(axis=0)
+        pairs = 0.5 * (float(total @ total) - float(np.einsum("ij,ij->", mu, mu)))
+        gain = 0.0
+        if self.benefit is not None and chosen.size:
+            gain = 0.5 * float(self._gain(value)[np.ix_(chosen, chosen)].sum())
+        return float((value + self.rest)[chosen].sum()) - self.redundancy_weight * pairs + gain
+
+    def lower(self, chosen: IntArray) -> float:
+        """A certified lower bound on W(S), what `assemble` adds apart."""
+        if not chosen.size:
+            return 0.0
+        mu = self.embeddings[chosen]
+        cross = self.redundancy_weight * (mu.sum(axis=0) - mu)
+        radii = self.uncertainty.radii(self.n)[chosen]
+        best = np.full(chosen.size, -np.inf)
+        for alpha, beta in zip(self._alpha[:, chosen], self._beta[:, chosen], strict=True):
+            away = self.uncertainty.unit_support(cross - np.outer(beta, self.query)) * radii
+            best = np.maximum(best, alpha - away)
+        product = self._product[np.ix_(chosen, chosen)]
+        products = product[np.triu_indices(chosen.size, 1)]
+        limit = self.uncertainty.deviations
+        if limit is not None and limit < chosen.size:
+            # An item that does not deviate has its value at loss 0; others may still lower it through links.
+            still = self._still()[chosen]
+            losses = np.sort(np.maximum(still - best, 0.0))[::-1]
+            best = np.append(still, -losses[:limit])
+            products = np.sort(products)[::-1][: limit * (limit - 1) // 2]
+        gain = 0.0
+        if self.benefit is not None:
+            gain = 0.5 * float(self._gain(self._lowest)[np.ix_(chosen, chosen)].sum())
+        pairs = 0.5 * float(
+            self.similarity[np.ix_(chosen, chosen)].sum() - self.similarity[chosen, chosen].sum()
+        )
+        return (
+            float(best.sum())
+            + float(self.rest[chosen].sum())
+            - self.redundancy_weight * (pairs + float(products.sum()))
+            + gain
+        )
+
+    def added(self, x: NDArray[np.int8]) -> float:
+        """What `assemble` adds to the objective of a decision: prices that no perturbation moves."""
+        return self._bare.objective(x)
+
+    def interval(self, x: NDArray[np.int8]) -> tuple[float, float]:
+        """Certified lower and upper bounds on the worst case of a decision of the program."""
+        chosen, added = np.flatnonzero(x[: self.n]), self.added(x)
+        return self.lower(chosen) + added, self.worst(chosen)[1] + added
+
+    def _still(self) -> FloatArray:
+        """Values of items that do not deviate, with all other items at their worst."""
+        return self.value.apart(np.zeros(self.n))
+
+    def worst(
+        self, chosen: IntArray, *, rng: np.random.Generator | None = None, restarts: int = 0
+    ) -> tuple[FloatArray, float]:
+        """Perturbations that make a selection bad, by block-coordinate descent, and f there.
+
+        Starts from the first-order worst case, and from `restarts` random points of the sets. Each block is
+        minimised exactly for inner products, over the slopes of the lines for curves. Items that are not
+        chosen move to where they would be worth least in this company.
+
+        Returns
+        -------
+        (delta, value) : ndarray of shape (n, d), float
+        """
+        found = self._descend(chosen, np.zeros_like(self.embeddings))
+        value = self.objective(chosen, found)
+        for _ in range(restarts):
+            assert rng is not None
+            start = self.random(rng, chosen)
+            for candidate in (start, self._descend(chosen, start)):
+                reached = self.objective(chosen, candidate)
+                if reached < value:
+                    found, value = candidate, reached
+        return found, value
+
+    def random(self, rng: np.random.Generator, chosen: IntArray) -> FloatArray:
+        """Random perturbations from the sets, most of them on their boundary."""
+        delta = self.uncertainty.points(rng.normal(size=self.embeddings.shape))
+        if rng.random() < 0.5:
+            delta *= rng.random((self.n, 1))
+        limit = self.uncertainty.deviations
+        if limit is not None:
+            keep = rng.permutation(chosen)[:limit]
+            delta[np.setdiff1d(np.arange(self.n), keep)] = 0.0
+        return delta
+
+    def _descend(self, chosen: IntArray, delta: FloatArray) -> FloatArray:
+        """Block-coordinate descent from a point."""
+        delta = delta.copy()
+        limit = self.uncertainty.deviations
+        total = (self.embeddings[chosen] + delta[chosen]).sum(axis=0)
+        others = np.setdiff1d(np.arange(self.n), chosen)
+        if limit is None:
+            delta[others] = self._move(others, np.broadcast_to(total, (others.size, total.size)))
+        losses = np.zeros(chosen.size)
+        last = np.inf
+        for _ in range(_SWEEPS):
+            for k, i in enumerate(chosen):
+                company = total - self.embeddings[i] - delta[i]
+                one = np.array([i])
+                moved = self._move(one, company[None, :])[0]
+                losses[k] = self._loss(int(i), company, moved)
+                total += moved - delta[i]
+                delta[i] = moved
+            if limit is not None and limit < chosen.size:
+                still = chosen[np.argsort(-losses, kind="stable")[limit:]]
+                total -= delta[still].sum(axis=0)
+                delta[still] = 0.0
+            value = self.objective(chosen, delta)
+            if value > last - 1e-12:
+                break
+            last = value
+        return delta
+
+    def _loss(self, i: int, company: FloatArray, delta: FloatArray) -> float:
+        """What moving item i alone takes away, curves by their chord."""
+        return float((self.redundancy_weight * company - self._beta[-1, i] * self.query) @ delta)
+
+    def _move(self, items: IntArray, company: FloatArray) -> FloatArray:
+        """The worst perturbation of each item, given the sum of the other chosen items' embeddings."""
+        cross = self.redundancy_weight * company
+        radii = self.uncertainty.radii(self.n)[items, None]
+        found = np.zeros_like(cross)
+        least = np.full(items.size, np.inf)
+        slopes = self._beta if self._beta.shape[0] == 1 else self._beta[:: max(1, self._beta.shape[0] // 6)]
+        for beta in slopes[:, items]:
+            delta = radii * self.uncertainty.unit_point(cross - np.outer(beta, self.query))
+            loss = np.zeros(self.n)
+            loss[items] = -(delta @ self.query)
+            value = self.value.apart(loss)[items] - np.einsum("ij,ij->i", cross, delta)
+            better = value < least
+            found[better], least[better] = delta[better], value[better]
+        return found

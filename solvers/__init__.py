@@ -1,10 +1,10 @@
 """Solvers for selection programs and Markov decision processes; they work on arrays alone."""
 
-from mio_rag.solvers.batch import solve_many
+from mio_rag.solvers.many import solve_many
+from mio_rag.solvers.mdp import MDPSolution, solve_mdp
+from mio_rag.solvers.paths import solve_path
 from mio_rag.solvers.registry import SolverInfo, available_solvers, resolve, solve, solvers
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
-from mio_rag.solvers.sweep import solve_path
-from mio_rag.solvers.value_iteration import MDPSolution, solve_mdp
 
 __all__ = [
     "MDPSolution",

@@ -29,35 +29,189 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations.linear_constraint import LinearConstraint
 from mio_rag.formulations.numbers import FEASIBILITY_TOLERANCE, row_size
-from mio_rag.formulations.program import SelectionProgram
-from mio_rag.formulations.segments import Segments
+from mio_rag.formulations.program import LinearConstraint, Segments, SelectionProgram
 from mio_rag.solvers import kernel, kernel_shared, kernel_shared_start, kernel_start
-from mio_rag.solvers.blas import one_blas_thread
+from mio_rag.solvers.capabilities import one_blas_thread
 from mio_rag.solvers.compiled import VERSION, announced, compiled_beside
 from mio_rag.solvers.once import once
-from mio_rag.solvers.presolve import Problem, fixed_in, presolve
-from mio_rag.solvers.reformulation import dominated, first_matrix, unevenly_shifted
+from mio_rag.solvers.presolve import FloatArray, IntArray, Problem, fixed_in, presolve
 from mio_rag.solvers.relaxation import (
     Incumbent,
     Root,
+    dominated,
+    first_matrix,
     improved,
     probed,
     relax_root,
+    shifted,
     target,
+    unevenly_shifted,
     worthwhile,
 )
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status, absolute_tolerance, conclude
-from mio_rag.solvers.search import Search
-from mio_rag.solvers.warm import WarmStart
 
-__all__ = ["solve", "warmup"]
+
+@dataclass(eq=False)
+class WarmStart:
+    """Selection and relaxation matrix of the last solve; filled and updated by the kernel.
+
+    Nothing in it can make a result wrong: the selection is only a start for local search, and the matrix is
+    cut to what the next program allows and made positive semidefinite again.
+    """
+
+    x: NDArray[np.int8] | None = None
+    items: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    penalties: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
+    matrix: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def point(self, problem: Problem) -> FloatArray:
+        """The selection on the items of a problem, as a point to round; empty where there is none."""
+        return np.zeros(0) if self.x is None else self.x[problem.items].astype(np.float64)
+
+    def matrix_for(self, problem: Problem) -> FloatArray | None:
+        """The matrix, scaled by how much penalties have grown and cut to them; None where it does not fit."""
+        known = {int(item): k for k, item in enumerate(self.items)}
+        here = np.array([t for t, item in enumerate(problem.items) if int(item) in known], dtype=np.int64)
+        if here.size < 3:
+            return None
+        there = np.array([known[int(problem.items[t])] for t in here])
+        before, now = self.penalties[np.ix_(there, there)], problem.A[np.ix_(here, here)]
+        size = float((before * before).sum())
+        growth = float((before * now).sum()) / size if size > 0 else 0.0
+        if growth <= 0:
+            return None
+        M = problem.A.copy()
+        # Items that the matrix does not know stay apart: their penalties with the others are left out.
+        others = np.setdiff1d(np.arange(problem.m), here)
+        M[np.ix_(others, here)] = np.minimum(M[np.ix_(others, here)], 0.0)
+        M[np.ix_(here, others)] = M[np.ix_(others, here)].T
+        block = np.minimum(growth * self.matrix[np.ix_(there, there)], now)
+        np.fill_diagonal(block, growth * np.diagonal(self.matrix)[there])
+        M[np.ix_(here, here)] = block
+        return shifted(M)
+
+    def keep(self, problem: Problem, matrix: FloatArray) -> None:
+        """Remember the matrix of a problem, with the penalties that it was made for."""
+        self.items, self.penalties, self.matrix = problem.items, problem.A, matrix
+
+
+_SLICE_SECONDS = 0.004  # between looks at the clock
+_STEPS = 60  # pair exchanges a node
+_Arrays = tuple[Any, ...]  # arguments of a compiled function
+
+
+class Search:
+    """The depth-first search as arrays that `kernel.search` works on, a slice of nodes at a time."""
+
+    def __init__(
+        self,
+        program: SelectionProgram,
+        root: Root,
+        best: Incumbent,
+        tolerance: float,
+        relative_gap: float,
+        ceiling: float = math.inf,
+    ) -> None:
+        problem = root.problem
+        m, rows = problem.m, problem.w.size
+        depth = m + 2
+        self.program, self.problem, self.best_known = program, problem, best
+        #: Whether a selection met the rows only by the rounding of their sums; `bound` covers its value.
+        self.doubtful = False
+        # The root's bound is over the items that it left; what it dropped may be worth more.
+        self._ceiling = min(ceiling, max(root.bound, root.dropped))
+        shift = problem.W.T @ root.lam if rows else np.zeros(m)
+        ids, P = np.zeros((depth, m), dtype=np.int64), np.zeros((depth, m))
+        X, GX = np.zeros((depth, m)), np.zeros((depth, m))
+        size, count = np.zeros(depth, dtype=np.int64), np.zeros(depth, dtype=np.int64)
+        room, base, lag = np.zeros(depth), np.zeros(depth), np.zeros(depth)
+        activity, chosen = np.zeros((depth, max(rows, 1))), np.zeros((depth, m), dtype=np.int64)
+        self._bound = np.full(depth, np.inf)
+        G = root.G
+        ids[0], P[0], X[0], GX[0] = np.arange(m), problem.p - shift, root.x, G @ root.x
+        size[0], room[0], lag[0], self._bound[0] = m, problem.room, float(root.lam @ problem.w), root.bound
+        self._best = np.zeros(m, dtype=np.int8)
+        self._numbers = np.zeros(10)
+        self._numbers[kernel.INCUMBENT] = best.value
+        self._numbers[kernel.TOLERANCE] = tolerance
+        self._numbers[kernel.PRUNED] = root.dropped
+        self._numbers[kernel.STEPS] = _STEPS
+        self._numbers[kernel.RELATIVE_GAP] = relative_gap
+        self._numbers[kernel.OFFSET] = problem.base / problem.scale
+        rows_of: _Arrays = (problem.W, problem.w, shift, problem.harmless)
+        state: _Arrays = (ids, P, X, GX, size, room, base, lag, activity, chosen, count, self._bound)
+        state += (np.zeros(depth), np.full(depth, 2 * m, dtype=np.int64), np.ones(depth))
+        last: _Arrays = (self._best, self._numbers)
+        sharing = problem.sharing
+        self._kernel: Callable[..., None] = kernel.search
+        if sharing is None:
+            costs: _Arrays = (problem.c, problem.cr, problem.extra)
+            self._arrays: _Arrays = (problem.A, G, *costs, *rows_of, *state, *last)
+            return
+        P[0] = sharing.p - shift
+        paid = np.zeros((depth, sharing.cost.size), dtype=np.bool_)
+        share = np.zeros((depth, sharing.users[0].size))
+        share[0] = sharing.share[sharing.users]
+        needs: _Arrays = (sharing.c, sharing.start, sharing.users[1], sharing.cost, sharing.price)
+        self._kernel = kernel_shared.search_shared
+        self._arrays = (problem.A, G, *needs, *rows_of, *state, paid, share, *last)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes so far."""
+        return int(self._numbers[kernel.NODES])
+
+    @property
+    def work(self) -> float:
+        """What the nodes have cost so far, as `kernel.search` counts it."""
+        return float(self._numbers[kernel.WORK])
+
+    @property
+    def done(self) -> float:
+        """The share of the tree that is over, if every branching halves it."""
+        return float(self._numbers[kernel.DONE])
+
+    @property
+    def bound(self) -> float:
+        """Proven upper bound: over what was pruned and what is open, and never above the root's."""
+        depth = int(self._numbers[kernel.DEPTH])
+        reach = float(max(self._numbers[kernel.PRUNED], self._numbers[kernel.INCUMBENT]))
+        if depth >= 0:
+            reach = max(reach, float(self._bound[: depth + 1].max()))
+        return max(min(reach, self._ceiling), float(self._numbers[kernel.INCUMBENT]))
+
+    def run(self, deadline: float, allowed: float, work: float = math.inf) -> str | None:
+        """Search until it is over (None) or a limit is hit ("time", "nodes", "work").
+
+        Improves the incumbent in place.
+        """
+        before = float(self._numbers[kernel.INCUMBENT])
+        step = 32
+        stopped: str | None = None
+        while self._numbers[kernel.DEPTH] >= 0:
+            now = time.perf_counter()
+            if now >= deadline or self.nodes >= allowed or self._numbers[kernel.WORK] >= work:
+                stopped = "time" if now >= deadline else "nodes" if self.nodes >= allowed else "work"
+                break
+            self._kernel(*self._arrays, int(min(step, allowed - self.nodes)), work)
+            took = time.perf_counter() - now
+            step = int(min(1e6, max(8, step * min(4.0, _SLICE_SECONDS / max(took, 1e-6)))))
+        if self._numbers[kernel.INCUMBENT] > before:
+            x = fixed_in(self.program)
+            x[self.problem.items[self._best > 0]] = 1
+            if self.program.violations(x):
+                self.doubtful = True
+            else:
+                self.best_known.value, self.best_known.x = float(self._numbers[kernel.INCUMBENT]), x
+        return stopped
 
 
 _LARGEST_TABLE = 50_000_000  # cells of the dynamic program
@@ -275,7 +429,7 @@ def _without_interactions(program: SelectionProgram, options: SolveOptions, seco
     Depth-first search takes long to detect contradictory rows; HiGHS does it fast. Budget and rows are
     relaxed by twice their tolerance, so that infeasibility of the relaxed program proves infeasibility.
     """
-    from mio_rag.solvers import highs
+    from mio_rag.solvers.backends import solve_highs
 
     def loosened(row: LinearConstraint) -> LinearConstraint:
         by = [
@@ -290,7 +444,7 @@ def _without_interactions(program: SelectionProgram, options: SolveOptions, seco
         budget=loosened(LinearConstraint(program.all_costs, upper=program.budget)).upper,
         rows=tuple(loosened(row) for row in program.rows),
     )
-    return highs.solve(linear, replace(options, time_limit_seconds=seconds, relative_gap=0.1, threads=1))
+    return solve_highs(linear, replace(options, time_limit_seconds=seconds, relative_gap=0.1, threads=1))
 
 
 def _of_plain_size(program: SelectionProgram) -> bool:

@@ -1,4 +1,4 @@
-"""What back ends of others need installed, in which versions, and why; checked against what is installed.
+"""What back ends need of other packages: which versions, and one BLAS thread.
 
 A version outside of its range is refused before anything is built. An installer keeps to the same ranges, but
 an environment outlives it: another package, or a later upgrade, may put anything in its place.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
+
+from threadpoolctl import ThreadpoolController
 
 from mio_rag.errors import InputError, MissingExtraError
-
-__all__ = ["PACKAGES", "Package", "check_installed", "is_usable", "refusal", "versions_of"]
 
 
 @dataclass(frozen=True)
@@ -125,3 +128,29 @@ def check_installed(module: str, what: str) -> None:
     problem = refusal(module)
     if problem is not None:
         raise InputError(f"{what} cannot be used: {problem}")
+
+
+_lock = threading.Lock()
+_users = 0
+_controller: ThreadpoolController | None = None
+_limit: Any = None
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Limit BLAS to one thread inside the block."""
+    global _controller, _limit, _users
+    with _lock:
+        if _controller is None:
+            _controller = ThreadpoolController()
+        if _users == 0:
+            _limit = _controller.limit(limits=1, user_api="blas")
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                _limit.restore_original_limits()
+                _limit = None

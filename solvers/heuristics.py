@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.formulations.program import SelectionProgram
-from mio_rag.solvers.bounds import upper_bound
-from mio_rag.solvers.result import SolveOptions, SolveResult, conclude
+from mio_rag.solvers.result import SolveOptions, SolveResult, conclude, upper_bound
 
 __all__ = ["HEURISTICS", "solve"]
 

@@ -172,25 +172,25 @@ def solve(
 def _load(name: str) -> _Solve:
     """The solve function; imported here, so that only the solver in use is loaded."""
     if name == "exhaustive":
-        from mio_rag.solvers import exhaustive
+        from mio_rag.solvers.backends import solve_exhaustive
 
-        return exhaustive.solve
+        return solve_exhaustive
     if name == "branch_and_bound":
         from mio_rag.solvers import branch_and_bound
 
         return branch_and_bound.solve
     if name in ("highs", "highs-glover"):
-        from mio_rag.solvers import highs
+        from mio_rag.solvers.backends import solve_highs
 
-        return lambda p, o: highs.solve(p, o, "glover" if name.endswith("glover") else "mccormick")
+        return lambda p, o: solve_highs(p, o, "glover" if name.endswith("glover") else "mccormick")
     if name == "cpsat":
-        from mio_rag.solvers import cpsat
+        from mio_rag.solvers.backends import solve_cpsat
 
-        return cpsat.solve
+        return solve_cpsat
     if name.startswith("pyomo"):
-        from mio_rag.solvers import pyomo_model
+        from mio_rag.solvers.backends import solve_pyomo
 
-        return lambda p, o: pyomo_model.solve(p, o, name.partition(":")[2] or "highs")
+        return lambda p, o: solve_pyomo(p, o, name.partition(":")[2] or "highs")
     from mio_rag.solvers import heuristics
 
     return lambda p, o: heuristics.solve(p, o, name)

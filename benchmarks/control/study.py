@@ -28,7 +28,7 @@ from mio_rag.corpora.load import load_dataset
 from mio_rag.corpora.questions import closed_book, shuffle_choices
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 

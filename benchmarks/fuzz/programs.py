@@ -25,7 +25,7 @@ from benchmarks.fuzz.odd import (
 )
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, Status, solve
-from mio_rag.solvers.infeasibility import find_conflict
+from mio_rag.solvers.paths import find_conflict
 from mio_rag.solvers.registry import resolve, solvers
 from mio_rag.testing.programs import random_program
 from mio_rag.testing.shared_programs import random_shared_program

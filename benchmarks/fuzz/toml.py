@@ -19,7 +19,7 @@ from mio_rag.cli import output as cli_output
 from mio_rag.cli.app import app
 from mio_rag.control.mdp.plan import Plan, model_from_mapping, read_model, solve_plan
 from mio_rag.corpora.load import load_dataset
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 
 __all__ = ["Toml"]

@@ -25,8 +25,7 @@ OURS = "branch_and_bound"
 RIVALS = ("highs", "highs-glover", "cpsat-1", "cpsat-2")
 
 _OTHERS = {
-    *("__init__", "registry", "capabilities", "batch", "processes", "by_rows"),
-    *("exhaustive", "highs", "cpsat", "pyomo_model"),
+    *("__init__", "registry", "capabilities", "many", "paths", "mdp", "mdp_kernel", "backends"),
 }
 
 
@@ -60,10 +59,10 @@ def entrants() -> tuple[list[Entrant], list[str]]:
     notes = []
     linear = Path(inspect.getfile(linearize))
     for name, solver, package, file, threads in (
-        ("highs", "highs", "highspy", "highs.py", 1),
-        ("highs-glover", "highs-glover", "highspy", "highs.py", 1),
-        ("cpsat-1", "cpsat", "ortools", "cpsat.py", 1),
-        ("cpsat-2", "cpsat", "ortools", "cpsat.py", 2),
+        ("highs", "highs", "highspy", "backends.py", 1),
+        ("highs-glover", "highs-glover", "highspy", "backends.py", 1),
+        ("cpsat-1", "cpsat", "ortools", "backends.py", 1),
+        ("cpsat-2", "cpsat", "ortools", "backends.py", 2),
     ):
         if importlib.util.find_spec(package) is None:
             notes.append(f"{name} is left out: the package '{package}' is not installed")

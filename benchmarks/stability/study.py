@@ -20,15 +20,15 @@ from benchmarks.stability.rules import RELEVANCE, Rule, base_selector, rules
 from benchmarks.stability.versions import Versions
 from mio_rag.candidates import Candidates
 from mio_rag.errors import SolverError
-from mio_rag.formulations.joint import JointProblem
+from mio_rag.formulations.robust import JointProblem
 from mio_rag.measures import evidence_found
 from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import Retriever
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.selector import Selector
 from mio_rag.selection.solving import solved
+from mio_rag.solvers.paths import path_solver
 from mio_rag.solvers.result import SolveResult
-from mio_rag.solvers.sweep import path_solver
 from mio_rag.types import Question
 
 __all__ = ["Plan", "Row", "question_row", "read_rows", "run_questions"]

@@ -18,14 +18,13 @@ from mio_rag.solvers import (
     SolveResult,
     Status,
     branch_and_bound,
-    doubly_nonnegative,
     kernel,
     relaxation,
     solve_path,
 )
+from mio_rag.solvers.branch_and_bound import WarmStart
 from mio_rag.solvers.presolve import Problem
 from mio_rag.solvers.relaxation import Incumbent
-from mio_rag.solvers.warm import WarmStart
 
 __all__ = ["check_all", "check_path", "complaint", "forced_stages", "weak_starts"]
 
@@ -89,11 +88,10 @@ def forced_stages(after_nodes: int, narrow_gap: float, efforts: tuple[int, ...])
     """
     never = (0.0,) * len(efforts)
     waits = {"_LEFT_PER_PRICE": never, "_SPENT_PER_PRICE": never, "_FEWEST_TO_PROBE": 3}
-    core = {"_FEWEST_FOR_CORE": 3, "_LARGEST_CORE": 0.9, "_WIDE_GAP": 1e9}
+    core = {"_CORE": 1.0, "_CORE_MORE": 1, "_FEWEST_FOR_CORE": 3, "_LARGEST_CORE": 0.9, "_WIDE_GAP": 1e9}
     narrow = {"_NARROW_GAP": narrow_gap, "_NARROW_GAP_WITHOUT_CORE": narrow_gap}
     with (
         _replaced(branch_and_bound, {"_QUICK_WORK": after_nodes * kernel.NODE}),
-        _replaced(doubly_nonnegative, {"_CORE": 1.0, "_CORE_MORE": 1}),
         _replaced(relaxation, {**waits, **core, **narrow, "_EFFORTS": efforts}),
     ):
         yield

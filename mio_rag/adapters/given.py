@@ -9,7 +9,7 @@ import numpy as np
 
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError
-from mio_rag.formulations.constraints import count_problem
+from mio_rag.formulations.rows import count_problem
 
 __all__ = ["Counter", "as_counter", "check_budget", "label", "number", "place"]
 

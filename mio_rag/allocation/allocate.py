@@ -20,8 +20,8 @@ from mio_rag.allocation.workload import Told, workload_of
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError
-from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.numbers import plural
+from mio_rag.formulations.rows import count_problem
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.selection.solving import Choice, concluded

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from mio_rag.allocation.question import Decided, PricedQuestion
 from mio_rag.allocation.workload import Workload
 from mio_rag.selection.selector import Selector
-from mio_rag.solvers.batch import solve_as_completed
+from mio_rag.solvers.many import solve_as_completed
 
 __all__ = ["filled"]
 

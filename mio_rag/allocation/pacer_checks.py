@@ -6,7 +6,7 @@ import math
 from typing import Any, Literal
 
 from mio_rag.errors import InputError
-from mio_rag.formulations import constraints
+from mio_rag.formulations import rows
 from mio_rag.formulations.numbers import is_setting
 
 __all__ = ["WhenSpent", "Window", "count_problem", "whole", "window_seconds"]
@@ -20,7 +20,7 @@ _SECONDS = {"hour": 3600.0, "day": 86400.0}
 
 def count_problem(name: str, value: Any, least: int) -> str | None:
     """What is wrong with a count, in words."""
-    wrong = constraints.count_problem(name, value) is not None or not least <= value <= _LARGEST_TOTAL
+    wrong = rows.count_problem(name, value) is not None or not least <= value <= _LARGEST_TOTAL
     return f"{name}={value!r} must be a whole number from {least} to {_LARGEST_TOTAL:g}" if wrong else None
 
 

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, in_prompt_order
 from mio_rag.errors import InputError, SolverError
-from mio_rag.formulations.precedence import with_token_price
-from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram, with_token_price
 from mio_rag.merging import block_tokens
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector

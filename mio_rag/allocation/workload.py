@@ -16,11 +16,11 @@ from mio_rag.allocation.question import Decided, PricedQuestion, Probe, selector
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError, SolverError
-from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting, plural
+from mio_rag.formulations.rows import count_problem
 from mio_rag.selection.selector import Selector
-from mio_rag.solvers.batch import batch_problems, solve_as_completed
-from mio_rag.solvers.blas import one_blas_thread
+from mio_rag.solvers.capabilities import one_blas_thread
+from mio_rag.solvers.many import batch_problems, solve_as_completed
 
 __all__ = ["Bracket", "Told", "Totals", "Workload", "price_problems", "workload_of"]
 

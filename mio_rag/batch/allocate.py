@@ -37,7 +37,7 @@ from mio_rag.batch.stages import (
 from mio_rag.batch.work import shard_state
 from mio_rag.errors import DataError, InputError, SolverError
 from mio_rag.files import locked, write_atomically
-from mio_rag.formulations.constraints import count_problem
+from mio_rag.formulations.rows import count_problem
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.registry import check_name
 

@@ -14,7 +14,7 @@ from mio_rag.batch.schema import MOST_BUDGET
 from mio_rag.batch.stages import Progress, claim, counted, gather, open_groups, prepare, run
 from mio_rag.errors import InputError
 from mio_rag.files import locked, write_atomically
-from mio_rag.formulations.constraints import count_problem
+from mio_rag.formulations.rows import count_problem
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.registry import check_name
 

@@ -100,7 +100,7 @@ def run_group(
     progress : callable, optional
         Told the number of rows just finished.
     """
-    from mio_rag.solvers.blas import one_blas_thread
+    from mio_rag.solvers.capabilities import one_blas_thread
 
     began = time.process_time()
     report = GroupReport(group.number)

@@ -8,7 +8,7 @@ from typing import Any
 
 from mio_rag.control.meter import Limits
 from mio_rag.errors import InputError
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.formulations.mdp import RetrievalMDP
 
 __all__ = ["GAUGES", "ControlSettings"]
 

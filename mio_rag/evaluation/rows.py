@@ -17,8 +17,7 @@ from mio_rag.control.meter import Reply
 from mio_rag.errors import InfeasibleError, MioRagError
 from mio_rag.evaluation.contender import Contender, Taken, Task
 from mio_rag.evaluation.expenses import cost_columns
-from mio_rag.formulations.program import SelectionProgram
-from mio_rag.formulations.segments import Segments
+from mio_rag.formulations.program import Segments, SelectionProgram
 from mio_rag.generation import Generator, Prompt
 from mio_rag.measures import (
     Instruments,

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import SolverError
 from mio_rag.formulations.program import SelectionProgram
+from mio_rag.solvers.paths import solve_path
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
-from mio_rag.solvers.sweep import solve_path
 
 __all__ = ["Chain", "dominated", "supported"]
 

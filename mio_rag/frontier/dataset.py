@@ -21,8 +21,8 @@ from mio_rag.allocation.question import selector_problems
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, in_prompt_order
 from mio_rag.errors import InputError, SolverError
-from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.program import SelectionProgram
+from mio_rag.formulations.rows import count_problem
 from mio_rag.frontier.grid import check_selector, check_values, tokens_read
 from mio_rag.measures import quick_measures
 from mio_rag.retrieval.retriever import Retriever
@@ -31,8 +31,8 @@ from mio_rag.selection.explain import decisions
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.selection.settings import Penalty
+from mio_rag.solvers.paths import solve_path
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
-from mio_rag.solvers.sweep import solve_path
 from mio_rag.types import Question
 
 __all__ = ["FrontierSettings", "Setting", "perturbed", "question_rows"]

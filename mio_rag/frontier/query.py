@@ -10,7 +10,7 @@ from typing import Any
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError
-from mio_rag.formulations.constraints import count_problem
+from mio_rag.formulations.rows import count_problem
 from mio_rag.frontier.budget import BudgetPath, budget_path
 from mio_rag.frontier.chain import Chain
 from mio_rag.frontier.grid import GridPoint, check_selector, weight_grid

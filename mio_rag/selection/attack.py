@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, SolverError
-from mio_rag.formulations.joint import JointProblem
+from mio_rag.formulations.robust import JointProblem
 
 __all__ = ["Attack", "attack"]
 

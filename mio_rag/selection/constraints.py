@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from mio_rag.errors import InputError
-from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
+from mio_rag.formulations.rows import count_problem
 from mio_rag.selection.clusters import check_clustering
 
 __all__ = ["KINDS", "SideConstraints"]

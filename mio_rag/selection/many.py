@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from mio_rag.errors import MioRagError
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.selection.result import Selection
-from mio_rag.solvers.batch import Executor, solve_as_completed
+from mio_rag.solvers.many import Executor, solve_as_completed
 from mio_rag.solvers.result import SolveOptions, SolveResult
 
 __all__ = ["Steps", "finish_many"]

@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
-from mio_rag.formulations.constraints import passage_count, source_caps
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
-from mio_rag.formulations.side_rows import (
+from mio_rag.formulations.rows import (
     SoftRow,
     change_rows,
     conflict_rows,
     coverage_rows,
     need_rows,
+    passage_count,
     share_rows,
+    source_caps,
     with_constant,
     with_soft_rows,
 )

@@ -18,14 +18,17 @@ from numpy.typing import NDArray
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError
-from mio_rag.formulations.constraints import fixed_values
-from mio_rag.formulations.joint import JointProblem
-from mio_rag.formulations.program import SelectionProgram
-from mio_rag.formulations.relevance_value import CurveValue, InnerProductValue, ItemValue
-from mio_rag.formulations.robust import nominal_program, worst_similarity
-from mio_rag.formulations.segments import Segments
-from mio_rag.formulations.uncertainty import NormBall, ScaledSet, UncertaintySet
-from mio_rag.formulations.uncertainty_sets import DeviationBudget
+from mio_rag.formulations.program import Segments, SelectionProgram
+from mio_rag.formulations.robust import (
+    CurveValue,
+    InnerProductValue,
+    ItemValue,
+    JointProblem,
+    nominal_program,
+    worst_similarity,
+)
+from mio_rag.formulations.rows import fixed_values
+from mio_rag.formulations.uncertainty import DeviationBudget, NormBall, ScaledSet, UncertaintySet
 from mio_rag.merging import shared_characters
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.selection.near_duplicates import outdated

@@ -18,12 +18,12 @@ from mio_rag.relevance.complete import complete
 from mio_rag.types import Passage
 
 if TYPE_CHECKING:
-    from mio_rag.formulations.joint import JointProblem
     from mio_rag.formulations.program import SelectionProgram
+    from mio_rag.formulations.robust import JointProblem
     from mio_rag.formulations.uncertainty import UncertaintySet
     from mio_rag.relevance.source import RelevanceSource
     from mio_rag.selection.attack import Attack
-    from mio_rag.solvers.infeasibility import Conflict
+    from mio_rag.solvers.paths import Conflict
     from mio_rag.solvers.result import SolveResult
 
 __all__ = ["Decision", "Selection", "WorstCase"]

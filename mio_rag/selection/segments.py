@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
 from mio_rag.context import SEPARATOR, TokenCounter, counted
-from mio_rag.formulations.segments import Segments
+from mio_rag.formulations.program import Segments
 from mio_rag.merging import APART, documents, runs
 from mio_rag.text import clean
 

@@ -20,8 +20,8 @@ import numpy as np
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, in_prompt_order
 from mio_rag.errors import InputError, MioRagError, SolverError
-from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.program import SelectionProgram
+from mio_rag.formulations.rows import count_problem
 from mio_rag.merging import block_tokens
 from mio_rag.selection.many import Steps, finish_many
 from mio_rag.selection.presets import preset_settings
@@ -30,9 +30,9 @@ from mio_rag.selection.result import Selection
 from mio_rag.selection.settings import Settings
 from mio_rag.selection.solving import Choice, concluded, solved
 from mio_rag.selection.units import units_for
-from mio_rag.solvers.batch import Executor
+from mio_rag.solvers.many import Executor
+from mio_rag.solvers.paths import path_solver
 from mio_rag.solvers.result import SolveResult, Status
-from mio_rag.solvers.sweep import path_solver
 
 __all__ = ["Selector"]
 

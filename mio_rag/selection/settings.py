@@ -15,8 +15,8 @@ from mio_rag.candidates import Candidates
 from mio_rag.context import PromptOrder
 from mio_rag.entries import listed, no_names
 from mio_rag.errors import InputError
-from mio_rag.formulations.constraints import count_problem
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
+from mio_rag.formulations.rows import count_problem
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.relevance.answerable import Answerable
 from mio_rag.relevance.model import RelevanceModel

@@ -16,8 +16,7 @@ from mio_rag.relevance import RelevanceModel
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Selection, WorstCase
-from mio_rag.solvers.cuts import joint_steps
-from mio_rag.solvers.infeasibility import find_conflict
+from mio_rag.solvers.paths import find_conflict, joint_steps
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import moment
 

@@ -21,7 +21,7 @@ from mio_rag.formulations import (
     passage_count,
     source_caps,
 )
-from mio_rag.formulations.side_rows import (
+from mio_rag.formulations.rows import (
     SoftRow,
     change_rows,
     conflict_rows,

@@ -13,7 +13,7 @@ from benchmarks.attacks import attacked, summarize
 from benchmarks.robust_sets import SETS, drawn_set
 from mio_rag.candidates import Candidates
 from mio_rag.corpora.load import Dataset
-from mio_rag.formulations.joint import JointProblem
+from mio_rag.formulations.robust import JointProblem
 from mio_rag.retrieval import CorpusIndex, Retriever
 
 pytest.importorskip("matplotlib")

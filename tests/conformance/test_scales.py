@@ -10,7 +10,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations import LinearConstraint, SelectionProgram
 from mio_rag.formulations.numbers import LARGEST_NUMBER
 from mio_rag.solvers import SolveOptions, Status, solve, solvers
-from mio_rag.solvers.scaling import scaled
+from mio_rag.solvers.backends import scaled
 from mio_rag.testing import SCALES, known_cases, random_program
 
 EXACT = [info.name for info in solvers() if info.exact]

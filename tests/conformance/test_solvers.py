@@ -10,7 +10,7 @@ import pytest
 from mio_rag.errors import InputError
 from mio_rag.formulations import LinearConstraint, SelectionProgram
 from mio_rag.solvers import SolveOptions, Status, solve, solvers
-from mio_rag.solvers.bounds import upper_bound
+from mio_rag.solvers.result import upper_bound
 from mio_rag.testing import check_solver, hard_program, known_cases, random_program
 from mio_rag.testing.known import knapsack
 

@@ -24,7 +24,7 @@ from mio_rag.control.steps.pools import merge_pools
 from mio_rag.control.steps.write import LmSynthesizer
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever

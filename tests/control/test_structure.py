@@ -10,7 +10,7 @@ from mio_rag.control.mdp.plan import Plan, model_from_mapping, read_model, solve
 from mio_rag.control.mdp.plot import plot_plan
 from mio_rag.control.mdp.structure import Segment, sensitivity, structure, to_json
 from mio_rag.errors import InputError
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.formulations.mdp import RetrievalMDP
 
 
 @pytest.fixture(scope="module")

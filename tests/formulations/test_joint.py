@@ -17,11 +17,10 @@ from mio_rag.formulations import (
     UncertaintySet,
     termwise_program,
 )
-from mio_rag.formulations.joint import JointProblem
-from mio_rag.formulations.relevance_value import CurveValue, InnerProductValue
+from mio_rag.formulations.robust import CurveValue, InnerProductValue, JointProblem
 from mio_rag.selection.attack import attack
 from mio_rag.solvers import SolveOptions, Status, solve
-from mio_rag.solvers.cuts import JointResult, joint_steps
+from mio_rag.solvers.paths import JointResult, joint_steps
 
 D = 5
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mio_rag.errors import InputError
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP, quality_of
-from mio_rag.solvers.value_iteration import solve_mdp
+from mio_rag.formulations.mdp import RetrievalMDP, quality_of
+from mio_rag.solvers.mdp import solve_mdp
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from mio_rag.formulations import (
     precedence_program,
     with_token_price,
 )
-from mio_rag.formulations.side_rows import SoftRow, with_constant, with_soft_rows
+from mio_rag.formulations.rows import SoftRow, with_constant, with_soft_rows
 from mio_rag.testing.shared_programs import random_shared_program
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mio_rag.errors import InputError
 from mio_rag.formulations import LinearConstraint, SelectionProgram
-from mio_rag.formulations.side_rows import (
+from mio_rag.formulations.rows import (
     SoftRow,
     change_rows,
     conflict_rows,

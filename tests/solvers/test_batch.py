@@ -11,9 +11,9 @@ from threadpoolctl import threadpool_info
 
 from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
-from mio_rag.solvers import Status, processes, reported, solve, solve_many
-from mio_rag.solvers.batch import solve_as_completed
-from mio_rag.solvers.blas import one_blas_thread
+from mio_rag.solvers import Status, many, solve, solve_many
+from mio_rag.solvers.capabilities import one_blas_thread
+from mio_rag.solvers.many import solve_as_completed
 from mio_rag.testing.programs import random_program
 
 
@@ -53,7 +53,7 @@ def test_a_defect_of_a_back_end_costs_one_program(monkeypatch) -> None:
     def broken(program, solver, options):
         raise ZeroDivisionError("a defect") if program.n == 2 else InputError("refused")
 
-    monkeypatch.setattr(reported, "solve", broken)
+    monkeypatch.setattr(many, "solve", broken)
     programs = [SelectionProgram(np.ones(n), np.zeros((n, n)), np.ones(n), 1) for n in (2, 3)]
     results = solve_many(programs, workers=2)
     assert [r.message for r in results] == ["ZeroDivisionError: a defect", "refused"]
@@ -113,7 +113,7 @@ def test_a_crash_costs_its_own_program_only() -> None:
 def test_worker_processes_use_one_blas_thread(monkeypatch) -> None:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    with processes._pool(1) as pool:
+    with many._pool(1) as pool:
         found = pool.submit(threadpool_info).result()
     assert {entry["num_threads"] for entry in found if entry["user_api"] == "blas"} == {1}
 

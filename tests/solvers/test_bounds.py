@@ -7,7 +7,7 @@ import pytest
 
 from mio_rag.formulations import LinearConstraint, SelectionProgram, passage_count
 from mio_rag.solvers import solve
-from mio_rag.solvers.bounds import upper_bound
+from mio_rag.solvers.result import upper_bound
 from mio_rag.testing.programs import random_program
 
 

@@ -12,10 +12,20 @@ from hypothesis import strategies as st
 
 from mio_rag.formulations import LinearConstraint, SelectionProgram, nominal_program
 from mio_rag.solvers import SolveOptions, Status, branch_and_bound, solve
-from mio_rag.solvers.doubly_nonnegative import Splitting, core_matrix, core_size, relaxation_matrix
 from mio_rag.solvers.presolve import Problem, presolve
-from mio_rag.solvers.reformulation import better_diagonal, first_matrix, nearly_shifted
-from mio_rag.solvers.relaxation import Incumbent, Root, improved, relax_root
+from mio_rag.solvers.relaxation import (
+    Incumbent,
+    Root,
+    Splitting,
+    better_diagonal,
+    core_matrix,
+    core_size,
+    first_matrix,
+    improved,
+    nearly_shifted,
+    relax_root,
+    relaxation_matrix,
+)
 from mio_rag.testing.programs import random_program
 
 EXACT = SolveOptions(time_limit_seconds=None)

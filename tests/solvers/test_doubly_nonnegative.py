@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from mio_rag.formulations.program import SelectionProgram
-from mio_rag.solvers import doubly_nonnegative
+from mio_rag.solvers import relaxation
 from mio_rag.solvers.presolve import Problem, presolve
-from mio_rag.solvers.reformulation import dominated, first_matrix, shifted
+from mio_rag.solvers.relaxation import dominated, first_matrix, shifted
 
 
 def _symmetric(rng: np.random.Generator, m: int, positive: int) -> tuple[np.ndarray, np.ndarray]:
@@ -26,8 +26,8 @@ def test_parts_near_known_eigenvectors_are_right_to_first_order(positive: int) -
     errors = []
     for size in (0.0, 1e-4, 1e-3):
         moved = target + size * change
-        exact, negative, _ = doubly_nonnegative._split(moved)
-        near, nearly_negative = doubly_nonnegative._nearly_split(moved, vectors)
+        exact, negative, _ = relaxation._split(moved)
+        near, nearly_negative = relaxation._nearly_split(moved, vectors)
         for part in (near, nearly_negative):
             assert np.array_equal(part, part.T)
         assert np.allclose(near - nearly_negative, moved, atol=1e-14)
@@ -46,10 +46,10 @@ def test_between_eigendecompositions_the_method_loses_little(monkeypatch: pytest
         counted = []
         real = np.linalg.eigh
         with monkeypatch.context() as patch:
-            patch.setattr(doubly_nonnegative, "_EXACT_EVERY", every)
+            patch.setattr(relaxation, "_EXACT_EVERY", every)
             patch.setattr(np.linalg, "eigh", lambda M: (counted.append(1), real(M))[1])
-            start = doubly_nonnegative.Splitting.of(problem, np.full(problem.m, 0.3), first_matrix(problem.A))
-            matrix = doubly_nonnegative.relaxation_matrix(problem, np.zeros(0), 60, np.inf, start)
+            start = relaxation.Splitting.of(problem, np.full(problem.m, 0.3), first_matrix(problem.A))
+            matrix = relaxation.relaxation_matrix(problem, np.zeros(0), 60, np.inf, start)
         assert matrix is not None
         return len(counted), matrix
 

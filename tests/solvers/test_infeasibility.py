@@ -9,7 +9,7 @@ import pytest
 
 from mio_rag.formulations import LinearConstraint, SelectionProgram, passage_count
 from mio_rag.solvers import Status, solve
-from mio_rag.solvers.infeasibility import find_conflict
+from mio_rag.solvers.paths import find_conflict
 from mio_rag.testing.programs import random_program
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from mio_rag.formulations import LinearConstraint, SelectionProgram
-from mio_rag.solvers import SolveOptions, branch_and_bound, exhaustive, kernel_relax
+from mio_rag.solvers import SolveOptions, branch_and_bound, kernel_relax
+from mio_rag.solvers.backends import solve_exhaustive
 from mio_rag.solvers.presolve import presolve
-from mio_rag.solvers.reformulation import first_matrix
-from mio_rag.solvers.relaxation import Incumbent, Root, probed, relax_root
+from mio_rag.solvers.relaxation import Incumbent, Root, first_matrix, probed, relax_root
 
 EXACT = SolveOptions(time_limit_seconds=None)
 N = 11
@@ -47,7 +47,7 @@ def _best_with(program: SelectionProgram, item: int) -> float:
     assert program.fixed is not None
     fixed = np.array(program.fixed)
     fixed[item] = 1
-    result = exhaustive.solve(
+    result = solve_exhaustive(
         SelectionProgram(
             program.linear, program.pairwise, program.costs, program.budget, program.rows, fixed
         ),
@@ -61,7 +61,7 @@ def test_items_that_are_dropped_are_hopeless(rows: bool, links: bool) -> None:
     found = 0
     for seed in range(20):
         program = _program(seed, rows, links)
-        optimum = exhaustive.solve(program, EXACT).objective
+        optimum = solve_exhaustive(program, EXACT).objective
         assert optimum is not None
         problem = presolve(program)
         assert problem is not None

@@ -9,11 +9,10 @@ import pytest
 from benchmarks.trust.checks import weak_starts
 from mio_rag.formulations import LinearConstraint, Segments, SelectionProgram, nominal_program
 from mio_rag.solvers import SolveOptions, branch_and_bound, kernel
+from mio_rag.solvers.branch_and_bound import Search
 from mio_rag.solvers.kernel_relax import is_positive_definite
 from mio_rag.solvers.presolve import presolve
-from mio_rag.solvers.reformulation import first_matrix
-from mio_rag.solvers.relaxation import Incumbent, Root, relax_root
-from mio_rag.solvers.search import Search
+from mio_rag.solvers.relaxation import Incumbent, Root, first_matrix, relax_root
 
 # fmt: off
 NAMES = (

@@ -11,9 +11,9 @@ from mio_rag.errors import InputError
 from mio_rag.formulations import LinearConstraint, Segments, SelectionProgram, linearize
 from mio_rag.frontier.budget import budget_path
 from mio_rag.solvers import SolveOptions, Status, solve, solvers
-from mio_rag.solvers.bounds import upper_bound
-from mio_rag.solvers.infeasibility import find_conflict
-from mio_rag.solvers.scaling import scaled
+from mio_rag.solvers.backends import scaled
+from mio_rag.solvers.paths import find_conflict
+from mio_rag.solvers.result import upper_bound
 from mio_rag.testing.claims import disagreement
 from mio_rag.testing.shared_programs import random_shared_program
 

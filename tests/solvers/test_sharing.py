@@ -11,10 +11,9 @@ import scipy.optimize
 
 from benchmarks.trust.command import check_program
 from mio_rag.formulations import Segments, SelectionProgram, precedence_program, with_token_price
-from mio_rag.solvers import SolveOptions, branch_and_bound, kernel_shares, search, solve, solve_path
+from mio_rag.solvers import SolveOptions, branch_and_bound, kernel_shares, solve, solve_path
 from mio_rag.solvers.presolve import presolve
-from mio_rag.solvers.reformulation import first_matrix, unevenly_shifted
-from mio_rag.solvers.relaxation import Incumbent, Root, relax_root
+from mio_rag.solvers.relaxation import Incumbent, Root, first_matrix, relax_root, unevenly_shifted
 from mio_rag.testing.shared_programs import random_shared_program
 
 EXACT = SolveOptions(time_limit_seconds=None)
@@ -98,7 +97,7 @@ def test_without_anything_shared_it_is_the_program_with_costs_of_its_own(
         raise AssertionError("nothing is shared here")
 
     branch_and_bound.warmup()
-    monkeypatch.setattr(search.kernel_shared, "search_shared", never)
+    monkeypatch.setattr(branch_and_bound.kernel_shared, "search_shared", never)
     monkeypatch.setattr(branch_and_bound.kernel_shared_start, "shared_incumbent", never)
     base = windows(30, 400)
     plain = replace(base, costs=base.costs + 70, segments=None)

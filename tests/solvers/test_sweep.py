@@ -11,8 +11,8 @@ from benchmarks.trust.checks import forced_stages
 from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram, nominal_program
 from mio_rag.solvers import SolveOptions, branch_and_bound, relaxation, solve, solve_path
+from mio_rag.solvers.branch_and_bound import WarmStart
 from mio_rag.solvers.presolve import presolve
-from mio_rag.solvers.warm import WarmStart
 from mio_rag.testing.programs import random_program
 
 EXACT = SolveOptions(time_limit_seconds=None)

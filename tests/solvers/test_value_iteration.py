@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from mio_rag.errors import InputError, SolverError
-from mio_rag.formulations.mdp import FiniteMDP
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP
-from mio_rag.solvers.value_iteration import MDPMethod, MDPSolution, solve_mdp
+from mio_rag.formulations.mdp import FiniteMDP, RetrievalMDP
+from mio_rag.solvers.mdp import MDPMethod, MDPSolution, solve_mdp
 
 METHODS: tuple[MDPMethod, ...] = ("policy_iteration", "value_iteration", "numpy")
 

@@ -30,7 +30,7 @@ def solve(
     from mio_rag.cli.show.selection import print_result
     from mio_rag.formulations.program import SelectionProgram
     from mio_rag.reading import read_text
-    from mio_rag.solvers.infeasibility import find_conflict
+    from mio_rag.solvers.paths import find_conflict
     from mio_rag.solvers.registry import solve as run_solver
 
     output = open_output(json_output)
@@ -63,7 +63,7 @@ def solve(
 def warmup(json_output: Json = False) -> None:
     """Compile the kernels in advance (needed once per machine)."""
     from mio_rag.solvers.branch_and_bound import warmup as compile_kernel
-    from mio_rag.solvers.value_iteration import warmup as compile_processes
+    from mio_rag.solvers.mdp import warmup as compile_processes
 
     output = open_output(json_output)
     seconds = compile_kernel() + compile_processes()

@@ -25,8 +25,8 @@ from mio_rag.control.steps.feedback import FeedbackDecomposer
 from mio_rag.control.steps.pools import merge_pools
 from mio_rag.control.steps.write import LmDecomposer, LmReasoner
 from mio_rag.errors import InfeasibleError
+from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.formulations.numbers import plural
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP
 from mio_rag.retrieval.retriever import reciprocal_rank_fusion
 from mio_rag.selection.result import Selection
 

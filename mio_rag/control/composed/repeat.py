@@ -9,7 +9,7 @@ from typing import Protocol
 from mio_rag.control.composed.parts import Repetition
 from mio_rag.control.composed.trace import per_token, share
 from mio_rag.control.mdp.policies import Decision, Policy, State, make_policy
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.formulations.mdp import RetrievalMDP
 
 __all__ = ["Looked", "Rule", "rule_of"]
 

@@ -25,7 +25,7 @@ from mio_rag.control.mdp.assumptions import Check, Transition, check_assumptions
 from mio_rag.control.mdp.estimates import Estimate, above_floor, mean_of, share_of
 from mio_rag.control.mdp.trace import ProcessTrace
 from mio_rag.errors import InputError
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.formulations.mdp import RetrievalMDP
 
 __all__ = ["BinEstimate", "Calibration", "Estimate", "calibrate", "transitions"]
 

@@ -25,7 +25,7 @@ from mio_rag.control.meter import LimitReached, Meter, Reply
 from mio_rag.control.settings import GAUGES
 from mio_rag.control.steps.base import AnswerSynthesizer
 from mio_rag.errors import InputError
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.types import GenerationError
 
 __all__ = ["Complete", "Confidence", "Evidence", "Gauge", "Tracked", "draw", "make_gauge", "tracked_next"]

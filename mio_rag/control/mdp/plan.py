@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.reading import read_toml
 from mio_rag.settings import toml_text
-from mio_rag.solvers.value_iteration import MDPSolution, solve_mdp
+from mio_rag.solvers.mdp import MDPSolution, solve_mdp
 
 __all__ = [
     "TIE",

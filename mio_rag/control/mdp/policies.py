@@ -25,7 +25,7 @@ from mio_rag.control.mdp.plan import TIE, Plan, solve_plan
 from mio_rag.control.mdp.trace import ProcessStep
 from mio_rag.control.settings import GAUGES
 from mio_rag.errors import InputError, choose
-from mio_rag.formulations.retrieval_mdp import ACTIONS, RetrievalMDP
+from mio_rag.formulations.mdp import ACTIONS, RetrievalMDP
 
 __all__ = ["POLICIES", "Decision", "Policy", "State", "make_policy", "open_actions", "split_name"]
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.control.mdp.plan import TIE, Plan, solve_plan
-from mio_rag.formulations.retrieval_mdp import RetrievalMDP
+from mio_rag.formulations.mdp import RetrievalMDP
 
 __all__ = ["Segment", "Sensitivity", "Structure", "sensitivity", "structure", "to_json"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mio_rag.control.trace import Step, Trace, is_between
-from mio_rag.formulations.retrieval_mdp import ACTIONS
+from mio_rag.formulations.mdp import ACTIONS
 
 __all__ = ["ProcessStep", "ProcessTrace"]
 

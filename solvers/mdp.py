@@ -1,20 +1,4 @@
-"""Dynamic programming for finite Markov decision processes, with a guarantee.
-
-    one_pass             no action leads to a higher state: exact, by substitution (the retrieval process)
-    policy_iteration     modified policy iteration: some backups under each policy; for everything else
-    value_iteration      the same without these
-    numpy                value iteration by sparse matrix products, without compiled code
-    backward_induction   processes with a horizon: exact
-
-Whatever found the values V, they are then checked by one Bellman backup TV. With changes between
-``low = min(TV - V)`` and ``high = max(TV - V)`` and one discount factor b,
-
-    TV + b / (1 - b) low  <=  V*  <=  TV + b / (1 - b) high
-
-(MacQueen 1966; of differing factors the one that makes the bound weaker). `MDPSolution.error` is the larger
-of the two distances, plus what rounding may add: a bound of the error, not an estimate. A change below 1e-6
-would leave an error of up to 4.9e-5 at b = .98.
-"""
+"""None"""
 
 from __future__ import annotations
 
@@ -29,11 +13,8 @@ from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.mdp import FiniteMDP
 from mio_rag.solvers.once import once
 
-__all__ = ["MDPMethod", "MDPSolution", "solve_mdp", "warmup"]
-
 FloatArray = NDArray[np.float64]
 MDPMethod = Literal["auto", "one_pass", "policy_iteration", "value_iteration", "numpy", "backward_induction"]
-
 _METHODS = get_args(MDPMethod)
 _EPS = float(np.finfo(np.float64).eps)
 _EVALUATIONS = 100  # most backups under one policy

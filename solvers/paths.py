@@ -1,36 +1,106 @@
-"""The joint robust counterpart by cuts, with any exact solver of selection programs as the oracle.
-
-maximise W(x) = min_s f_s(x) over scenarios s, each a selection program (`mio_rag.formulations.joint`). For
-any weights w >= 0 that sum to 1, max_x sum_s w_s f_s(x) is one selection program, and its proven bound lies
-above every W. Each round solves that program, evaluates the selection's certified worst case, adds the
-scenario that is worst for it, and takes for w the weights that make the largest of the values of all
-selections so far smallest (a linear program: the dual of max t subject to t <= f_s(x) over mixtures of those
-selections). The bound may stay above the best worst case, since mixtures can be safer than any one selection.
-The remaining gap is reported.
-
-Source: Kelley (1960); Bertsimas, Dunning and Lubin, Reformulation versus cutting-planes for robust
-optimization (2016), for cuts with an exact oracle.
-"""
+"""Sequences of related programs: sweeps over one pool, robust cuts, and conflicts of infeasible programs."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import scipy  # loads scipy.optimize, a fifth of a second, where it is first used
 from numpy.typing import NDArray
 
-from mio_rag.formulations.joint import JointProblem
-from mio_rag.formulations.program import SelectionProgram
+from mio_rag.errors import InputError
+from mio_rag.formulations.numbers import plural
+from mio_rag.formulations.program import SelectionProgram, with_token_price
+from mio_rag.formulations.robust import JointProblem
+from mio_rag.solvers.registry import check_name, resolve, solve
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status, relative_gap
 
-__all__ = ["JointResult", "joint_steps"]
+
+def solve_path(
+    programs: Iterable[SelectionProgram],
+    solver: str = "auto",
+    options: SolveOptions | None = None,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[SolveResult]:
+    """Solve programs of one pool one after another, for instance along lambda_1, the radius or the budget.
+
+    The kernel starts each from the selection and the relaxation matrix of the one before; other solvers
+    start anew. Certificates are those of `solve`: only the time differs.
+
+    Parameters
+    ----------
+    programs : iterable of SelectionProgram
+        All with the same number of items, which mean the same passages. Built as they are needed.
+    solver, options
+        As in `solve`; the time limit holds for each program.
+    progress : callable, optional
+        Called with 1 after each program.
+
+    Yields
+    ------
+    SolveResult
+        In the order of the programs.
+
+    Raises
+    ------
+    InputError
+        For an unknown solver, or programs of different sizes.
+    """
+    run = path_solver(solver, options or SolveOptions())
+    n: int | None = None
+    for k, program in enumerate(programs):
+        if n is not None and program.n != n:
+            raise InputError(
+                f"program {k} has {program.n} items, those before it {n}: a path is over one pool of passages"
+            )
+        n = program.n
+        yield run(program)
+        if progress is not None:
+            progress(1)
+
+
+class PathSolver(Protocol):
+    """`solve` for one program after another of the same pool."""
+
+    def __call__(self, program: SelectionProgram, spent: float = 0.0) -> SolveResult:
+        """The result; `spent` seconds of the time limit are gone."""
+
+
+def path_solver(solver: str, options: SolveOptions) -> PathSolver:
+    """`solve` with a memory: the kernel starts each program of a pool from what the one before left.
+
+    Raises
+    ------
+    InputError
+        For an unknown solver.
+    """
+    check_name(solver)
+    warm: WarmStart | None = None
+    size = -1
+
+    def run(program: SelectionProgram, spent: float = 0.0) -> SolveResult:
+        nonlocal warm, size
+        left = options.after(spent)
+        if resolve(program, solver) != "branch_and_bound":
+            return solve(program, solver, left)
+        from mio_rag.solvers import branch_and_bound  # loads the compiled code
+
+        if warm is None or program.n != size:
+            warm, size = branch_and_bound.WarmStart(), program.n
+        return branch_and_bound.solve(program, left, warm=warm)
+
+    return run
+
+
+if TYPE_CHECKING:
+    from mio_rag.solvers.branch_and_bound import WarmStart
 
 FloatArray = NDArray[np.float64]
-
 #: Rounds, each an exact solve, at most.
 MAX_CUTS = 20
 #: ... and no more once so many in a row have lowered the bound by less than this share of it.
@@ -196,3 +266,98 @@ def _weights(values: FloatArray) -> FloatArray:
     if found.x is None:  # any weights are valid; equal ones always exist
         return np.full(rows, 1.0 / rows)
     return np.maximum(np.asarray(found.x[:rows], dtype=np.float64), 0.0)
+
+
+#: Seconds for each of the small programs.
+_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Requirements that cannot hold together.
+
+    Parameters
+    ----------
+    parts : tuple of str
+        In the user's words.
+    minimal : bool
+        Whether it is proven that every part is needed; False if a time limit came first.
+    smallest_budget : float or None
+        The least budget under which everything asked for could hold; None where no budget is large enough,
+        or none was proven.
+    """
+
+    parts: tuple[str, ...]
+    minimal: bool
+    smallest_budget: float | None
+
+    def explain(self) -> str:
+        """One line for a person."""
+        text = f"cannot hold together: {'; '.join(self.parts)}"
+        if self.smallest_budget is not None:
+            return f"{text}; a budget of {plural(self.smallest_budget, 'token')} would do"
+        return text
+
+
+def find_conflict(program: SelectionProgram, names: Sequence[str], solver: str = "highs") -> Conflict | None:
+    """A minimal conflict of an infeasible program; None if it is feasible, or that is not proven.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of the items, for what is fixed.
+    """
+    assert program.fixed is not None
+    most = float(program.all_costs.sum()) + 1.0
+    shared = program.segments
+    free = SelectionProgram(
+        np.zeros(program.n),
+        np.zeros((program.n, program.n)),
+        program.costs,
+        program.budget,
+        segments=None if shared is None else replace(shared, prices=np.zeros(shared.m)),
+    )
+    # In the order in which they are given up.
+    parts: list[tuple[str, int]] = [("budget", 0)]
+    parts += [("out", int(i)) for i in np.flatnonzero(program.fixed == 0)]
+    parts += [("row", k) for k in range(len(program.rows))]
+    parts += [("in", int(i)) for i in np.flatnonzero(program.fixed == 1)]
+
+    def limited(kept: list[tuple[str, int]]) -> SelectionProgram:
+        fixed = np.full(program.n, -1, dtype=np.int8)
+        for kind, k in kept:
+            if kind in ("in", "out"):
+                fixed[k] = kind == "in"
+        return replace(
+            free,
+            rows=tuple(program.rows[k] for kind, k in kept if kind == "row"),
+            budget=program.budget if ("budget", 0) in kept else max(most, program.budget),
+            fixed=fixed,
+        )
+
+    options = SolveOptions(time_limit_seconds=_SECONDS)
+    if solve(limited(parts), solver, options).status is not Status.INFEASIBLE:
+        return None
+    minimal, kept = True, list(parts)
+    for part in parts:
+        fewer = [p for p in kept if p != part]
+        status = solve(limited(fewer), solver, options).status
+        if status is Status.INFEASIBLE:
+            kept = fewer
+        elif status is Status.NO_SOLUTION:
+            minimal = False
+    smallest = None
+    if ("budget", 0) in kept:
+        rest = limited([p for p in parts if p[0] != "budget"])
+        cheapest = solve(with_token_price(rest, 1.0), solver, options)
+        if cheapest.is_optimal and cheapest.objective is not None:
+            smallest = 0.0 - cheapest.objective  # never -0
+    words = {
+        "row": lambda k: program.rows[k].name,
+        "in": lambda k: f"'{names[k]}' in",
+        "out": lambda k: f"'{names[k]}' out",
+        "budget": lambda k: f"at most {plural(program.budget, 'token')}",
+    }
+    order = ("budget", "row", "in", "out")
+    kept.sort(key=lambda part: (order.index(part[0]), part[1]))
+    return Conflict(tuple(words[kind](k) for kind, k in kept), minimal, smallest)
