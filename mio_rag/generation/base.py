@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from threading import Lock
+from threading import BoundedSemaphore, Lock, RLock, local
 from types import TracebackType
 from typing import Self
 
@@ -36,8 +36,26 @@ _PROBE = Passage(id="probe", text="x")
 _SEAM_TOKENS = 8
 
 
+class _Turns:
+    """Lets a number of threads in at a time; a thread that is in may enter again."""
+
+    def __init__(self, count: int) -> None:
+        self._free, self._mine = BoundedSemaphore(count), local()
+
+    def __enter__(self) -> None:
+        depth = getattr(self._mine, "depth", 0)
+        if not depth:
+            self._free.acquire()
+        self._mine.depth = depth + 1
+
+    def __exit__(self, *failure: object) -> None:
+        self._mine.depth -= 1
+        if not self._mine.depth:
+            self._free.release()
+
+
 class BaseGenerator(ABC):
-    """Shared behaviour of the back ends.
+    """Shared behaviour of the back ends. Safe to use from several threads.
 
     A back end gives `_count` and `_generate`; it may refine `prompt_tokens`, `_generate_many`, `_stream`,
     `_choose` and `_close`.
@@ -48,15 +66,18 @@ class BaseGenerator(ABC):
         Goes into every `Answer`.
     context_window : int or None
         Tokens that prompt and completion share; None: unbounded or unknown, nothing is refused.
+    concurrency : int
+        Calls that may run at the same time, >= 1. Threads that make more wait for their turn.
     """
 
-    def __init__(self, name: str, context_window: int | None = None) -> None:
+    def __init__(self, name: str, context_window: int | None = None, concurrency: int = 1) -> None:
         if context_window is not None and context_window < 1:
             raise InputError(f"context_window={context_window}: give at least 1 token, or None for no limit")
         self._name = name
         self._window = context_window
         self._counts: OrderedDict[str, int] = OrderedDict()
-        self._lock = Lock()
+        self._lock, self._counting = Lock(), RLock()
+        self._concurrency, self._turns = concurrency, _Turns(concurrency)
         self._closed = False
 
     @property
@@ -78,6 +99,11 @@ class BaseGenerator(ABC):
     def context_window(self) -> int | None:
         """Tokens that prompt and completion share; None: unbounded or unknown."""
         return self._window
+
+    @property
+    def concurrency(self) -> int:
+        """Calls that may run at the same time; threads that make more wait for their turn."""
+        return self._concurrency
 
     @abstractmethod
     def _count(self, texts: list[str]) -> list[int]:
@@ -131,7 +157,8 @@ class BaseGenerator(ABC):
                 self._counts.move_to_end(text)
         fresh = [text for text in dict.fromkeys(texts) if text not in known]
         if fresh:
-            known.update(zip(fresh, self._count([clean(text) for text in fresh]), strict=True))
+            with self._counting:  # fast tokenizers fail when two threads use them at once
+                known.update(zip(fresh, self._count([clean(text) for text in fresh]), strict=True))
             with self._lock:
                 for text in fresh:
                     self._counts[text] = known[text]
@@ -158,7 +185,8 @@ class BaseGenerator(ABC):
             closed, or if the back end fails.
         """
         self._check_fits(prompt, max_tokens)
-        return self._generate(prompt, max_tokens)
+        with self._turns:
+            return self._generate(prompt, max_tokens)
 
     def generate_many(
         self, prompts: Sequence[Prompt], *, max_tokens: int = 64
@@ -176,7 +204,8 @@ class BaseGenerator(ABC):
                 fitting.append(i)
             except GenerationError as error:
                 results[i] = error
-        answered = self._generate_many([prompts[i] for i in fitting], max_tokens) if fitting else []
+        with self._turns:
+            answered = self._generate_many([prompts[i] for i in fitting], max_tokens) if fitting else []
         for i, result in zip(fitting, answered, strict=True):
             results[i] = result
         return [result for result in results if result is not None]
@@ -200,7 +229,9 @@ class BaseGenerator(ABC):
 
     def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
         """Index into `choices` of the option held to be right; as `choose_scored`, but counts nothing."""
-        return self._choose(self._with_choices(prompt, choices), choices)[0]
+        prompt = self._with_choices(prompt, choices)
+        with self._turns:
+            return self._choose(prompt, choices)[0]
 
     def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
         """The option that the generator holds to be right, with its probability among all of them.
@@ -217,9 +248,10 @@ class BaseGenerator(ABC):
             that reply), or nothing counts the prompt's tokens.
         """
         prompt = self._with_choices(prompt, choices)
-        start = time.perf_counter()
-        index, probability, said = self._choose(prompt, choices)
-        seconds = time.perf_counter() - start
+        with self._turns:
+            start = time.perf_counter()
+            index, probability, said = self._choose(prompt, choices)
+            seconds = time.perf_counter() - start
         if said is not None:
             return Choice(index, probability, replace(said, text=choices[index], logprobs=None))
         tokens = self.prompt_tokens(prompt)

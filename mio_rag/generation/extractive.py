@@ -79,7 +79,7 @@ class ExtractiveGenerator(BaseGenerator):
     """
 
     def __init__(self, *, context_window: int | None = None) -> None:
-        super().__init__("extractive", context_window)
+        super().__init__("extractive", context_window, concurrency=64)
         self._counter = RegexCounter()
 
     def _count(self, texts: list[str]) -> list[int]:

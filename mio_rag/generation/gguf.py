@@ -100,7 +100,7 @@ class GGUFGenerator(BaseGenerator):
         self._server, self._http = _start(file, n_ctx, threads, slots)
         _OPEN.add(self)
         properties = self._call("GET", "/props")
-        super().__init__(f"gguf:{file.name}", int(properties["default_generation_settings"]["n_ctx"]))
+        super().__init__(f"gguf:{file.name}", int(properties["default_generation_settings"]["n_ctx"]), slots)
 
     @cached_property
     def identity(self) -> str:

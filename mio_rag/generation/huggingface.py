@@ -104,7 +104,8 @@ class HuggingFaceGenerator(BaseGenerator):
 
     def _ids(self, prompt: Prompt) -> list[int]:
         text, special = chat_text(self._tokenizer, prompt)
-        return list(self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
+        with self._counting:
+            return list(self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
 
     def _count(self, texts: list[str]) -> list[int]:
         encoded = self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]

@@ -90,11 +90,11 @@ class OpenAIGenerator(BaseGenerator):
                 f"openai: concurrency={concurrency} must be >= 1, timeout_seconds={timeout_seconds} > 0 and "
                 f"retries={retries} >= 0"
             )
-        super().__init__(f"openai:{model}", window)
+        super().__init__(f"openai:{model}", window, concurrency)
         self._openai = require("openai", "openai", "calling an OpenAI-compatible endpoint")
         self._httpx = require("httpx", "openai", "calling an OpenAI-compatible endpoint")
         self._url, self._model = base_url.rstrip("/"), model
-        self._concurrency, self._timeout = concurrency, timeout_seconds
+        self._timeout = timeout_seconds
         self._logprobs, self._seed = logprobs, seed
         self._settings: dict[str, Any] = {
             "base_url": self._url,

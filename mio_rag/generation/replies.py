@@ -135,6 +135,12 @@ class RememberingGenerator:
         """Of the generator that answers."""
         return self._inner.context_window
 
+    @property
+    def concurrency(self) -> int:
+        """Of the generator that answers; AttributeError where that states none."""
+        stated: int = self._inner.concurrency  # type: ignore[attr-defined]
+        return stated
+
     def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text."""
         return self._inner.count(texts)

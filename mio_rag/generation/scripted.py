@@ -51,7 +51,7 @@ class ScriptedGenerator(BaseGenerator):
         window: int | None = None,
         counter: TokenCounter | None = None,
     ) -> None:
-        super().__init__("scripted", window)
+        super().__init__("scripted", window, concurrency=64)
         self._answers = answers
         self._counter = RegexCounter() if counter is None else counter
         self.prompts: list[Prompt] = []

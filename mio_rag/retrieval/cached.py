@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class CachedEmbedder(ABC):
         self.name = name
         self._batch_size = batch_size
         self._cache = EmbeddingCache() if cache else None
+        self._lock = Lock()  # fast tokenizers fail when two threads use them at once
 
     @property
     @abstractmethod
@@ -74,7 +76,8 @@ class CachedEmbedder(ABC):
         step = 8 * self._batch_size
         for first in range(0, len(todo), step):
             part = todo[first : first + step]
-            fresh = dict(zip(part, unit(self._embed(part)), strict=True))
+            with self._lock:
+                fresh = dict(zip(part, unit(self._embed(part)), strict=True))
             known.update(fresh)
             if self._cache:
                 self._cache.put(self.fingerprint, fresh)
