@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.control.mdp.plan import solve_plan
 from mio_rag.control.mdp.plot import plot_plan
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.frontier.plot import plot_data, plot_query
+from mio_rag.learning.mdp import solve_plan
 from mio_rag.measures import Measure, register, unregister
 from mio_rag.relevance import reliability, reliability_plot
 from mio_rag.relevance.calibration import share_interval

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from mio_rag.cli.options.config import read_config
-from mio_rag.control.mdp.plan import read_model
 from mio_rag.control.trace import Trace, read_traces
 from mio_rag.corpora.load import load_questions
 from mio_rag.errors import DataError, InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.generation import ScriptedGenerator
+from mio_rag.learning.mdp import read_model
 from mio_rag.reading import parse_json, parse_toml, read_json, read_text
 from mio_rag.relevance.model import load_model
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mio_rag.cli.options.config import config_text, read_config
-from mio_rag.control.mdp.plan import model_from_mapping, model_to_toml, read_model
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
+from mio_rag.learning.mdp import model_from_mapping, model_to_toml, read_model
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
 numbers = st.floats(allow_nan=False) | st.integers(-(2**63), 2**63 - 1) | st.booleans()

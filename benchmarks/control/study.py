@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.control.mdp.calibration import Calibration, calibrate
 from mio_rag.control.mdp.trace import ProcessTrace
 from mio_rag.control.meter import Limits
 from mio_rag.control.settings import ControlSettings
@@ -30,6 +29,7 @@ from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.generation import Generator
+from mio_rag.learning.mdp_calibration import Calibration, calibrate
 from mio_rag.retrieval.index import CorpusIndex
 
 __all__ = ["MODELS", "SETS", "Set", "run_calibrated", "run_given"]

@@ -17,9 +17,9 @@ from benchmarks.fuzz.endings import Wrong
 from benchmarks.fuzz.odd import NUMBERS, TEXTS, chance, mutated_bytes, mutated_text, number, pick, simpler
 from mio_rag.cli import output as cli_output
 from mio_rag.cli.app import app
-from mio_rag.control.mdp.plan import Plan, model_from_mapping, read_model, solve_plan
 from mio_rag.corpora.load import load_dataset
 from mio_rag.formulations.mdp import RetrievalMDP
+from mio_rag.learning.mdp import Plan, model_from_mapping, read_model, solve_plan
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 
 __all__ = ["Toml"]

@@ -13,10 +13,10 @@ from mio_rag.control.meter import Limits
 from mio_rag.control.planner.controller import kit_of
 from mio_rag.control.planner.planning import PlannerController
 from mio_rag.control.planner.policy import Planner
-from mio_rag.control.planner.train import Table, train_planner
 from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.load import load_questions
 from mio_rag.generation import Generator, make_generator
+from mio_rag.learning.planner import Table, train_planner
 from mio_rag.measures import answer_measures
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Question

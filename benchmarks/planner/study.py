@@ -15,15 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.control.planner.experience import Experience
 from mio_rag.control.planner.features import QuestionFeatures
-from mio_rag.control.planner.judge import Point, judged
 from mio_rag.control.planner.policy import Planner, RegressionScorer
-from mio_rag.control.planner.ppo import PPOSettings, train_ppo
-from mio_rag.control.planner.regression import fit_regression
-from mio_rag.control.planner.train import Table
 from mio_rag.control.planner.tree import MODES, Tree
 from mio_rag.errors import InputError
+from mio_rag.learning.planner import Experience, Point, Table, fit_regression, judged
+from mio_rag.learning.ppo import PPOSettings, train_ppo
 
 __all__ = ["ALPHAS", "categories", "decisions", "folds_of", "study"]
 

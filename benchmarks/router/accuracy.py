@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.router.rows import ROUTERS, at_tiers, groups_of
-from mio_rag.control.router.fit import FitSettings, fit_once
 from mio_rag.control.router.settings import Utility
-from mio_rag.control.router.table import Table
 from mio_rag.control.router.tier import PUBLISHED
-from mio_rag.control.router.validate import measured, out_of_fold
 from mio_rag.evaluation.statistics import mean_interval
+from mio_rag.learning.router import FitSettings, Table, fit_once, measured, out_of_fold
 
 __all__ = ["LADDERS", "accuracies", "accuracy_table"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.router.rows import COST, Group, Row
-from mio_rag.control.router.table import WORKED
 from mio_rag.evaluation.statistics import mean_interval
+from mio_rag.learning.router import WORKED
 
 __all__ = ["chosen_elsewhere", "goals_of"]
 

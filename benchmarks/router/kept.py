@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.files import replaced
-from mio_rag.control.outcomes import Outcomes
 from mio_rag.control.router.features import Seen
-from mio_rag.control.router.table import LABEL, WORKED, Table, joined
 from mio_rag.control.router.tier import tiers_of
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError
+from mio_rag.learning.outcomes import Outcomes
+from mio_rag.learning.router import LABEL, WORKED, Table, joined
 from mio_rag.reading import read_json
 
 __all__ = ["Kept", "asked_model", "merged", "read_rows", "tables_of", "write_rows"]

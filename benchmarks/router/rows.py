@@ -15,13 +15,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.control.outcomes import Outcomes
 from mio_rag.control.router.features import SEARCH, Seen
-from mio_rag.control.router.fit import FitSettings, correction_at, fit_once
 from mio_rag.control.router.settings import Utility
-from mio_rag.control.router.table import LABEL, WORKED, Table, joined
-from mio_rag.control.router.validate import PRICES, Validated, chosen_at, measured, out_of_fold
 from mio_rag.errors import InputError
+from mio_rag.learning.outcomes import Outcomes
+from mio_rag.learning.router import (
+    LABEL,
+    PRICES,
+    WORKED,
+    FitSettings,
+    Table,
+    Validated,
+    chosen_at,
+    correction_at,
+    fit_once,
+    joined,
+    measured,
+    out_of_fold,
+)
 
 __all__ = [
     "ROUTERS",

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from benchmarks.files import replaced
 from benchmarks.router.rows import COST, Group, Row, mixture
-from mio_rag.control.outcomes import Outcomes
-from mio_rag.control.router.table import LABEL, WORKED
 from mio_rag.errors import require
 from mio_rag.evaluation.statistics import mean_interval
+from mio_rag.learning.outcomes import Outcomes
+from mio_rag.learning.router import LABEL, WORKED
 
 __all__ = ["MEASURES", "draw", "shortened", "summarized", "table"]
 

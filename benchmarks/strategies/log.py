@@ -23,12 +23,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.files import write_json
-from mio_rag.control.bandit.learned import Learned
-from mio_rag.control.bandit.settings import BanditSettings
-from mio_rag.control.bandit.store import EventLog
 from mio_rag.control.bandit.strategist import Strategist, folded, known_settings
 from mio_rag.control.steps.strategies import STRATEGIES
 from mio_rag.evaluation.record import environment
+from mio_rag.learning.bandit import BanditSettings, Learned
+from mio_rag.learning.bandit_log import EventLog
 
 __all__ = ["add_options", "command", "run"]
 

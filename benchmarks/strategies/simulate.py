@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from benchmarks.strategies.table import BASE
 from mio_rag.control.bandit.context import Context, context_of
-from mio_rag.control.bandit.learned import Learned
 from mio_rag.control.bandit.policy import Drawn, draw, mixture
-from mio_rag.control.bandit.settings import BanditSettings
-from mio_rag.control.bandit.store import Event
 from mio_rag.control.steps.strategies import STRATEGIES
+from mio_rag.learning.bandit import BanditSettings, Learned
+from mio_rag.learning.bandit_log import Event
 
 __all__ = [
     "OTHERS", "POLICIES", "PRICE", "TUNED", "Lived", "action_of", "interval", "live", "order_of", "reported",

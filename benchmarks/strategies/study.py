@@ -26,13 +26,11 @@ from benchmarks.strategies.simulate import (
 )
 from benchmarks.strategies.table import BASE, MEASURES, outcomes_of
 from mio_rag.control.bandit.context import context_of
-from mio_rag.control.bandit.insights import stats
-from mio_rag.control.bandit.learned import Learned
-from mio_rag.control.bandit.off_policy import off_policy
 from mio_rag.control.bandit.policy import draw, mixture
 from mio_rag.control.bandit.programme import every_set, worths
-from mio_rag.control.bandit.settings import BanditSettings
 from mio_rag.control.steps.strategies import STRATEGIES
+from mio_rag.learning.bandit import BanditSettings, Learned
+from mio_rag.learning.bandit_report import off_policy, stats
 
 __all__ = ["report"]
 

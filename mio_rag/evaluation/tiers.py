@@ -14,10 +14,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from mio_rag.control.outcomes import Outcomes
 from mio_rag.control.router.features import look
 from mio_rag.control.router.settings import KEY, RouterSettings
-from mio_rag.control.router.table import LABEL, WORKED, Table
 from mio_rag.control.router.tier import PUBLISHED, Tier
 from mio_rag.control.router.worked import BY, UNANSWERED, By, Unanswered, labels, row_worked
 from mio_rag.control.settings import ControlSettings
@@ -27,6 +25,8 @@ from mio_rag.evaluation.harness import EvaluationSettings, Progress, evaluate
 from mio_rag.evaluation.record import environment
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator
 from mio_rag.generation.prompts import LETTERS
+from mio_rag.learning.outcomes import Outcomes
+from mio_rag.learning.router import LABEL, WORKED, Table
 from mio_rag.measures import Instruments, measures
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever

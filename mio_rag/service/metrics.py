@@ -129,7 +129,7 @@ class Metrics:
         account : Account, optional
             Where the tokens of this day or hour stand, for all processes.
         learned : mapping, optional
-            What a bandit learned about strategies, for all processes; see `mio_rag.control.bandit.insights`.
+            What a bandit learned about strategies, for all processes; see `mio_rag.learning.bandit_report`.
         """
         read = CollectorRegistry()
         read.register(_Read(account, learned))

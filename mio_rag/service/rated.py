@@ -8,10 +8,10 @@ import time
 from hashlib import sha256
 from pathlib import Path
 
-from mio_rag.control.bandit.store import EventLog
 from mio_rag.control.bandit.strategist import rate
 from mio_rag.errors import InputError, StateError
 from mio_rag.files import write_atomically
+from mio_rag.learning.bandit_log import EventLog
 
 __all__ = ["Logs"]
 

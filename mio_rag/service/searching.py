@@ -11,13 +11,13 @@ from mio_rag.allocation.pacer import Pacer
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.control.bandit.agent import make_pipeline
-from mio_rag.control.bandit.insights import stats
 from mio_rag.control.bandit.pipeline import PipelineResult, SearchPipeline
 from mio_rag.control.bandit.strategist import Strategist
 from mio_rag.control.costs import Costs
 from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator
+from mio_rag.learning.bandit_report import stats
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
@@ -128,7 +128,7 @@ class Searching:
         return chooser.feedback(identity, 1 if helpful else -1)
 
     def stats(self) -> dict[str, Any] | None:
-        """What was learned, as `mio_rag.control.bandit.insights.stats`; None where nobody learns."""
+        """What was learned, as `mio_rag.learning.bandit_report.stats`; None where nobody learns."""
         chooser = self._pipeline.chooser
         if not isinstance(chooser, Strategist):
             return None

@@ -18,16 +18,16 @@ from benchmarks.composed.language import (
 )
 from benchmarks.composed.language_summary import EITHER, PLAIN, table_of, told_of
 from benchmarks.composed.study import Source, trained
-from mio_rag.control.bandit.store import EventLog
 from mio_rag.control.meter import Limits
-from mio_rag.control.planner.collect import Source as Collected
-from mio_rag.control.planner.collect import collect_outcomes, data_hash
 from mio_rag.control.planner.named import find_workflow
 from mio_rag.control.planner.run import Kit
 from mio_rag.control.planner.settings import Models, WorkflowSettings
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
 from mio_rag.generation import make_generator
+from mio_rag.learning.bandit_log import EventLog
+from mio_rag.learning.outcomes import Source as Collected
+from mio_rag.learning.outcomes import collect_outcomes, data_hash
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 

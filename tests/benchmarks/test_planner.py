@@ -10,12 +10,11 @@ import pytest
 from benchmarks.options import numbers
 from benchmarks.planner.picture import draw, table
 from benchmarks.planner.study import ALPHAS, folds_of, study
-from mio_rag.control.outcomes import Outcomes
-from mio_rag.control.planner.collect import table_of
 from mio_rag.control.planner.named import NAMED
-from mio_rag.control.planner.ppo import PPOSettings
-from mio_rag.control.planner.train import Table, split_of
 from mio_rag.errors import InputError
+from mio_rag.learning.outcomes import Outcomes, table_of
+from mio_rag.learning.planner import Table, split_of
+from mio_rag.learning.ppo import PPOSettings
 
 NAMES = ("no-retrieval", "plain", "decompose-serial")
 

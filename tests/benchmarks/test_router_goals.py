@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.router.goals import chosen_elsewhere, goals_of
 from benchmarks.router.rows import Group, Row
-from mio_rag.control.outcomes import Outcomes
+from mio_rag.learning.outcomes import Outcomes
 from tests.control.router.made import table as made_table
 
 

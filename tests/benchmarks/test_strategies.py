@@ -15,7 +15,7 @@ from benchmarks.strategies.picture import draw
 from benchmarks.strategies.simulate import OTHERS, POLICIES, PRICE, live, order_of, reported, told_of
 from benchmarks.strategies.study import report
 from benchmarks.strategies.table import BASE, every_action, outcomes_of
-from mio_rag.control.outcomes import read_outcomes
+from mio_rag.learning.outcomes import read_outcomes
 
 
 def line(number: int) -> dict[str, Any]:

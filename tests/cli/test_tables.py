@@ -14,9 +14,9 @@ from mio_rag.cli.show.frontier import print_points
 from mio_rag.cli.show.plan import _verdict
 from mio_rag.cli.show.tables import Field, heading, print_fields
 from mio_rag.cli.terminal import Terminal
-from mio_rag.control.planner.judge import Point
 from mio_rag.evaluation.harness import EvaluationSettings
 from mio_rag.evaluation.methods import DEFAULT_METHODS
+from mio_rag.learning.planner import Point
 from mio_rag.measures import Measure, register, unregister
 
 WIDTHS = (80, 120, 180, 200)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from mio_rag.control.bandit.chooser import Choice
-from mio_rag.control.bandit.settings import BanditSettings
 from mio_rag.control.bandit.strategist import Strategist
+from mio_rag.learning.bandit import BanditSettings
 
 STRATEGIES = ("raw", "hyde", "query2doc", "grounded")
 EMBEDDER = "test:8"

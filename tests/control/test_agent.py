@@ -13,7 +13,6 @@ from mio_rag.candidates import Candidates
 from mio_rag.control.controller import Outcome
 from mio_rag.control.costs import totals
 from mio_rag.control.mdp.gauges import make_gauge
-from mio_rag.control.mdp.plan import solve_plan
 from mio_rag.control.mdp.policies import Decision, State, make_policy, open_actions
 from mio_rag.control.mdp.replay import replay
 from mio_rag.control.mdp.trace import ProcessTrace
@@ -27,6 +26,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.generation.replies import RememberingGenerator
+from mio_rag.learning.mdp import solve_plan
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Answer, Question
 from tests.control.scripted import CHOICE, COMPARISON, Sure, agent, said

@@ -11,25 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.control.bandit.insights import stats_of
-from mio_rag.control.bandit.learned import Learned
-from mio_rag.control.bandit.lifecycle import (
+from mio_rag.control.bandit.strategist import folded, rate
+from mio_rag.errors import DataError, InputError
+from mio_rag.learning.bandit import BanditSettings, Learned
+from mio_rag.learning.bandit_log import Event, EventLog
+from mio_rag.learning.bandit_report import (
     add_strategy,
     export,
+    off_policy,
+    plot_log,
     prune,
     rebuild,
     recalibrate,
     replay,
     settings_of,
     start_from,
+    stats_of,
 )
-from mio_rag.control.bandit.off_policy import off_policy
-from mio_rag.control.bandit.plot import plot_log
-from mio_rag.control.bandit.settings import BanditSettings
-from mio_rag.control.bandit.store import Event, EventLog
-from mio_rag.control.bandit.strategist import folded, rate
-from mio_rag.control.weights import read_weights, write_weights
-from mio_rag.errors import DataError, InputError
+from mio_rag.learning.weights import read_weights, write_weights
 from tests.control.bandits import STRATEGIES, asked, lived, strategist
 
 TRUTH = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}
@@ -164,7 +163,7 @@ def test_recalibration_keeps_what_is_better(tmp_path: Path) -> None:
 def test_others_go_on_while_a_log_is_recalibrated_rebuilt_or_pruned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mio_rag.control.bandit.store._PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("mio_rag.learning.bandit_log._PATIENCE_SECONDS", 0.2)
     path = tmp_path / "s.sqlite"
     bandit = strategist(path, cold_start=10**6)
     first = lived(bandit, 80, TRUTH)

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from mio_rag.control.bandit.learned import Learned
-from mio_rag.control.bandit.settings import BanditSettings
-from mio_rag.control.bandit.store import EventLog, Events
 from mio_rag.control.bandit.strategist import Strategist, folded, rate
 from mio_rag.errors import DataError, InputError, StateError
+from mio_rag.learning.bandit import BanditSettings, Learned
+from mio_rag.learning.bandit_log import EventLog, Events
 from tests.control.bandits import EMBEDDER, STRATEGIES, asked, lived, outcome, strategist
 
 GOOD_BAD = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}  # costs are .05
@@ -175,7 +174,7 @@ def test_a_strategy_that_was_added_after_a_change_is_folded_to_the_last_bit(tmp_
 
 def test_others_go_on_while_a_log_is_folded_afresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mio_rag.control.bandit.strategist._SNAPSHOT_EVERY", 16)
-    monkeypatch.setattr("mio_rag.control.bandit.store._PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("mio_rag.learning.bandit_log._PATIENCE_SECONDS", 0.2)
     path = tmp_path / "s.sqlite"
     first = strategist(path)
     choice, *_ = lived(first, 40, GOOD_BAD)

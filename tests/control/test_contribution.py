@@ -10,7 +10,6 @@ import pytest
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
 from mio_rag.control.bandit.agent import make_pipeline
-from mio_rag.control.bandit.contribution import Values, contributions, sets_to_compare
 from mio_rag.control.bandit.trace import SearchTrace
 from mio_rag.control.controller import Setup, answered
 from mio_rag.control.make import check_controllers, make_controller
@@ -20,6 +19,7 @@ from mio_rag.control.steps.strategy import Found, SearchTask
 from mio_rag.control.trace import Trace, append_traces, read_traces, wrong_totals
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ScriptedGenerator
+from mio_rag.learning.contribution import Values, contributions, sets_to_compare
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.types import GenerationError, Question

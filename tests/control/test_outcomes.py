@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mio_rag.control.outcomes import Outcomes, read_outcomes
 from mio_rag.errors import DataError, InputError
+from mio_rag.learning.outcomes import Outcomes, read_outcomes
 
 F1 = np.array([[0.0, 1.0, 1.0], [0.5, 0.5, 0.6], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
 TOKENS = np.array([[10.0, 100.0, 300.0]] * 4)

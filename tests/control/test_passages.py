@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.control.bandit.learned import Learned
 from mio_rag.control.bandit.passages import PassageMemory, remembering
 from mio_rag.control.bandit.strategist import folded
 from mio_rag.errors import InputError
+from mio_rag.learning.bandit import Learned
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from tests.control.bandits import STRATEGIES, asked, outcome, strategist

@@ -6,11 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.control.mdp.plan import Plan, model_from_mapping, read_model, solve_plan
 from mio_rag.control.mdp.plot import plot_plan
-from mio_rag.control.mdp.structure import Segment, sensitivity, structure, to_json
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
+from mio_rag.learning.mdp import (
+    Plan,
+    Segment,
+    model_from_mapping,
+    read_model,
+    sensitivity,
+    solve_plan,
+    structure,
+    to_json,
+)
 
 
 @pytest.fixture(scope="module")

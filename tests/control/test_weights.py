@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.control.weights import Weights, read_weights, write_weights
 from mio_rag.errors import DataError, InputError
+from mio_rag.learning.weights import Weights, read_weights, write_weights
 
 
 @pytest.fixture

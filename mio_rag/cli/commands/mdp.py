@@ -48,8 +48,7 @@ def solve_command(
 ) -> None:
     """Solve the decision process and describe its policy."""
     from mio_rag.cli.show.control import print_plan
-    from mio_rag.control.mdp.plan import model_of, solve_plan
-    from mio_rag.control.mdp.structure import sensitivity, structure, to_json
+    from mio_rag.learning.mdp import model_of, sensitivity, solve_plan, structure, to_json
 
     output = open_output(json_output)
     given: dict[str, Any] = {"quality": quality, "k": k, "discount": gamma, "grid": grid}
@@ -157,12 +156,11 @@ def calibrate_command(
     import dataclasses
 
     from mio_rag.cli.show.control import print_calibration
-    from mio_rag.control.mdp.calibration import Unit, calibrate
-    from mio_rag.control.mdp.plan import model_of, model_to_toml, solve_plan
-    from mio_rag.control.mdp.structure import structure, to_json
     from mio_rag.control.mdp.trace import ProcessTrace
     from mio_rag.control.trace import read_traces
     from mio_rag.files import write_atomically
+    from mio_rag.learning.mdp import model_of, model_to_toml, solve_plan, structure, to_json
+    from mio_rag.learning.mdp_calibration import Unit, calibrate
 
     output = open_output(json_output)
     if by_bins and out is None:

@@ -123,12 +123,12 @@ def outcomes_command(
     from mio_rag.cli.progress import progress_bar
     from mio_rag.cli.show.plan import print_table
     from mio_rag.control.meter import Limits
-    from mio_rag.control.planner.collect import Source, collect_outcomes, data_hash, shuffled
     from mio_rag.control.planner.named import misfits, workflow_problems
     from mio_rag.control.planner.run import Kit
     from mio_rag.control.planner.settings import Models
     from mio_rag.corpora.load import check_source, load_questions
     from mio_rag.generation import check_generator, make_generator
+    from mio_rag.learning.outcomes import Source, collect_outcomes, data_hash, shuffled
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.retrieval.index import check_index
     from mio_rag.selection.selector import Selector
@@ -225,10 +225,9 @@ def train_command(
     from mio_rag.cli.options.shared import numbers
     from mio_rag.cli.progress import progress_bar
     from mio_rag.cli.show.plan import print_points
-    from mio_rag.control.planner.judge import fixed_points, frontier
     from mio_rag.control.planner.policy import write_planner
-    from mio_rag.control.planner.ppo import PPOSettings
-    from mio_rag.control.planner.train import read_table, split_of, train_planner
+    from mio_rag.learning.planner import fixed_points, frontier, read_table, split_of, train_planner
+    from mio_rag.learning.ppo import PPOSettings
 
     output = open_output(json_output)
     if not 0 <= test < 1:
@@ -305,9 +304,8 @@ def evaluate_command(
 
     from mio_rag.cli.options.shared import numbers
     from mio_rag.cli.show.plan import print_points
-    from mio_rag.control.planner.judge import fixed_points, frontier
     from mio_rag.control.planner.policy import read_planner
-    from mio_rag.control.planner.train import never_seen, read_table
+    from mio_rag.learning.planner import fixed_points, frontier, never_seen, read_table
 
     output = open_output(json_output)
     prices = numbers("--alpha", alpha)

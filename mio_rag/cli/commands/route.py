@@ -86,11 +86,11 @@ def label_command(
     """
     from mio_rag.cli.progress import progress_bar
     from mio_rag.cli.show.router import print_labels
-    from mio_rag.control.router.table import write_table
     from mio_rag.corpora.load import check_source, load_dataset
     from mio_rag.evaluation.tiers import LabelSettings, label_questions
     from mio_rag.files import make_parent
     from mio_rag.generation import check_generator
+    from mio_rag.learning.router import write_table
     from mio_rag.retrieval.index import check_index
     from mio_rag.retrieval.settings import Mode, RetrievalSettings
 
@@ -183,10 +183,8 @@ def train_command(
     """Train a router, and measure it on questions that it has not seen."""
     from mio_rag.cli.progress import progress_bar
     from mio_rag.cli.show.router import print_router, router_json
-    from mio_rag.control.router.fit import FOLDS, FitSettings
-    from mio_rag.control.router.table import read_table
-    from mio_rag.control.router.validate import fit_and_validate
-    from mio_rag.control.weights import write_weights
+    from mio_rag.learning.router import FOLDS, FitSettings, fit_and_validate, read_table
+    from mio_rag.learning.weights import write_weights
 
     output = open_output(json_output)
 

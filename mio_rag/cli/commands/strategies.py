@@ -35,8 +35,7 @@ def stats(
 ) -> None:
     """Show what each strategy brought. How often it ran, and what was learned."""
     from mio_rag.cli.show.strategies import print_stats
-    from mio_rag.control.bandit.insights import stats_of
-    from mio_rag.control.bandit.plot import plot_log
+    from mio_rag.learning.bandit_report import plot_log, stats_of
 
     output = open_output(json_output)
     found = stats_of(state)
@@ -58,8 +57,8 @@ def feedback(
     """Rate the answer to a question. The strategies that found what was read are credited; counts once."""
     import time
 
-    from mio_rag.control.bandit.store import EventLog
     from mio_rag.control.bandit.strategist import rate
+    from mio_rag.learning.bandit_log import EventLog
 
     output = open_output(json_output)
     values = {"helpful": 1, "unhelpful": -1}
@@ -90,8 +89,8 @@ def replay(
 ) -> None:
     """Estimate what another policy would have earned. On the logged questions, with 95 % intervals."""
     from mio_rag.cli.show.strategies import print_replay
-    from mio_rag.control.bandit.lifecycle import replay as replayed
-    from mio_rag.control.bandit.lifecycle import settings_of
+    from mio_rag.learning.bandit_report import replay as replayed
+    from mio_rag.learning.bandit_report import settings_of
 
     output = open_output(json_output)
     given: dict[str, Any] = {"policy": policy, "rule": rule}
@@ -114,8 +113,8 @@ def recalibrate(
     json_output: Json = False,
 ) -> None:
     """Fit the models on the last days alone. They take over only if they are not worse on later questions."""
-    from mio_rag.control.bandit.lifecycle import recalibrate as recalibrated
-    from mio_rag.control.bandit.lifecycle import settings_of
+    from mio_rag.learning.bandit_report import recalibrate as recalibrated
+    from mio_rag.learning.bandit_report import settings_of
 
     output = open_output(json_output)
     found = recalibrated(state, replace(settings_of(state), window_days=window_days, holdout=holdout))
@@ -135,7 +134,7 @@ def recalibrate(
 @strategies_app.command()
 def rebuild(state: State, json_output: Json = False) -> None:
     """Fold the whole log afresh, without the snapshot."""
-    from mio_rag.control.bandit.lifecycle import rebuild as rebuilt
+    from mio_rag.learning.bandit_report import rebuild as rebuilt
 
     output = open_output(json_output)
     events = rebuilt(state)
@@ -152,7 +151,7 @@ def export(
     json_output: Json = False,
 ) -> None:
     """Write what was learned, as a prior. Another state can start from it."""
-    from mio_rag.control.bandit.lifecycle import export as exported
+    from mio_rag.learning.bandit_report import export as exported
 
     output = open_output(json_output)
     questions = exported(state, out)
@@ -172,7 +171,7 @@ def import_(
     json_output: Json = False,
 ) -> None:
     """Start from what another state learned, as a prior mean."""
-    from mio_rag.control.bandit.lifecycle import start_from
+    from mio_rag.learning.bandit_report import start_from
 
     output = open_output(json_output)
     start_from(state, prior, weight)
@@ -191,7 +190,7 @@ def prune(
     json_output: Json = False,
 ) -> None:
     """Put a strategy on probation. For a type of question it then runs only rarely, to be tried again."""
-    from mio_rag.control.bandit.lifecycle import prune as pruned
+    from mio_rag.learning.bandit_report import prune as pruned
 
     output = open_output(json_output)
     changed = pruned(state, strategy, kind, not lift)
@@ -215,7 +214,7 @@ def add(
     json_output: Json = False,
 ) -> None:
     """Choose among one strategy more. What was learned of the others stays."""
-    from mio_rag.control.bandit.lifecycle import add_strategy
+    from mio_rag.learning.bandit_report import add_strategy
 
     output = open_output(json_output)
     new = add_strategy(state, strategy)

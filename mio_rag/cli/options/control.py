@@ -88,9 +88,9 @@ class AgentOptions:
 
     def settings(self) -> ControlSettings:
         """The settings that the options describe; the problems of all of them at once."""
-        from mio_rag.control.mdp.plan import model_of
         from mio_rag.control.meter import Limits
         from mio_rag.control.settings import ControlSettings
+        from mio_rag.learning.mdp import model_of
 
         model, _ = collect(
             lambda: model_of(self.mdp_config, {}),

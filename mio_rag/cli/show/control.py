@@ -17,10 +17,9 @@ from mio_rag.control.mdp.trace import ProcessTrace
 from mio_rag.control.router.trace import TierTrace
 
 if TYPE_CHECKING:
-    from mio_rag.control.mdp.calibration import Calibration, Estimate
-    from mio_rag.control.mdp.plan import Plan
-    from mio_rag.control.mdp.structure import Segment, Sensitivity, Structure
     from mio_rag.control.trace import Trace
+    from mio_rag.learning.mdp import Plan, Segment, Sensitivity, Structure
+    from mio_rag.learning.mdp_calibration import Calibration, Estimate
 
 __all__ = ["print_calibration", "print_outcome", "print_plan", "print_profile"]
 

@@ -13,10 +13,10 @@ from mio_rag.cli.show.strategies import found_by
 from mio_rag.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from mio_rag.control.outcomes import Outcomes
-    from mio_rag.control.planner.judge import Point
     from mio_rag.control.planner.trace import PlanTrace
     from mio_rag.control.planner.workflow import Workflow
+    from mio_rag.learning.outcomes import Outcomes
+    from mio_rag.learning.planner import Point
 
 __all__ = [
     "plain_table",

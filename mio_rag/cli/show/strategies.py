@@ -10,7 +10,7 @@ from rich.table import Table
 from mio_rag.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from mio_rag.control.bandit.lifecycle import Replay
+    from mio_rag.learning.bandit_report import Replay
 
 __all__ = ["found_by", "print_replay", "print_searched", "print_stats"]
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from mio_rag.control.bandit.chooser import Chooser, Fixed
 from mio_rag.control.bandit.pipeline import PipelineResult, SearchPipeline
-from mio_rag.control.bandit.settings import StrategyOptions, options_of
 from mio_rag.control.bandit.strategist import open_strategist
 from mio_rag.control.bandit.trace import SearchTrace
 from mio_rag.control.controller import Failure, Outcome, Setup
@@ -21,6 +20,7 @@ from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation import Generator
 from mio_rag.generation.protocol import CHOICE_TOKENS
 from mio_rag.generation.window import window_room
+from mio_rag.learning.bandit import StrategyOptions, options_of
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.types import GenerationError, Question

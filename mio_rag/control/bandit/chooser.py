@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mio_rag.candidates import Candidates
-from mio_rag.control.bandit.contribution import Contributions
 from mio_rag.control.costs import Amount
 from mio_rag.control.steps.search import Searched
 from mio_rag.control.steps.strategies import check_strategies
+from mio_rag.learning.contribution import Contributions
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector

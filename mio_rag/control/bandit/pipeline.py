@@ -7,13 +7,13 @@ from typing import Any
 
 from mio_rag.context import TokenCounter
 from mio_rag.control.bandit.chooser import Choice, Chooser, Seen
-from mio_rag.control.bandit.contribution import Contributions, Values, contributions, sets_to_compare
 from mio_rag.control.costs import Costs
 from mio_rag.control.meter import Replies
 from mio_rag.control.steps.search import Searched, SearchSettings, check_search, search
 from mio_rag.control.steps.strategies import make_strategies
 from mio_rag.errors import InfeasibleError
 from mio_rag.generation import Generator
+from mio_rag.learning.contribution import Contributions, Values, contributions, sets_to_compare
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector

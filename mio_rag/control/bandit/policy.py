@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.control.bandit.learned import Learned
 from mio_rag.control.bandit.programme import Program, chosen_set, every_set, margin_set, worths
+from mio_rag.learning.bandit import Learned
 
 __all__ = ["Drawn", "Mixture", "draw", "drawn_by", "mixture"]
 

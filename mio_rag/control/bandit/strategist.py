@@ -1,6 +1,6 @@
 """The bandit at work: it chooses strategies for a question, and learns from what came of it.
 
-State lies in a file (`mio_rag.control.bandit.store`). Before each choice, what other processes have added is
+State lies in a file (`mio_rag.learning.bandit_log`). Before each choice, what other processes have added is
 folded in; an outcome is an event, and known to all from then on. A process that is killed loses at most the
 question that it was at.
 """
@@ -22,15 +22,14 @@ import numpy as np
 from mio_rag.candidates import Candidates
 from mio_rag.control.bandit.chooser import Choice, Seen
 from mio_rag.control.bandit.context import Context, context_of
-from mio_rag.control.bandit.learned import Learned
 from mio_rag.control.bandit.passages import remembering
 from mio_rag.control.bandit.policy import draw, mixture
 from mio_rag.control.bandit.programme import every_set, worths
-from mio_rag.control.bandit.settings import BanditSettings, StrategyOptions
-from mio_rag.control.bandit.store import EventLog, Events
 from mio_rag.control.steps.grounding import names_of
 from mio_rag.control.steps.strategies import STRATEGIES
 from mio_rag.errors import InputError, StateError, choose
+from mio_rag.learning.bandit import BanditSettings, Learned, StrategyOptions
+from mio_rag.learning.bandit_log import EventLog, Events
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector

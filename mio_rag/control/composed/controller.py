@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from mio_rag.allocation.pacer import FIRST_PRICE, Pacer
 from mio_rag.allocation.pacer_account import Reservation
 from mio_rag.control.bandit.chooser import Chooser, Fixed
-from mio_rag.control.bandit.settings import BanditSettings, StrategyOptions
 from mio_rag.control.bandit.strategist import Strategist, open_strategist
 from mio_rag.control.composed.again import LoopingWalk
 from mio_rag.control.composed.parts import READER
@@ -33,6 +32,7 @@ from mio_rag.control.steps.strategies import make_strategies
 from mio_rag.errors import InputError
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.generation.protocol import CHOICE_TOKENS
+from mio_rag.learning.bandit import BanditSettings, StrategyOptions
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.types import Question
 

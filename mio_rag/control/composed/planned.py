@@ -8,13 +8,13 @@ from mio_rag.control.composed.states import alpha_of
 from mio_rag.control.composed.trace import per_token, share
 from mio_rag.control.composed.walk import Walk
 from mio_rag.control.meter import Meter, Reply
-from mio_rag.control.planner.experience import FloatArray, observation, seen
 from mio_rag.control.planner.money import spent_on
 from mio_rag.control.planner.planning import PlannerController
 from mio_rag.control.planner.tree import Branch
 from mio_rag.control.planner.work import Work, signals
 from mio_rag.control.planner.workflow import Node, Workflow
 from mio_rag.control.steps.executors import Value
+from mio_rag.learning.planner import FloatArray, observation, seen
 
 __all__ = ["PlannedWalk"]
 

@@ -12,7 +12,6 @@ from json import dumps
 from pathlib import Path
 from typing import TypeVar
 
-from mio_rag.control.bandit.store import EventLog
 from mio_rag.control.composed.parts import READER
 from mio_rag.control.composed.policy import FILES, Policy
 from mio_rag.control.planner.named import find_workflow, workflow_problems
@@ -23,6 +22,7 @@ from mio_rag.control.router.tier import PUBLISHED, Tier, read_tiers
 from mio_rag.errors import InputError, choose
 from mio_rag.generation import file_of
 from mio_rag.generation.hidden import PREFIX
+from mio_rag.learning.bandit_log import EventLog
 from mio_rag.relevance.complete import Completeness, read
 
 __all__ = ["States", "read_states"]

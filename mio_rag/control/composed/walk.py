@@ -15,7 +15,6 @@ from typing import Any
 
 from mio_rag.candidates import Candidates
 from mio_rag.control.bandit.chooser import Choice, Chooser, Seen
-from mio_rag.control.bandit.contribution import sets_to_compare
 from mio_rag.control.bandit.pipeline import measured
 from mio_rag.control.composed.policy import Policy
 from mio_rag.control.composed.states import States
@@ -39,6 +38,7 @@ from mio_rag.control.steps.strategies import make_strategies
 from mio_rag.control.steps.wording import Fact
 from mio_rag.errors import InfeasibleError, MioRagError
 from mio_rag.formulations.numbers import plural
+from mio_rag.learning.contribution import sets_to_compare
 from mio_rag.relevance.complete import shipped
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mio_rag.control.mdp.plan import Plan
 from mio_rag.errors import require
+from mio_rag.learning.mdp import Plan
 from mio_rag.pictures import save_figure, set_title
 
 __all__ = ["plot_plan"]

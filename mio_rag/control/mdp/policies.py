@@ -21,11 +21,11 @@ from functools import cached_property
 from typing import Protocol
 
 from mio_rag.control.mdp.gauges import draw
-from mio_rag.control.mdp.plan import TIE, Plan, solve_plan
 from mio_rag.control.mdp.trace import ProcessStep
 from mio_rag.control.settings import GAUGES
 from mio_rag.errors import InputError, choose
 from mio_rag.formulations.mdp import ACTIONS, RetrievalMDP
+from mio_rag.learning.mdp import TIE, Plan, solve_plan
 
 __all__ = ["POLICIES", "Decision", "Policy", "State", "make_policy", "open_actions", "split_name"]
 

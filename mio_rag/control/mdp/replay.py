@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mio_rag.control.mdp.gauges import draw, tracked_next
-from mio_rag.control.mdp.plan import model_from_mapping
 from mio_rag.control.mdp.policies import State, make_policy, open_actions
 from mio_rag.control.mdp.trace import ProcessTrace
 from mio_rag.control.trace import wrong_totals
+from mio_rag.learning.mdp import model_from_mapping
 
 __all__ = ["replay"]
 

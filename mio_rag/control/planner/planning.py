@@ -13,7 +13,6 @@ from mio_rag.control.controller import Failure, Outcome, Setup
 from mio_rag.control.costs import Costs
 from mio_rag.control.meter import Replies, Reply
 from mio_rag.control.planner.controller import attempted, kit_of, workflow_settings
-from mio_rag.control.planner.experience import FloatArray, observation, seen
 from mio_rag.control.planner.features import Encoder
 from mio_rag.control.planner.money import spent_on
 from mio_rag.control.planner.named import misfits, workflow_problems
@@ -25,6 +24,7 @@ from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InputError
 from mio_rag.generation import Generator
 from mio_rag.generation.hidden import PREFIX, HiddenStates
+from mio_rag.learning.planner import FloatArray, observation, seen
 from mio_rag.types import Question
 
 __all__ = ["PlannerController", "check_planner", "make_planner"]

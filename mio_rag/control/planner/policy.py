@@ -14,14 +14,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.control.planner.experience import SEEN, Experience
 from mio_rag.control.planner.features import WORDING, QuestionFeatures
 from mio_rag.control.planner.named import inner_hashes
-from mio_rag.control.planner.regression import Regression
 from mio_rag.control.planner.tree import Tree
 from mio_rag.control.planner.workflow import Workflow
-from mio_rag.control.weights import Weights, read_weights, write_weights
 from mio_rag.errors import DataError, InputError
+from mio_rag.learning.planner import SEEN, Experience, Regression
+from mio_rag.learning.weights import Weights, read_weights, write_weights
 
 __all__ = [
     "DEFAULT_ALPHA",

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mio_rag.control.planner.experience import FloatArray, observation, seen
 from mio_rag.control.planner.features import Encoder
 from mio_rag.control.planner.money import spent_on
 from mio_rag.control.planner.policy import Planner
@@ -19,6 +18,7 @@ from mio_rag.control.planner.trace import PlanStep, PlanTrace
 from mio_rag.control.planner.workflow import Workflow
 from mio_rag.control.trace import wrong_totals
 from mio_rag.errors import InputError
+from mio_rag.learning.planner import FloatArray, observation, seen
 
 __all__ = ["replay"]
 

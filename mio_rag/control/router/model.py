@@ -28,8 +28,8 @@ from mio_rag.control.router.controller import Choice, Correction
 from mio_rag.control.router.features import FEATURES, SEARCH, Seen, look
 from mio_rag.control.router.settings import Utility
 from mio_rag.control.router.tier import Tier, tiers_of
-from mio_rag.control.weights import Weights, read_weights
 from mio_rag.errors import DataError, InputError
+from mio_rag.learning.weights import Weights, read_weights
 from mio_rag.types import Question
 
 __all__ = ["KINDS", "VERSION", "Deciding", "Router", "read_router", "row_of", "terms"]
@@ -90,7 +90,7 @@ class Router:
     embedder : str
         Fingerprint of the embedder of the questions.
     arrays : mapping of str to array
-        What was learned; which arrays, goes by the kind (see `mio_rag.control.router.fit`).
+        What was learned; which arrays, goes by the kind (see `mio_rag.learning.router`).
     costs : array, shape (m, 3)
         Mean tokens, seconds and peak megabytes of each tier in training.
     shares : tuple of float, length m

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.control.router.mlp import History
 from mio_rag.control.router.settings import Utility
-from mio_rag.control.router.table import WORKED
-from mio_rag.control.router.validate import PRICES, Validated, frontier
 from mio_rag.errors import require
+from mio_rag.learning.router import PRICES, WORKED, History, Validated, frontier
 from mio_rag.pictures import label_points, save_figure, set_title
 
 __all__ = ["plot_frontier", "plot_history"]

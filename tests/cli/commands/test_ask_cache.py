@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mio_rag.cli.app import app
-from mio_rag.control.weights import write_weights
 from mio_rag.corpora.dataset import Dataset
+from mio_rag.learning.weights import write_weights
 from mio_rag.retrieval import CorpusIndex
 from tests.cli.running import cli, only_object
 
@@ -59,7 +59,7 @@ def test_a_cache_of_another_version_is_told_in_a_line(folder: Path, tmp_path: Pa
 
 
 def test_an_answer_at_a_tier_is_given_again(folder: Path, tmp_path: Path) -> None:
-    from mio_rag.control.router.fit import FitSettings, fit_once
+    from mio_rag.learning.router import FitSettings, fit_once
     from tests.control.router.made import table
 
     embedder = CorpusIndex.load(folder).embedder

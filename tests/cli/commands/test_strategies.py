@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.control.bandit.lifecycle import recalibrate, replay, settings_of
+from mio_rag.learning.bandit_report import recalibrate, replay, settings_of
 from mio_rag.retrieval import CorpusIndex
 from tests.cli.running import here, only_object
 from tests.control.bandits import lived, strategist

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from mio_rag.control.planner.experience import observation, seen
 from mio_rag.control.planner.features import QuestionFeatures
 from mio_rag.control.planner.policy import Planner, RegressionScorer, write_planner
-from mio_rag.control.planner.regression import fit_regression
 from mio_rag.control.router.model import Router
 from mio_rag.control.router.tier import Tier
-from mio_rag.control.weights import write_weights
+from mio_rag.learning.planner import fit_regression, observation, seen
+from mio_rag.learning.weights import write_weights
 from tests.control.planner.synthetic import table
 
 TIERS = (

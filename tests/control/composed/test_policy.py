@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.control.bandit.store import EventLog
 from mio_rag.control.composed.parts import Bounds, Model, Price, Repetition
 from mio_rag.control.composed.policy import Policy, policy_of
 from mio_rag.control.composed.read import PRESETS, preset_text, read_policy
@@ -14,6 +13,7 @@ from mio_rag.control.make import check_controllers
 from mio_rag.control.router.tier import Tier
 from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InputError
+from mio_rag.learning.bandit_log import EventLog
 from mio_rag.relevance import load_model
 from tests.control.composed.learned import planner_file, router_file
 

@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from mio_rag.control.planner.experience import SEEN, Experience
 from mio_rag.control.planner.features import QuestionFeatures
 from mio_rag.control.planner.named import NAMED
 from mio_rag.control.planner.policy import Planner, RegressionScorer
-from mio_rag.control.planner.regression import Regression
 from mio_rag.control.planner.tree import Tree
+from mio_rag.learning.planner import SEEN, Experience, Regression
 
 
 def table(n: int, mode: str = "once", seed: int = 0, noise: float = 0.1, told: float = 1.0) -> Experience:

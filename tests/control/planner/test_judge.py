@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mio_rag.control.outcomes import Outcomes
-from mio_rag.control.planner import judge
+from mio_rag.learning import planner as judge
+from mio_rag.learning.outcomes import Outcomes
 from tests.control.planner.synthetic import table
 
 

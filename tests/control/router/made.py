@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from mio_rag.control.outcomes import Outcomes
 from mio_rag.control.router.features import SEARCH, Seen
-from mio_rag.control.router.table import LABEL, WORKED, Table
 from mio_rag.control.router.tier import Tier
+from mio_rag.learning.outcomes import Outcomes
+from mio_rag.learning.router import LABEL, WORKED, Table
 
 TIERS = (Tier("easy", 1, 100, 8), Tier("medium", 2, 200, 16), Tier("hard", 4, 400, 24))
 WORDS = ("when where was", "who which is", "compare both of them")

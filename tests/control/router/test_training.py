@@ -10,22 +10,28 @@ import pytest
 import safetensors.numpy
 
 from mio_rag.control.router.features import SEARCH
-from mio_rag.control.router.fit import FitSettings, fit_once, folds_of, plausible_at
-from mio_rag.control.router.mlp import train_mlp
 from mio_rag.control.router.model import KINDS, first_success, read_router, terms
 from mio_rag.control.router.pictures import plot_frontier, plot_history
 from mio_rag.control.router.settings import Utility
-from mio_rag.control.router.table import Table, read_table, seen_path, write_table
-from mio_rag.control.router.validate import (
+from mio_rag.control.router.worked import answer_worked, labels, row_worked
+from mio_rag.errors import DataError, InputError
+from mio_rag.learning.router import (
+    FitSettings,
+    Table,
     Validated,
     calibration_error,
     fit_and_validate,
+    fit_once,
+    folds_of,
     measured,
     out_of_fold,
+    plausible_at,
+    read_table,
+    seen_path,
+    train_mlp,
+    write_table,
 )
-from mio_rag.control.router.worked import answer_worked, labels, row_worked
-from mio_rag.control.weights import write_weights
-from mio_rag.errors import DataError, InputError
+from mio_rag.learning.weights import write_weights
 from mio_rag.types import Question
 from tests.control.router.made import TIERS, table
 

@@ -1,20 +1,4 @@
-"""What each strategy adds to what would be read, by the selection program itself.
-
-With V(S) the best value of the program when only passages may be chosen of the pool that the strategies in S
-alone would have given, and B the strategies that always run:
-
-    own(a)        = V(B + a) - V(B)                               what a adds to the base
-    overlap(a, b) = own(a) + own(b) - (V(B + a + b) - V(B))       what two of them add twice
-    last(a)       = V(all) - V(all without a)                     what would be lost without a
-
-All values are of one program, over everything that any of these pools holds: the same passage is worth the
-same in each. A pool has room for so many passages. What a strategy pushes out of it counts against the
-strategy, so that contributions can be below 0; held against what the base keeps of a shared pool, strategies
-would be paid for finding again what they pushed out.
-
-Own contributions and overlaps do not depend on who else ran, so that they can be learned from rounds in which
-different strategies ran; they are the value and the pairwise term of the program that chooses strategies.
-"""
+"""What each strategy adds to what is read, by the selection program itself."""
 
 from __future__ import annotations
 
@@ -32,14 +16,24 @@ from mio_rag.selection.selector import Selector
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import Status
 
-__all__ = ["Contributions", "Values", "contributions", "sets_to_compare"]
-
 Names = frozenset[str]
 
 
 @dataclass(frozen=True)
 class Contributions:
-    """What the strategies that ran added, in units of the program's value.
+    """What each strategy added to what is read, in units of the program's value.
+
+    With V(S) the best value of the program when only passages may be chosen of the pool that the strategies
+    in S alone would have given, and B the strategies that always run:
+
+        own(a)        = V(B + a) - V(B)                               what a adds to the base
+        overlap(a, b) = own(a) + own(b) - (V(B + a + b) - V(B))       what two of them add twice
+        last(a)       = V(all) - V(all without a)                     what would be lost without a
+
+    All values are of one program over everything that any of these pools holds. A pool takes a limited number
+    of passages; what a strategy pushes out counts against it, so contributions can be below 0. Own
+    contributions and overlaps do not depend on which others ran, so they can be learned from rounds in which
+    different strategies ran.
 
     Parameters
     ----------

@@ -1,33 +1,220 @@
-"""What do logged runs say about the process? Its parameters with intervals, its assumptions, and its new
-policy.
+"""Estimate the parameters of the decision process from logged runs, with intervals, and test its assumptions.
 
 Every recorded action is a transition from U to the U measured after it. Retrieving succeeds if U falls by
 more than `min_drop`; p_s is the share of successes, delta_r the mean fall in a success, delta_p the mean fall
-of all reasoning steps. Intervals are 95 % (`estimates`; of fewer than five questions there is none). Where
-some end at U = 0, those that begin too near to it are left out (`above_floor`). What several controllers did
-alike on a question, after the same actions, counts once. Costs are the mean seconds, or tokens, of an
-action times a price; without a price one reasoning step keeps the cost that it had.
+of all reasoning steps. Intervals are 95 % (none for fewer than five questions). Where some transitions end at
+U = 0, those that begin too near to it are left out (`above_floor`). What several controllers did alike on a
+question, after the same actions, counts once. Costs are the mean seconds, or tokens, of an action times a
+price; without a price one reasoning step keeps the cost that it had.
 
-`mio_rag.control.mdp.assumptions` tests the assumptions of the process; violations are reported, not
-corrected.
+The process assumes that U alone decides what an action does (Markov), that nothing raises U, and that
+starting lower ends lower (monotone). Violations are reported, not corrected.
+
+Mean and share are ratios of sums over questions. Their variance is that of the ratio estimator (the residuals
+of whole questions), the quantile Student's t with one degree of freedom less than questions. A share has
+Wilson's interval, with as many observations as independent ones would be worth. Cochran, Sampling Techniques
+(1977), chapter 6; Wilson (1927).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
+import scipy  # loads scipy.stats, a second, where it is first used
+from numpy.typing import NDArray
 
-from mio_rag.control.mdp.assumptions import Check, Transition, check_assumptions
-from mio_rag.control.mdp.estimates import Estimate, above_floor, mean_of, share_of
 from mio_rag.control.mdp.trace import ProcessTrace
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 
-__all__ = ["BinEstimate", "Calibration", "Estimate", "calibrate", "transitions"]
+# -- assumptions --------------------------------------------------------------------------------------------
+
+FloatArray = NDArray[np.float64]
+
+_FEWEST = 8  # observations that a test needs
+_LEVEL = 0.05
+_MARKOV_TESTS = 4  # which share the level
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One recorded action."""
+
+    question_id: str
+    action: str
+    step: int
+    before: float
+    after: float
+    seconds: float
+    tokens: int
+    last_drop: float | None
+
+    @property
+    def drop(self) -> float:
+        """How far U fell; negative if it rose."""
+        return self.before - self.after
+
+
+@dataclass(frozen=True)
+class Check:
+    """An assumption, what was measured of it, and whether that speaks against it (None: too few data)."""
+
+    name: str
+    value: float | None
+    p_value: float | None
+    n: int
+    violated: bool | None
+
+
+def check_assumptions(
+    retrieved: Sequence[Transition], reasoned: Sequence[Transition], edges: FloatArray, min_drop: float
+) -> list[Check]:
+    """Test the assumptions by action; a fall of at most `min_drop` counts as none, `edges` are bins of U."""
+    checks = []
+    for action, group in (("retrieve", retrieved), ("reason", reasoned)):
+        later = [t for t in group if t.last_drop is not None]
+        checks += [
+            _independent(
+                f"Markov: {action} does the same at any step", group, [t.step for t in group], edges
+            ),
+            _independent(
+                f"Markov: {action} does the same whatever the last action did",
+                later,
+                [t.last_drop or 0.0 for t in later],
+                edges,
+            ),
+        ]
+        n = len(group)
+        rises = sum(t.drop < -min_drop for t in group)
+        share = rises / n if n else None
+        certain = bool(n) and scipy.stats.binomtest(rises, n, _LEVEL, alternative="greater").pvalue < _LEVEL
+        checks.append(
+            Check(f"{action} never raises U", share, None, n, None if n < _FEWEST else bool(certain))
+        )
+        order = _correlation([(t.before, t.after) for t in group])
+        falls = order is not None and order[0] < 0 and order[1] < _LEVEL
+        value, p_value = order or (None, None)
+        violated = None if order is None else falls
+        checks.append(Check(f"monotone: {action} from a lower U ends lower", value, p_value, n, violated))
+    return checks
+
+
+def _correlation(pairs: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+    """Spearman's correlation with its p-value; None for too few or constant data."""
+    if len(pairs) < _FEWEST:
+        return None
+    one, other = np.array(pairs).T
+    if np.ptp(one) == 0 or np.ptp(other) == 0:
+        return None
+    found = scipy.stats.spearmanr(one, other)
+    return float(found.statistic), float(found.pvalue)
+
+
+def _independent(name: str, group: Sequence[Transition], other: Sequence[float], edges: FloatArray) -> Check:
+    """Whether the falls go with something else once U is known: correlation within the bins of U."""
+    n, bins = len(group), len(edges) - 1
+    place = np.minimum(np.searchsorted(edges, [t.before for t in group], side="right"), bins)
+    columns = np.array([[t.drop for t in group], other], dtype=np.float64)
+    for b in np.unique(place):
+        columns[:, place == b] -= columns[:, place == b].mean(axis=1, keepdims=True)
+    columns[np.abs(columns) < _ROUNDING] = 0.0
+    if n < _FEWEST + bins or not columns.any(axis=1).all():
+        constant = n >= _FEWEST + bins and columns[1].any()  # falls that do not vary depend on nothing
+        return Check(name, None, None, n, False if constant else None)
+    found = scipy.stats.pearsonr(*columns)
+    p_value = float(found.pvalue)
+    return Check(name, float(found.statistic), p_value, n, p_value < _LEVEL / _MARKOV_TESTS)
+
+
+# -- estimates ----------------------------------------------------------------------------------------------
+
+_FEWEST_QUESTIONS = 5  # below which questions do not show how much they differ
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % interval (None: too few questions for one), from `n` observations."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+    def scaled(self, factor: float) -> Estimate:
+        """In another unit."""
+        ends = [None if end is None else end * factor for end in (self.low, self.high)]
+        return Estimate(self.value * factor, ends[0], ends[1], self.n)
+
+
+def mean_of(group: Sequence[Transition], value: Callable[[Transition], float]) -> Estimate | None:
+    """The mean over transitions; None without any."""
+    if not group:
+        return None
+    mean, variance, questions = _ratio(group, value)
+    if questions < _FEWEST_QUESTIONS:
+        return Estimate(mean, None, None, len(group))
+    half = _quantile(questions) * math.sqrt(variance)
+    return Estimate(mean, mean - half, mean + half, len(group))
+
+
+def share_of(group: Sequence[Transition], holds: Callable[[Transition], bool]) -> Estimate | None:
+    """The share of transitions of which something holds; None without any."""
+    if not group:
+        return None
+    share, variance, questions = _ratio(group, lambda t: float(holds(t)))
+    if questions < _FEWEST_QUESTIONS:
+        return Estimate(share, None, None, len(group))
+    # Where all are alike nothing tells how much questions differ: each counts once.
+    alone = share * (1 - share)
+    n = float(questions) if alone == 0 else min(len(group), alone / max(variance, 1e-300))
+    z = _quantile(questions)
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(alone / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return Estimate(share, max(0.0, centre - half), min(1.0, centre + half), len(group))
+
+
+def above_floor(group: Sequence[Transition], min_drop: float) -> tuple[list[Transition], float | None]:
+    """Transitions that begin high enough to fall in full, and where that is (None: all, as none was cut).
+
+    U never falls below 0. What ends there might have fallen further, and from near 0 a success looks like a
+    failure. So where some end at 0, all that begin below the mean full fall are left out, whatever became of
+    them: to leave out only those that ended at 0 would leave out successes.
+    """
+    full = [t.drop for t in group if t.after > 0 and t.drop > min_drop]
+    if not full or all(t.after > 0 for t in group):
+        return list(group), None
+    least = float(np.mean(full))
+    kept = [t for t in group if t.before >= least - _ROUNDING]
+    return kept, least
+
+
+def _ratio(group: Sequence[Transition], value: Callable[[Transition], float]) -> tuple[float, float, int]:
+    """Mean, the variance of it, and the number of questions."""
+    names = list(dict.fromkeys(t.question_id for t in group))
+    place = {name: k for k, name in enumerate(names)}
+    sums, counts = np.zeros(len(names)), np.zeros(len(names))
+    for t in group:
+        sums[place[t.question_id]] += value(t)
+        counts[place[t.question_id]] += 1
+    mean = float(sums.sum() / counts.sum())
+    residuals: FloatArray = sums - mean * counts
+    n = len(names)
+    variance = n / max(n - 1, 1) * float(residuals @ residuals) / float(counts.sum()) ** 2
+    return mean, variance, n
+
+
+def _quantile(questions: int) -> float:
+    return float(scipy.stats.t.ppf(0.5 + _CONFIDENCE / 2, questions - 1))
+
+
+# -- calibration --------------------------------------------------------------------------------------------
 
 Unit = Literal["seconds", "tokens"]
 

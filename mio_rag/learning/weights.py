@@ -21,8 +21,6 @@ from mio_rag.errors import DataError, InputError, require
 from mio_rag.files import make_parent, replaced
 from mio_rag.reading import parse_json
 
-__all__ = ["FORMAT", "Weights", "read_weights", "write_weights"]
-
 FORMAT = "mio-rag-weights"
 _DIGEST = f"{FORMAT}-sha256"
 

@@ -21,8 +21,6 @@ from typing import Any
 
 from mio_rag.errors import InputError, StateError
 
-__all__ = ["Event", "EventLog", "Events"]
-
 _SCHEMA = 2
 _APPLICATION = 0x6D696F62  # "miob": how the file is known as a bandit's
 _PATIENCE_SECONDS = 30.0

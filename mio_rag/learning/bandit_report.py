@@ -1,7 +1,8 @@
-"""What is done to a log from outside: replay, recalibrate, rebuild, export, import, prune by hand."""
+"""Reports on the log of a bandit, and changes to it: replay, recalibrate, rebuild, export, prune, plot."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,30 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from mio_rag.control.bandit.learned import Learned, context_in, rewarded
-from mio_rag.control.bandit.off_policy import Estimate, off_policy
+from mio_rag.control.bandit.context import TYPES
 from mio_rag.control.bandit.policy import mixture
 from mio_rag.control.bandit.programme import every_set, worths
-from mio_rag.control.bandit.ridge import Ridge
-from mio_rag.control.bandit.settings import BanditSettings
-from mio_rag.control.bandit.store import Event, EventLog, Events
 from mio_rag.control.bandit.strategist import admit, folded, known_settings
-from mio_rag.control.weights import Weights, read_weights, write_weights
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, require
+from mio_rag.learning.bandit import BanditSettings, Learned, Ridge, context_in, net, pooled, rewarded, tally
+from mio_rag.learning.bandit_log import Event, EventLog, Events
+from mio_rag.learning.weights import Weights, read_weights, write_weights
+from mio_rag.pictures import save_figure, set_title
 
-__all__ = [
-    "Recalibration",
-    "Replay",
-    "add_strategy",
-    "export",
-    "prune",
-    "rebuild",
-    "recalibrate",
-    "replay",
-    "settings_of",
-    "start_from",
-]
+# -- changes to a log ---------------------------------------------------------------------------------------
 
 WEIGHTS_KIND, WEIGHTS_VERSION = "strategies", 1
 _NORMAL = 1.959963984540054
@@ -112,10 +102,16 @@ def _replayed(learned: Learned, event: Event) -> tuple[float, float, float, floa
     worth = worths(means[None, :], learned.overlap(means), learned.costs())[0]
     chances = np.array([found.probability(tuple(int(v) for v in row)) for row in every_set(means.size)])
     place = int(np.flatnonzero((every_set(means.size) == np.array(members)).all(axis=1))[0])
-    return net(learned, data), data["propensity"], found.probability(members), worth[place], chances @ worth
+    return (
+        net_value(learned, data),
+        data["propensity"],
+        found.probability(members),
+        worth[place],
+        chances @ worth,
+    )
 
 
-def net(learned: Learned, data: Mapping[str, Any]) -> float:
+def net_value(learned: Learned, data: Mapping[str, Any]) -> float:
     """What the strategies beside the base added together, less what they cost."""
     spent = sum(learned.price(data["tokens"].get(n, 0), data["seconds"].get(n, 0.0)) for n in data["own"])
     return float(data["total"] - data["base"] - spent)
@@ -268,8 +264,6 @@ def prune(path: Path, strategy: str, kind: str, on: bool = True, now: float | No
     InputError
         For a strategy that the log does not choose among, or a type that there is none of.
     """
-    from mio_rag.control.bandit.context import TYPES
-
     log, learned = _opened(path)
     problems = []
     if strategy not in learned.strategies:
@@ -355,3 +349,257 @@ def start_from(path: Path, weights: Path, weight: float) -> None:
         data = {"theta": plain, "weight": weight, "sha256": read.sha256, **dict(read.provenance)}
         if not events.append("prior", "prior", time.time(), data):
             raise InputError(f"'{path}' started from a prior already")
+
+
+# -- off-policy estimates -----------------------------------------------------------------------------------
+
+FloatArray = NDArray[np.float64]
+
+_NORMAL = 1.959963984540054  # 97.5 % of a standard normal distribution lie below
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate with its 95 % interval.
+
+    Parameters
+    ----------
+    effective : float
+        (sum w)^2 / sum w^2: questions that the estimate rests on.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    effective: float
+
+
+def off_policy(
+    rewards: ArrayLike,
+    propensities: ArrayLike,
+    target: ArrayLike,
+    predicted: ArrayLike | None = None,
+    expected: ArrayLike | None = None,
+) -> list[Estimate]:
+    """Estimate what a policy would have earned per question.
+
+        ips    mean of w r                     unbiased; wide where w is large
+        snips  sum of w r / sum of w           self-normalised: narrower, with a small bias
+        dr     mean of v(x) + w (r - q(x, S))  doubly robust, with any model q
+
+    with w = pi(S | x) / p(S | x) and v(x) = sum_S pi(S | x) q(x, S).
+
+    Sources: Horvitz and Thompson (1952); Swaminathan and Joachims, "The self-normalized estimator for
+    counterfactual learning" (NeurIPS 2015); Dudik, Langford and Li, "Doubly robust policy evaluation and
+    learning" (ICML 2011). Intervals are those of the asymptotic normal distribution of the mean, for snips of
+    the ratio.
+
+    Parameters
+    ----------
+    rewards : array, shape (n,)
+        Of what was done.
+    propensities : array, shape (n,)
+        Probability, in (0, 1], with which it was done.
+    target : array, shape (n,)
+        Probability, in [0, 1], with which the other policy does it.
+    predicted, expected : array, shape (n,), optional
+        A model's reward of what was done, and of what the other policy does in expectation; with both there
+        is a doubly robust estimate. The model must not have learned from these rewards.
+
+    Returns
+    -------
+    list of Estimate
+        ips, snips, and dr where it can be had.
+
+    Raises
+    ------
+    InputError
+        With everything that is out of range, or if there is nothing to estimate from.
+    """
+    r, p, pi = (np.asarray(a, dtype=np.float64) for a in (rewards, propensities, target))
+    problems = []
+    if not (r.ndim == 1 and r.shape == p.shape == pi.shape and r.size >= 2):
+        raise InputError(
+            f"rewards, propensities and target have shapes {r.shape}, {p.shape}, {pi.shape}: one "
+            "value for each of at least two questions is wanted"
+        )
+    if not ((p > 0) & (p <= 1)).all():
+        problems.append("propensities must lie in (0, 1]: what was done had a probability")
+    if not ((pi >= 0) & (pi <= 1)).all():
+        problems.append("target must lie in [0, 1]: it holds probabilities")
+    if not np.isfinite(r).all():
+        problems.append("rewards must be finite")
+    if (predicted is None) != (expected is None):
+        problems.append("a doubly robust estimate needs both predicted and expected")
+    if problems:
+        raise InputError(problems)
+    w = pi / p
+    effective = float(w.sum() ** 2 / max((w**2).sum(), 1e-300))
+    found = [_mean("ips", w * r, effective)]
+    if w.sum() > 0:
+        ratio = float((w * r).sum() / w.sum())
+        found.append(_mean("snips", ratio + w * (r - ratio) / w.mean(), effective))
+    if predicted is not None and expected is not None:
+        q, v = (np.asarray(a, dtype=np.float64) for a in (predicted, expected))
+        if q.shape != r.shape or v.shape != r.shape:
+            raise InputError(f"predicted and expected have shapes {q.shape}, {v.shape}: {r.shape} is wanted")
+        found.append(_mean("dr", v + w * (r - q), effective))
+    return found
+
+
+def _mean(name: str, values: FloatArray, effective: float) -> Estimate:
+    middle = float(values.mean())
+    half = _NORMAL * float(values.std(ddof=1)) / math.sqrt(values.size)
+    return Estimate(name, middle, middle - half, middle + half, effective)
+
+
+# -- statistics ---------------------------------------------------------------------------------------------
+
+_LEAST = 10  # questions before something is said of a type
+
+
+def stats_of(path: Path) -> dict[str, Any]:
+    """`stats` of a file.
+
+    Raises
+    ------
+    InputError
+        If it is no log of a bandit.
+    """
+    log = EventLog(path)
+    settings, strategies = known_settings(log)
+    with log.reading() as events:
+        learned = folded(Learned(settings, strategies), events)
+    return {"about": log.about, **stats(learned)}
+
+
+def stats(learned: Learned) -> dict[str, Any]:
+    """Plain data: for each strategy how often it ran and what it brought, and the state of the whole."""
+    n = learned.questions
+    each = {}
+    for name in (*learned.settings.base, *learned.strategies):
+        kept = learned.tallies.get(name) or tally()
+        ran = kept["ran"]
+        always = name not in learned.models
+        mean = {key: kept[key] / ran if ran else None for key in ("tokens", "seconds")}
+        # The others are held against those that always run: of these nothing is known to be added.
+        mean |= {key: kept[key] / ran if ran and not always else None for key in ("added", "own", "reward")}
+        each[name] = {
+            "always": always,
+            "ran": int(ran),
+            "selection_rate": ran / n if n else None,
+            "share_exploring": kept["explored"] / ran if ran else None,
+            "contribution_rate": mean["added"],
+            "contribution": mean["own"],
+            "reward": mean["reward"],
+            "tokens": mean["tokens"],
+            "seconds": mean["seconds"],
+            "rating": kept["rated"],
+        }
+    probation = {
+        kind: [s for s, p in zip(learned.strategies, learned.pruned(kind), strict=True) if p]
+        for kind in TYPES
+    }
+    mean_regret = learned.regret / n if n else None
+    return {
+        "questions": n,
+        "events": learned.seq,
+        "strategies": each,
+        "entropy_bits": learned.entropy(),
+        "convergence": learned.convergence(),
+        "regret": learned.regret,
+        "regret_a_question": mean_regret,
+        "changes": learned.changes,
+        "probation": {kind: names for kind, names in probation.items() if names},
+        "insights": insights(learned),
+    }
+
+
+def insights(learned: Learned) -> list[str]:
+    """What strategies add by type of question, net of cost, as sentences with numbers; the largest first."""
+    said: list[tuple[float, str]] = []
+    for key, kept in {**_pooled(learned), **learned.regions}.items():
+        count, mean, squares = net(kept, learned.token_price)
+        if count < _LEAST:
+            continue
+        kind, _, name = key.partition("/")
+        half = _NORMAL * float(np.sqrt(squares / (count - 1) / count))
+        if abs(mean) <= half:
+            continue
+        worth = "worth its cost" if mean > 0 else "not worth its cost"
+        shown = f"{mean:+.3f} \u00b1 {half:.3f} a question net, n = {count:.0f}"
+        said.append((-abs(mean), f"{kind} questions: {name} is {worth}, {shown}"))
+    for pair, (twice, smaller) in learned.overlaps.items():
+        if smaller > 0.05:
+            share = min(1.0, twice / smaller)
+            said.append((0.0, f"{pair.replace('+', ' and ')} find {share:.0%} of the smaller part twice"))
+    return [text for _, text in sorted(said)]
+
+
+def _pooled(learned: Learned) -> dict[str, list[float]]:
+    """Regions over all types, of strategies that ran for several."""
+    found = {}
+    for name in learned.strategies:
+        parts = [kept for key, kept in learned.regions.items() if key.endswith(f"/{name}")]
+        if len(parts) > 1:
+            found[f"all/{name}"] = pooled(parts)
+    return found
+
+
+# -- plot ---------------------------------------------------------------------------------------------------
+
+_COLOURS = ("#3b6fb6", "#e0a030", "#4c9f70", "#c05050", "#9467bd", "#8c6d46", "#17a2b8", "#888888")
+_POINTS = 50  # of a curve, at most
+
+
+def plot_log(path: Path, out: Path) -> None:
+    """Draw a log into a .png, .svg or .pdf file.
+
+    Raises
+    ------
+    InputError
+        If the file is no log, or holds no questions; for another format, or if it cannot be written.
+    MissingExtraError
+        Without matplotlib.
+    """
+    require("matplotlib", "evaluation", "drawing a log")
+    from matplotlib.figure import Figure
+
+    log = EventLog(path)
+    _, strategies = known_settings(log)
+    ran, added, regret = [], [], []
+    with log.reading() as events:
+        for event in events.after(0):
+            if event.kind == "question":
+                own = event.data["own"]
+                ran.append([name in event.data["strategies"] for name in strategies])
+                added.append([own.get(name, np.nan) for name in strategies])
+                regret.append(event.data.get("regret", 0.0))
+    log.close()
+    if not ran:
+        raise InputError(f"'{path}' holds no questions: there is nothing to draw")
+    size = -(-len(ran) // _POINTS)
+    starts = np.arange(0, len(ran), size)
+    middles = starts + np.minimum(size, len(ran) - starts) / 2
+    shares = np.add.reduceat(np.array(ran, dtype=np.float64), starts) / np.diff([*starts, len(ran)])[:, None]
+    figure = Figure(figsize=(8, 8), layout="constrained")
+    above, middle, below = figure.subplots(3, 1, sharex=True)
+    for place, name in enumerate(strategies):
+        colour = _COLOURS[place % len(_COLOURS)]
+        above.plot(middles, shares[:, place], color=colour, label=name, marker=".", markersize=3)
+        values = np.array(added, dtype=np.float64)[:, place]
+        seen = np.isfinite(values)
+        if seen.any():
+            mean = np.cumsum(values[seen]) / np.arange(1, seen.sum() + 1)
+            middle.plot(np.flatnonzero(seen) + 1, mean, color=colour)
+    above.set_ylim(-0.02, 1.02)
+    above.set_ylabel("share of questions it ran on")
+    above.legend(frameon=False, fontsize=8)
+    middle.axhline(0.0, color="#bbbbbb", linewidth=0.8)
+    middle.set_ylabel("what a run added, mean so far")
+    below.plot(np.arange(1, len(regret) + 1), np.cumsum(regret), color="black")
+    below.set_ylabel("expected regret, cumulative")
+    below.set_xlabel("questions")
+    set_title(figure, f"{path.name}: {len(ran)} questions")
+    save_figure(figure, out)

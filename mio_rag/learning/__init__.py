@@ -1,0 +1,1 @@
+"""Learning: tables of outcomes, training, what was learned, and reports on it."""
