@@ -35,7 +35,7 @@ from mio_rag.errors import InputError, SolverError, require
 from mio_rag.formulations.uncertainty import UncertaintySet
 from mio_rag.relevance import RelevanceModel, load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.selection.attack import attack
+from mio_rag.selection.explain import attack
 from mio_rag.selection.program import joint_problem
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions

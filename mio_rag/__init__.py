@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Answer": "types",
     "Candidates": "candidates",
-    "Conversation": "selection.conversation",
+    "Conversation": "selection.selector",
     "CorpusIndex": "retrieval",
     "Dataset": "corpora.dataset",
     "InputError": "errors",
@@ -70,9 +70,8 @@ if TYPE_CHECKING:
     from mio_rag.generation import make_generator
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.selection.constraints import SideConstraints
-    from mio_rag.selection.conversation import Conversation
     from mio_rag.selection.result import Selection
-    from mio_rag.selection.selector import Selector
+    from mio_rag.selection.selector import Conversation, Selector
     from mio_rag.solvers import SolveOptions, SolveResult, Status, solve
     from mio_rag.types import Answer, Passage, Question
 

@@ -11,9 +11,8 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.reranker import Reranker
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import Mode
-from mio_rag.selection.ids import check_ids
 from mio_rag.selection.result import Selection
-from mio_rag.selection.selector import Selector
+from mio_rag.selection.selector import Selector, check_ids
 from mio_rag.types import Answer, Question
 
 __all__ = ["ask"]

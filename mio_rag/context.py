@@ -34,10 +34,8 @@ __all__ = [
     "text_tokens",
 ]
 
-#: best_first: by relevance. best_at_ends: the best first, the second best last, and so on inwards, since
-#: models attend least to the middle (Liu et al., "Lost in the middle", 2023). document: as the corpus has
-#: them.
-PromptOrder = Literal["best_first", "best_at_ends", "document"]
+#: best_first: by relevance. document: as the corpus has them.
+PromptOrder = Literal["best_first", "document"]
 
 #: What stands between two passages of a context block.
 SEPARATOR = "\n\n"
@@ -178,8 +176,6 @@ def in_prompt_order(candidates: Candidates, chosen: Iterable[int], order: Prompt
     best_first = [i for _, i in sorted((-value, i) for value, i in zip(worth, picked, strict=True))]
     if order == "best_first":
         return tuple(best_first)
-    if order == "best_at_ends":
-        return (*best_first[::2], *reversed(best_first[1::2]))
     if order != "document":
         raise InputError(f"prompt order {order!r} is unknown: choose {', '.join(get_args(PromptOrder))}")
     positions = candidates.positions

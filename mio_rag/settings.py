@@ -8,6 +8,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import asdict, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -127,17 +128,25 @@ class Settings(BaseModel):
         return type(self)(**{**dict(self), **changes})
 
 
+_SIMPLE = frozenset((str, int, float, bool, type(None)))
+
+
 def plain(value: Any) -> Any:
     """Return numpy values as plain ones, lists as tuples, and sets as sorted tuples; all at any depth."""
+    if type(value) in _SIMPLE:
+        return value
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
         return plain(value.tolist())
     if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()} if type(value) is dict else value
+        simple = _SIMPLE.issuperset(map(type, value.values()))
+        return dict(value) if simple else {key: plain(each) for key, each in value.items()}
     if isinstance(value, Set):
-        return tuple(plain(each) for each in sorted(value, key=str))
-    return tuple(plain(each) for each in value) if type(value) in (list, tuple) else value
+        value = sorted(value, key=str)
+    if type(value) in (list, tuple):
+        return tuple(value) if _SIMPLE.issuperset(map(type, value)) else tuple(map(plain, value))
+    return value
 
 
 def _to_data(value: Any, defaults: bool) -> Any:
@@ -151,7 +160,10 @@ def _to_data(value: Any, defaults: bool) -> Any:
         return None
     if isinstance(value, Path):
         return str(value)
-    return value.to_dict() if hasattr(value, "to_dict") else plain(value)
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    is_instance = is_dataclass(value) and not isinstance(value, type)
+    return _to_data(asdict(value), defaults) if is_instance else plain(value)
 
 
 def _is_tag(annotation: Any) -> bool:
@@ -208,7 +220,7 @@ def explain(
         if kind in ("value_error", "assertion_error"):
             cause = context.get("error")
             texts = cause.problems if isinstance(cause, InputError) else [str(cause or "cannot be used")]
-            problems += [f"{path}: {text}" if path else text for text in texts]
+            problems += [f"{path}{_joint(text)}{text}" if path else text for text in texts]
         elif kind in ("extra_forbidden", "unexpected_keyword_argument"):
             advice = f": {choose(names[-1], holder.model_fields)}" if holder else ""
             problems.append(f"{path} is not a setting{advice}")
@@ -224,9 +236,10 @@ def explain(
                 wrong[path] = _Wrong(len(problems), path, got)
                 problems.append("")
             wrong[path].add(kind, context)
-    for value in wrong.values():
-        problems[value.place] = value.problem()
-    return list(dict.fromkeys(problems))
+    for path, value in wrong.items():
+        inner = any(other != path and other.startswith((f"{path}.", f"{path}[")) for other in wrong)
+        problems[value.place] = "" if inner and isinstance(value.got, (Mapping, tuple)) else value.problem()
+    return list(dict.fromkeys(filter(None, problems)))
 
 
 class _Wrong:
@@ -313,6 +326,10 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str:
     return _TYPES.get(kind, _TYPES.get(stem, f"another value ({kind.replace('_', ' ')})"))
 
 
+def _joint(text: str) -> str:
+    return " " if text.startswith(("must ", "is ", "has ")) else ": "
+
+
 def _number(value: Any) -> str:
     return f"{value:.10g}" if isinstance(value, float) else str(value)
 
@@ -355,8 +372,8 @@ def _resolve(
         containers = [
             each for each in options if get_origin(each) is not None and get_origin(each) is not Literal
         ]
-        if len(options) > 1 and (variant := _variant(options, part)) is not None:
-            here = variant
+        if len(options) > 1:  # the part names one of them
+            here = _variant(options, part)
         elif fields:
             names.append(part)
             holder, here = fields[0], fields[0].model_fields[str(part)].annotation
@@ -371,7 +388,8 @@ def _resolve(
 
 
 def _is_kind(part: str, containers: Sequence[Any]) -> bool:
-    return any(part.startswith(f"{get_origin(each).__name__.lower()}[") for each in containers)
+    names = {get_origin(each).__name__.lower() for each in containers}
+    return part.partition("[")[0] in names | ({"dict"} if "mapping" in names else set())
 
 
 def _alternatives(annotation: Any) -> list[Any]:
@@ -390,7 +408,7 @@ def _variant(options: Sequence[Any], part: str | int) -> Any:
             tags = (info.annotation for info in each.model_fields.values() if _is_tag(info.annotation))
             if part == each.__name__ or any(part in get_args(tag) for tag in tags):
                 return each
-        elif isinstance(part, str) and get_origin(each) not in (None, Literal) and _is_kind(part, [each]):
+        elif get_origin(each) not in (None, Literal) and _is_kind(str(part), [each]):
             return each
     return None
 

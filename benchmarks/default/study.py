@@ -94,7 +94,7 @@ def _rows(models: Mapping[str, RelevanceModel], time_limit: float) -> dict[str, 
 
     for preset in ("default", "frugal", "thorough"):
         made = Selector.preset(preset, options=options)
-        rows[preset] = (dataclasses.replace(made, relevance_model=models["own"]), whole)
+        rows[preset] = (made.replace(relevance_model=models["own"]), whole)
     rows["same probabilities"] = (make_methods(["calibrated"], own)[0].selector, whole)
     rows["price .05"] = (own.replace(passage_penalty=0.05), whole)
     certain = dataclasses.replace(models["own"], answerable=None)

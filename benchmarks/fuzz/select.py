@@ -36,7 +36,7 @@ _SETTINGS: dict[str, Sequence[Any]] = {
     "solver": ("auto", "branch_and_bound", "greedy", "highs"),
     "link_benefit": (0, 0.3),
     "redundancy_by_relevance": (True, False),
-    "prompt_order": ("best_first", "best_at_ends", "document"),
+    "prompt_order": ("best_first", "document"),
     "counterpart": ("termwise", "joint"),
     "passage_radii": ({}, {"0": 0.1}, {"gone": 0.1}),
 }

@@ -44,7 +44,7 @@ _OPTIONS: dict[str, tuple[Any, ...]] = {
     "seed": (0, 7),
     "relevance": ("cosine", "default", "gone.json"),
     "link_benefit": (0, 0.2),
-    "prompt_order": ("best_first", "best_at_ends", "document"),
+    "prompt_order": ("best_first", "document"),
     "counterpart": ("termwise", "joint"),
     "cover": ("kmeans:3", "labels", "agglomerative:0.5"),
     "price": (["clusters=0.1"], ["sources=1"]),

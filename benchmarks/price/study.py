@@ -21,8 +21,8 @@ from mio_rag.candidates import Candidates
 from mio_rag.evaluation.methods import make_methods
 from mio_rag.measures import evidence_found
 from mio_rag.relevance import RelevanceModel
+from mio_rag.selection.program import LINK_BENEFIT
 from mio_rag.selection.selector import Selector
-from mio_rag.selection.settings import LINK_BENEFIT
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Question
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +69,16 @@ def conditions(
     options = SolveOptions(time_limit_seconds=time_limit, relative_gap=1e-3)
     plain = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0, options=options)
     rank, mmr = (make_methods([name], plain)[0] for name in (baseline, "mmr"))
-    default = replace(plain, link_benefit=LINK_BENEFIT, relevance_model=models["default"])
-    ours = replace(default, relevance_model=models.get("links", models["default"]))
+    default = plain.replace(link_benefit=LINK_BENEFIT, relevance_model=models["default"])
+    ours = default.replace(relevance_model=models.get("links", models["default"]))
     found: dict[str, Condition] = {
         "baseline": (rank, 0),
         "mmr": (mmr, 0),
         "ours": (Method("ours", ours), 1),
-        "sparing": (Method("sparing", replace(ours, passage_penalty=FEW_TOKENS)), 1),
+        "sparing": (Method("sparing", ours.replace(passage_penalty=FEW_TOKENS)), 1),
         "default": (Method("default", default), 1),
-        "ends": (Method("ends", replace(ours, prompt_order="best_at_ends")), 1),
-        "document": (Method("document", replace(ours, prompt_order="document")), 1),
+        "ends": (Method("ends", ours.replace(prompt_order="document")), 1),
+        "document": (Method("document", ours.replace(prompt_order="document")), 1),
         "gold": (None, 0),
         "closed": (None, 0),
     }

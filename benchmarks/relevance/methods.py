@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mio_rag.evaluation.methods import Method, make_methods
 from mio_rag.relevance import RelevanceModel
@@ -45,17 +45,17 @@ def compared(
     options = SolveOptions(time_limit_seconds=time_limit, relative_gap=1e-3)
     plain = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0, options=options)
     rows = [Compared(method, PLAIN, True) for method in make_methods(list(BASELINES), plain)]
-    cosine = replace(plain, redundancy_weight=0.1, passage_penalty="auto")
+    cosine = plain.replace(redundancy_weight=0.1, passage_penalty="auto")
     rows.append(Compared(Method("raw cosine", cosine), PLAIN))
     if reranker is not None:
-        ranked_by = Method(f"ranked by {reranker}", replace(plain, solver="topk"), reranker)
+        ranked_by = Method(f"ranked by {reranker}", plain.replace(solver="topk"), reranker)
         rows.append(Compared(ranked_by, RERANKED))
 
-    linked = replace(plain, link_benefit=LINK_BENEFIT)
-    sparing = replace(linked, passage_penalty=FEW_TOKENS)
-    weighted = replace(linked, redundancy_weight=0.1, redundancy_by_relevance=True)
-    unweighted = replace(linked, redundancy_weight=0.02)
-    ranked = replace(plain, solver="topk")
+    linked = plain.replace(link_benefit=LINK_BENEFIT)
+    sparing = linked.replace(passage_penalty=FEW_TOKENS)
+    weighted = linked.replace(redundancy_weight=0.1, redundancy_by_relevance=True)
+    unweighted = linked.replace(redundancy_weight=0.02)
+    ranked = plain.replace(solver="topk")
     for name, model, pool, selector, every_budget in (
         ("calibrated", "plain", PLAIN, plain, False),
         ("+ link expansion", "expanded", LINKED, plain, False),

@@ -6,7 +6,6 @@ Replies are kept by content in the work folder, so that more questions cost thei
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +49,8 @@ def model_answers(
     reader = RememberingGenerator(make_generator(generator), work / "replies.sqlite")
     ours = Selector(relevance_model=model, token_price=PRICES[0])
     fused = make_methods(["fused"], ours)[0]
-    apart = make_methods(["fused"], replace(ours, merge=False))[0]
-    sentences = replace(ours, units="sentences")
+    apart = make_methods(["fused"], ours.replace(merge=False))[0]
+    sentences = ours.replace(units="sentences")
     ways: dict[str, Callable[[Candidates], Selection]] = {
         "fused, apart": lambda pool: apart.select(pool, _BUDGET, reader),
         "fused, merged": lambda pool: fused.select(pool, _BUDGET, reader),

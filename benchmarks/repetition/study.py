@@ -119,23 +119,23 @@ def settings_of(model: RelevanceModel, time_limit: float) -> dict[str, tuple[Sel
     }
     rows["probabilities"] = rows.pop("calibrated")
     fused, score = rows["fused"]
-    rows["distinct"] = replace(fused, side=SideConstraints(max_similarity=0.9)), score
+    rows["distinct"] = fused.replace(side=SideConstraints(max_similarity=0.9)), score
     rows["default"] = own, None
     for price in PRICES:
         rows[f"price {price:g}"] = own.replace(token_price=price), None
     low, middle = (own.replace(token_price=price) for price in PRICES[:2])
-    rows[f"price {PRICES[1]:g}, greedy"] = replace(middle, solver="greedy"), None
-    rows[f"price {PRICES[1]:g}, shared text"] = replace(middle, shared_text_weight=1.0), None
+    rows[f"price {PRICES[1]:g}, greedy"] = middle.replace(solver="greedy"), None
+    rows[f"price {PRICES[1]:g}, shared text"] = middle.replace(shared_text_weight=1.0), None
     for price in (0.0, *PRICES):
         rows[f"price {price:g}, sentences"] = own.replace(token_price=price, units="sentences"), None
     for price in _UNPENALIZED:
         unpenalized = own.replace(token_price=price, passage_penalty=0.0, units="sentences")
         rows[f"price {price:g}, sentences, no penalty"] = unpenalized, None
     rows[f"price {PRICES[1]:g}, sentences, greedy"] = (
-        replace(middle, units="sentences", solver="greedy"),
+        middle.replace(units="sentences", solver="greedy"),
         None,
     )
-    similar = replace(low, redundancy_weight=0.3, redundancy_by_relevance=True)
+    similar = low.replace(redundancy_weight=0.3, redundancy_by_relevance=True)
     rows[f"price {PRICES[0]:g}, redundancy"] = similar, None
     return rows
 

@@ -124,7 +124,7 @@ def _ways(index: CorpusIndex, reader: Generator) -> dict[str, Callable[[Candidat
         reads = TierReader(Tier(rule.split()[0], 5, 600, _ANSWER, compress=_RULES[rule]), retriever)
         return lambda pool: reads.read(pool, 2048, reader, Meter(reader, Limits(tokens=10**6), _ANSWER))
 
-    sentences = replace(priced, units="sentences")
+    sentences = priced.replace(units="sentences")
     ways: dict[str, Callable[[Candidates], Selection]] = {rule: tier(rule) for rule in _RULES}
     for budget in _BUDGETS:
         at = _at(budget)

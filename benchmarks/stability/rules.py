@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mio_rag.formulations.uncertainty import Norm, NormBall
 from mio_rag.relevance import RelevanceModel
-from mio_rag.selection.selector import Selector
-from mio_rag.selection.settings import Counterpart
+from mio_rag.selection.selector import Counterpart, Selector
 from mio_rag.solvers import SolveOptions
 
 __all__ = ["RELEVANCE", "Rule", "base_selector", "rules"]
@@ -55,4 +54,4 @@ def base_selector(relevance: str, model: RelevanceModel) -> Selector:
     plain = Selector.raw(redundancy_weight=0.1, passage_penalty=0.0, options=_OPTIONS)
     if relevance == "cosine":
         return plain
-    return replace(plain, redundancy_weight=0.05, link_benefit=0.2, relevance_model=model)
+    return plain.replace(redundancy_weight=0.05, link_benefit=0.2, relevance_model=model)

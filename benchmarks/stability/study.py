@@ -20,6 +20,7 @@ from benchmarks.stability.rules import RELEVANCE, Rule, base_selector, rules
 from benchmarks.stability.versions import Versions
 from mio_rag.candidates import Candidates
 from mio_rag.errors import SolverError
+from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.robust import JointProblem
 from mio_rag.measures import evidence_found
 from mio_rag.relevance import RelevanceModel
@@ -100,18 +101,17 @@ class _Chooser:
 def _solved(selector: Selector, pool: Candidates, budget: int) -> SolveResult:
     """What `Selector.select` solves, without explanations. An empty selection where nothing fits."""
     run, spent = path_solver(selector.solver, selector.options), 0.0
-    steps = solved(Formulation(selector, pool), budget)
-    program = next(steps)
-    while True:
+
+    def solve(program: SelectionProgram) -> SolveResult:
+        nonlocal spent
         answer = run(program, spent)
         spent += answer.wall_seconds
-        try:
-            program = steps.send(answer)
-        except StopIteration as done:
-            result: SolveResult = done.value.result
-            if result.x is None:
-                raise SolverError(f"a program of the study has no selection: {result.message}") from done
-            return result
+        return answer
+
+    result = solved(Formulation(selector, pool), budget, solve).result
+    if result.x is None:
+        raise SolverError(f"a program of the study has no selection: {result.message}")
+    return result
 
 
 def question_row(question: Question, pools: Mapping[str, Candidates], plan: Plan) -> Row:

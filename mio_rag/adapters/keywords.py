@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, Literal, TypedDict
 
 import numpy as np
 
 from mio_rag.context import PromptOrder
 from mio_rag.errors import InputError, choose
-from mio_rag.formulations.uncertainty import Norm, UncertaintySet, uncertainty_from_dict
+from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.relevance.source import Relevance
 from mio_rag.selection.constraints import SideConstraints
-from mio_rag.selection.selector import Selector
-from mio_rag.selection.settings import Counterpart, NearDuplicates, Penalty, Units
+from mio_rag.selection.selector import Counterpart, NearDuplicates, Penalty, Selector, Units
+from mio_rag.settings import Settings
 from mio_rag.solvers.result import SolveOptions
 
 __all__ = ["SelectorSettings", "check_names", "from_plain", "make_selector", "to_plain"]
@@ -25,7 +25,7 @@ __all__ = ["SelectorSettings", "check_names", "from_plain", "make_selector", "to
 class SelectorSettings(TypedDict, total=False):
     """The settings of a `Selector`, as keywords of whatever makes one. None: as in the selector given.
 
-    `preset` names what to start from instead of a selector; see `mio_rag.selection.presets`.
+    `preset` names what to start from instead of a selector; see `mio_rag.selection.selector`.
     """
 
     preset: str | None
@@ -55,7 +55,7 @@ class SelectorSettings(TypedDict, total=False):
     units: Units | None
 
 
-_NAMES = tuple(f.name for f in fields(Selector))
+_NAMES = tuple(Selector.model_fields)
 _DEFAULT = Selector()  # checking one takes longer than many a call
 
 
@@ -103,23 +103,9 @@ def from_plain(data: Mapping[str, Any]) -> Selector:
     if not isinstance(data, Mapping):
         raise InputError(f"a selector's settings are a mapping of names to values, given {data!r}")
     settings = dict(data)
-    parts = {
-        "options": lambda value: _nested(SolveOptions, "options", value),
-        "side": lambda value: _nested(SideConstraints, "side", value),
-        "relevance_model": lambda value: value if isinstance(value, str) else RelevanceModel.from_dict(value),
-        "uncertainty": uncertainty_from_dict,
-    }
-    for name, read in parts.items():
-        if settings.get(name) is not None:
-            settings[name] = read(settings[name])
+    if isinstance(model := settings.get("relevance_model"), Mapping):
+        settings["relevance_model"] = RelevanceModel.from_dict(model)
     return make_selector(None, settings)
-
-
-def _nested(kind: type[Any], name: str, value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        raise InputError(f"'{name}' is a mapping of names to values, given {value!r}")
-    check_names(name, value, [f.name for f in fields(kind)])
-    return kind(**value)
 
 
 def check_names(what: str, given: Iterable[str], known: Sequence[str]) -> None:
@@ -139,12 +125,15 @@ def check_names(what: str, given: Iterable[str], known: Sequence[str]) -> None:
 
 
 def _changed(value: Any) -> dict[str, Any]:
-    """Fields of a dataclass that are not at their defaults."""
-    return {f.name: now for f in fields(value) if not _same(now := getattr(value, f.name), _default(f))}
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
+    """Return the settings that are not at their defaults."""
+    if isinstance(value, Settings):
+        fields_of = type(value).model_fields.items()
+        defaults = {name: info.get_default(call_default_factory=True) for name, info in fields_of}
+    else:
+        defaults = {f.name: f.default for f in fields(value)}
+    return {
+        name: now for name, default in defaults.items() if not _same(now := getattr(value, name), default)
+    }
 
 
 def _same(value: Any, default: Any) -> bool:
@@ -154,7 +143,7 @@ def _same(value: Any, default: Any) -> bool:
 def _plain(value: Any) -> Any:
     if isinstance(value, (RelevanceModel, UncertaintySet)):
         return value.to_dict()
-    if is_dataclass(value):
+    if isinstance(value, Settings) or is_dataclass(value):
         return {name: _plain(part) for name, part in _changed(value).items()}
     if isinstance(value, np.generic):
         value = value.item()

@@ -37,8 +37,7 @@ from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
-from mio_rag.selection.ids import check_ids
-from mio_rag.selection.selector import Selector
+from mio_rag.selection.selector import Selector, check_ids
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.types import GenerationError
 

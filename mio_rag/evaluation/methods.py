@@ -17,7 +17,6 @@ allocated      the program under one total: the budget times the number of quest
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import cast
 
@@ -25,8 +24,7 @@ from mio_rag.allocation.question import selector_problems
 from mio_rag.errors import InputError, choose
 from mio_rag.evaluation.allocated import Allocated
 from mio_rag.evaluation.method import Method
-from mio_rag.selection.selector import Selector
-from mio_rag.selection.settings import Units
+from mio_rag.selection.selector import Selector, Units
 
 __all__ = ["DEFAULT_METHODS", "METHODS", "RANKING_SOLVERS", "Method", "make_methods"]
 
@@ -78,8 +76,7 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
         problems.append(f"mmr_lambda={mmr_lambda!r} must be in (0, 1]")
     if not names:
         problems.append(f"no method is given: choose from {', '.join(METHODS)}, topk:K")
-    plain = dataclasses.replace(
-        _without_prices(selector),
+    plain = _without_prices(selector).replace(
         redundancy_weight=0.0,
         passage_penalty=0.0,
         token_price=0.0,
@@ -108,16 +105,16 @@ def make_methods(names: list[str], selector: Selector, mmr_lambda: float = 0.7) 
             given = (int(ranked[2]) if ranked[2] else None, plain.max_passages)
             most = min((k for k in given if k is not None), default=None)
             try:
-                rank = dataclasses.replace(plain, solver="topk", max_passages=most, relevance_model=model)
+                rank = plain.replace(solver="topk", max_passages=most, relevance_model=model)
                 methods.append(Method(name, rank, score))
             except InputError as error:  # K below min_passages
                 problems += [f"method '{name}': {p}" for p in error.problems]
         elif name == "mmr" and 0 < mmr_lambda <= 1:
             # lambda rel - (1 - lambda) max sim orders like rel - (1 - lambda) / lambda max sim
             weight = (1 - mmr_lambda) / mmr_lambda
-            methods.append(Method(name, dataclasses.replace(plain, redundancy_weight=weight, solver="mmr")))
+            methods.append(Method(name, plain.replace(redundancy_weight=weight, solver="mmr")))
         elif name == "density":
-            methods.append(Method(name, dataclasses.replace(plain, solver="density")))
+            methods.append(Method(name, plain.replace(solver="density")))
         elif name in ("greedy", "local_search"):
             methods.append(Method(name, selector.replace(solver=name)))
         elif name == "exact":

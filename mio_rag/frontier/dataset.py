@@ -29,8 +29,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
 from mio_rag.selection.explain import decisions
 from mio_rag.selection.result import Selection
-from mio_rag.selection.selector import Selector
-from mio_rag.selection.settings import Penalty
+from mio_rag.selection.selector import Penalty, Selector
 from mio_rag.solvers.paths import solve_path
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 from mio_rag.types import Question

@@ -65,7 +65,7 @@ class QueryFrontier:
                 "token_price": self.selector.token_price,
                 "radius": self.selector.radius,
                 "norm": self.selector.norm,
-                "link_benefit": self.selector.resolved(pool).settings.link_benefit,
+                "link_benefit": self.selector.resolved(pool).link_benefit,
                 "solver": self.selector.solver,
                 "relative_gap": self.selector.options.relative_gap,
             },

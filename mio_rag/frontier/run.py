@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,8 +191,7 @@ def _record(
             kept["rerankers"] = list(value["rerankers"]) or None
         elif name not in ("seed", "limit", "token_prices"):  # prices are no rows: any run may add them
             kept[name] = value
-    if kept["selector"]["options"]["time_limit_seconds"] == math.inf:
-        kept["selector"]["options"]["time_limit_seconds"] = None
+    kept["selector"] = settings.selector.to_dict()
     record = {
         "kind": "frontier",
         "dataset": dataset.name,

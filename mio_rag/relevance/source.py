@@ -105,7 +105,7 @@ def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceMo
     Parameters
     ----------
     wanted : RelevanceModel, "auto", "given" or None
-        See `mio_rag.selection.settings.Settings`.
+        See `mio_rag.selection.selector.Selector`.
 
     Raises
     ------

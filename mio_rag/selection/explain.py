@@ -1,22 +1,26 @@
-"""Why each candidate is in or out, from the program and the decision alone."""
+"""Why each candidate is in or out, from the program and the decision alone; and attacks on a selection."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
+from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
-from mio_rag.selection.repeats import Repeats
+from mio_rag.formulations.robust import JointProblem
+from mio_rag.merging import documents
 from mio_rag.selection.result import Decision
 from mio_rag.solvers.result import SolveResult, Status
+from mio_rag.types import moment
 
-__all__ = ["Priced", "decisions"]
+FloatArray = NDArray[np.float64]
+_NEARLY = 0.1  # of a text, within which its half is a half
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,3 +362,171 @@ def _best_swap(
             moves = f"{verb} {_amount(abs(float(change[k])))} in total"
         return f"read in place of '{candidates.ids[out[k]]}' it would {moves}"
     return f"no single {candidates.unit} could make room for it"
+
+
+class Repeats:
+    """Of one pool and what is chosen of it.
+
+    Parameters
+    ----------
+    chosen : sequence of int
+        Candidates that are read.
+    """
+
+    def __init__(self, candidates: Candidates, chosen: Sequence[int]) -> None:
+        self._candidates, self._chosen = candidates, list(chosen)
+        self._document = documents(candidates)
+
+    def read(self, i: int) -> str:
+        """Which part of a passage's text is read with others; or "".
+
+        "its second half is read with 'b'"; of a passage that is left out, "is already read with 'b'".
+        """
+        candidates, spans = self._candidates, self._candidates.spans
+        if spans is None or self._document[i] < 0:
+            return ""
+        low, high = map(int, spans[i])
+        held = np.zeros(high - low, dtype=bool)
+        common: dict[str, int] = {}  # passages that hold some of it, and how much
+        for j in self._chosen:
+            if j == i or self._document[j] != self._document[i]:
+                continue
+            start, end = max(low, int(spans[j, 0])), min(high, int(spans[j, 1]))
+            if end > start:
+                held[start - low : end - low] = True
+                common[f"'{candidates.ids[j]}'"] = end - start
+        if not common:
+            return ""
+        said = np.array([not letter.isspace() for letter in candidates.texts[i]], dtype=bool)
+        if not held[said].any():
+            return ""
+        most, *others = sorted(common, key=lambda name: -common[name])
+        more = "" if not others else f" and {others[0] if len(others) == 1 else f'{len(others)} others'}"
+        part, several = _part(held[said])
+        verb = "are" if several else "is"
+        already = "" if i in self._chosen else " already"
+        return f"{part} {verb}{already} read with {most}{more}"
+
+    def newer(self, i: int, barred: Collection[int] = ()) -> str:
+        """Which passage of the pool is the newest version of one that is outdated.
+
+        Parameters
+        ----------
+        barred : collection of int
+            Candidates that must not be read, and so replace nothing.
+        """
+        alike, dates = self._candidates.duplicates, self._candidates.dates
+        assert alike is not None
+        assert dates is not None
+        others = (k for k in np.flatnonzero(alike[i]).tolist() if k not in barred)
+        j = max(others, key=lambda k: moment(dates[k]))
+        told = f"({dates[j]}; {_alike(alike[i, j])})"
+        return f"not read: '{self._candidates.ids[j]}' is a newer version of it {told}"
+
+    def copied(self, i: int) -> str:
+        """Which passage that is read it is nearly a copy of: "a near-duplicate of 'b' ..."; or ""."""
+        alike, dates = self._candidates.duplicates, self._candidates.dates
+        others = [j for j in self._chosen if alike is not None and j != i and alike[i, j] > 0]
+        if alike is None or not others:
+            return ""
+        j = max(others, key=lambda k: float(alike[i, k]))
+        what = "a near-duplicate"
+        if dates is not None and moment(dates[i]) > moment(dates[j]) != "":
+            what = f"a newer version ({dates[i]})"
+        return f"{what} of '{self._candidates.ids[j]}' ({_alike(alike[i, j])})"
+
+
+def _alike(similarity: float) -> str:
+    return f"Jaccard similarity {similarity:.2f}"
+
+
+def _part(held: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[str, bool]:
+    """The part of a text that is marked, in words; and whether these are plural."""
+    share = float(held.mean())
+    if share > 1 - 1e-9:
+        return "all of it", False
+    size = f"{max(1, min(99, round(100 * share)))} %"
+    first, last = bool(held[0]), bool(held[-1])
+    whole = int(np.count_nonzero(np.diff(held.astype(np.int8)))) == 1
+    if whole and abs(share - 0.5) <= _NEARLY:
+        return "its first half" if first else "its second half", False
+    if whole:
+        return f"its beginning ({size})" if first else f"its end ({size})", False
+    if first and last:
+        return f"its beginning and its end ({size})", True
+    return f"{size} of it", False
+
+
+@dataclass(frozen=True, eq=False)
+class Attack:
+    """What perturbations did to a selection.
+
+    Parameters
+    ----------
+    nominal : float
+        Value of the selection as embedded.
+    certified : float
+        Value that no perturbation of the set can push it below.
+    worst : float
+        Smallest value that was reached; never below `certified`.
+    delta : ndarray, shape (n, d)
+        The perturbations that reached it.
+    random : ndarray, shape (k,)
+        Values under random perturbations.
+    """
+
+    nominal: float
+    certified: float
+    worst: float
+    delta: FloatArray
+    random: FloatArray
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, without the perturbations."""
+        return {
+            "nominal": self.nominal,
+            "certified": self.certified,
+            "worst": self.worst,
+            "random_mean": float(self.random.mean()) if self.random.size else None,
+            "random_least": float(self.random.min()) if self.random.size else None,
+        }
+
+
+def attack(
+    problem: JointProblem, x: NDArray[np.int8], *, restarts: int = 8, random: int = 100, seed: int = 0
+) -> Attack:
+    """Attack a decision: block-coordinate descent with restarts, and random perturbations.
+
+    Parameters
+    ----------
+    x : ndarray
+        0/1 decision of the problem's program.
+    restarts, random : int
+        >= 0.
+
+    Raises
+    ------
+    SolverError
+        If an attack leaves the set or beats the certificate: one of them is then wrong.
+    """
+    for name, count in (("restarts", restarts), ("random", random)):
+        if not isinstance(count, (int, np.integer)) or count < 0:
+            raise InputError(f"{name}={count!r} must be a whole number >= 0")
+    rng = np.random.default_rng(seed)
+    chosen = np.flatnonzero(x[: problem.n])
+    added = problem.added(x)
+    certified = problem.lower(chosen) + added
+    delta, worst = problem.worst(chosen, rng=rng, restarts=restarts)
+    values = np.zeros(random)
+    for k in range(random):
+        candidate = problem.random(rng, chosen)
+        values[k] = problem.objective(chosen, candidate)
+        if values[k] < worst:
+            delta, worst = candidate, float(values[k])
+    tolerance = 1e-7 * max(1.0, abs(certified))
+    if worst + added < certified - tolerance or not problem.uncertainty.contains(delta, 1e-7):
+        raise SolverError(
+            f"an attack reached {worst + added:.9g}, below the certified {certified:.9g}, or left its set: "
+            "a custom support function or maximiser may be wrong"
+        )
+    return Attack(problem.objective(chosen) + added, certified, worst + added, delta, values + added)

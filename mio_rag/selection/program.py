@@ -3,6 +3,11 @@
 A selection asks for several programs of one pool: for a smaller budget where the assembled block came out too
 large, for the scenarios of the joint counterpart, for the worst case of what was chosen. `Formulation` builds
 what they share once.
+
+What passages of one document share is a segment of the program, which is paid once: the document's title, and
+pieces of its text. The text is cut where a passage begins or ends; a passage needs the pieces that it covers,
+and its document's heading. What only one passage needs is that passage's own cost. So the costs of a choice
+add up to what `mio_rag.merging` makes of it, as far as a tokenizer counts a whole like the sum of its parts.
 """
 
 from __future__ import annotations
@@ -11,12 +16,14 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
-from mio_rag.context import TokenCounter
+from mio_rag.context import SEPARATOR, TokenCounter, counted
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import Segments, SelectionProgram
 from mio_rag.formulations.robust import (
@@ -29,18 +36,57 @@ from mio_rag.formulations.robust import (
 )
 from mio_rag.formulations.rows import fixed_values
 from mio_rag.formulations.uncertainty import DeviationBudget, NormBall, ScaledSet, UncertaintySet
-from mio_rag.merging import shared_characters
+from mio_rag.merging import APART, documents, runs, shared_characters
 from mio_rag.relevance.model import RelevanceModel
-from mio_rag.selection.near_duplicates import outdated
-from mio_rag.selection.pool_constraints import Side, side_of
-from mio_rag.selection.related import related_weights
-from mio_rag.selection.segments import SharedCosts, shared_costs
-from mio_rag.selection.settings import Settings
-from mio_rag.selection.units import Cut, cut_into_sentences, may_cut
+from mio_rag.relevance.source import RelevanceSource
+from mio_rag.selection.constraints import Side, side_of
+from mio_rag.selection.units import Cut, cut_into_sentences, may_cut, outdated
+from mio_rag.text import clean
 
-__all__ = ["Formulation", "joint_problem"]
+if TYPE_CHECKING:
+    from mio_rag.selection.selector import Selector
 
 FloatArray = NDArray[np.float64]
+#: w where `link_benefit` is "auto" and passages are related; `python -m benchmarks default` measures it.
+LINK_BENEFIT = 0.2
+
+
+class Read(NamedTuple):
+    """A pool with the relevance that a selector gives it, the model that gave it, and why that one."""
+
+    candidates: Candidates
+    model: RelevanceModel | None
+    source: RelevanceSource
+
+    @property
+    def answerable(self) -> float | None:
+        """The probability that the collection holds an answer; None where the model does not say."""
+        if self.model is None or self.model.answerable is None:
+            return None
+        return self.model.answerable.probability(self.candidates)
+
+
+def resolved_benefit(benefit: float | str, candidates: Candidates, model: RelevanceModel | None) -> float:
+    """Return w: the number that was set, or for "auto" what the candidates and their relevance allow."""
+    if not isinstance(benefit, str):
+        return float(benefit)
+    is_known = candidates.links is not None or candidates.sources is not None
+    return LINK_BENEFIT if model is not None and is_known else 0.0
+
+
+class SharedCosts(NamedTuple):
+    """Token costs of a pool whose passages share text.
+
+    Parameters
+    ----------
+    own : ndarray of shape (n,)
+        What each passage costs by itself, whatever else is read.
+    segments : Segments
+        What several passages need, in tokens.
+    """
+
+    own: NDArray[np.float64]
+    segments: Segments
 
 
 class Formulation:
@@ -48,9 +94,10 @@ class Formulation:
 
     Parameters
     ----------
-    settings : Settings
-    candidates : Candidates
-        Taken as they are: with a `relevance_model`, what `Settings.valued` made of them.
+    settings : Selector
+        With units "passages" or "sentences".
+    pool : Read or Candidates
+        What `Selector.read`, or `Selector.valued`, made of the candidates.
     counter : TokenCounter, optional
         The reader's tokenizer. With it, text that passages share is a segment of the program, which is paid
         once; without, and under embedding uncertainty, each passage pays for all of its text.
@@ -60,74 +107,69 @@ class Formulation:
 
     Attributes
     ----------
-    settings : Settings
-        Those given, with a model and a number where they say "auto".
     candidates : Candidates
         Those given, or with ``units="sentences"`` their sentences.
     passages : Candidates
         Those given.
-    source : RelevanceSource
-        Where relevance comes from.
     """
 
     def __init__(
         self,
-        settings: Settings,
-        candidates: Candidates,
+        settings: Selector,
+        pool: Read | Candidates,
         counter: TokenCounter | None = None,
         penalty: float | None = None,
     ) -> None:
-        resolved = settings.resolved(candidates)
-        self.settings, self.source = resolved.settings, resolved.source
-        self._model, self._counter, self.passages = resolved.model, counter, candidates
+        if isinstance(pool, Candidates):
+            from mio_rag.relevance.source import relevance_of
+
+            pool = Read(pool, *relevance_of(settings.relevance_model, pool))
+        self.settings, self.pool, self._counter = settings, pool, counter
+        self.passages = pool.candidates
         self._cut = self._sentences() if settings.units == "sentences" else None
-        self.candidates = candidates if self._cut is None else self._cut.candidates
+        self.candidates = self.passages if self._cut is None else self._cut.candidates
         self._program: SelectionProgram | None = None
         self._joint: tuple[int, JointProblem] | None = None
         self._given_penalty = self._penalty = penalty
 
     def again(self) -> Formulation:
-        """The same, before its first program: for another budget. What needs no budget is shared."""
+        """Return the same before its first program, for another budget; other parts are shared."""
         other = copy.copy(self)
         other._program, other._joint, other._penalty = None, None, self._given_penalty
         return other
 
+    @property
+    def source(self) -> RelevanceSource:
+        """Where relevance comes from."""
+        return self.pool.source
+
     def _sentences(self) -> Cut:
-        settings, passages = self.settings, self.passages
-        fixed = fixed_values(passages.ids, settings.must_include, settings.must_exclude)
-        related = related_weights(settings, passages)
+        settings, model = self.settings, self.pool.model
+        fixed = fixed_values(self.passages.ids, settings.must_include, settings.must_exclude)
         one, alike = settings.near_duplicates == "one", settings.redundancy_weight > 0
-        own = self._model.sentences if self._model else None
-        return cut_into_sentences(passages, self._counter, fixed, related, one, alike, own)
+        related, own = self._related(), model.sentences if model else None
+        return cut_into_sentences(self.passages, self._counter, fixed, related, one, alike, own)
 
     @property
     def may_be_cut(self) -> bool:
         """Whether sentences could be chosen instead."""
         return may_cut(self.settings, self.passages, self._counter) and self._cut is None
 
-    @cached_property
-    def side(self) -> Side:
-        """Counts, caps and side constraints."""
-        return side_of(self.settings, self.candidates)
-
-    @cached_property
-    def uncertainty(self) -> UncertaintySet | None:
-        """Where the embeddings may really lie; None where nothing can deviate."""
-        return _uncertainty(self.settings, self.candidates)
-
     @property
     def not_cut(self) -> dict[int, int]:
         """Of the passages whose sentences are chosen, those not cut -> the near-duplicate that is."""
         return {} if self._cut is None else self._cut.not_cut
 
-    @property
-    def can_deviate(self) -> bool:
-        """Whether anything says how far embeddings may be off, be it 0."""
-        return _can_deviate(self.settings, self.candidates)
+    @cached_property
+    def side(self) -> Side:
+        """Counts, caps and side constraints."""
+        return side_of(self.settings, self.candidates)
+
+    # -- tokens -------------------------------------------------------------------------------------------
 
     @property
     def is_merged(self) -> bool:
-        """Whether passages of one document are read as one text, and somebody counts it."""
+        """Whether passages of one document are read as one text, and a tokenizer counts it."""
         return self.settings.merge and self._counter is not None and self.candidates.spans is not None
 
     @cached_property
@@ -146,17 +188,43 @@ class Formulation:
         segments = None if self.shared is None else self.shared.segments
         return segments and replace(segments, prices=self.settings.token_price * segments.costs)
 
+    # -- worth --------------------------------------------------------------------------------------------
+
     def penalty(self, budget_tokens: int) -> float:
-        """The price of a passage in this pool; the budget matters until it is known."""
+        """Return the price of a passage in this pool; the budget matters until it is known."""
         if self._penalty is None:
-            self._penalty = self.settings.penalty(self.passages, budget_tokens)
+            self._penalty = self.settings.penalty_of(self.passages, self.pool.model, budget_tokens)
         return self._penalty
+
+    def _related(self) -> FloatArray | None:
+        """Return w times how far two passages belong together, shape (n, n); None where nothing is gained.
+
+        They do where one mentions the other, or both are of one short document.
+
+        Raises
+        ------
+        InputError
+            If a benefit is asked for, and the candidates know neither links nor sources.
+        """
+        passages, benefit = self.passages, self.settings.link_benefit
+        benefit = resolved_benefit(benefit, passages, self.pool.model)
+        if benefit == 0:
+            return None
+        if passages.links is None and passages.sources is None:
+            raise InputError(
+                f"link_benefit={benefit:g} needs candidates with evidence links or sources: retrieve them "
+                "from an index that holds links, pass links or sources, or set link_benefit=0"
+            )
+        weights = _siblings(passages)
+        if passages.links is not None:
+            weights = np.maximum(weights, np.maximum(passages.links, passages.links.T))
+        return np.asarray(benefit * weights) if weights.any() else None
 
     @cached_property
     def _weights(self) -> FloatArray | None:
         if self._cut is not None:
             return self._cut.related if self._cut.related.any() else None
-        return related_weights(self.settings, self.candidates)
+        return self._related()
 
     @cached_property
     def _repeated(self) -> FloatArray | None:
@@ -173,7 +241,7 @@ class Formulation:
         return np.asarray(weight * share * np.minimum.outer(worth, worth))
 
     @cached_property
-    def _told(self) -> NDArray[np.int8]:
+    def _asked(self) -> NDArray[np.int8]:
         """What the settings say must, or must not, be read."""
         if self._cut is not None:
             return self._cut.fixed
@@ -185,16 +253,56 @@ class Formulation:
         """Candidates that are not read because the pool holds a newer version."""
         if self.settings.near_duplicates == "all":
             return frozenset()
-        return frozenset(outdated(self.candidates, self._told))
+        return frozenset(outdated(self.candidates, self._asked))
 
     @cached_property
     def _fixed(self) -> NDArray[np.int8]:
-        fixed = self._told.copy()
+        fixed = self._asked.copy()
         fixed[list(self.outdated)] = 0
         return fixed
 
+    # -- uncertainty --------------------------------------------------------------------------------------
+
+    @property
+    def can_deviate(self) -> bool:
+        """Whether anything says how far embeddings may be off, even if it is 0."""
+        settings = self.settings
+        given = settings.uncertainty is not None or settings.radius > 0 or bool(settings.passage_radii)
+        return given or self.candidates.radius is not None
+
+    @cached_property
+    def uncertainty(self) -> UncertaintySet | None:
+        """Where the embeddings may really lie; None where nothing can deviate."""
+        if not self.can_deviate:
+            return None
+        settings, candidates = self.settings, self.candidates
+        given = settings.uncertainty or NormBall(settings.radius, settings.norm)
+        radius = candidates.radius
+        if radius is None and settings.passage_radii:
+            missing = [i for i in candidates.ids if i not in settings.passage_radii]
+            if missing:
+                raise InputError(
+                    f"passage_radii lacks {len(missing)} of {len(candidates)} candidates ('{missing[0]}' is "
+                    "one): measure every passage (mio-rag radius INDEX --method sq8 or pq:M), or give one "
+                    "radius for all"
+                )
+            radius = np.array([settings.passage_radii[i] for i in candidates.ids], dtype=np.float64)
+        if radius is not None:
+            if isinstance(given, ScaledSet):
+                given = replace(given, radius=np.asarray(radius))
+            elif isinstance(given, DeviationBudget) and isinstance(given.base, ScaledSet):
+                given = replace(given, base=replace(given.base, radius=np.asarray(radius)))
+            else:
+                raise InputError(
+                    f"{type(given).__name__} has no radius, so it cannot take one for each passage: leave "
+                    "passage_radii and Candidates.radius out, or give a set with a radius"
+                )
+        return None if given.is_exact else given
+
+    # -- programs -----------------------------------------------------------------------------------------
+
     def program(self, budget_tokens: int) -> SelectionProgram:
-        """The program for a budget: nominal, or the termwise counterpart where embeddings may be off.
+        """Return the program for a budget: nominal, or termwise robust where embeddings may be off.
 
         Raises
         ------
@@ -209,7 +317,7 @@ class Formulation:
 
     def _built(self, budget_tokens: int) -> SelectionProgram:
         side = self.side
-        value, similarity = _terms(self.settings, self._model, self.candidates, self.uncertainty)
+        value, similarity = self._terms()
         weights = self._weights
         worth = np.maximum(value, 0.0)
         penalty = self.penalty(budget_tokens)
@@ -232,8 +340,40 @@ class Formulation:
             program = replace(program, segments=segments)
         return side.applied(program)
 
+    def _terms(self) -> tuple[FloatArray, FloatArray | None]:
+        """Return relevance and similarity as the program charges them: nominal, or each at its own worst."""
+        candidates, uncertainty, model = self.candidates, self.uncertainty, self.pool.model
+        vectors, query = candidates.embeddings, candidates.query_embedding
+        has_price = self.settings.redundancy_weight > 0
+        if uncertainty is None:
+            value = candidates.relevance
+            similarity = candidates.similarity
+            if similarity is None and has_price and vectors is not None:
+                mu = vectors.astype(np.float64)
+                similarity = mu @ mu.T
+            if not has_price or similarity is None:
+                return value, None
+            return value, self._weighed(similarity, value, value)
+        if vectors is None or query is None:
+            raise InputError("radius > 0 needs embeddings and query_embedding: pass them, or set radius=0")
+        loss = uncertainty.support(query, len(candidates))
+        if model is None:
+            low, high = candidates.relevance - loss, candidates.relevance + loss
+        else:
+            low, high = (model.probabilities(candidates, sign * loss) for sign in (1, -1))
+        if not has_price:
+            return low, None
+        return low, self._weighed(worst_similarity(vectors, uncertainty), low, high)
+
+    def _weighed(self, similarity: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+        """Return similarity by sqrt(r_i r_j), at whichever end of the relevances costs most."""
+        if not self.settings.redundancy_by_relevance:
+            return similarity
+        least, most = (np.sqrt(np.maximum(r, 0.0)) for r in (low, high))
+        return np.where(similarity >= 0, np.outer(most, most), np.outer(least, least)) * similarity
+
     def joint(self, budget_tokens: int, uncertainty: UncertaintySet | None = None) -> JointProblem:
-        """The robust problem for a budget, in which one perturbation serves all terms.
+        """Return the robust problem for a budget, in which one perturbation serves all terms.
 
         Parameters
         ----------
@@ -260,7 +400,7 @@ class Formulation:
         return problem
 
     def _joint_problem(self, budget_tokens: int, uncertainty: UncertaintySet | None) -> JointProblem:
-        settings, candidates = self.settings, self.candidates
+        settings, candidates, model = self.settings, self.candidates, self.pool.model
         vectors, query = candidates.embeddings, candidates.query_embedding
         if vectors is None or query is None:
             raise InputError("a worst case needs candidates with embeddings and query_embedding: pass them")
@@ -269,9 +409,7 @@ class Formulation:
                 "redundancy weighed by relevance has no joint worst case here: use counterpart='termwise', "
                 "or redundancy_by_relevance=False"
             )
-        assemble = self._assembler(budget_tokens)
         given = uncertainty or self.uncertainty or NormBall(0.0)
-        model = self._model
         value: ItemValue = InnerProductValue(candidates.relevance)
         if model is not None:
             value = CurveValue(
@@ -286,11 +424,11 @@ class Formulation:
             uncertainty=given,
             redundancy_weight=settings.redundancy_weight,
             benefit=self._weights,
-            assemble=assemble,
+            assemble=self._assembler(budget_tokens),
         )
 
     def _assembler(self, budget_tokens: int) -> Callable[[FloatArray, FloatArray], SelectionProgram]:
-        """Terms -> the program with this budget, what passages share, and the side constraints."""
+        """Return terms -> the program with this budget, what passages share, and the side constraints."""
         side, fixed, costs = self.side, self._fixed, self._own_tokens
         segments, repeated = self._priced_segments, self._repeated
 
@@ -307,100 +445,93 @@ class Formulation:
 
 
 def joint_problem(
-    settings: Settings,
-    candidates: Candidates,
+    settings: Selector,
+    pool: Read | Candidates,
     budget_tokens: int,
     uncertainty: UncertaintySet | None = None,
     *,
     penalty: float | None = None,
     shared: SharedCosts | None = None,
 ) -> JointProblem:
-    """`Formulation.joint` of a pool, where nothing else of it is needed.
+    """Return `Formulation.joint` of a pool, where nothing else of it is needed.
 
     Parameters
     ----------
     shared : SharedCosts, optional
         What the passages share (`Formulation.shared`), in place of a counter.
     """
-    formulation = Formulation(settings, candidates, penalty=penalty)
+    formulation = Formulation(settings, pool, penalty=penalty)
     if shared is not None:
         formulation.shared = shared
     return formulation.joint(budget_tokens, uncertainty)
 
 
-def _uncertainty(settings: Settings, candidates: Candidates) -> UncertaintySet | None:
-    """The set that settings and a pool's radii make; None where nothing can deviate."""
-    given = settings.uncertainty
-    if given is None:
-        if not _can_deviate(settings, candidates):
-            return None
-        given = NormBall(settings.radius, settings.norm)
-    radius = candidates.radius
-    if radius is None and settings.passage_radii:
-        radius = _radii(settings, candidates)
-    if radius is not None:
-        if isinstance(given, ScaledSet):
-            given = replace(given, radius=np.asarray(radius))
-        elif isinstance(given, DeviationBudget) and isinstance(given.base, ScaledSet):
-            given = replace(given, base=replace(given.base, radius=np.asarray(radius)))
-        else:
-            raise InputError(
-                f"{type(given).__name__} has no radius, so it cannot take one for each passage: leave "
-                "passage_radii and Candidates.radius out, or give a set with a radius"
-            )
-    return None if given.is_exact else given
+def _siblings(candidates: Candidates) -> FloatArray:
+    """Return 1 / (m - 1) for two of the m passages that a source has in the pool, else 0; shape (n, n).
+
+    A short document often says one thing in a few passages; of a long one, the other passages are mostly
+    about something else. A blank source is no source.
+    """
+    weights = np.zeros((len(candidates), len(candidates)))
+    passages: dict[str, list[int]] = {}
+    for i, source in enumerate(candidates.sources or ()):
+        passages.setdefault(str(source).strip(), []).append(i)
+    passages.pop("", None)
+    for same in passages.values():
+        if len(same) > 1:
+            weights[np.ix_(same, same)] = 1.0 / (len(same) - 1)
+    np.fill_diagonal(weights, 0.0)
+    return weights
 
 
-def _can_deviate(settings: Settings, candidates: Candidates) -> bool:
-    """Whether anything says how far embeddings may be off, be it 0."""
-    given = settings.uncertainty is not None or settings.radius > 0 or bool(settings.passage_radii)
-    return given or candidates.radius is not None
+def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts | None:
+    """Return costs of the passages and of what they share; None where no two are of one document.
 
-
-def _radii(settings: Settings, candidates: Candidates) -> FloatArray:
-    """The radius of each candidate by its id."""
-    known = settings.passage_radii
-    missing = [i for i in candidates.ids if i not in known]
-    if missing:
-        raise InputError(
-            f"passage_radii lacks {len(missing)} of {len(candidates)} candidates ('{missing[0]}' is one): "
-            "measure every passage (mio-rag radius INDEX --method sq8 or pq:M), or give one radius for all"
-        )
-    return np.array([known[i] for i in candidates.ids], dtype=np.float64)
-
-
-def _terms(
-    settings: Settings,
-    model: RelevanceModel | None,
-    candidates: Candidates,
-    uncertainty: UncertaintySet | None,
-) -> tuple[FloatArray, FloatArray | None]:
-    """Relevance and similarity as the program charges them: nominal, or each at its own worst."""
-    n = len(candidates)
-    vectors, query = candidates.embeddings, candidates.query_embedding
-    if uncertainty is None:
-        value = candidates.relevance
-        if settings.redundancy_weight > 0 and candidates.similarity is not None:
-            return value, _weighed(settings, candidates.similarity, value, value)
-        if settings.redundancy_weight == 0 or vectors is None:
-            return value, None
-        mu = vectors.astype(np.float64)
-        return value, _weighed(settings, mu @ mu.T, value, value)
-    if vectors is None or query is None:
-        raise InputError("radius > 0 needs embeddings and query_embedding: pass them, or set radius=0")
-    loss = uncertainty.support(query, n)
-    if model is None:
-        low, high = candidates.relevance - loss, candidates.relevance + loss
-    else:
-        low, high = (model.probabilities(candidates, sign * loss) for sign in (1, -1))
-    if settings.redundancy_weight == 0:
-        return low, None
-    return low, _weighed(settings, worst_similarity(vectors, uncertainty), low, high)
-
-
-def _weighed(settings: Settings, similarity: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
-    """Similarity by sqrt(r_i r_j), at whichever end of the relevances costs most."""
-    if not settings.redundancy_by_relevance:
-        return similarity
-    least, most = (np.sqrt(np.maximum(r, 0.0)) for r in (low, high))
-    return np.where(similarity >= 0, np.outer(most, most), np.outer(least, least)) * similarity
+    Parameters
+    ----------
+    counter : TokenCounter
+        The reader's tokenizer.
+    """
+    number, spans = documents(candidates), candidates.spans
+    pieces: list[str] = []
+    needed: list[list[int]] = []  # by which passages
+    marks: dict[int, int] = {}  # heading -> the mark before the first of its runs, which nobody reads
+    own = candidates.tokens.astype(np.float64)
+    groups: dict[int, list[int]] = {}
+    for i, k in enumerate(number.tolist()):
+        groups.setdefault(k, []).append(i)
+    groups.pop(-1, None)
+    for k in sorted(groups):
+        rows = groups[k]
+        if len(rows) < 2:
+            continue
+        assert spans is not None
+        own[rows] = 0.0
+        title = "" if candidates.titles is None else clean(candidates.titles[rows[0]]).strip()
+        heading = len(pieces)
+        pieces.append(f"{SEPARATOR}{title}\n" if title else SEPARATOR)
+        needed.append(rows)
+        texts = runs(candidates, rows)
+        for run in texts:
+            if len(texts) > 1:
+                marks.setdefault(heading, len(pieces))
+                pieces.append(APART)
+                needed.append(list(run.rows))
+            borders = {i: (int(spans[i, 0]), int(spans[i, 1])) for i in run.rows}
+            cuts = sorted({border for both in borders.values() for border in both})
+            for low, high in pairwise(cuts):
+                pieces.append(run.text[low - run.start : high - run.start])
+                needed.append([i for i, (a, b) in borders.items() if a <= low and high <= b])
+    if not pieces:
+        return None
+    costs = counted(counter, pieces).astype(np.float64)
+    for heading, mark in marks.items():
+        costs[heading] = max(0.0, costs[heading] - costs[mark])
+    needs = np.zeros((len(candidates), len(pieces)), dtype=bool)
+    for s, rows in enumerate(needed):
+        needs[rows, s] = True
+    single = needs.sum(axis=0) == 1
+    own += needs[:, single] @ costs[single]
+    own[own + needs @ np.where(single, 0.0, costs) < 1] = 1.0  # as alone: nothing is read at no cost
+    several = ~single & (costs > 0)
+    return SharedCosts(own, Segments(costs[several], needs[:, several]))

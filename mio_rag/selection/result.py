@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from mio_rag.formulations.robust import JointProblem
     from mio_rag.formulations.uncertainty import UncertaintySet
     from mio_rag.relevance.source import RelevanceSource
-    from mio_rag.selection.attack import Attack
+    from mio_rag.selection.explain import Attack
     from mio_rag.solvers.paths import Conflict
     from mio_rag.solvers.result import SolveResult
-
-__all__ = ["Decision", "Selection", "WorstCase"]
 
 FloatArray = NDArray[np.float64]
 
@@ -186,7 +184,7 @@ class Selection:
         InputError
             If there is no selection, the candidates have no embeddings, or they are sentences.
         """
-        from mio_rag.selection.attack import attack
+        from mio_rag.selection.explain import attack
 
         if self.problem is None or self.result.x is None:
             raise InputError("there is no selection to attack")

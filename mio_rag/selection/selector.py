@@ -1,4 +1,4 @@
-"""Candidates -> program -> solver -> Selection.
+"""Selector: settings -> the passages of a question, with a certificate.
 
     maximise   sum_i (r_i - lambda_2 - lambda_3 c_i) x_i  -  lambda_1 sum_{i<j} s_ij x_i x_j
     subject to sum_i c_i x_i <= budget_tokens, and the side rows (`mio_rag.selection.constraints`)
@@ -11,52 +11,216 @@ of one short document) can add a benefit of `link_benefit * max(r_i, r_j)`, time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import dataclasses
+import difflib
+import hashlib
+import json
+import multiprocessing
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from pydantic import BeforeValidator, Field, InstanceOf, model_validator
 
 from mio_rag.candidates import Candidates
-from mio_rag.context import TokenCounter, in_prompt_order
-from mio_rag.errors import InputError, MioRagError, SolverError
+from mio_rag.context import PromptOrder, TokenCounter, in_prompt_order
+from mio_rag.errors import InputError, MioRagError, SolverError, choose
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.rows import count_problem
+from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.merging import block_tokens
-from mio_rag.selection.many import Steps, finish_many
-from mio_rag.selection.presets import preset_settings
-from mio_rag.selection.program import Formulation
+from mio_rag.relevance.model import RelevanceModel
+from mio_rag.relevance.source import relevance_of
+from mio_rag.selection.constraints import Amount, Count, Name, Names, SideConstraints
+from mio_rag.selection.program import Formulation, Read, resolved_benefit
 from mio_rag.selection.result import Selection
-from mio_rag.selection.settings import Settings
-from mio_rag.selection.solving import Choice, concluded, solved
+from mio_rag.selection.solving import Choice, Run, concluded, solved
 from mio_rag.selection.units import units_for
-from mio_rag.solvers.many import Executor
+from mio_rag.settings import Settings
+from mio_rag.solvers.capabilities import one_blas_thread
+from mio_rag.solvers.many import Executor, batch_problems, solve_reported
 from mio_rag.solvers.paths import path_solver
-from mio_rag.solvers.result import SolveResult, Status
+from mio_rag.solvers.registry import check_name
+from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 
-__all__ = ["Selector"]
+#: termwise: each term at its own worst (closed, conservative). joint: one perturbation for all, by cuts.
+Counterpart = Literal["termwise", "joint"]
+#: How many of passages that are nearly copies of each other may be read.
+NearDuplicates = Literal["one", "all"]
+#: What is chosen: whole passages, their sentences, or either, depending on the budget.
+Units = Literal["passages", "sentences", "auto"]
+#: lambda_2: a number, or how each pool determines it.
+Penalty = Amount | Literal["auto", "adaptive"]
 
+_ADAPTIVE = 0.1  # lambda_2 of a pool whose best passage is surely needed; measured there as well
+_ELSEWHERE = 0.2  # and where the collection surely holds no answer
 #: Programs of one question at most, where what passages share leaves room for more of them.
 _MOST_ROUNDS = 5
+_SHOWN = 5  # unknown ids, of possibly thousands
+
+#: Settings by name, from which your own are a few changes. frugal: fewer tokens, some evidence less.
+#: thorough: whatever fits and may be needed. raw: the bare program, for relevance on any scale.
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "default": {},
+        "frugal": {"passage_penalty": 0.1},
+        "thorough": {"passage_penalty": 0.0},
+        "raw": {
+            "redundancy_weight": 0.1,
+            "passage_penalty": 0.02,
+            "relevance_model": "given",
+            "link_benefit": 0.0,
+        },
+    }
+)
 
 
-@dataclass(frozen=True)
+def _relevance(value: Any) -> Any:
+    if value is None or (isinstance(value, str) and value == "cosine"):
+        return "given"  # one value for one meaning, which plain data can hold too
+    if isinstance(value, Mapping):
+        return RelevanceModel.from_dict(value)
+    if isinstance(value, RelevanceModel) or (isinstance(value, str) and value in ("auto", "given")):
+        return value
+    raise ValueError(
+        f"must be auto, given, or a RelevanceModel (mio_rag.relevance.load_model reads one), got {value!r}"
+    )
+
+
+def _options(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    known = [field.name for field in dataclasses.fields(SolveOptions)]
+    if problems := [f"{name} is not a setting: {choose(name, known)}" for name in value if name not in known]:
+        raise InputError(problems)
+    return SolveOptions(**value)
+
+
+def _uncertainty(value: Any) -> Any:
+    from mio_rag.formulations.uncertainty import uncertainty_from_dict
+
+    return uncertainty_from_dict(value) if isinstance(value, Mapping) else value
+
+
 class Selector(Settings):
-    """Chooses passages under a token budget, with a certificate of optimality.
+    """Choose passages under a token budget, with a certificate of optimality.
 
-    Its parameters, by position or by name, and what is checked of them, are those of
-    `mio_rag.selection.settings.Settings`. Without any it is what measured best on questions of sets that
-    nothing was fitted on; `preset` gives others by name.
+    The defaults are what measured best on questions of sets that nothing was fitted on; `preset` gives others
+    by name.
+
+    Raises
+    ------
+    InputError
+        With every problem found.
     """
 
+    redundancy_weight: Amount = 0.0
+    """lambda_1: price of similarity between two chosen passages. Above 0 the candidates need embeddings, or
+    similarities."""
+    passage_penalty: Penalty = "adaptive"
+    """lambda_2: minimum value that a passage must add, in units of relevance. "adaptive": 0.1 r^2, with r the
+    best relevance from 0 to 1 among the passages that fit the budget, and at least 0.2 (1 - a), where the
+    cosines of a known embedder give the probability a that the collection holds an answer. "auto": the median
+    relevance of the pool, for raw scores of a deep pool, whose middle is background."""
+    token_price: Amount = 0.0
+    """lambda_3: price of each token, in units of relevance."""
+    radius: Amount = 0.0
+    """Embedding uncertainty: how far each embedding may be off. Relevance must then be the inner product of
+    question and passage (or fall no faster), or come from a `relevance_model`. `Candidates.radius`, where
+    given, takes precedence."""
+    norm: Norm = "l2"
+    """Norm of the radius."""
+    min_passages: Count | None = None
+    """Minimum number of passages."""
+    max_passages: Count | None = None
+    """Maximum number of passages."""
+    max_per_source: Count | Mapping[Name, Count] | None = None
+    """Maximum passages from one source: for all sources, or by name."""
+    must_include: Names = ()
+    """Ids of passages that must be chosen."""
+    must_exclude: Names = ()
+    """Ids of passages that must not be chosen."""
+    solver: str = "auto"
+    """See `mio_rag.solvers.solve`."""
+    options: Annotated[InstanceOf[SolveOptions], BeforeValidator(_options)] = SolveOptions()
+    """Limits and tolerances of the solver."""
+    relevance_model: Annotated[Any, BeforeValidator(_relevance)] = "auto"
+    """Replaces the candidates' relevance by the probability that each passage is needed. A `RelevanceModel`;
+    "auto": by what the candidates bring (`mio_rag.relevance.source`); "given": relevance stays as it is."""
+    link_benefit: Amount | Literal["auto"] = "auto"
+    """w: choosing two passages of which one mentions the other gains w max(r_i, r_j) times the weight of the
+    link; so does choosing two of the m passages that a source has in the pool, times 1 / (m - 1). "auto": 0.2
+    where the candidates have links or sources and relevance is a probability, else 0."""
+    redundancy_by_relevance: bool = False
+    """Weigh the similarity of two passages by sqrt(r_i r_j), so that only relevant passages compete."""
+    prompt_order: PromptOrder = "best_first"
+    """Order of the chosen passages in the prompt."""
+    uncertainty: Annotated[InstanceOf[UncertaintySet] | None, BeforeValidator(_uncertainty)] = None
+    """Instead of `radius` and `norm`: any set of `mio_rag.formulations`. `Candidates.radius`, where given,
+    replaces its radii."""
+    passage_radii: Mapping[Name, Amount] = Field(default_factory=dict)
+    """Id -> radius of that passage's embedding: instead of `radius`, or of the radii of `uncertainty`."""
+    counterpart: Counterpart = "termwise"
+    """Robust counterpart. termwise: each term is charged its own worst perturbation; one program,
+    conservative. joint: one perturbation of each embedding serves all terms; a few programs, certified from
+    both sides."""
+    side: SideConstraints = SideConstraints()
+    """Shares, coverage, conflicts, needs, changes, and prices for what may be broken."""
+    merge: bool = True
+    """Read passages of one document as one text where their spans are known: shared text once, the title
+    once. Where a tokenizer counts the block, the program pays for it once, too."""
+    shared_text_weight: Amount = 0.0
+    """v: choosing two passages that share text loses v s min(r_i, r_j), s being the share of the shorter
+    text that both hold. Not charged under embedding uncertainty."""
+    near_duplicates: NearDuplicates = "one"
+    """Of near-duplicates, read at most one (the newest where they are dated), or all."""
+    units: Units = "passages"
+    """What is chosen. Sentences need the reader's tokenizer, and exclude what is about whole passages:
+    counts, caps by source, side constraints, uncertainty, reading apart. "auto": see
+    `mio_rag.selection.units.units_for`."""
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        problems = self.about_passages() if self.units == "sentences" else []
+        if self.counterpart == "joint" and self.redundancy_by_relevance:
+            problems.append(
+                "counterpart='joint' has no redundancy_by_relevance: use termwise, or leave one of them out"
+            )
+        if self.uncertainty is not None and self.radius > 0:
+            problems.append("uncertainty and radius exclude each other: the set has its own radii")
+        if self.passage_radii and self.radius > 0:
+            problems.append("passage_radii and radius exclude each other: there is one for each passage")
+        priced = self.side.prices
+        if "passages" in priced and self.min_passages is None and self.max_passages is None:
+            problems.append(
+                "prices: 'passages' needs min_passages or max_passages: give one, or leave it out"
+            )
+        if "sources" in priced and self.max_per_source is None:
+            problems.append("prices: 'sources' needs max_per_source: give it, or leave the price out")
+        both = set(self.must_include) & set(self.must_exclude)
+        problems += [
+            f"'{i}' is in both must_include and must_exclude: keep one" for i in sorted(both, key=str)
+        ]
+        low, high = self.min_passages, self.max_passages
+        if low is not None and high is not None and low > high:
+            problems.append(f"min_passages={low} is above max_passages={high}: no selection can satisfy both")
+        if problems:
+            raise InputError(problems)
+        return self
+
     @classmethod
-    def preset(cls, name: str, **settings: Any) -> Selector:
-        """The selector of a preset, changed by one's own settings.
+    def preset(cls, name: str, **settings: Any) -> Self:
+        """Return the selector of a preset, changed by your own settings.
 
         Parameters
         ----------
         name : {"default", "frugal", "thorough", "raw"}
-            See `mio_rag.selection.presets`.
+            See `PRESETS`.
         **settings
             Parameters of `Selector`; those that the preset decides itself are refused.
 
@@ -65,18 +229,136 @@ class Selector(Settings):
         InputError
             If there is no such preset, or it excludes a setting.
         """
-        told = [setting for setting, value in settings.items() if value not in (None, "given")]
-        return cls(**{**preset_settings(name, told), **settings})
+        if name not in PRESETS:
+            raise InputError(f"preset '{name}' is unknown: {choose(name, PRESETS)}")
+        if name == "raw" and settings.get("relevance_model") not in (None, "given"):
+            raise InputError(
+                "preset 'raw' excludes relevance_model: it takes relevance as it is given: leave one of them "
+                "out"
+            )
+        return cls(**{**PRESETS[name], **settings})
 
     @classmethod
-    def raw(cls, **settings: Any) -> Selector:
-        """The bare program, for relevance on a scale of one's own: ``preset("raw", **settings)``."""
+    def raw(cls, **settings: Any) -> Self:
+        """Return the bare program, for relevance on your own scale: ``preset("raw", **settings)``."""
         return cls.preset("raw", **settings)
+
+    def about_passages(self) -> list[str]:
+        """Return what holds for whole passages alone, where sentences are chosen."""
+        given = {
+            "min_passages": self.min_passages is not None,
+            "max_passages": self.max_passages is not None,
+            "max_per_source": self.max_per_source is not None,
+            "side": self.side.is_given,
+            "radius": self.radius != 0,
+            "uncertainty": self.uncertainty is not None,
+            "passage_radii": bool(self.passage_radii),
+            "counterpart": self.counterpart != "termwise",
+            "merge=False": not self.merge,
+        }
+        named = ", ".join(name for name, is_given in given.items() if is_given)
+        if not named:
+            return []
+        return [f"units='sentences' excludes {named}: that is about whole passages, leave one of them out"]
+
+    def to_dict(self, *, defaults: bool = True) -> dict[str, Any]:
+        """Return the settings as plain data for JSON; radii of passages as a digest."""
+        data = super().to_dict(defaults=defaults)
+        if self.passage_radii:  # one for every passage of a corpus: their digest distinguishes runs
+            listed = json.dumps(sorted(self.passage_radii.items()))
+            data["passage_radii"] = hashlib.sha256(listed.encode()).hexdigest()[:16]
+        if isinstance(self.relevance_model, RelevanceModel):
+            data["relevance_model"] = dataclasses.asdict(self.relevance_model)
+        return data
+
+    # -- what settings make of a pool ---------------------------------------------------------------------
+
+    def read(self, candidates: Candidates) -> Read:
+        """Return the candidates with the relevance that these settings give them, and where it comes from.
+
+        Raises
+        ------
+        InputError
+            If the candidates lack what the model needs.
+        """
+        model, source = relevance_of(self.relevance_model, candidates)
+        return Read(candidates if model is None else model.valued(candidates), model, source)
+
+    def resolved(self, candidates: Candidates) -> Self:
+        """Return these settings with a model and a number where they say "auto"."""
+        model, _ = relevance_of(self.relevance_model, candidates)
+        benefit = resolved_benefit(self.link_benefit, candidates, model)
+        return self.replace(relevance_model=model, link_benefit=benefit)
+
+    def valued(self, candidates: Candidates) -> Candidates:
+        """Return the candidates with the relevance that these settings give them."""
+        return self.read(candidates).candidates
+
+    def penalty(self, candidates: Candidates, budget_tokens: int | None = None) -> float:
+        """Return lambda_2 for a pool: the number that was set, or what its relevance determines.
+
+        Parameters
+        ----------
+        candidates : Candidates
+            With the relevance that these settings give them, see `valued`.
+        budget_tokens : int, optional
+            Longer passages do not count for "adaptive": compared with one that cannot be read, the others
+            would look too expensive. With ``units="sentences"`` every passage counts.
+        """
+        if not isinstance(self.passage_penalty, str):
+            return float(self.passage_penalty)
+        return self.penalty_of(candidates, relevance_of(self.relevance_model, candidates)[0], budget_tokens)
+
+    def penalty_of(
+        self, candidates: Candidates, model: RelevanceModel | None, budget_tokens: int | None = None
+    ) -> float:
+        """Return `penalty`, with the model that gave the relevance."""
+        relevance = candidates.relevance
+        if self.passage_penalty == "adaptive":
+            if budget_tokens is not None and self.units != "sentences":
+                relevance = relevance[candidates.tokens <= budget_tokens]
+            price = _ADAPTIVE * min(1.0, max(0.0, float(relevance.max(initial=0.0)))) ** 2
+            if model is None or model.answerable is None or not model.answerable.by_cosine:
+                return price
+            likely = model.answerable.probability(candidates)
+            return price if likely is None else max(price, _ELSEWHERE * (1.0 - likely))
+        if self.passage_penalty == "auto":
+            ranked = np.sort(relevance)  # np.median takes ten times as long on so few
+            return max(0.0, float((ranked[(ranked.size - 1) // 2] + ranked[ranked.size // 2]) / 2))
+        return float(self.passage_penalty)
+
+    def answerable(self, candidates: Candidates) -> float | None:
+        """Return the probability that the collection holds an answer; None where the model does not say.
+
+        Parameters
+        ----------
+        candidates : Candidates
+            A pool of passages, as for `penalty`.
+        """
+        return Read(candidates, *relevance_of(self.relevance_model, candidates)).answerable
+
+    def decided(
+        self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
+    ) -> Self:
+        """Return the same, with passages or sentences where ``units="auto"`` leaves it open.
+
+        See `mio_rag.selection.units.units_for`. What `select` chooses is passages even so where all that are
+        above their price fit.
+
+        Parameters
+        ----------
+        candidates : Candidates
+            With the relevance that these settings give them, see `valued`.
+        """
+        if self.units != "auto":
+            return self
+        model, _ = relevance_of(self.relevance_model, candidates)
+        return self.replace(units=units_for(self, candidates, model, budget_tokens, counter))
 
     def program(
         self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
     ) -> SelectionProgram:
-        """The program for a pool: nominal, or the termwise counterpart where a radius is above 0.
+        """Return the program for a pool: nominal, or the termwise counterpart where a radius is above 0.
 
         The candidates are taken as they are: with a `relevance_model`, pass what `valued` made of them. With
         the reader's tokenizer, what passages share is paid once.
@@ -86,29 +368,10 @@ class Selector(Settings):
         InputError
             If the candidates lack what the settings need.
         """
-        own = self.decided(candidates, budget_tokens, counter)
-        return Formulation(own, candidates, counter).program(budget_tokens)
+        settings = self.decided(candidates, budget_tokens, counter)
+        return Formulation(settings, candidates, counter).program(budget_tokens)
 
-    def decided(
-        self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
-    ) -> Selector:
-        """The same, with passages or sentences by the room there is, where ``units="auto"`` leaves it open.
-
-        See `mio_rag.selection.units.units_for`. What `select` chooses is passages even so where all that are
-        worth their price fit.
-
-        Parameters
-        ----------
-        candidates : Candidates
-            With the relevance that these settings give them, see `valued`.
-        """
-        units = units_for(self, candidates, budget_tokens, counter)
-        if units == self.units:
-            return self
-        known: dict[str, Selector] = self.__dict__.setdefault("_variants", {})
-        if units not in known:  # checking settings takes longer than many a program
-            known[units] = replace(self, units=units)
-        return known[units]
+    # -- choosing -----------------------------------------------------------------------------------------
 
     def select(
         self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
@@ -133,7 +396,7 @@ class Selector(Settings):
         -------
         Selection
             With an empty choice where the constraints are infeasible or the solver found nothing
-            (`result.status` says which), or where no passage fits or is worth its price (`notes` say why).
+            (`result.status` says which), or where no passage fits or is above its price (`notes` say why).
 
         Raises
         ------
@@ -151,8 +414,9 @@ class Selector(Settings):
         counter: TokenCounter | None = None,
         *,
         known: Formulation | None = None,
+        run: Run | None = None,
     ) -> Choice:
-        """What `select` decides, before it is put for people: notes, reasons, where rules conflict.
+        """Return what `select` decides, before notes and reasons are made.
 
         Parameters, and what is raised, are those of `select`.
 
@@ -161,18 +425,29 @@ class Selector(Settings):
         known : Formulation, optional
             `Choice.formulation` of the same selector, candidates and counter at another budget: what does not
             depend on the budget is not built again.
+        run : callable, optional
+            (program, seconds spent) -> result; by default `solver` with `options`.
         """
-        steps = self._choices(candidates, budget_tokens, counter, known)
-        program = next(steps)
-        run, spent = path_solver(self.solver, self.options), 0.0
-        while True:
-            result = run(program, spent)
-            spent += result.wall_seconds  # the time limit is the question's, however many programs it takes
-            try:
-                program = steps.send(result)
-            except StopIteration as done:
-                choice: Choice = done.value
-                return choice
+        if len(candidates) == 0:
+            raise InputError("there are no candidates to select from: retrieve a pool first")
+        if problem := count_problem("budget_tokens", budget_tokens):
+            raise InputError(problem)
+        budget, solve = int(budget_tokens), _Solve(run or path_solver(self.solver, self.options))
+        pool = known.pool if known is not None else self.read(candidates)
+        units = units_for(self, pool.candidates, pool.model, budget, counter)
+        settings = self if units == self.units else self.replace(units=units)
+        if self.units != "auto" or units == "passages":
+            return _choose(_formulation(settings, pool, counter, known), budget, counter, solve)
+        # Sentences where little fits and a passage that is above its price does not.
+        whole = _formulation(settings.replace(units="passages"), pool, counter, known)
+        choice = _choose(whole, budget, counter, solve)
+        # What another passage would add is judged at the same prices: they may depend on the budget.
+        wanted = solve(whole.program(max(budget, int(pool.candidates.tokens.sum()))))
+        chosen = [i for i in wanted.selected if i < len(candidates)]
+        if choice.result.x is not None and set(chosen) == set(choice.chosen):
+            return choice
+        parts = _choose(_formulation(settings, pool, counter, known), budget, counter, solve)
+        return dataclasses.replace(parts, by_room=True)
 
     def select_many(
         self,
@@ -193,12 +468,12 @@ class Selector(Settings):
         budget_tokens : int or sequence of int
             For every question, or one for each.
         counter : TokenCounter, optional
-            As in `select`; used by the calling thread only.
+            As in `select`; it is asked by one thread at a time.
         workers, executor
-            As in `mio_rag.solvers.solve_many`. Programs are built, and blocks counted, by the calling thread;
-            the solving is what the workers share.
+            As in `mio_rag.solvers.solve_many`: questions are shared among threads, which solve their programs
+            themselves, or each in a process of its own.
         progress : callable, optional
-            Called with 1 as each question is finished.
+            Called with 1 as each question is finished, by the calling thread.
 
         Returns
         -------
@@ -212,105 +487,279 @@ class Selector(Settings):
         """
         if isinstance(budget_tokens, (int, float, np.number)):
             budget_tokens = [budget_tokens] * len(pools)
-        if len(budget_tokens) != len(pools):
-            raise InputError(f"budget_tokens has {len(budget_tokens)} values, expected one, or {len(pools)}")
-        steps = [
-            self._steps(pool, budget, counter) for pool, budget in zip(pools, budget_tokens, strict=True)
-        ]
-        return finish_many(
-            steps, self.solver, self.options, workers=workers, executor=executor, progress=progress
-        )
+        budgets = list(budget_tokens)
+        problems = batch_problems(workers, executor)
+        if len(budgets) != len(pools):
+            problems.append(f"budget_tokens has {len(budgets)} values, expected one, or {len(pools)}")
+        if problems:
+            raise InputError(problems)
+        check_name(self.solver)
+        one_at_a_time = None if counter is None or workers == 1 else _Locked(counter)
 
-    def _by_room(
-        self, candidates: Candidates, budget: int, counter: TokenCounter | None, known: Formulation | None
-    ) -> Generator[SelectionProgram, SolveResult, Choice]:
-        """Sentences where the budget has little room and a passage that is worth its price does not fit."""
-        valued = self.valued(candidates)
-        own = self.decided(valued, budget, counter)
-        if own.units == "passages":
-            return (yield from own._choices(candidates, budget, counter, known))
-        whole = replace(own, units="passages")
-        made = yield from whole._choices(candidates, budget, counter, known)
-        # What another passage would add is judged at the same prices: they may depend on the budget.
-        free = replace(whole, passage_penalty=made.formulation.penalty(budget))
-        room = max(budget, int(valued.tokens.sum()))
-        wanted = yield from free._choices(candidates, room, counter)
-        if made.result.x is not None and set(wanted.chosen) == set(made.chosen):
-            return made
-        parts = yield from own._choices(candidates, budget, counter, known)
-        return replace(parts, by_room=True)
+        def one(k: int) -> Selection | MioRagError:
+            try:
+                run = processes.run if processes else _reported(self)
+                return concluded(self.choose(pools[k], budgets[k], one_at_a_time or counter, run=run))
+            except MioRagError as error:
+                return error
 
-    def _steps(self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None) -> Steps:
-        """What `select` does, handing out each program that is to be solved and waiting for its result."""
-        return concluded((yield from self._choices(candidates, budget_tokens, counter)))
+        found: dict[int, Selection | MioRagError] = {}
+        with _processes(self, workers, executor) as processes:
+            for k, outcome in _in_threads(one, len(pools), workers):
+                found[k] = outcome
+                if progress is not None:
+                    progress(1)
+        return [found[k] for k in range(len(pools))]
 
-    def _choices(
-        self,
-        candidates: Candidates,
-        budget_tokens: int,
-        counter: TokenCounter | None,
-        known: Formulation | None = None,
-    ) -> Generator[SelectionProgram, SolveResult, Choice]:
-        if len(candidates) == 0:
-            raise InputError("there are no candidates to select from: retrieve a pool first")
-        if problem := count_problem("budget_tokens", budget_tokens):
-            raise InputError(problem)
-        budget = int(budget_tokens)
-        if self.units == "auto":
-            return (yield from self._by_room(candidates, budget, counter, known))
-        if known is not None and known.settings.units == self.units:
-            formulation = known.again()
-        else:
-            formulation = Formulation(self, self.valued(candidates), counter)
-        candidates, merge, allowed = formulation.candidates, formulation.is_merged, budget
-        best: Choice | None = None
-        rounds, more_room = 0, counter is not None and merge
-        while True:
-            rounds += 1
-            found = yield from solved(formulation, allowed)
-            program, result = found.program, found.result
-            if result.status is Status.ERROR:
-                raise SolverError(result.message)
-            if result.status is Status.INFEASIBLE and more_room and counter is not None:
-                more_room = False
-                required = [int(i) for i in np.flatnonzero(program.fixed == 1) if i < len(candidates)]
-                alone = np.isin(np.arange(program.n), required).astype(np.int8)
-                order = in_prompt_order(candidates, required, self.prompt_order)
-                read, summed = block_tokens(candidates, order, counter, merge), round(program.cost(alone))
-                if read <= budget < summed:  # together they are shorter than one by one
-                    allowed = budget + summed - read
-                    continue
-            # Behind the passages stand items that buy broken rows: nobody reads them.
-            picked = [i for i in result.selected if i < len(candidates)]
-            chosen = in_prompt_order(candidates, picked, self.prompt_order)
-            used = summed = round(program.cost(result.x)) if result.x is not None else 0
-            if counter is not None:
-                used = block_tokens(candidates, chosen, counter, merge)
-            if used > budget and best is None:
-                # In proportion, but by no more than one passage: what is asked for must not drop out with it.
-                optional = [round(program.alone[i]) for i in chosen if i in program.free]
-                allowed = max(summed * budget // used, summed - max(optional, default=summed))
+    def check_ids(self, ids: Collection[str]) -> None:
+        """Find what no question could be asked with: ids of no passage, and changes against nothing.
+
+        Parameters
+        ----------
+        ids : collection of str
+            All passages of the index.
+
+        Raises
+        ------
+        InputError
+            With every problem found.
+        """
+        lacking = self.side.lacking()
+        problems = [lacking] if lacking else []
+        named: list[tuple[str, Any]] = [("must_include", i) for i in self.must_include]
+        named += [("must_exclude", i) for i in self.must_exclude] + self.side.named()
+        known = frozenset(ids) if named else frozenset()
+        unknown = [(name, i) for name, i in named if i not in known]
+        problems += [_unknown(name, str(i), known) for name, i in unknown[:_SHOWN]]
+        if len(unknown) > _SHOWN:
+            problems.append(f"{len(unknown) - _SHOWN} more ids are not in the index")
+        if problems:
+            raise InputError(problems)
+
+
+def check_ids(settings: Selector, ids: Collection[str]) -> None:
+    """`Selector.check_ids`."""
+    settings.check_ids(ids)
+
+
+def _unknown(setting: str, given: str, known: frozenset[str]) -> str:
+    parts = [part.strip() for part in given.split(",")]
+    if len(parts) > 1 and known.issuperset(parts):
+        return f"{setting} names '{given}', which are {len(parts)} ids: give each on its own"
+    near = difflib.get_close_matches(given, sorted(known), 3, 0.4)
+    close = ", ".join(f"'{i}'" for i in near)
+    hint = f"the closest ids are {close}" if near else f"its ids look like '{min(known, default='')}'"
+    return f"{setting} names '{given}', which is not in the index: {hint}"
+
+
+# -- one question -----------------------------------------------------------------------------------------
+
+
+class _Solve:
+    """Solves the programs of one question; the time limit is the question's, however many these are."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._spent = run, 0.0
+
+    def __call__(self, program: SelectionProgram) -> SolveResult:
+        result = self._run(program, self._spent)
+        self._spent += result.wall_seconds
+        return result
+
+
+def _formulation(
+    settings: Selector, pool: Read, counter: TokenCounter | None, known: Formulation | None
+) -> Formulation:
+    if known is not None and known.settings.units == settings.units:
+        return known.again()
+    return Formulation(settings, pool, counter)
+
+
+def _choose(formulation: Formulation, budget: int, counter: TokenCounter | None, solve: _Solve) -> Choice:
+    """Solve programs of one pool until the assembled block fits the budget, and uses what is saved."""
+    candidates, merge = formulation.candidates, formulation.is_merged
+    order = formulation.settings.prompt_order
+    best: Choice | None = None
+    allowed, rounds, more_room = budget, 0, counter is not None and merge
+    while True:
+        rounds += 1
+        outcome = solved(formulation, allowed, solve)
+        program, result = outcome.program, outcome.result
+        if result.status is Status.ERROR:
+            raise SolverError(result.message)
+        if result.status is Status.INFEASIBLE and more_room and counter is not None:
+            more_room = False
+            required = [int(i) for i in np.flatnonzero(program.fixed == 1) if i < len(candidates)]
+            alone = np.isin(np.arange(program.n), required).astype(np.int8)
+            laid_out = in_prompt_order(candidates, required, order)
+            read, summed = block_tokens(candidates, laid_out, counter, merge), round(program.cost(alone))
+            if read <= budget < summed:  # together they are shorter than one by one
+                allowed = budget + summed - read
                 continue
-            now = Choice(formulation, found, result, chosen, used, budget, allowed, merge)
-            before = best
-            same = best is not None and set(now.chosen) == set(best.chosen) and used <= budget
-            if best is None or _is_better(now, best) or (same and now.allowed > best.allowed):
-                best = now
-            # What is shared is read once: so many tokens more may be read; half as many where that failed.
-            allowed = budget + summed - used if best is now else (allowed + best.allowed) // 2
-            settled = before is not None and set(chosen) == set(before.chosen)
-            if not merge or settled or rounds >= _MOST_ROUNDS or allowed <= best.allowed:
-                break
-        if best.result.status is Status.INFEASIBLE and best.allowed < budget:
-            message = (
-                f"no selection satisfies the constraints within {best.allowed} tokens, all that is left "
-                f"of {budget} where the assembled block counts more than its passages"
-            )
-            return replace(best, result=replace(best.result, message=message))
-        return best
+        # Behind the passages stand items that buy broken rows: nobody reads them.
+        chosen = in_prompt_order(candidates, [i for i in result.selected if i < len(candidates)], order)
+        used = summed = round(program.cost(result.x)) if result.x is not None else 0
+        if counter is not None:
+            used = block_tokens(candidates, chosen, counter, merge)
+        if used > budget and best is None:
+            # In proportion, but by no more than one passage: what is asked for must not drop out with it.
+            optional = [round(program.alone[i]) for i in chosen if i in program.free]
+            allowed = max(summed * budget // used, summed - max(optional, default=summed))
+            continue
+        now = Choice(formulation, outcome, result, chosen, used, budget, allowed, merge)
+        before = best
+        same = best is not None and set(now.chosen) == set(best.chosen) and used <= budget
+        if best is None or _is_better(now, best) or (same and now.allowed > best.allowed):
+            best = now
+        # What is shared is read once: so many tokens more may be read; half as many where that failed.
+        allowed = budget + summed - used if best is now else (allowed + best.allowed) // 2
+        settled = before is not None and set(chosen) == set(before.chosen)
+        if not merge or settled or rounds >= _MOST_ROUNDS or allowed <= best.allowed:
+            break
+    if best.result.status is Status.INFEASIBLE and best.allowed < budget:
+        message = (
+            f"no selection satisfies the constraints within {best.allowed} tokens, all that is left "
+            f"of {budget} where the assembled block counts more than its passages"
+        )
+        return dataclasses.replace(best, result=dataclasses.replace(best.result, message=message))
+    return best
 
 
 def _is_better(choice: Choice, other: Choice) -> bool:
-    """Whether a choice fits and is worth more; with more room a heuristic may find less."""
+    """Whether a choice fits and is worth more; with a larger budget a heuristic may find less."""
     one, two = choice.result.objective, other.result.objective
     return choice.used <= choice.budget_tokens and (two is None or (one is not None and one > two))
+
+
+# -- many questions ---------------------------------------------------------------------------------------
+
+
+class _Locked:
+    """A counter that one thread at a time may ask."""
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self._counter, self._lock = counter, threading.Lock()
+        self.name = counter.name
+
+    def count(self, texts: Sequence[str]) -> Any:
+        """Count the tokens of texts."""
+        with self._lock:
+            return self._counter.count(texts)
+
+
+def _in_threads(one: Callable[[int], Any], count: int, workers: int) -> Iterator[tuple[int, Any]]:
+    """Yield (number, outcome) of numbered questions, as they are finished."""
+    if workers == 1:
+        yield from ((k, one(k)) for k in range(count))
+        return
+    # Some BLAS libraries take a limit from the main thread only, so it is set here and not by each worker.
+    with one_blas_thread(), ThreadPoolExecutor(max_workers=workers) as pool:
+        running = {pool.submit(one, k): k for k in range(count)}
+        try:
+            for future in as_completed(running):
+                yield running[future], future.result()
+        finally:  # on an interrupt, wait only for questions that are being answered
+            for future in running:
+                future.cancel()
+
+
+def _reported(selector: Selector) -> Run:
+    """Return what solves programs, with a fault in a back end as a result: it fails its own question only."""
+    solve = path_solver(selector.solver, selector.options)
+
+    def run(program: SelectionProgram, spent: float = 0.0) -> SolveResult:
+        try:
+            return solve(program, spent)
+        except MioRagError:
+            raise
+        except Exception as error:
+            return SolveResult(Status.ERROR, selector.solver, message=f"{type(error).__name__}: {error}")
+
+    return run
+
+
+class _Processes:
+    """A process for each thread, which solves its programs; one that dies costs one program."""
+
+    def __init__(self, selector: Selector) -> None:
+        self._selector = selector
+        self._own = threading.local()
+        self._all: list[ProcessPoolExecutor] = []
+
+    def run(self, program: SelectionProgram, spent: float = 0.0) -> SolveResult:
+        """Solve a program in the process of this thread."""
+        solver, options = self._selector.solver, self._selector.options.after(spent)
+        if (pool := getattr(self._own, "pool", None)) is None:
+            pool = self._own.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+            self._all.append(pool)
+        try:
+            return pool.submit(solve_reported, program, solver, options).result()
+        except BrokenProcessPool:
+            self._own.pool = None
+            return SolveResult(
+                Status.ERROR,
+                solver,
+                message="the process that solved this program died (out of memory, or a crash of the solver)",
+            )
+
+    def close(self) -> None:
+        """End the processes."""
+        for pool in self._all:
+            pool.shutdown()
+
+
+@contextmanager
+def _processes(selector: Selector, workers: int, executor: Executor) -> Iterator[_Processes | None]:
+    if executor == "threads":
+        yield None
+        return
+    made = _Processes(selector)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+# -- a conversation ---------------------------------------------------------------------------------------
+
+
+class Conversation:
+    """Carries the previous selection from turn to turn.
+
+    Parameters
+    ----------
+    selector : Selector
+        Its `side.max_changes` or `side.change_price` says how near each selection must stay to the last;
+        the first turn is free, unless `side.previous` names one. Without either the turns are independent.
+
+    Examples
+    --------
+    >>> from mio_rag import Conversation, Selector, SideConstraints
+    >>> talk = Conversation(Selector(side=SideConstraints(change_price=0.05)))
+    """
+
+    def __init__(self, selector: Selector) -> None:
+        self.selector = selector
+        self.turns: list[Selection] = []
+
+    def select(
+        self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
+    ) -> Selection:
+        """Choose for the next turn; see `Selector.select`. A turn without a selection leaves the last one."""
+        selector, side = self.selector, self.selector.side
+        if side.lacking():
+            # Changes are about whole passages: so are all turns, not only those after the first.
+            units = "passages" if selector.units == "auto" else selector.units
+            selector = selector.replace(side=side.replace(max_changes=None, change_price=0.0), units=units)
+        selection = selector.select(candidates, budget_tokens, counter)
+        self.turns.append(selection)
+        if selection.result.x is not None:
+            self.selector = self.selector.replace(side=side.replace(previous=selection.ids))
+        return selection
+
+    def changes(self) -> int | None:
+        """Return how many passages came in or went between the last two turns; None before the second."""
+        if len(self.turns) < 2:
+            return None
+        before, now = (set(turn.ids) for turn in self.turns[-2:])
+        return len(before ^ now)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.merging import merged
-from mio_rag.relevance import RelevanceModel
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Selection, WorstCase
@@ -20,7 +20,13 @@ from mio_rag.solvers.paths import find_conflict, joint_steps
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import moment
 
-__all__ = ["Choice", "Solved", "concluded", "solved"]
+
+class Run(Protocol):
+    """Solves one program."""
+
+    def __call__(self, program: SelectionProgram, spent: float = 0.0) -> SolveResult:
+        """Return the result; `spent` seconds of the time limit are gone."""
+
 
 #: Below it the best passage of a pool is doubtful: of answerable questions of eight sets, 2 in 100 lie there.
 _UNLIKELY = 0.2
@@ -68,27 +74,32 @@ class Choice:
     by_room: bool = False
 
 
-def solved(formulation: Formulation, budget_tokens: int) -> Generator[SelectionProgram, SolveResult, Solved]:
-    """Hands out what is to be solved, is sent the results, and returns what stands."""
+def solved(
+    formulation: Formulation, budget_tokens: int, solve: Callable[[SelectionProgram], SolveResult]
+) -> Solved:
+    """Solve what the settings ask for within a budget; one program, or those of the joint counterpart."""
     settings = formulation.settings
     program = formulation.program(budget_tokens)
-    if settings.counterpart == "termwise":
-        return Solved(program, (yield program))
-    if formulation.uncertainty is None:
-        if not formulation.can_deviate:
+    if settings.counterpart == "termwise" or formulation.uncertainty is None:
+        if settings.counterpart == "joint" and not formulation.can_deviate:
             raise InputError(
                 "counterpart='joint' needs uncertain embeddings, and these are exact: give radius > 0, "
                 "uncertainty or passage_radii, or leave it at 'termwise'"
             )
-        return Solved(program, (yield program))
+        return Solved(program, solve(program))
     problem = formulation.joint(budget_tokens)
-    outcome = yield from joint_steps(
-        problem, settings.options, (program, problem.scenario()), certified=program
-    )
-    known = None
+    steps = joint_steps(problem, settings.options, (program, problem.scenario()), certified=program)
+    asked = next(steps)
+    while True:
+        try:
+            asked = steps.send(solve(asked))
+        except StopIteration as done:
+            outcome = done.value
+            break
+    worst = None
     if outcome.result.objective is not None and outcome.result.x is not None:
-        known = WorstCase("joint", outcome.result.objective, outcome.upper, outcome.cuts)
-    return Solved(outcome.program, outcome.result, known)
+        worst = WorstCase("joint", outcome.result.objective, outcome.upper, outcome.cuts)
+    return Solved(outcome.program, outcome.result, worst)
 
 
 def _worst_case(choice: Choice) -> WorstCase | None:
@@ -222,8 +233,8 @@ def _no_answer_here(choice: Choice, likely: float | None) -> list[str]:
             f"the collection may not hold the answer (probability {likely:.2g}, by how much of the question "
             "its best passages hold)"
         )
-        model = formulation.settings.relevance_model  # resolved: never "auto"
-        if adaptive and isinstance(model, RelevanceModel) and model.answerable and model.answerable.by_cosine:
+        model = formulation.pool.model
+        if adaptive and model is not None and model.answerable and model.answerable.by_cosine:
             price = formulation.penalty(choice.allowed)
             said += (
                 f": passages are dearer for that (each must be worth {price:.2g}); a fixed passage_penalty "
@@ -261,7 +272,7 @@ def concluded(choice: Choice) -> Selection:
     settings, candidates, side = formulation.settings, formulation.candidates, formulation.side
     bare, visible, priced = side.without(program), result, None
     conflict = find_conflict(bare, candidates.ids) if result.status is Status.INFEASIBLE else None
-    likely = settings.answerable(formulation.passages)
+    likely = formulation.pool.answerable
     if result.x is not None and side.is_priced:
         visible = replace(result, x=result.x[: len(candidates)])
         priced = Priced(side.marginal(result.x), side.paid)
@@ -296,7 +307,7 @@ def concluded(choice: Choice) -> Selection:
         problem=functools.partial(
             joint_problem,
             settings,
-            candidates,
+            formulation.pool,
             choice.allowed,
             penalty=formulation.penalty(choice.budget_tokens),
             shared=formulation.shared,

@@ -1,16 +1,15 @@
 """Units smaller than a passage: the sentences of a pool, as candidates of the same program.
 
 A sentence needs the title of its document, and where it starts with a pronoun, the sentence before it: a unit
-then holds both. What several units need is a segment, which is paid once (`mio_rag.selection.segments`), and
+then holds both. What several units need is a segment, which is paid once (`mio_rag.selection.program`), and
 chosen units of a document are read as one text. A unit is worth the probability of its passage times the
 probability that it is needed if the passage is (`mio_rag.relevance.sentences`); of the price of a passage
 it is charged its share of the passage's text. The benefit of two related passages is one of the best
 sentences of both.
 
 Sentences that two overlapping passages share are one unit; so are those of different documents that say the
-same word for word under the same title: the newest, where they are dated, otherwise the most probable
-(`mio_rag.selection.said_once`). Of near-duplicate passages one is cut, by the same rule. The most probable
-sentences are the pool.
+same word for word under the same title: the newest, where they are dated, otherwise the most probable. Of
+near-duplicate passages one is cut, by the same rule. The most probable sentences are the pool.
 
 Candidates that do not know their sentences are cut here. Nobody has embedded these: they are weighed by
 their words alone, which measured as well (`python -m benchmarks sentences`), and are as similar as the words
@@ -22,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,15 +30,13 @@ from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, text_tokens
 from mio_rag.errors import InputError
 from mio_rag.merging import by_itself, documents
+from mio_rag.relevance.model import RelevanceModel
 from mio_rag.relevance.sentences import SentenceModel, sentence_model
-from mio_rag.relevance.source import relevance_of
-from mio_rag.selection.near_duplicates import outdated
-from mio_rag.selection.said_once import Unit, label, placed_once, said_once
-from mio_rag.selection.settings import Settings
 from mio_rag.sentences import cut, leans
 from mio_rag.types import moment
 
-__all__ = ["MOST_UNITS", "Cut", "cut_into_sentences", "is_tight", "may_cut", "units_for"]
+if TYPE_CHECKING:
+    from mio_rag.selection.selector import Selector
 
 #: Sentences that are candidates; those of `must_include` come on top.
 MOST_UNITS = 120
@@ -49,6 +46,19 @@ _WORD = re.compile(r"\w+")
 _FAR = 2**31  # characters between passages of a document whose distance nobody knows
 
 FloatArray = NDArray[np.float64]
+
+
+class Unit(NamedTuple):
+    """A sentence of a passage, with the one before it if it leans on that."""
+
+    passage: int
+    number: int  # in its passage, from 1
+    start: int  # of what is read: the sentence, or the one before it, in the passage's text
+    core: int  # where the sentence itself starts
+    end: int
+    row: int  # of the pool's sentences
+    worth: float
+    required: bool
 
 
 class Cut(NamedTuple):
@@ -75,7 +85,7 @@ class Cut(NamedTuple):
     not_cut: dict[int, int]
 
 
-def may_cut(settings: Settings, candidates: Candidates, counter: TokenCounter | None) -> bool:
+def may_cut(settings: Selector, candidates: Candidates, counter: TokenCounter | None) -> bool:
     """Whether sentences of passages can be chosen with these settings.
 
     Not where nobody counts tokens or knows the question, where a setting, or a radius of the candidates, is
@@ -91,11 +101,15 @@ def may_cut(settings: Settings, candidates: Candidates, counter: TokenCounter | 
 
 
 def units_for(
-    settings: Settings, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None
+    settings: Selector,
+    candidates: Candidates,
+    model: RelevanceModel | None,
+    budget_tokens: int,
+    counter: TokenCounter | None,
 ) -> Literal["passages", "sentences"]:
-    """What is chosen from a pool, by the room there is.
+    """Return what is chosen from a pool.
 
-    Where this says sentences, `Selector.select` reads passages all the same if all that are worth their price
+    Where this says sentences, `Selector.select` reads passages all the same if all that are above their price
     fit.
 
     "auto" is sentences where fewer than three passages fit the budget, by the mean of the five that are most
@@ -107,21 +121,20 @@ def units_for(
     Parameters
     ----------
     candidates : Candidates
-        Passages with the relevance that these settings give them, see `Settings.valued`.
-    budget_tokens : int
+        Passages with the relevance that these settings give them, see `Selector.valued`.
+    model : RelevanceModel or None
+        What gave them that.
     counter : TokenCounter or None
         The reader's tokenizer.
     """
     if settings.units != "auto":
         return settings.units
-    model, _ = relevance_of(settings.relevance_model, candidates)
     # Passages are compared by their vectors, and a larger budget may choose passages.
     lacking = candidates.embeddings is None and candidates.similarity is None
-    ids = set(candidates.ids)
-    whole = bool(ids & set(settings.must_include)) or ids <= set(settings.must_exclude)
-    if model is None or whole or settings.solver == "exhaustive":
+    if model is None or settings.solver == "exhaustive" or (settings.redundancy_weight > 0 and lacking):
         return "passages"
-    if settings.redundancy_weight > 0 and lacking:
+    ids = set(candidates.ids)
+    if ids & set(settings.must_include) or ids <= set(settings.must_exclude):
         return "passages"
     likely = np.argsort(-candidates.relevance, kind="stable")[:_LIKELY]
     tight = is_tight(float(candidates.tokens[likely].mean()), budget_tokens)
@@ -202,7 +215,7 @@ def cut_into_sentences(
         raise InputError("no sentence is left to choose from: must_exclude names every passage of the pool")
     passages = np.array([unit.passage for unit in units], dtype=np.int64)
     texts = [candidates.texts[u.passage][u.start : u.end] for u in units]
-    titles = [label(candidates.titles, u.passage) for u in units]
+    titles = [candidates.titles[u.passage] if candidates.titles else "" for u in units]
     document = documents(candidates)
     order = np.arange(len(candidates)) if candidates.positions is None else candidates.positions
     rank = np.unique(order, return_inverse=True)[1]
@@ -281,27 +294,104 @@ def _units(
     one_of_copies: bool,
     weights: SentenceModel | None,
 ) -> list[Unit]:
-    """Every sentence that may be read, once."""
+    """Return every sentence that may be read, once."""
     left_out = {*not_cut, *np.flatnonzero(fixed == 0).tolist()}
     sentences = candidates.sentences
     assert sentences is not None
-    worth = sentence_model(weights, candidates).worth(candidates)
-    found: list[Unit] = []
+    worth = sentence_model(weights, candidates).worth(candidates).tolist()
+    must = (fixed == 1).tolist()
+    units: list[Unit] = []
     before: tuple[int, int] | None = None
     number = 0
-    for row, (passage, (start, end)) in enumerate(
-        zip(sentences.owners.tolist(), sentences.spans.tolist(), strict=True)
-    ):
+    rows = zip(sentences.owners.tolist(), sentences.spans.tolist(), strict=True)
+    for row, (passage, (start, end)) in enumerate(rows):
         follows = before is not None and before[0] == passage
         number = number + 1 if follows else 1
-        leaning = follows and leans(candidates.texts[passage][start:end])
-        first = before[1] if before is not None and leaning else start
-        before = passage, start
+        first = start
         if passage not in left_out:
-            must = bool(fixed[passage] == 1)
-            found.append(Unit(passage, number, first, start, end, row, float(worth[row]), must))
-    once = placed_once(candidates, found)
-    return said_once(candidates, once) if one_of_copies else once
+            if follows and before is not None and leans(candidates.texts[passage][start:end]):
+                first = before[1]
+            units.append(Unit(passage, number, first, start, end, row, worth[row], must[passage]))
+        before = passage, start
+    units = _placed_once(candidates, units)
+    return _said_once(candidates, units) if one_of_copies else units
+
+
+def _said_once(candidates: Candidates, units: list[Unit]) -> list[Unit]:
+    """Return one of those that say the same word for word under the same title, however they are spaced.
+
+    Required ones stay, and no other.
+    """
+    blank = [""] * len(candidates)
+    titles = [" ".join(title.casefold().split()) for title in candidates.titles or blank]
+    dates = list(map(moment, candidates.dates)) if candidates.dates else blank
+    best: dict[tuple[str, str], Unit] = {}
+    keys = []
+    for unit in units:
+        text = " ".join(candidates.texts[unit.passage][unit.start : unit.end].casefold().split())
+        key = titles[unit.passage], text
+        keys.append(key)
+        other = best.setdefault(key, unit)
+        standing = unit.required, dates[unit.passage], unit.worth
+        if other is not unit and standing > (other.required, dates[other.passage], other.worth):
+            best[key] = unit
+    return [unit for key, unit in zip(keys, units, strict=True) if unit.required or unit is best[key]]
+
+
+def _placed_once(candidates: Candidates, units: list[Unit]) -> list[Unit]:
+    """Return units without those that lie within one of another passage; that is worth the larger of the two.
+
+    Required ones stay, so that their passage is read by its name.
+    """
+    if candidates.spans is None:
+        return units
+    starts = candidates.spans[:, 0].tolist()
+    sources = candidates.sources or [""] * len(candidates)
+    placed: dict[str, list[tuple[int, int, Unit]]] = {}
+    kept: list[Unit] = []
+    for unit in units:
+        if (at := starts[unit.passage]) < 0:
+            kept.append(unit)
+        else:
+            place = at + unit.core, at + unit.end, unit
+            placed.setdefault(sources[unit.passage], []).append(place)
+    for group in placed.values():
+        group.sort(key=lambda one: (one[0], -one[1], not one[2].required, one[2].start - one[2].core))
+        inside: list[tuple[int, int, Unit]] = []
+        for start, end, unit in group:
+            k = len(inside) - 1
+            while k >= 0 and not unit.required and end > inside[k][1]:
+                k -= 1
+            if k >= 0 and not unit.required and _text(candidates, unit) in _text(candidates, inside[k][2]):
+                low, high, other = inside[k]
+                inside[k] = low, high, other._replace(worth=max(other.worth, unit.worth))
+            else:
+                inside.append((start, end, unit))
+        kept += [unit for _, _, unit in inside]
+    return kept
+
+
+def _text(candidates: Candidates, unit: Unit) -> str:
+    return candidates.texts[unit.passage][unit.core : unit.end]
+
+
+def outdated(candidates: Candidates, fixed: NDArray[np.int8]) -> list[int]:
+    """Return candidates of which a newer near-duplicate is in the pool.
+
+    Parameters
+    ----------
+    fixed : ndarray of shape (n,)
+        1 for what must be read, which is never outdated; 0 for what must not, which replaces nothing.
+    """
+    alike, dates = candidates.duplicates, candidates.dates
+    if alike is None or dates is None:
+        return []
+    old, when = list[int](), list(map(moment, dates))
+    for i in sorted(range(len(candidates)), key=lambda k: when[k], reverse=True):
+        newer = [j for j in np.flatnonzero(alike[i]).tolist() if fixed[j] != 0 and when[j] > when[i]]
+        if dates[i] and fixed[i] < 0 and not set(newer) <= set(old):
+            old.append(i)
+    return old
 
 
 def _place(candidates: Candidates, document: NDArray[np.int64], i: int, rank: int) -> tuple[str, int]:
@@ -312,12 +402,12 @@ def _place(candidates: Candidates, document: NDArray[np.int64], i: int, rank: in
     A blank name is its source. One that is read by itself, since its document contradicts itself, is a
     document of its own.
     """
-    source = label(candidates.sources, i)
+    source = candidates.sources[i] if candidates.sources else ""
     at = -1 if candidates.spans is None else int(candidates.spans[i, 0])
     if document[i] >= 0:
         return "", at
-    if named := label(candidates.documents, i):
-        return named, 0
+    if candidates.documents and candidates.documents[i]:
+        return candidates.documents[i], 0
     if at >= 0:
         return by_itself(candidates.ids[i]), 0
     return source or candidates.ids[i], (rank + 1) * _FAR

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from mio_rag.selection.selector import Selector
-from mio_rag.selection.settings import Units
+from mio_rag.selection.selector import Selector, Units
 from mio_rag.solvers.result import SolveOptions
 
 __all__ = ["Asked", "asked_of"]

@@ -308,7 +308,7 @@ def test_numbers_of_metadata() -> None:
 def test_a_missing_framework_is_named_with_its_extra() -> None:
     code = """
 import sys
-for name in ("langchain_core", "llama_index", "haystack", "dspy", "pydantic"):
+for name in ("langchain_core", "llama_index", "haystack", "dspy"):
     sys.modules[name] = None
 import mio_rag, importlib
 for name in ("langchain", "llama_index", "haystack", "dspy"):

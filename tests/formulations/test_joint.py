@@ -18,7 +18,7 @@ from mio_rag.formulations import (
     termwise_program,
 )
 from mio_rag.formulations.robust import CurveValue, InnerProductValue, JointProblem
-from mio_rag.selection.attack import attack
+from mio_rag.selection.explain import attack
 from mio_rag.solvers import SolveOptions, Status, solve
 from mio_rag.solvers.paths import JointResult, joint_steps
 

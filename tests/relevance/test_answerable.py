@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +16,7 @@ from mio_rag.relevance.answerable import OUTSIDE, Answerable, pool_signals
 from mio_rag.relevance.model import Stage
 from mio_rag.relevance.source import answerable_for, relevance_of
 from mio_rag.retrieval import CorpusIndex, Retriever
+from tests.selection.pools import replace
 
 _ELSEWHERE = (
     "How do I sort a list of dictionaries by a key in Python?",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.relevance import Labelled, calibration_measures, fit, reliability, reliability_plot
 from mio_rag.relevance.model import Kind
+from tests.selection.pools import replace
 
 
 def pools(

@@ -1,7 +1,6 @@
 """Weights of sentences: what they make of a passage's probability, and which ones a pool is given."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from mio_rag.relevance.sentences import (
     shipped_sentences,
 )
 from mio_rag.sentences import Sentences, cut
+from tests.selection.pools import replace
 
 TEXTS = ["Revenue was $40 million.\nThe weather was fine.", "Revenue rests on trust."]
 

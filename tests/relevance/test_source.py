@@ -1,12 +1,11 @@
 """Where relevance comes from where nobody says: by what candidates bring, never a silent mismatch."""
 
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from mio_rag import Candidates, Retriever, Selector, select
+from mio_rag import Candidates, Retriever, select
 from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
 from mio_rag.relevance import feature_matrix, load_model
@@ -14,8 +13,9 @@ from mio_rag.relevance.features import cosine_slopes
 from mio_rag.relevance.model import SHIPPED, RelevanceModel, Stage
 from mio_rag.relevance.pool import given
 from mio_rag.relevance.source import relevance_of
-from mio_rag.selection.presets import PRESETS
-from mio_rag.selection.settings import Settings
+from mio_rag.selection.program import Read
+from mio_rag.selection.selector import PRESETS, Selector
+from tests.selection.pools import replace
 
 MINILM = "sentence-transformers:72362722b466552f"
 
@@ -194,10 +194,10 @@ def test_presets_change_what_they_say(pool: Candidates, demo, demo_index) -> Non
         (lambda: Selector.preset("frugl"), "preset 'frugl' is unknown: did you mean 'frugal'"),
         (lambda: Selector.preset("x"), "choose default, frugal, thorough, raw"),
         (lambda: Selector.raw(relevance_model="auto"), "preset 'raw' excludes relevance_model"),
-        (lambda: Selector(relevance_model="best"), "relevance_model='best' is unknown: give auto, given"),
+        (lambda: Selector(relevance_model="best"), "relevance_model must be auto, given"),
         (
             lambda: Selector(link_benefit="much"),
-            "link_benefit='much' must be a number from 0 to 1e.50, or auto",
+            "link_benefit must be a number or auto",
         ),
         (
             lambda: select("q", ["a"], scores=[1], budget_tokens=1, preset="raw", selector=Selector()),
@@ -264,12 +264,12 @@ def test_a_note_says_where_nothing_likely_can_be_read(
     assert Selector().valued(other).relevance.max() < 0.2
     (note,) = Selector().select(other, 400).notes
     assert note.startswith("the collection may not hold the answer (probability 0.")
-    monkeypatch.setattr(Settings, "answerable", lambda self, candidates: None)  # where nothing else tells
+    monkeypatch.setattr(Read, "answerable", None)  # where nothing else tells
     (note,) = Selector().select(other, 400).notes
     assert note.startswith("no passage stands out")
     assert "reads less then" in note
     assert "reads less then" not in Selector(passage_penalty=0.01).select(other, 400).notes[0]
-    monkeypatch.setattr(Settings, "answerable", lambda self, candidates: 0.9)  # and where an answer is likely
+    monkeypatch.setattr(Read, "answerable", 0.9)  # and where an answer is likely
     (note,) = Selector().select(other, 400).notes
     assert note.startswith("no passage stands out")
     assert "may not hold" not in note

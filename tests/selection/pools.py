@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -33,3 +35,8 @@ def pool(n: int = 12, seed: int = 0, **changes) -> Candidates:
 def simple(relevance: Sequence[float], tokens: Sequence[int], **changes) -> Candidates:
     n = len(relevance)
     return Candidates([f"p{k}" for k in range(n)], ["text"] * n, relevance, tokens, **changes)
+
+
+def replace(value: Any, **changes: Any) -> Any:
+    """A settings object or a data class with changes."""
+    return value.replace(**changes) if isinstance(value, Selector) else dataclasses.replace(value, **changes)

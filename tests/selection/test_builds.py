@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-import mio_rag.selection.pool_constraints
+import mio_rag.selection.constraints
 import mio_rag.selection.program
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
@@ -20,7 +19,6 @@ from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector
-from mio_rag.selection.settings import Settings
 
 MODEL = load_model("ranks")
 PRICED = SideConstraints(cover="kmeans:4", per_cluster=2, change_price=0.02, prices={"clusters": 0.05})
@@ -29,8 +27,8 @@ LINKED = Selector(redundancy_weight=0.0, passage_penalty=0.0, relevance_model=MO
 SELECTORS = {
     "nominal": Selector.raw(),
     "links": LINKED,
-    "termwise": replace(LINKED, radius=0.05),
-    "joint": replace(LINKED, radius=0.05, counterpart="joint"),
+    "termwise": LINKED.replace(radius=0.05),
+    "joint": LINKED.replace(radius=0.05, counterpart="joint"),
     "prices": Selector.raw(side=PRICED),
     "prices, termwise": Selector.raw(side=PRICED, radius=0.05),
     "prices, joint": Selector.raw(side=PRICED, radius=0.05, counterpart="joint"),
@@ -55,7 +53,7 @@ def pool(demo: Dataset, demo_index: CorpusIndex) -> Candidates:
 def given(name: str, pool: Candidates) -> Selector:
     selector = SELECTORS[name]
     if selector.side is PRICED:
-        return selector.replace(side=replace(PRICED, previous=pool.ids[2:6]))
+        return selector.replace(side=PRICED.replace(previous=pool.ids[2:6]))
     return selector
 
 
@@ -76,10 +74,10 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count(mio_rag.selection.program, "nominal_program", "terms")
     count(mio_rag.selection.program, "fixed_values", "fixed")
     count(mio_rag.selection.program, "JointProblem", "joint")
-    count(mio_rag.selection.pool_constraints, "passage_count", "side")
-    count(mio_rag.selection.pool_constraints, "cluster_labels", "clusters")
+    count(mio_rag.selection.constraints, "passage_count", "side")
+    count(mio_rag.selection.constraints, "cluster_labels", "clusters")
     count(ScaledSet, "__post_init__", "set")
-    count(Settings, "penalty", "penalty")
+    count(Selector, "penalty_of", "penalty")
     count(RelevanceModel, "alone", "curves")
     return counts
 

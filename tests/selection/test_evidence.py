@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -13,6 +12,7 @@ from mio_rag.context import in_prompt_order
 from mio_rag.errors import InputError
 from mio_rag.relevance import RelevanceModel, Stage
 from mio_rag.selection.selector import Selector
+from tests.selection.pools import replace
 
 PLAIN = Selector.raw(redundancy_weight=0, passage_penalty=0)
 MODEL = RelevanceModel((Stage(("cosine", "cosine_gap"), (5.0, 1.0), -2.0),))
@@ -127,14 +127,13 @@ def test_redundancy_by_relevance(radius: float) -> None:
 def test_prompt_orders() -> None:
     c = pool(5, relevance=[0.1, 0.9, 0.5, 0.7, 0.3], positions=[3, 4, 0, 2, 1])
     assert in_prompt_order(c, range(5), "best_first") == (1, 3, 2, 4, 0)
-    assert in_prompt_order(c, range(5), "best_at_ends") == (1, 2, 0, 4, 3)
     assert in_prompt_order(c, range(5), "document") == (2, 4, 3, 0, 1)
-    for order in ("best_first", "best_at_ends", "document"):
+    for order in ("best_first", "document"):
         chosen = replace(PLAIN, prompt_order=order).select(c, 1000)  # type: ignore[arg-type]
         assert chosen.chosen == in_prompt_order(c, range(5), order)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="needs candidates with positions"):
         replace(PLAIN, prompt_order="document").select(replace(c, positions=None), 100)
-    with pytest.raises(InputError, match="prompt_order='worst' is unknown"):
+    with pytest.raises(InputError, match="prompt_order must be best_first"):
         replace(PLAIN, prompt_order="worst")  # type: ignore[arg-type]
 
 
@@ -143,5 +142,5 @@ def test_links_are_checked() -> None:
         pool(3, links=np.zeros((2, 2)))
     with pytest.raises(InputError, match="zero diagonal"):
         pool(3, links=np.eye(3))
-    with pytest.raises(InputError, match="link_benefit=-1"):
+    with pytest.raises(InputError, match="link_benefit must be >= 0 or auto, got -1"):
         replace(PLAIN, link_benefit=-1)

@@ -6,7 +6,7 @@ import pytest
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
 from mio_rag.corpora.load import Dataset
-from mio_rag.errors import InputError, SolverError
+from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions, branch_and_bound
@@ -70,7 +70,7 @@ def test_a_bad_question_is_reported_and_not_fatal(pools, workers: int) -> None:
 
 def test_a_solver_that_refuses_is_reported(pools) -> None:
     got = Selector.raw(solver="exhaustive").select_many([pools[0], pools[1]], 200)
-    assert [type(error) for error in got] == [SolverError] * 2
+    assert [type(error) for error in got] == [InputError] * 2
     assert "at most 20" in str(got[0])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -19,8 +18,9 @@ from mio_rag.formulations import NormBall
 from mio_rag.formulations.uncertainty import UncertaintySet
 from mio_rag.frontier.dataset import FrontierSettings
 from mio_rag.frontier.query import query_frontier
-from mio_rag.selection.ids import check_ids
+from mio_rag.selection.selector import check_ids
 from mio_rag.solvers import Status
+from tests.selection.pools import replace
 from tests.selection.test_constraints import made, pool
 
 N, BUDGET = 9, 70

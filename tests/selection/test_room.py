@@ -1,6 +1,5 @@
 """Where the budget decides what is chosen: sentences where whole passages that are wanted do not fit."""
 
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -11,9 +10,9 @@ from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.result import Selection
-from mio_rag.selection.selector import Selector
-from mio_rag.selection.settings import Penalty, Units
+from mio_rag.selection.selector import Penalty, Selector, Units
 from mio_rag.solvers.result import SolveOptions
+from tests.selection.pools import replace
 
 COUNTER = RegexCounter()
 QUESTIONS = (

@@ -16,7 +16,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations import NormBall
 from mio_rag.merging import block_tokens
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.selection.segments import shared_costs
+from mio_rag.selection.program import shared_costs
 from mio_rag.types import Passage
 
 _COUNTER = RegexCounter()
@@ -218,7 +218,7 @@ class TestNearDuplicates:
         assert set(both.ids) == {"old", "new", "other"}
 
     def test_the_choice_is_checked(self):
-        with pytest.raises(InputError, match="near_duplicates='none' is unknown: choose one or all"):
+        with pytest.raises(InputError, match="near_duplicates must be one or all"):
             Selector(near_duplicates="none")
 
 

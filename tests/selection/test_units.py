@@ -1,7 +1,6 @@
 """Sentences as units: what is cut, what it is worth and costs; what is read is the passages' text."""
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from mio_rag.selection.selector import Selector
 from mio_rag.selection.units import MOST_UNITS, cut_into_sentences
 from mio_rag.sentences import Sentences, sentence_spans
 from mio_rag.types import Passage
+from tests.selection.pools import replace
 
 COUNTER = RegexCounter()
 DOCUMENT = (
@@ -322,7 +322,7 @@ class TestSelect:
     def test_what_is_about_whole_passages_is_refused(self, setting, value):
         with pytest.raises(InputError, match=f"units='sentences' excludes {setting}"):
             Selector(units="sentences", **{setting: value})
-        with pytest.raises(InputError, match="units='words' is unknown"):
+        with pytest.raises(InputError, match="units must be passages"):
             Selector(units="words")
 
 

@@ -115,7 +115,7 @@ def ask(
     from mio_rag.generation.protocol import content_of
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
-    from mio_rag.selection.ids import check_ids
+    from mio_rag.selection.selector import check_ids
 
     output = open_output(json_output)
     if workflow is not None:

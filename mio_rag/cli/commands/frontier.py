@@ -89,7 +89,7 @@ def query(
     from mio_rag.pictures import check_figure
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
-    from mio_rag.selection.ids import check_ids
+    from mio_rag.selection.selector import check_ids
 
     output = open_output(json_output)
     selector, lambdas, radius_list, _, _, pools, *_ = collect(

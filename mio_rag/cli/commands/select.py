@@ -72,7 +72,7 @@ def select(
     from mio_rag.generation import check_generator
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
-    from mio_rag.selection.ids import check_ids
+    from mio_rag.selection.selector import check_ids
 
     output = open_output(json_output)
     if generator is not None and search.strategies is None:

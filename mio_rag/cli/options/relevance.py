@@ -63,9 +63,9 @@ class RelevanceOptions:
             "--redundancy-by-relevance", help="Weight similarity by the relevance of both passages."
         ),
     ] = False
-    prompt_order: Annotated[
-        str, typer.Option("--prompt-order", help="best_first, best_at_ends or document.")
-    ] = "best_first"
+    prompt_order: Annotated[str, typer.Option("--prompt-order", help="best_first or document.")] = (
+        "best_first"
+    )
     rerank: Rerank = None
 
     def retrieval(self, pool: int, mode: str) -> RetrievalSettings:
@@ -82,16 +82,13 @@ class RelevanceOptions:
 
     def applied(self, make: Callable[[], Selector]) -> Selector:
         """The selector that `make` gives, with these settings; the problems of both at once."""
-        import dataclasses
-
-        from mio_rag.selection.presets import preset_settings
+        from mio_rag.selection.selector import Selector
 
         selector, model, *_ = collect(make, self.model, self.check)
         made = cast("Selector", selector)
         if self.relevance is not None and made.relevance_model == "given":
-            preset_settings("raw", ["relevance_model"])  # says why not
-        return dataclasses.replace(
-            made,
+            Selector.preset("raw", relevance_model="auto")  # says why not
+        return made.replace(
             relevance_model=made.relevance_model if self.relevance is None else model,
             link_benefit=made.link_benefit if self.link_benefit is None else self.link_benefit,
             redundancy_by_relevance=self.redundancy_by_relevance,

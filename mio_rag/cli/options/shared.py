@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from mio_rag.formulations.uncertainty import Norm
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.embedders import Embedder
-    from mio_rag.selection.selector import Selector
-    from mio_rag.selection.settings import NearDuplicates, Penalty, Units
+    from mio_rag.selection.selector import NearDuplicates, Penalty, Selector, Units
     from mio_rag.solvers.result import SolveOptions
     from mio_rag.types import Passage
 

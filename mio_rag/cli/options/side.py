@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from mio_rag.evaluation.harness import EvaluationSettings
     from mio_rag.formulations.uncertainty import UncertaintySet
     from mio_rag.selection.constraints import SideConstraints
-    from mio_rag.selection.selector import Selector
-    from mio_rag.selection.settings import Counterpart
+    from mio_rag.selection.selector import Counterpart, Selector
 
 __all__ = ["SideOptions"]
 

@@ -84,7 +84,7 @@ def remembering(
     if not weight or not shift.any():
         return selector, pool
     resolved = selector.resolved(pool)
-    if resolved.model is None:
+    if isinstance(resolved.relevance_model, str):
         raise InputError(
             "ratings of passages move probabilities, and these settings take relevance as it is: leave out "
             "the memory of passages, or use a relevance model"
@@ -93,7 +93,7 @@ def remembering(
         raise InputError("ratings of passages and uncertain embeddings exclude each other: leave one out")
     chances = selector.valued(pool).relevance
     moved = 1.0 / (1.0 + np.exp(-(_odds(chances) + weight * shift)))
-    settings = resolved.settings.replace(relevance_model="given")
+    settings = resolved.replace(relevance_model="given")
     assert isinstance(settings, Selector)
     return settings, replace(pool, relevance=np.where(shift == 0.0, chances, moved))
 

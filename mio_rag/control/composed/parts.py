@@ -14,7 +14,7 @@ from mio_rag.control.steps.strategies import check_strategies
 from mio_rag.control.trace import is_between
 from mio_rag.errors import InputError, choose
 from mio_rag.formulations.mdp import RetrievalMDP
-from mio_rag.selection.presets import PRESETS
+from mio_rag.selection.selector import PRESETS
 
 __all__ = [
     "READER",

@@ -16,7 +16,7 @@ Every controller sees the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from json import dumps
 from pathlib import Path
@@ -176,7 +176,7 @@ class Policy:
         known: tuple[float, Selector, Selector] | None = self.__dict__.get("_selector")
         if known is None or known[0] != token_price or known[1] is not base:
             preset = Selector.preset(self.reading.preset, **self.reading.settings)
-            made = replace(preset, token_price=token_price, solver=base.solver, options=base.options)
+            made = preset.replace(token_price=token_price, solver=base.solver, options=base.options)
             # A question asks more than once, and checking settings takes longer than many a program.
             known = self.__dict__["_selector"] = (token_price, base, made)
         return known[2]
@@ -197,7 +197,7 @@ class Policy:
 
 def _program_problems(preset: str, settings: Mapping[str, Any]) -> list[str]:
     """What is wrong with the settings of the program: those that it has not, and the values of the others."""
-    known = [f.name for f in fields(Selector)]
+    known = list(Selector.model_fields)
     strange = [name for name in settings if name not in known]
     problems = [f"reading: {name} is unknown: {choose(name, known)}" for name in strange]
     relevance = settings.get("relevance_model", "auto")

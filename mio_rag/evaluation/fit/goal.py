@@ -25,8 +25,7 @@ from mio_rag.measures import evidence_found
 from mio_rag.relevance import Labelled, RelevanceModel, fit
 from mio_rag.relevance.model import Kind
 from mio_rag.relevance.source import Relevance
-from mio_rag.selection.selector import Selector
-from mio_rag.selection.settings import Penalty, Settings
+from mio_rag.selection.selector import Penalty, Selector
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import Status
 from mio_rag.types import Question
@@ -218,7 +217,7 @@ def valued_pools(
         return {i: model.valued(pools[i]) for i in part}
 
     if relevance != "logistic" and relevance != "isotonic":
-        settings = Settings(relevance_model=relevance)
+        settings = Selector(relevance_model=relevance)
         return {i: settings.valued(pools[i]) for i in (*train, *test)}
     found = valued(model_of(train), test) if len(test) else {}
     for part in np.array_split(np.random.default_rng(seed).permutation(list(train)), _INNER_FOLDS):

@@ -45,8 +45,8 @@ from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.relevance import RelevanceModel
 from mio_rag.relevance.model import Kind
 from mio_rag.relevance.source import Relevance
+from mio_rag.selection.program import LINK_BENEFIT
 from mio_rag.selection.selector import Selector
-from mio_rag.selection.settings import LINK_BENEFIT
 from mio_rag.types import Question
 
 __all__ = ["TuneResult", "TuneSettings", "tune"]

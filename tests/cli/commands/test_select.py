@@ -58,7 +58,7 @@ def test_select_for_people(index: Path) -> None:
 
 
 def test_passages_come_in_prompt_order_and_begin_as_their_texts_do(index: Path) -> None:
-    asked = ("select", index, "When was the Forth Bridge opened?", "--prompt-order", "best_at_ends",
+    asked = ("select", index, "When was the Forth Bridge opened?", "--prompt-order", "document",
              "--units", "passages")  # fmt: skip
     told = only_object(here(*asked, "--json"))
     shown = here(*asked).stdout.splitlines()
