@@ -23,7 +23,7 @@ HEAVY = (
         "pandas",
         "sklearn",
     ),
-    *("langchain_core", "llama_index", "haystack", "dspy", "pydantic"),
+    *("langchain_core", "llama_index", "haystack", "dspy"),
 )
 
 

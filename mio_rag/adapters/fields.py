@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -62,7 +61,7 @@ class SelectionFields(BaseModel):
         check_budget(budget_tokens)
         if isinstance(selector, Mapping):
             selector = from_plain(selector)
-        names = ("preset", *(f.name for f in fields(Selector)))
+        names = ("preset", *Selector.model_fields)
         check_names("setting", rest, [*type(self).model_fields, *names])
         settings = {name: rest.pop(name) for name in names if name in rest}
         named("embedder", embedder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from mio_rag.candidates import Candidates
@@ -31,7 +30,7 @@ def with_more(
     # A price of a passage that adapts to the budget would make two programs of it.
     decided = _decided(asked.selector, now)
     penalty = decided.penalty(now.pool, now.budget_tokens)
-    priced = replace(asked.timed(), passage_penalty=penalty, units=decided.units)
+    priced = asked.timed().replace(passage_penalty=penalty, units=decided.units)
     then = priced.choose(pool, asked.budget_tokens + more_tokens, counter)
     before, after = now.result, then.result
     gain = low = high = None

@@ -33,7 +33,7 @@ def test_each_point_is_what_a_selector_at_that_price_does(demo: Dataset, demo_in
     assert tokens == sorted(tokens, reverse=True)
     assert tokens[0] > tokens[-1]
     for point in curve["prices"]:
-        chosen = [replace(SELECTOR, token_price=point["token_price"]).select(p, 300) for p in pools]
+        chosen = [SELECTOR.replace(token_price=point["token_price"]).select(p, 300) for p in pools]
         found = [evidence_found(q, p, s.chosen) for q, p, s in zip(asked, pools, chosen, strict=True)]
         assert point["tokens"]["mean"] == pytest.approx(np.mean([s.tokens_used for s in chosen]))
         assert point["evidence"]["mean"] == pytest.approx(np.mean(found))
@@ -50,7 +50,7 @@ def test_what_passages_share_is_counted_once_as_where_they_are_read() -> None:
     curve = price_curve(asked, pools, plain, [0.03, 0.01], [120], counter=COUNTER)
     shared = 0.0
     for point in curve["prices"]:
-        priced = replace(plain, token_price=point["token_price"])
+        priced = plain.replace(token_price=point["token_price"])
         chosen = [priced.choose(pool, 120, COUNTER) for pool in pools]
         apart = [pool.tokens[list(one.chosen)].sum() for one, pool in zip(chosen, pools, strict=True)]
         assert point["tokens"]["mean"] == pytest.approx(np.mean([one.used for one in chosen]))

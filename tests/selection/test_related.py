@@ -142,7 +142,7 @@ def test_words_are_the_known_ones_and_presets_ask_for_more_or_less() -> None:
     for wrong in ("adapt", "", True, -1):
         with pytest.raises(InputError, match=r"passage_penalty must be .*, auto or adaptive"):
             Selector(passage_penalty=wrong)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"link_benefit='adaptive' must be a number from 0 .*, or auto$"):
+    with pytest.raises(InputError, match=r"link_benefit must be a number or auto"):
         Selector(link_benefit="adaptive")  # type: ignore[arg-type]
     sure, c = Selector().penalty(pool([1.0])), pool([1.0])
     assert PRESETS["thorough"]["passage_penalty"] < sure <= Selector.preset("frugal").penalty(c)

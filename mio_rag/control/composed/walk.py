@@ -328,7 +328,7 @@ class Walk:
         retriever = equipment.retriever
         assert retriever is not None
         price = max(self.price, float(node.settings.get("token_price", 0.0)))
-        program = self.program if price == self.price else replace(self.program, token_price=price)
+        program = self.program if price == self.price else self.program.replace(token_price=price)
         budget = max(1, int((tokens or run.budget_tokens) * float(node.settings.get("share", 1.0))))
         if self.tier is not None:
             tier = self.tier
@@ -340,7 +340,7 @@ class Walk:
         with meter.timed("select"):
             if equipment.policy.reading.by == "ranking":
                 fused = replace(pool, relevance=pool.scores["fused"])
-                chosen = replace(_RANKED, options=program.options).select(fused, budget, retriever.counter)
+                chosen = _RANKED.replace(options=program.options).select(fused, budget, retriever.counter)
             else:
                 chosen = program.select(pool, budget, retriever.counter)
         if chosen.result.x is None:

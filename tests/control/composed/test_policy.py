@@ -131,7 +131,7 @@ def test_relevance_as_it_is_is_told_once_beside_other_problems() -> None:
     for more in ({}, {"token_price": 0.1}):  # the table stands, or is none by itself
         told = problems({"reading": {**wrong, **more}})
         assert sum('relevance_model = "given"' in problem for problem in told) == 1
-        assert sum("passage_penalty=-1" in problem for problem in told) == 1
+        assert sum("passage_penalty must be >= 0" in problem for problem in told) == 1
         assert sum("uits is unknown" in problem for problem in told) == 1
     fitted = load_model("default")
     assert not problems({"reading": {"relevance_model": fitted}, "price": {"token": 0.001}})
