@@ -109,7 +109,7 @@ def test_all_settings_survive_yaml() -> None:
     loaded = Pipeline.loads(pipeline.dumps(), allowed_modules=TRUSTED).get_component("ranker")
     assert loaded.selector.max_per_source == {"s": 2}
     assert loaded.selector.options == selector.options
-    assert loaded.selector.side.needs == {"c": ["a"]}
+    assert loaded.selector.side.needs == {"c": ("a",)}
     assert (loaded.budget_tokens, loaded.embedder, loaded.counter) == (99, "minilm", len)
     assert loaded.to_dict() == pipeline.get_component("ranker").to_dict()
     documents = [
