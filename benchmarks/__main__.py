@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import adapters, attacks, batch, conformance, edge, judges, mdp, paraphrases, rows, service
+from benchmarks import adapters, attacks, batch, conformance, edge, judges, mdp, rows, service
 from benchmarks.composed import command as composed
 from benchmarks.control import command as control
 from benchmarks.default import command as default
@@ -89,14 +89,9 @@ def main(arguments: list[str] | None = None) -> int:
             relevance.command,
         ),
         "judges": (
-            "judges of support on answers whose support is known, and false hits of answers by meaning",
+            "judges of support on answers whose support is known",
             judges.add_options,
             judges.command,
-        ),
-        "paraphrases": (
-            "answers by meaning on questions in other words, by cosine",
-            paraphrases.add_options,
-            paraphrases.command,
         ),
         "answers": (
             "answers of a language model from those selections",

@@ -26,7 +26,7 @@ from benchmarks.speed.pools import load_pools
 from benchmarks.speed.runner import machine
 from mio_rag.batch import Engine, select_batch
 from mio_rag.errors import InputError, require
-from mio_rag.evaluation.record import environment
+from mio_rag.evaluation.ledger import environment
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 

@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.files import replaced, write_json
+from benchmarks.footprint import fits, tier_footprints
 from mio_rag.control.router.tier import PUBLISHED
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
-from mio_rag.evaluation.footprint import fits, tier_footprints
-from mio_rag.evaluation.record import environment
+from mio_rag.evaluation.ledger import environment
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.generation._spans import sentences
 from mio_rag.retrieval.compact import VECTOR_KINDS, make_dense

@@ -1,4 +1,4 @@
-"""Judges of support on answers whose support is known, and false hits of answers by meaning.
+"""Judges of support on answers whose support is known.
 
 Of each set, questions with gold passages and an accepted answer are drawn, no yes or no. A judge scores three
 sentences for each: the gold answer with the gold passages (supported), the gold answer of the next question
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,7 @@ from benchmarks.files import write_json
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
-from mio_rag.evaluation.false_hits import false_hits
-from mio_rag.evaluation.record import environment
+from mio_rag.evaluation.ledger import environment
 from mio_rag.measures import normalize_answer
 from mio_rag.measures.judges import EmbeddingJudge, WordJudge
 from mio_rag.retrieval.embedders import Embedder, make_embedder
@@ -67,9 +65,8 @@ def command(given: argparse.Namespace) -> int:
 
 
 def measured(data: Dataset, embedder: Embedder, count: int, seed: int) -> dict[str, Any]:
-    """Areas of the judges, and false hits, of one set."""
+    """Areas of the judges of one set."""
     found: dict[str, Any] = {"data_sha256": data.content_hash(), "judges": None}
-    found["false_hits"] = [row.to_dict() | {"examples": None} for row in false_hits(data.questions, embedder)]
     by_id = {p.id: p for p in data.passages}
     asked = [
         q
@@ -127,6 +124,4 @@ def _shown(name: str, found: dict[str, Any]) -> str:
             f"{e} {v['area']:.3f} ({v['low']:.3f} to {v['high']:.3f})" for e, v in errors.items()
         )
         lines.append(f"  {kind}: {told}")
-    near: Sequence[dict[str, Any]] = found["false_hits"]
-    lines += [f"  from {r['cosine']:.2f}: {r['hits']} hits, {r['false']} false" for r in near if r["hits"]]
     return "\n".join(lines)

@@ -27,7 +27,7 @@ from benchmarks.files import write_json
 from benchmarks.speed.runner import machine
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError, SolverError, require
-from mio_rag.evaluation.record import environment
+from mio_rag.evaluation.ledger import environment
 
 __all__ = ["add_options", "command"]
 

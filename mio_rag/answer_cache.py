@@ -2,8 +2,7 @@
 
 An answer is found by the question (in lower case, however it is spaced, with or without a question mark), the
 content of the index, every setting, the model and the version of mio-rag. By meaning, which is off unless it
-is asked for, it is also found by a question whose embedding is close: such a hit can be wrong, and `mio-rag
-false-hits` measures how often.
+is asked for, it is also found by a question whose embedding is close: such a hit can be wrong.
 
 One SQLite file, which several processes may share. It holds no more answers and no older ones than it is
 told; those of another index are deleted when it is opened. A cache of another version is put aside, never

@@ -10,7 +10,7 @@ from mio_rag.cli.options.config import read_config
 from mio_rag.control.controller import Setup
 from mio_rag.control.make import find_kind, make_controller
 from mio_rag.errors import InputError, choose
-from mio_rag.evaluation.methods import make_methods
+from mio_rag.evaluation.contenders import make_methods
 from mio_rag.solvers.registry import check_name
 
 

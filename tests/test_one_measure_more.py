@@ -15,7 +15,7 @@ from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.evaluation.ledger import Ledger, columns
-from mio_rag.evaluation.summary import compare_rows, summarize
+from mio_rag.evaluation.statistics import compare_rows, summarize
 from mio_rag.frontier.dataset import FrontierSettings
 from mio_rag.frontier.summary import summarize_grid
 from mio_rag.measures import (

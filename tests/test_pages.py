@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.evaluation.harness import EvaluationSettings
-from mio_rag.evaluation.run import evaluate_and_report
+from mio_rag.evaluation.harness import EvaluationSettings, evaluate_and_report
 from mio_rag.frontier.dataset import FrontierSettings
 from mio_rag.frontier.run import data_frontier
 from mio_rag.generation import make_generator

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.default.models import EMBEDDERS, Pools, by_ranks
-from mio_rag.evaluation.fit.completeness import PRICES, calibration_error
+from mio_rag.evaluation.fit import PRICES, calibration_error
 from mio_rag.files import replaced
 from mio_rag.measures import evidence_found
 from mio_rag.relevance import RelevanceModel

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks.composed.complete import Rows, fitted
 from mio_rag.errors import InputError
-from mio_rag.evaluation.fit.completeness import by_chance, calibration_error
+from mio_rag.evaluation.fit import by_chance, calibration_error
 from mio_rag.relevance.complete import Completeness, adapt, fit
 
 __all__ = ["SIZES", "curve_of"]

@@ -13,7 +13,7 @@ from benchmarks.control.study import MODELS, SETS, Set, run_calibrated, run_give
 from benchmarks.control.summary import answered, begun, gather, summarize
 from benchmarks.files import replaced, write_json
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.evaluation.record import environment
+from mio_rag.evaluation.ledger import environment
 from mio_rag.generation import Generator, make_generator
 from mio_rag.retrieval.index import CorpusIndex
 

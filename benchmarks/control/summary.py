@@ -10,7 +10,7 @@ from typing import Any
 import scipy  # loads scipy.stats, a second, where it is first used
 
 from benchmarks.control.study import Set
-from mio_rag.evaluation.expenses import PARTS, seconds_column
+from mio_rag.evaluation.rows import PARTS, seconds_column
 from mio_rag.evaluation.statistics import compare, mean_interval
 
 __all__ = ["answered", "begun", "gather", "summarize"]

@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.default.models import Pools
 from mio_rag.candidates import Candidates
-from mio_rag.evaluation.methods import Method, make_methods
+from mio_rag.evaluation.contenders import Method, make_methods
 from mio_rag.files import write_atomically
 from mio_rag.measures import evidence_found
 from mio_rag.relevance import RelevanceModel

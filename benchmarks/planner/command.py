@@ -15,7 +15,7 @@ from benchmarks.planner.live import confirmed
 from benchmarks.planner.picture import draw, table
 from benchmarks.planner.study import study
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.evaluation.record import environment
+from mio_rag.evaluation.ledger import environment
 from mio_rag.learning.planner import read_table
 from mio_rag.learning.ppo import PPOSettings
 from mio_rag.retrieval.embedders import make_embedder

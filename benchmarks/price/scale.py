@@ -29,7 +29,7 @@ from benchmarks.speed.pools import load_pools
 from benchmarks.speed.runner import machine
 from mio_rag.batch import BatchSummary, allocate_batch, select_batch
 from mio_rag.errors import require
-from mio_rag.evaluation.record import environment
+from mio_rag.evaluation.ledger import environment
 from mio_rag.files import write_atomically
 from mio_rag.pictures import save_figure, set_title
 from mio_rag.selection.selector import Selector

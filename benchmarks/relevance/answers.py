@@ -26,8 +26,8 @@ from typing import Any
 from benchmarks.relevance.methods import FEW_TOKENS, LINK_BENEFIT
 from mio_rag.context import render_context
 from mio_rag.errors import InputError, MioRagError
+from mio_rag.evaluation.contenders import Method, make_methods
 from mio_rag.evaluation.ledger import Ledger
-from mio_rag.evaluation.methods import Method, make_methods
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator, Prompt, build_prompt
 from mio_rag.measures import answer_measures, failed_measures, gold_measures
@@ -54,7 +54,7 @@ def conditions(
     Parameters
     ----------
     baseline : str
-        A ranking of `mio_rag.evaluation.methods`.
+        A ranking of `mio_rag.evaluation.contenders`.
     models : mapping
         "default", and "links" where the set has weights of its own.
 

@@ -13,8 +13,8 @@ from benchmarks.relevance.answers_picture import draw
 from benchmarks.relevance.models import halves, load
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
-from mio_rag.evaluation.record import environment
-from mio_rag.evaluation.summary import compare_rows, summarize
+from mio_rag.evaluation.ledger import environment
+from mio_rag.evaluation.statistics import compare_rows, summarize
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator, make_generator
 from mio_rag.measures import find_measure

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.relevance.methods import BASELINES
 from benchmarks.relevance.study import Columns
 from mio_rag.candidates import Candidates
-from mio_rag.evaluation.matched import matched_tokens
-from mio_rag.evaluation.statistics import mean_interval
+from mio_rag.evaluation.statistics import matched_tokens, mean_interval
 from mio_rag.relevance import RelevanceModel, calibration_measures
 from mio_rag.types import Question
 

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.repetition.study import PRICES, Corpus, answered
 from benchmarks.repetition.summary import interval
 from mio_rag.candidates import Candidates
-from mio_rag.evaluation.methods import make_methods
+from mio_rag.evaluation.contenders import make_methods
 from mio_rag.generation import build_prompt, make_generator
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.measures.answers import token_f1

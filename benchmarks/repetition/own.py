@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.repetition.study import Columns, Corpus, rows_of
-from mio_rag.evaluation.fit.sentences import fit_sentences
+from mio_rag.evaluation.fit import fit_sentences
 from mio_rag.relevance import RelevanceModel
 from mio_rag.selection.selector import Selector
 

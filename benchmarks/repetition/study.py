@@ -28,7 +28,7 @@ import numpy as np
 
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
-from mio_rag.evaluation.methods import make_methods
+from mio_rag.evaluation.contenders import make_methods
 from mio_rag.files import write_atomically
 from mio_rag.measures.answers import normalize_answer
 from mio_rag.merging import block_tokens, merged, shared_characters

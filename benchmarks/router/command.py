@@ -43,7 +43,7 @@ from mio_rag.control.router.features import look
 from mio_rag.control.router.worked import By
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError, choose
-from mio_rag.evaluation.record import environment
+from mio_rag.evaluation.ledger import environment
 from mio_rag.evaluation.tiers import silent
 from mio_rag.generation import Generator, ScriptedGenerator, make_generator
 from mio_rag.learning.router import Table

@@ -26,7 +26,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.control.meter import Limits, Meter
 from mio_rag.control.router.reader import TierReader
 from mio_rag.control.router.tier import Tier
-from mio_rag.evaluation.methods import make_methods
+from mio_rag.evaluation.contenders import make_methods
 from mio_rag.generation import Generator, build_prompt, make_generator
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.measures.answers import token_f1

@@ -15,7 +15,7 @@ from benchmarks.repetition.study import Columns, answered
 from benchmarks.repetition.summary import interval
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
-from mio_rag.evaluation.methods import make_methods
+from mio_rag.evaluation.contenders import make_methods
 from mio_rag.files import write_atomically
 from mio_rag.merging import block_tokens, merged
 from mio_rag.relevance.sentences import shipped_sentences

@@ -22,7 +22,7 @@ from benchmarks.strategies.simulate import reported
 from benchmarks.strategies.study import at_pool, report
 from benchmarks.strategies.table import outcomes_of, tabulate
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.evaluation.record import environment
+from mio_rag.evaluation.ledger import environment
 from mio_rag.generation import Generator, make_generator
 
 __all__ = ["add_options", "command"]

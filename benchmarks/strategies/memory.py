@@ -19,7 +19,7 @@ from benchmarks.files import write_json
 from benchmarks.strategies.found import POOL, asked
 from mio_rag.control.bandit.passages import PassageMemory, remembering
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.evaluation.record import environment
+from mio_rag.evaluation.ledger import environment
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector

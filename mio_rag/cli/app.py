@@ -35,8 +35,6 @@ _COMMANDS = {
     "serve": ("serve", "serve"),
     "tune": ("tune", "tune"),
     "radius": ("radius", "radius"),
-    "profile": ("profile", "profile"),
-    "false-hits": ("false_hits", "false_hits"),
     "unanswerable": ("unanswerable", "unanswerable"),
     "solve": ("solve", "solve"),
     "measures": ("measures", "measures"),

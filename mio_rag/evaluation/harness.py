@@ -1,35 +1,40 @@
-"""Generate and evaluate: every method on the same questions, pools, prompts, budgets and reader.
+"""Run every method and controller on the same questions, pools, prompts, budgets and reader.
 
     data set -> retriever -> candidates -> method -> prompt -> generator -> scores -> ledger -> report
 
-Only the decision differs between methods; `mio_rag.evaluation.rows` goes the way from question to scores.
+`mio_rag.evaluation.rows` makes the rows of a question.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mio_rag.context import RegexCounter, TokenCounter
+from mio_rag.context import RegexCounter
 from mio_rag.control.controller import Setup
 from mio_rag.control.costs import Prices
 from mio_rag.control.make import check_controllers, controller_files
 from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.errors import InputError
-from mio_rag.evaluation.ledger import Ledger
-from mio_rag.evaluation.make import default_baseline, make_contenders
-from mio_rag.evaluation.matched import matched_rows
-from mio_rag.evaluation.methods import DEFAULT_METHODS, make_methods
-from mio_rag.evaluation.mixture import Mixture, mixture_of
-from mio_rag.evaluation.paced import PACED, unpaced
-from mio_rag.evaluation.record import TRACES, contents, environment, now, opened_run
+from mio_rag.errors import DataError, InputError
+from mio_rag.evaluation.contenders import (
+    DEFAULT_METHODS,
+    PACED,
+    default_baseline,
+    make_contenders,
+    make_methods,
+    unpaced,
+)
+from mio_rag.evaluation.ledger import TRACES, Ledger, contents, environment, now, opened_run
+from mio_rag.evaluation.report import render_report
 from mio_rag.evaluation.rows import Pipeline, warm_up
-from mio_rag.evaluation.summary import compare_rows, summarize, summarize_sets
+from mio_rag.evaluation.statistics import compare_rows, matched_rows, summarize, summarize_sets
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
 from mio_rag.measures import Instruments
@@ -39,14 +44,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
 from mio_rag.selection.selector import Selector, check_ids
 from mio_rag.solvers.result import SolveOptions
-from mio_rag.types import GenerationError
-
-__all__ = [
-    "EvaluationResult",
-    "EvaluationSettings",
-    "Progress",
-    "evaluate",
-]
+from mio_rag.types import GenerationError, Question
 
 _ABORT_AFTER = 5  # consecutive questions that fail entirely: the cause is not the question
 
@@ -60,31 +58,27 @@ class EvaluationSettings:
     Parameters
     ----------
     methods : sequence of str
-        See `mio_rag.evaluation.methods`.
+        See `mio_rag.evaluation.contenders`.
     budgets : sequence of int
         Token budgets of the context block, each >= 1.
     baseline : str or None
-        Method that others are compared with; by default fused if present, else topk, else the first.
+        What the others are compared with; None: fused if present, else topk, else the first.
     selector : Selector
         Settings of the program.
-    retrieval : RetrievalSettings
-        How the pools are found.
     limit : int or None
-        Only the first so many questions, of each set.
+        Use only the first questions of each set, >= 1.
     max_tokens : int
         Longest answer, in tokens, >= 1.
     seed : int
         Of the bootstrap, the permutation tests and the solvers.
     controllers : sequence of str
         Controllers that are compared as well; see `mio_rag.control.make`.
-    control : ControlSettings
-        Of the controllers.
     closed_book : bool
-        There is no corpus: controllers only.
+        There is no corpus: only controllers can run.
     prices : Prices or None
-        What tokens cost: rows then tell dollars.
+        Prices of tokens, for a column of dollars.
     refusing : Refusal or None
-        When methods say that the passages do not answer. Controllers stop by themselves.
+        When methods report that the passages do not answer. Controllers stop by themselves.
     """
 
     methods: Sequence[str] = DEFAULT_METHODS
@@ -103,9 +97,7 @@ class EvaluationSettings:
     refusing: Refusal | None = None
 
     def __post_init__(self) -> None:
-        problems = []
-        if not self.budgets:
-            problems.append("no token budget is given")
+        problems = [] if self.budgets else ["no token budget is given"]
         problems += [
             f"budget_tokens={b!r} must be a whole number >= 1" for b in self.budgets if int(b) != b or b < 1
         ]
@@ -147,13 +139,13 @@ class EvaluationSettings:
 
     @property
     def reference(self) -> str:
-        """The baseline that applies: the one that is set, else that of `default_baseline`."""
+        """The baseline that applies."""
         return self.baseline or default_baseline(self.names)
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationResult:
-    """Rows, their summary, and where they lie."""
+    """The rows of a run, their summary, and the folder that holds them."""
 
     folder: Path
     rows: list[dict[str, Any]]
@@ -184,8 +176,8 @@ def evaluate(
     Parameters
     ----------
     dataset : Dataset or sequence of Dataset
-        Several are asked in one stream, spread evenly: what a total of tokens is shared over. Then question
-        ids begin with the name of the set, which is also the column "dataset" of the ledger.
+        Several are mixed evenly into one stream, over which a total of tokens is shared. Question ids then
+        begin with the name of the set, which is also the column "dataset" of the ledger.
     index : CorpusIndex, sequence of CorpusIndex, or None
         One for each set, or one that holds the corpora of all. None only closed book.
     generator : Generator or None
@@ -193,9 +185,7 @@ def evaluate(
     out : path
         Folder; new or empty, or an interrupted run with `resume`.
     resume : bool
-        Go on where an earlier run stopped. Finished rows are kept, failed ones tried again.
-    progress : callable, optional
-        Called with (number of questions just finished, text).
+        Continue an earlier run: finished rows are kept, failed ones are tried again.
     instruments : Instruments, optional
         For the measures that need an embedder, token vectors, a judge or a writer; run.json names them.
 
@@ -211,34 +201,33 @@ def evaluate(
     if (index is None) != settings.closed_book:
         raise InputError("a closed-book run takes no index; every other run needs one")
     if settings.refusing is not None:
-        check_refusal(settings.refusing, index, generator)
+        if generator is None:
+            raise InputError("a refusal model judges answers: give a reader (--generator), or leave it out")
+        for one in () if index is None else [index] if isinstance(index, CorpusIndex) else index:
+            settings.refusing.check_fits(one.embedder.fingerprint, generator.name)
     if settings.controllers and generator is None:
         raise InputError("controllers need a model that answers: give --generator")
     mixture = mixture_of(dataset, index, settings.limit)
-    questions = mixture.questions
-    counter = generator or RegexCounter()
-    retrievers = _retrievers(mixture, settings, counter)
+    questions, names, budgets = mixture.questions, settings.names, [int(b) for b in settings.budgets]
+    retrievers = _retrievers(mixture, settings, generator)
     if settings.controllers and len(set(map(id, retrievers))) > 1:
         raise InputError(
             "controllers search one index: give one that holds the corpora of all question sets, or compare "
             "methods alone"
         )
     run = _run_record(mixture, generator, settings, instruments)
-    asked = [
-        (q.id, name, int(budget)) for q in questions for name in settings.names for budget in settings.budgets
-    ]
+    asked = [(q.id, name, budget) for q in questions for name in names for budget in budgets]
     with opened_run(folder, run, asked, resume) as ledger:
         done = {Ledger.key(row) for row in ledger.rows}
-        setup = Setup(settings.control, retrievers[0], settings.selector, settings.max_tokens, settings.seed)
         contenders = make_contenders(
-            settings.names,
-            setup,
+            names,
+            Setup(settings.control, retrievers[0], settings.selector, settings.max_tokens, settings.seed),
             mmr_lambda=settings.mmr_lambda,
             traces=folder / TRACES,
             questions=len(questions),
             rows=ledger.rows,
         )
-        pairs = [(contender, int(budget)) for contender in contenders for budget in settings.budgets]
+        pairs = [(contender, budget) for contender in contenders for budget in budgets]
         pipeline = Pipeline(
             lambda question: retrievers[mixture.set_of[question.id]],
             generator,
@@ -248,9 +237,9 @@ def evaluate(
             settings.refusing,
         )
         warm_up(contenders, any(one is not None and one.index.has_places for one in retrievers))
-        for one in contenders:
-            left = [b for c, b in pairs if c is one and any((q.id, c.name, b) not in done for q in questions)]
-            one.prepare(questions, pipeline.task, left)
+        for contender in contenders:
+            left = [b for b in budgets if any((q.id, contender.name, b) not in done for q in questions)]
+            contender.prepare(questions, pipeline.task, left)
         started = time.perf_counter()
         failing = 0
         size = min(contender.questions_at_once for contender in contenders)
@@ -262,7 +251,7 @@ def evaluate(
                     for row in rows:
                         row["dataset"] = mixture.datasets[mixture.set_of[row["question_id"]]].name
                 ledger.append(rows)
-                failing = failing + 1 if _stuck(rows, len(pairs)) else 0
+                failing = failing + 1 if _is_stuck(rows, len(pairs)) else 0
                 if failing >= _ABORT_AFTER:
                     raise GenerationError(
                         f"{failing} questions in a row failed, the last with: {rows[-1]['error']}. What is "
@@ -270,58 +259,54 @@ def evaluate(
                     )
             if progress:
                 progress(len(chunk), f"{min(first + size, len(questions))} of {len(questions)} questions")
-        # In the order of an uninterrupted run: the resampling of the intervals goes by position.
+        # In the order of an uninterrupted run: the resampling of the intervals depends on it.
         by_key = {Ledger.key(row): row for row in ledger.rows}
-        rows = [by_key[key] for key in asked]
-        ledger.rows = rows
+        rows = ledger.rows = [by_key[key] for key in asked]
         run |= {"finished": now(), "seconds": time.perf_counter() - started}
-        summary = summarize(rows, settings.seed)
-        comparisons = compare_rows(rows, settings.reference, settings.seed)
-        matched = matched_rows(rows, settings.reference, seed=settings.seed)
         ledger.write_parquet()
-        by_set = summarize_sets(rows, settings.seed)
-        for name, content in (
-            ("summary", summary),
-            ("comparisons", comparisons),
-            ("matched", matched),
-            ("run", run),
-            *([("by_set", by_set)] if by_set else []),
-        ):
+        seed, baseline = settings.seed, settings.reference
+        summary, by_set = summarize(rows, seed), summarize_sets(rows, seed)
+        comparisons = compare_rows(rows, baseline, seed)
+        matched = matched_rows(rows, baseline, seed=seed)
+        files = {"summary": summary, "comparisons": comparisons, "matched": matched, "run": run}
+        for name, content in (files | ({"by_set": by_set} if by_set else {})).items():
             write_atomically(folder / f"{name}.json", json.dumps(content, indent=1, allow_nan=False))
         return EvaluationResult(folder, rows, summary, comparisons, run, matched, by_set)
 
 
-def check_refusal(
-    refusing: Refusal,
+def evaluate_and_report(
+    dataset: Dataset | Sequence[Dataset],
     index: CorpusIndex | Sequence[CorpusIndex] | None,
     generator: Generator | None,
-) -> None:
-    """Raise `InputError` where nobody answers, or embedder or reader are others than those of the fit."""
-    if generator is None:
-        raise InputError("a refusal model judges answers: give a reader (--generator), or leave it out")
-    given = [] if index is None else [index] if isinstance(index, CorpusIndex) else index
-    for one in given:
-        refusing.check_fits(one.embedder.fingerprint, generator.name)
+    settings: EvaluationSettings,
+    out: str | Path,
+    **options: Any,
+) -> EvaluationResult:
+    """`evaluate`, and write ``report.html`` to the folder; the options are those of `evaluate`."""
+    result = evaluate(dataset, index, generator, settings, out, **options)
+    page = render_report(result.rows, result.summary, result.comparisons, result.run)
+    write_atomically(result.folder / "report.html", page)
+    return result
 
 
 def _retrievers(
-    mixture: Mixture, settings: EvaluationSettings, counter: TokenCounter
+    mixture: Mixture, settings: EvaluationSettings, generator: Generator | None
 ) -> list[Retriever | None]:
-    """One for each set; the same where sets share an index."""
+    """Return one retriever for each set; the same where sets share an index."""
     made: dict[int, Retriever | None] = {}
     for index in mixture.indexes:
-        if id(index) not in made:
-            if index is not None:
-                check_ids(settings.selector, index.ids)
-            made[id(index)] = None if index is None else Retriever.of(index, settings.retrieval, counter)
+        if index is None:
+            made[id(index)] = None
+        elif id(index) not in made:
+            check_ids(settings.selector, index.ids)
+            made[id(index)] = Retriever.of(index, settings.retrieval, generator or RegexCounter())
     return [made[id(index)] for index in mixture.indexes]
 
 
-def _stuck(rows: Sequence[dict[str, Any]], pairs: int) -> bool:
-    """Whether a question failed altogether, for a cause that may befall the next one.
+def _is_stuck(rows: Sequence[dict[str, Any]], pairs: int) -> bool:
+    """Return whether a question failed altogether, for a cause that may affect the next one.
 
-    Where some of its rows are there already, unusable input (a budget below every passage) is the cause of
-    these alone.
+    Where some of its rows were there already, unusable input (a budget below every passage) is no such cause.
     """
     return all(
         row["error"] and (len(rows) == pairs or row["error_kind"] not in ("InputError", "InfeasibleError"))
@@ -336,8 +321,6 @@ def _run_record(
     instruments: Instruments | None,
 ) -> dict[str, Any]:
     embedders = [index.embedder for index in mixture.indexes if index is not None]
-    names = ", ".join(dict.fromkeys(embedder.name for embedder in embedders))
-    prints = ", ".join(dict.fromkeys(embedder.fingerprint for embedder in embedders))
     questions = len(mixture.questions)
     return {
         "dataset": mixture.name,
@@ -345,8 +328,8 @@ def _run_record(
         "questions": questions,
         "passages": mixture.passages,
         "generator": generator.name if generator is not None else None,
-        "embedder": names or None,
-        "embedder_fingerprint": prints or None,
+        "embedder": ", ".join(dict.fromkeys(e.name for e in embedders)) or None,
+        "embedder_fingerprint": ", ".join(dict.fromkeys(e.fingerprint for e in embedders)) or None,
         **contents(mixture.indexes, generator),
         "pool": settings.retrieval.pool,
         "mode": settings.retrieval.mode,
@@ -364,10 +347,141 @@ def _run_record(
             "prices": None if settings.prices is None else dict(settings.prices.dollars),
             **settings.selector.to_dict(),
             "refusal": None if settings.refusing is None else settings.refusing.digest,
-            # Its price goes by how many are to come: rows of a shorter run are not its own.
+            # Its price depends on the number of questions: rows of a shorter run cannot be used.
             **({"questions_of_paced": questions} if PACED in settings.methods else {}),
             **({"control": settings.control.to_dict()} if settings.controllers else {}),
         },
         **environment(),
         "started": now(),
     }
+
+
+# The question sets of a run ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Question sets that are asked in one stream, and the index of each.
+
+    Parameters
+    ----------
+    indexes : tuple of CorpusIndex or None
+        One for each set; the same object where they share one. None: closed book.
+    limit : int, optional
+        Use only the first questions of each set.
+    """
+
+    datasets: tuple[Dataset, ...]
+    indexes: tuple[CorpusIndex | None, ...]
+    limit: int | None = None
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether there are several sets."""
+        return len(self.datasets) > 1
+
+    @property
+    def name(self) -> str:
+        """Names of all sets."""
+        return ", ".join(dataset.name for dataset in self.datasets)
+
+    @cached_property
+    def _asked(self) -> tuple[tuple[Question, int], ...]:
+        """Questions and their sets, spread evenly: any tenth of the stream has a tenth of each."""
+        if not self.is_mixed:
+            return tuple((question, 0) for question in self.datasets[0].questions[: self.limit])
+        spread = []
+        for place, dataset in enumerate(self.datasets):
+            chosen = dataset.questions[: self.limit]
+            for k, question in enumerate(chosen):
+                named = replace(question, id=f"{dataset.name}:{question.id}")
+                spread.append(((k + 0.5) / len(chosen), place, named))
+        spread.sort(key=lambda one: one[:2])
+        return tuple((question, place) for _, place, question in spread)
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """Questions in the order in which they are asked; of several sets with ids "set:id"."""
+        return tuple(question for question, _ in self._asked)
+
+    @cached_property
+    def set_of(self) -> Mapping[str, int]:
+        """Question id -> position of its set."""
+        return {question.id: place for question, place in self._asked}
+
+    @property
+    def passages(self) -> int:
+        """Number of passages of all corpora, each counted once."""
+        return len({p for dataset in self.datasets for p in dataset.passages})
+
+    def content_hash(self) -> str:
+        """Return a digest of all data."""
+        hashes = [dataset.content_hash() for dataset in self.datasets]
+        if not self.is_mixed:
+            return hashes[0]
+        named = [f"{dataset.name} {found}" for dataset, found in zip(self.datasets, hashes, strict=True)]
+        return hashlib.sha256("\n".join(named).encode()).hexdigest()
+
+
+def mixture_of(
+    datasets: Dataset | Sequence[Dataset],
+    indexes: CorpusIndex | Sequence[CorpusIndex] | None,
+    limit: int | None = None,
+) -> Mixture:
+    """Combine question sets with their indexes: one for each, or one that holds the corpora of all.
+
+    Raises
+    ------
+    InputError
+        For two sets of one name, another number of indexes than sets, or an index of another corpus.
+    DataError
+        For a set without questions.
+    """
+    sets = (datasets,) if isinstance(datasets, Dataset) else tuple(datasets)
+    found: tuple[CorpusIndex | None, ...]
+    found = (indexes,) if indexes is None or isinstance(indexes, CorpusIndex) else tuple(indexes)
+    if not sets:
+        raise InputError("no question set is given: name one at least")
+    names = [dataset.name for dataset in sets]
+    problems = [
+        f"two question sets are called '{name}': rename one of the folders"
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    ]
+    if len(found) not in (1, len(sets)):
+        problems.append(
+            f"{len(sets)} question sets and {len(found)} indexes: give one index for all, or one for each"
+        )
+    fitted = [id(one.embedder) for one in found if one is not None and hasattr(one.embedder, "fit")]
+    if len(set(fitted)) < len(fitted) and len(set(map(id, found))) == len(found):
+        problems.append(
+            "two indexes share an embedder that was fitted to the corpus of one of them: make one for each"
+        )
+    if problems:
+        raise InputError(problems)
+    for dataset in sets:
+        if not dataset.questions:
+            raise DataError(f"'{dataset.name}' has no questions to evaluate: it needs questions.jsonl[.gz]")
+    own = len(found) == len(sets)
+    mixture = Mixture(sets, found if own else found * len(sets), limit)
+    if len(mixture.set_of) < len(mixture.questions):
+        raise InputError(
+            f"questions of {mixture.name} cannot be told apart by 'set:id': rename a folder that has a colon"
+        )
+    for part, index in zip(sets, found, strict=True) if own else [(sets, found[0])]:
+        check_corpus(part, index)
+    return mixture
+
+
+def check_corpus(datasets: Dataset | Sequence[Dataset], index: CorpusIndex | None) -> None:
+    """Raise `InputError` unless the index holds exactly the corpora of these sets; None holds nothing."""
+    sets = (datasets,) if isinstance(datasets, Dataset) else tuple(datasets)
+    # Whole passages are compared: many corpora number them from 0.
+    wanted = {passage for dataset in sets for passage in dataset.passages}
+    differing = {p.id for p in wanted ^ set(index.passages if index else ())}
+    if differing:
+        names = ", ".join(f"'{dataset.name}'" for dataset in sets)
+        raise InputError(
+            f"the index does not hold the corpus of {names} ({len(differing)} passages differ, "
+            f"for instance '{min(differing)}'): build it from the same data"
+        )

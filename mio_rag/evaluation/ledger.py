@@ -1,90 +1,71 @@
-"""The ledger: one row for every question, method and budget, on disk as soon as it is known.
+"""The folder of a run: its record, its rows, and a lock for one run at a time.
 
-While a run goes on, rows are appended to ``rows.jsonl``; at the end they are written to ``ledger.parquet``.
-A row cut short by a crash is dropped on resume, and so are failed rows, which are then tried again.
+Rows are appended to ``rows.jsonl`` during a run and written to ``ledger.parquet`` at its end. On resume, a
+row that a crash cut short is dropped, and failed rows are tried again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import platform
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import DataError, InputError, require
-from mio_rag.files import replaced, write_atomically
+from mio_rag.files import is_vacant, locked, replaced, write_atomically
+from mio_rag.generation.protocol import Generator, content_of
 from mio_rag.measures import find_measure, measures
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.solvers.capabilities import versions_of
+from mio_rag.text import clean
 
-__all__ = ["Key", "Ledger", "columns"]
+#: File of a run's folder with the traces of its controllers.
+TRACES = "traces.jsonl"
+_RECORD = "run.json"
 
 Key = tuple[str, str, int]  # question_id, method, budget_tokens
 
-_TEXT = (
-    "question_id",
-    "dataset",
-    "question",
-    "question_type",
-    "method",
-    "answer",
-    "status",
-    "solver",
-    "error",
-    "error_kind",
-    "ended",
-)
-_INTEGER = ("budget_tokens", "pool_size")  # and every measure that is a whole number
-_LISTS = ("selected_ids", "gold_ids", "answers")
+#: Packages whose versions the run record names.
+_RECORDED = (
+    "mio-rag", "numpy", "scipy", "highspy", "ortools", "faiss-cpu", "bm25s", "sentence-transformers",
+    "transformers", "torch", "xllamacpp", "ir-measures",
+)  # fmt: skip
+
+#: What must be equal for rows of two runs to stand in one ledger.
+_IDENTITY = (
+    "data_sha256", "generator", "embedder_fingerprint", "generator_sha256", "index_sha256", "pool", "mode",
+    "link_hops", "seed",
+)  # fmt: skip
 
 _FIRST = (
-    "question_id",
-    "method",
-    "budget_tokens",
-    "selected_ids",
-    "tokens_used",
-    "prompt_tokens",
-    "completion_tokens",
-    "answer",
-    "status",
-    "objective",
-    "bound",
-    "gap",
-    "solver",
-    "solve_seconds",
-    "error",
-)
+    "question_id", "method", "budget_tokens", "selected_ids", "tokens_used", "prompt_tokens",
+    "completion_tokens", "answer", "status", "objective", "bound", "gap", "solver", "solve_seconds", "error",
+)  # fmt: skip
+_TEXT = {
+    "question_id", "dataset", "question", "question_type", "method", "answer", "status", "solver", "error",
+    "error_kind", "ended",
+}  # fmt: skip
+_INTEGER = {"budget_tokens", "pool_size"}  # and every measure that is a whole number
+_LISTS = {"selected_ids", "gold_ids", "answers"}
 
 
 def columns() -> tuple[str, ...]:
-    """Columns of every ledger, null where a run has no such value; a row may have more."""
+    """Return the columns of every ledger; null where a run has no such value. A row may have more."""
     return (*_FIRST, *(measure.name for measure in measures() if measure.taken_with(())))
 
 
-def _writable(text: str | None) -> str | None:
-    """Replace halves of surrogate pairs by "?": a generator may return them, and UTF-8 cannot store them."""
-    return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
-
-
-def _form(name: str, values: Sequence[Any]) -> str:
-    """How a column is kept: one that is known in one way, another one by what it holds."""
-    for form, names in (("text", _TEXT), ("integer", _INTEGER), ("list", _LISTS), ("json", ("decisions",))):
-        if name in names:
-            return form
-    if (measure := find_measure(name)) is not None:
-        return "integer" if measure.whole else "number"
-    held = [value for value in values if value is not None]
-    if all(isinstance(value, (int, float)) for value in held):
-        return "number"
-    return "text" if all(isinstance(value, str) for value in held) else "json"
-
-
 class Ledger:
-    """Rows of a run in a folder.
+    """The rows of a run, one for each question, method and budget.
 
     Parameters
     ----------
     folder : Path
-        Exists.
+        An existing folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -95,42 +76,41 @@ class Ledger:
 
     @staticmethod
     def key(row: Mapping[str, Any]) -> Key:
-        """What makes a row unique."""
+        """Return what makes a row unique."""
         return (row["question_id"], row["method"], int(row["budget_tokens"]))
 
     def read(self) -> dict[Key, dict[str, Any]]:
-        """The rows on disk, failed ones among them; of those with the same key the last that did not fail.
+        """Return the rows on disk, failed ones included; of equal keys the last row that did not fail.
 
         Raises
         ------
         DataError
-            If there is a line that is no row, and was not just cut short.
+            If a line is no row, except for a last line that was cut short.
         """
         found: dict[Key, dict[str, Any]] = {}
-        if self.path.is_file():
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-            for number, line in enumerate(lines, start=1):
-                try:
-                    row = json.loads(line)
-                    key = self.key(row)
-                except (ValueError, TypeError, KeyError) as error:
-                    if number == len(lines):  # the write that was cut short
-                        continue
-                    raise DataError(
-                        f"{self.path}, line {number} is not a row ({error}): start a new run"
-                    ) from error
-                if not row.get("error") or key not in found:
-                    found[key] = row
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else []
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = json.loads(line)
+                key = self.key(row)
+            except (ValueError, TypeError, KeyError) as error:
+                if number == len(lines):
+                    continue
+                raise DataError(
+                    f"{self.path}, line {number} is not a row ({error}): start a new run"
+                ) from error
+            if not row.get("error") or key not in found:
+                found[key] = row
         return found
 
     def recover(self) -> None:
-        """Take up the rows of an interrupted run, but for failed ones."""
+        """Load the rows of an interrupted run, except failed ones."""
         self.rows = [row for row in self.read().values() if not row.get("error")]
         write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add rows; they are on disk when this returns."""
-        self.appended += len(rows)  # before they are: an interrupt may come once they are written
+        self.appended += len(rows)  # first: an interrupt may come as soon as they are written
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("".join(json.dumps(row) + "\n" for row in rows))
@@ -146,23 +126,163 @@ class Ledger:
         arrow: Any = require("pyarrow", "evaluation", "the ledger")
         parquet: Any = require("pyarrow.parquet", "evaluation", "the ledger")
         names = list(dict.fromkeys([*columns(), *(name for row in self.rows for name in row)]))
-        kinds = {
-            "text": arrow.string(),
-            "json": arrow.string(),
-            "integer": arrow.int64(),
-            "list": arrow.list_(arrow.string()),
-            "number": arrow.float64(),
-        }
-        table = []
-        for name in names:
-            values = [row.get(name) for row in self.rows]
-            form = _form(name, values)
-            if form == "json":
-                values = [None if v is None else json.dumps(v) for v in values]
-            elif form == "text":
-                values = [_writable(v) for v in values]
-            table.append(arrow.array(values, kinds[form]))
+        table = [_column(arrow, name, [row.get(name) for row in self.rows]) for name in names]
         path = self.folder / "ledger.parquet"
         with replaced(path) as partial:
             parquet.write_table(arrow.table(table, names=names), partial)
         return path
+
+
+def _column(arrow: Any, name: str, values: list[Any]) -> Any:
+    """Return an Arrow array: typed by its name where the name is known, else by its values."""
+    held = [value for value in values if value is not None]
+    measure = find_measure(name)
+    if name in _LISTS:
+        return arrow.array(values, arrow.list_(arrow.string()))
+    if name in _INTEGER or (measure is not None and measure.whole):
+        return arrow.array(values, arrow.int64())
+    if name in _TEXT or (held and name != "decisions" and all(isinstance(value, str) for value in held)):
+        return arrow.array([None if value is None else clean(value) for value in values], arrow.string())
+    if name != "decisions" and all(isinstance(value, (int, float)) for value in held):
+        return arrow.array(values, arrow.float64())
+    return arrow.array([None if value is None else json.dumps(value) for value in values], arrow.string())
+
+
+# The record and the folder ---------------------------------------------------------------------------------
+
+
+def now() -> str:
+    """Return the time in UTC, for a record."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def environment() -> dict[str, Any]:
+    """Return versions and hardware, for the record of a run."""
+    return {
+        "versions": {"python": platform.python_version(), **versions_of(_RECORDED)},
+        "hardware": {"machine": platform.machine(), "cores": os.cpu_count(), "system": platform.system()},
+    }
+
+
+def contents(indexes: Iterable[CorpusIndex | None], generator: Generator | None) -> dict[str, Any]:
+    """Return digests of the indexes and of the model: a file of the same name may change between runs."""
+    model = None if generator is None else content_of(generator)
+    return {
+        "index_sha256": [index.digest() for index in indexes if index is not None],
+        "generator_sha256": None if model is None else hashlib.sha256(model.encode()).hexdigest(),
+    }
+
+
+def check_folder(folder: Path, resume: bool = False) -> None:
+    """Raise `InputError` unless a run may be written to the folder."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"'{folder}' is a file: choose a folder")
+    if not is_vacant(folder):
+        if not (folder / _RECORD).is_file():
+            raise InputError(f"'{folder}' is not empty and holds no run: choose a new folder")
+        if not resume:
+            raise InputError(
+                f"'{folder}' already holds a run: continue with --resume, or choose a new folder"
+            )
+
+
+def free_folder(named: Path, resume: bool = False) -> Path:
+    """Return the first vacant of ``named``, ``named-2`` and so on; to resume, the last that is not vacant."""
+    folder, last, count = named, named, 1
+    while not is_vacant(folder):
+        last, count = folder, count + 1
+        folder = named.with_name(f"{named.name}-{count}")
+    return last if resume else folder
+
+
+@contextmanager
+def opened_run(folder: Path, run: dict[str, Any], asked: Collection[Key], resume: bool) -> Iterator[Ledger]:
+    """Open the ledger of a new run, or of an interrupted one; the folder is locked meanwhile.
+
+    A run that fails before its first row leaves the folder as it was.
+
+    Parameters
+    ----------
+    run : dict
+        The record, written to run.json.
+    asked : collection of Key
+        The rows that the run will have in the end.
+
+    Raises
+    ------
+    InputError
+        If the folder holds something else or rows that are not asked for, if another run works there, or if
+        the earlier run had other settings.
+    """
+    check_folder(folder, resume)
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        with locked(folder):
+            check_folder(folder, resume)  # another run may have started meanwhile
+            ledger, traces = Ledger(folder), folder / TRACES
+            before = {p: p.read_bytes() if p.is_file() else None for p in (folder / _RECORD, ledger.path)}
+            traced = traces.stat().st_size if traces.is_file() else None
+            try:
+                _begin(ledger, run, asked)
+                yield ledger
+            except BaseException:
+                if not ledger.appended:
+                    _restore(before, traces, traced)
+                raise
+    finally:
+        with suppress(OSError):  # stops at the first folder that is not empty
+            for place in made:
+                place.rmdir()
+
+
+def _restore(before: Mapping[Path, bytes | None], traces: Path, traced: int | None) -> None:
+    """Restore a folder; errors are ignored, so that the error that stopped the run is reported."""
+    with suppress(OSError, InputError):
+        for path, content in before.items():
+            if content is None:
+                path.unlink(missing_ok=True)
+            elif content != path.read_bytes():
+                with replaced(path) as partial:
+                    partial.write_bytes(content)
+    with suppress(OSError):
+        if traced is None:
+            traces.unlink(missing_ok=True)
+        elif traces.stat().st_size != traced:
+            os.truncate(traces, traced)
+
+
+def _begin(ledger: Ledger, run: dict[str, Any], asked: Collection[Key]) -> None:
+    """Write the record of a run, and load the rows of an interrupted one."""
+    folder, record = ledger.folder, ledger.folder / _RECORD
+    if record.is_file():
+        try:
+            before = json.loads(record.read_text(encoding="utf-8"))
+            changed = _differences(before, json.loads(json.dumps(run)))
+        except (OSError, ValueError, AttributeError) as error:
+            raise DataError(f"'{record}' cannot be read ({error}): choose a new folder") from error
+        if changed:
+            raise InputError(
+                f"the run in '{folder}' had another {', '.join(changed)}: its rows cannot be mixed with "
+                "these; use the same settings, or a new folder"
+            )
+    rest = set(ledger.read()) - set(asked)
+    if rest:
+        questions, methods, budgets = ({k[i] for k in rest} - {k[i] for k in asked} for i in range(3))
+        more = [f"{len(questions)} more question{'s' * (len(questions) > 1)}"] if questions else []
+        more += [f"the method {name}" for name in sorted(methods, key=str)]
+        more += [f"the budget {budget}" for budget in sorted(budgets, key=int)]
+        raise InputError(
+            f"the run in '{folder}' also has {', '.join(more)}, which ledger and report would lose: ask for "
+            "all of it (--limit, --methods, --controllers, --budget-tokens), or choose a new folder"
+        )
+    write_atomically(record, json.dumps(run, indent=1))
+    ledger.recover()
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Name what differs between the records of two runs and must not; settings by their own names."""
+    changed = [key for key in _IDENTITY if before.get(key) != now[key]]
+    old, new = before.get("settings") or {}, now["settings"]
+    changed += [key for key in new if old.get(key) != new[key]]
+    old, new = before.get("controller_files") or {}, now.get("controller_files", {})
+    return changed + [f"content of {name}" for name in new if name in old and old[name] != new[name]]

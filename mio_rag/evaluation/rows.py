@@ -1,24 +1,25 @@
-"""Question -> rows: each question goes through retrieval, every contender, and the reader.
+"""From a question to its rows: retrieval, every contender, the reader, and the columns of the ledger.
 
-Retrieval is done once a question and charged to each method; identical prompts are generated once (generators
-are deterministic at temperature 0) and charged to each.
+Retrieval is done once for each question and charged to each contender. Equal prompts are generated once
+(generators are deterministic at temperature 0) and charged to each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from mio_rag.control.costs import Call, Prices
-from mio_rag.control.meter import Reply
-from mio_rag.errors import InfeasibleError, MioRagError
-from mio_rag.evaluation.contender import Contender, Taken, Task
-from mio_rag.evaluation.expenses import cost_columns
+from mio_rag.candidates import Candidates
+from mio_rag.control.costs import Call, Costs, Prices
+from mio_rag.control.meter import Replies, Reply
+from mio_rag.errors import InfeasibleError, InputError, MioRagError
 from mio_rag.formulations.program import Segments, SelectionProgram
 from mio_rag.generation import Generator, Prompt
+from mio_rag.generation.window import context_budget
 from mio_rag.measures import (
     Instruments,
     Reading,
@@ -28,35 +29,130 @@ from mio_rag.measures import (
     selection_measures,
 )
 from mio_rag.refusal.model import Refusal
+from mio_rag.refusal.scores import Scores, squad_scores
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.solvers.registry import solve
 from mio_rag.types import Answer, GenerationError, Question
 
-__all__ = ["Pipeline", "answer_by_choice", "warm_up"]
+#: Solvers that rank by a score of their own; their gap is to that score's optimum, not to the program's.
+RANKING_SOLVERS = ("topk", "mmr", "density")
+#: The method that reads what `ask` reads by default.
+FITTING = "exact:auto"
+#: Methods that may read single sentences. Evidence is labelled by passages, so theirs is not compared.
+PARTED = (FITTING, "exact:sentences")
 
-_SHOWN_REST = 8  # unselected passages kept for the drill-down
-_EXCERPT = 400
+#: Parts of the costs that every controller's row has; other parts come after them.
+PARTS = ("decompose", "retrieve", "select", "reason", "measure", "answer")
 
-
-@dataclass
-class _Work:
-    """One row on its way."""
-
-    question: Question
-    contender: Contender
-    budget: int
-    taken: Taken
+_SHOWN_REST = 8  # unselected passages kept for the report
+_EXCERPT = 400  # characters
 
 
-def warm_up(contenders: Sequence[Contender], shared: bool = False) -> None:
-    """Import and compile the solvers before anything is timed.
+@dataclass(eq=False)
+class Task:
+    """A question, with what every contender may use.
 
     Parameters
     ----------
-    shared : bool
-        Whether candidates may share text, for which the exact kernel has parts of its own.
+    generator : Generator or None
+        None: selections are compared without answers.
+    max_tokens : int
+        Longest answer.
+    replies : dict
+        The generator's replies to controllers: an equal prompt is asked once, and charged to each.
     """
+
+    question: Question
+    retriever: Retriever | None
+    generator: Generator | None
+    max_tokens: int
+    replies: Replies = field(default_factory=dict)
+    _found: Candidates | MioRagError | None = None
+    _seconds: float = 0.0
+
+    def pool(self, costs: Costs) -> Candidates:
+        """Return the candidates, retrieved once and charged at each call.
+
+        Raises
+        ------
+        MioRagError
+            As retrieval does, each time.
+        """
+        if self.retriever is None:
+            raise InputError("there is no corpus to select from: give one, or compare controllers alone")
+        if self._found is None:
+            start = time.perf_counter()
+            try:
+                self._found = self.retriever.retrieve(self.question.text)
+            except MioRagError as error:
+                self._found = error
+            self._seconds = time.perf_counter() - start
+        costs.add(Call("retrieve", self._seconds, retrieval_calls=1))
+        if isinstance(self._found, MioRagError):
+            raise self._found
+        return self._found
+
+    def allowed(self, budget_tokens: int) -> int:
+        """Return the budget, or what the reader's context window leaves where that is less."""
+        if self.generator is None:
+            return budget_tokens
+        return context_budget(self.generator, self.question, budget_tokens, max_tokens=self.max_tokens)
+
+
+@dataclass(eq=False)
+class Taken:
+    """What a contender did with a question.
+
+    Parameters
+    ----------
+    selection : Selection or None
+        None: nothing was selected.
+    prompt : Prompt or None
+        What the reader is to answer; None: nothing.
+    reply : Reply or None
+        The answer of a contender that answers by itself.
+    columns : dict
+        Columns of the row that only this kind of contender has.
+    """
+
+    costs: Costs
+    selection: Selection | None = None
+    prompt: Prompt | None = None
+    reply: Reply | None = None
+    error: MioRagError | None = None
+    columns: dict[str, Any] = field(default_factory=dict)
+
+
+class Contender:
+    """Something that is compared: it takes a question under a token budget.
+
+    Parameters
+    ----------
+    name : str
+        As the ledger shows it.
+    solver : str
+        Compiled before anything is timed.
+    """
+
+    #: How many questions to ask it before the reader answers them together.
+    questions_at_once = 4
+
+    def __init__(self, name: str, solver: str) -> None:
+        self.name, self.solver = name, solver
+
+    def prepare(
+        self, questions: Sequence[Question], task: Callable[[Question], Task], budgets: Sequence[int]
+    ) -> None:
+        """Look at all questions of a run before any is taken; `budgets`: those with unfinished questions."""
+
+    def take(self, task: Task, budget_tokens: int) -> Taken:
+        """Select or answer; a `MioRagError` is returned, any other exception is raised."""
+        raise NotImplementedError
+
+
+def warm_up(contenders: Sequence[Contender], shared: bool = False) -> None:
+    """Import and compile the solvers; `shared`: also for candidates that share text."""
     trivial = SelectionProgram(np.ones(13), np.zeros((13, 13)), np.ones(13), 1.0)
     programs = [trivial]
     if shared:
@@ -66,81 +162,92 @@ def warm_up(contenders: Sequence[Contender], shared: bool = False) -> None:
             solve(program, solver)
 
 
+@dataclass
+class _Work:
+    """A row in preparation."""
+
+    question: Question
+    contender: Contender
+    budget: int
+    taken: Taken
+
+
+@dataclass(eq=False)
 class Pipeline:
-    """Question -> rows, for a chunk of questions at a time.
+    """Make rows of questions.
 
     Parameters
     ----------
     retriever_of : callable
         Question -> the retriever of its corpus; None: there is none.
     prices : Prices, optional
-        What tokens cost, for a column of dollars.
+        For a column of dollars.
     instruments : Instruments, optional
         For the measures that need some.
     refusing : Refusal, optional
-        Where it refuses, the answer is blank: what was said stands in the column "said".
+        Where it refuses, the answer is blank and the column "said" holds what the reader wrote.
     """
 
-    def __init__(
-        self,
-        retriever_of: Callable[[Question], Retriever | None],
-        generator: Generator | None,
-        max_tokens: int,
-        prices: Prices | None = None,
-        instruments: Instruments | None = None,
-        refusing: Refusal | None = None,
-    ) -> None:
-        self.refusing = refusing
-        self._retriever_of, self.generator, self.max_tokens = retriever_of, generator, max_tokens
-        self.prices, self.instruments = prices, instruments or Instruments()
+    retriever_of: Callable[[Question], Retriever | None]
+    generator: Generator | None
+    max_tokens: int
+    prices: Prices | None = None
+    instruments: Instruments | None = None
+    refusing: Refusal | None = None
 
     def task(self, question: Question) -> Task:
-        """The question as a task for every contender."""
-        return Task(question, self._retriever_of(question), self.generator, self.max_tokens)
+        """Return the task of a question, the same for every contender."""
+        return Task(question, self.retriever_of(question), self.generator, self.max_tokens)
 
     def rows(
         self, questions: Sequence[Question], open_pairs: Mapping[str, Sequence[tuple[Contender, int]]]
     ) -> Iterator[list[dict[str, Any]]]:
-        """The rows of each question, question by question."""
-        works = [work for question in questions for work in self._taken(question, open_pairs[question.id])]
+        """Yield the rows of each question; the reader answers all questions together."""
+        works = []
+        for question in questions:
+            task = self.task(question)
+            works += [
+                _Work(question, one, budget, one.take(task, budget))
+                for one, budget in open_pairs[question.id]
+            ]
         if self.generator is not None:
             self._generate(self.generator, works)
         for question in questions:
             known: dict[object, object] = {}
             yield [self._row(work, known) for work in works if work.question is question]
 
-    def _taken(self, question: Question, pairs: Sequence[tuple[Contender, int]]) -> list[_Work]:
-        """What each contender makes of a question; all get the same task."""
-        task = self.task(question)
-        return [_Work(question, one, budget, one.take(task, budget)) for one, budget in pairs]
-
     def _generate(self, generator: Generator, works: Sequence[_Work]) -> None:
-        """Answer each distinct prompt once; a question with choices by choosing, any other by writing."""
+        """Answer each distinct prompt once: choose among choices, write otherwise."""
+
+        def key(prompt: Prompt) -> tuple[str, str]:
+            return prompt.system, prompt.user
+
         waiting = [(work.taken, work.taken.prompt) for work in works if work.taken.prompt is not None]
-        prompts = {_key(prompt): prompt for _, prompt in waiting}
+        prompts = {key(prompt): prompt for _, prompt in waiting}
         written = [p for p in prompts.values() if not p.question.choices]
         generated = generator.generate_many(written, max_tokens=self.max_tokens) if written else []
-        answers: dict[tuple[str, str], Answer | MioRagError] = dict(
-            zip(map(_key, written), generated, strict=True)
-        )
-        places: dict[tuple[str, str], int] = {}
-        for key, prompt in prompts.items():
+        answers: dict[tuple[str, str], tuple[Answer | MioRagError, int | None]] = {
+            key(prompt): (answer, None) for prompt, answer in zip(written, generated, strict=True)
+        }
+        for prompt in prompts.values():
             if prompt.question.choices:
-                answers[key], places[key] = answer_by_choice(generator, prompt)
+                answers[key(prompt)] = answer_by_choice(generator, prompt)
         for taken, prompt in waiting:
-            answer = answers[_key(prompt)]
+            answer, place = answers[key(prompt)]
             if isinstance(answer, MioRagError):
                 taken.error = answer
                 said = answer.spent if isinstance(answer, GenerationError) else None
             else:
+                taken.reply = Reply(answer, place)
                 said = answer
-                taken.reply = Reply(answer, places.get(_key(prompt)))
             if said is not None:
                 call = Call("answer", said.latency_seconds, 1, 0, said.prompt_tokens, said.completion_tokens)
                 taken.costs.add(call, model=generator.name)
 
     def _row(self, work: _Work, known: dict[object, object]) -> dict[str, Any]:
         question, taken = work.question, work.taken
+        selection, reply = taken.selection, taken.reply
+        instruments = self.instruments or Instruments()
         row = {
             "question_id": question.id,
             "question": question.text,
@@ -152,60 +259,45 @@ class Pipeline:
             "error": None,
             "error_kind": None,
         }
-        if taken.selection is not None:
-            row |= _described(question, taken.selection)
+        if selection is not None:
+            row |= _selection_columns(question, selection)
         row |= taken.columns
         row |= cost_columns(taken.costs, self.prices, answered=self.generator is not None)
         text = None
-        if taken.reply is not None:
-            text, judged = self._said(question, taken, taken.reply)
-            row |= {"answer": text, **judged, **answer_measures(question, text, taken.reply.choice)}
-        if taken.selection is not None or taken.reply is not None:
-            row |= self._read(question, taken, text, known)
+        if reply is not None:
+            text, judged = self._judged(question, selection, reply)
+            row |= {"answer": text, **judged, **answer_measures(question, text, reply.choice)}
+        if selection is not None or reply is not None:
+            passages = () if selection is None else tuple(selection.passages)
+            row |= reading_measures(question, Reading(instruments, passages, text, known))
         if taken.error is not None:
-            row |= self._failed(taken, taken.error, question)
+            # An infeasible selection has its own status; one that was made comes before the failure.
+            infeasible = selection is not None and selection.result.x is None
+            if not (infeasible and isinstance(taken.error, InfeasibleError)):
+                row["status"] = "error"
+            row |= {"error": str(taken.error), "error_kind": type(taken.error).__name__}
+            row |= failed_measures(
+                question,
+                selection=selection is None,
+                answer=self.generator is not None,
+                instruments=instruments.given,
+            )
         return row
 
-    def _said(self, question: Question, taken: Taken, reply: Reply) -> tuple[str, dict[str, Any]]:
-        """The answer, blank where it is refused, and what speaks for that; a choice is never refused."""
-        if self.refusing is None or taken.selection is None or question.choices:
-            return reply.answer.text, {}
-        verdict = self.refusing.judge(question.text, taken.selection, reply.answer)
-        told = {
-            "said": reply.answer.text,
-            "refused": verdict.refused,
-            "refusal_probability": verdict.probability,
-        }
-        return "" if verdict.refused else reply.answer.text, told
-
-    def _read(
-        self, question: Question, taken: Taken, answer: str | None, known: dict[object, object]
-    ) -> dict[str, float | None]:
-        """What takes instruments."""
-        passages = () if taken.selection is None else taken.selection.passages
-        return reading_measures(question, Reading(self.instruments, tuple(passages), answer, known))
-
-    def _failed(self, taken: Taken, error: MioRagError, question: Question) -> dict[str, Any]:
-        """What a row says of a failure."""
-        # A selection that was found infeasible says so itself; one with a decision came before the failure.
-        found = taken.selection is not None and taken.selection.result.x is None
-        status = {} if found and isinstance(error, InfeasibleError) else {"status": "error"}
-        zeros = failed_measures(
-            question,
-            selection=taken.selection is None,
-            answer=self.generator is not None,
-            instruments=self.instruments.given,
-        )
-        return {**status, "error": str(error), "error_kind": type(error).__name__, **zeros}
-
-
-def _key(prompt: Prompt) -> tuple[str, str]:
-    """What the reader sees of a prompt."""
-    return prompt.system, prompt.user
+    def _judged(
+        self, question: Question, selection: Selection | None, reply: Reply
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the answer, blank where it is refused, with the verdict; a choice is never refused."""
+        said = reply.answer.text
+        if self.refusing is None or selection is None or question.choices:
+            return said, {}
+        verdict = self.refusing.judge(question.text, selection, reply.answer)
+        judged = {"said": said, "refused": verdict.refused, "refusal_probability": verdict.probability}
+        return "" if verdict.refused else said, judged
 
 
 def answer_by_choice(generator: Generator, prompt: Prompt) -> tuple[Answer | MioRagError, int]:
-    """The choice as an answer, and its position: -1 after a failure."""
+    """Return the chosen answer and its position; an error and -1 after a failure."""
     try:
         chosen = generator.choose_scored(prompt, prompt.question.choices)
     except MioRagError as error:  # the model failed, or the question has one choice, or a blank one
@@ -213,9 +305,13 @@ def answer_by_choice(generator: Generator, prompt: Prompt) -> tuple[Answer | Mio
     return chosen.answer, chosen.index
 
 
-def _described(question: Question, selection: Selection) -> dict[str, Any]:
-    """What a row says of a selection."""
+def _selection_columns(question: Question, selection: Selection) -> dict[str, Any]:
     result = selection.result
+    merged = [
+        {"text": block.passage.text, "parts": [asdict(part) for part in block.parts]}
+        for block in selection.blocks
+        if len(block.parts) > 1
+    ]
     return {
         "selected_ids": list(selection.ids),
         "passages_selected": len(selection.ids),
@@ -229,29 +325,19 @@ def _described(question: Question, selection: Selection) -> dict[str, Any]:
         "solve_seconds": result.wall_seconds,
         **selection_measures(question, selection),
         "decisions": _decisions(question, selection),
-        **_merged(selection),
+        **({"read": merged} if merged else {}),
     }
 
 
-def _merged(selection: Selection) -> dict[str, Any]:
-    """The texts that several passages are read as, where there are any."""
-    read = [
-        {"text": block.passage.text, "parts": [asdict(part) for part in block.parts]}
-        for block in selection.blocks
-        if len(block.parts) > 1
-    ]
-    return {"read": read} if read else {}
-
-
 def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]:
-    """What the drill-down shows: the chosen passages, missed gold, the best of the rest."""
-    chosen = set(selection.chosen)
-    rest = [i for i in range(len(selection.candidates)) if i not in chosen]
-    gold = [i for i in rest if selection.candidates.passage_ids[i] in question.gold_ids]
+    """Return the passages that the report shows: the chosen ones, missed gold, the best of the rest."""
+    pool, chosen = selection.candidates, set(selection.chosen)
+    rest = [i for i in range(len(pool)) if i not in chosen]
+    gold = [i for i in rest if pool.passage_ids[i] in question.gold_ids]
     best = sorted(rest, key=lambda i: -selection.decisions[i].value)[:_SHOWN_REST]
     rows = []
     for i in [*selection.chosen, *dict.fromkeys([*gold, *best])]:
-        decision, passage = selection.decisions[i], selection.candidates.passage(i)
+        decision, passage = selection.decisions[i], pool.passage(i)
         text = passage.text if len(passage.text) <= _EXCERPT else passage.text[: _EXCERPT - 1] + "\u2026"
         rows.append(
             {
@@ -262,10 +348,75 @@ def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]
                 "relevance": decision.relevance,
                 "value": decision.value,
                 "selected": decision.selected,
-                "gold": selection.candidates.passage_ids[i] in question.gold_ids,
+                "gold": pool.passage_ids[i] in question.gold_ids,
                 "reason": decision.reason,
                 "redundant_with": decision.redundant_with,
                 "text": text,
             }
         )
     return rows
+
+
+# Columns of costs and refusals ------------------------------------------------------------------------------
+
+
+def seconds_column(part: str) -> str:
+    """Return the column with the seconds of a part of the costs.
+
+    Raises
+    ------
+    InputError
+        If a column of that name holds other seconds.
+    """
+    if part in ("total", "solve", "generate"):
+        raise InputError(f"a part of a controller cannot be named '{part}': choose another name")
+    return "generate_seconds" if part == "answer" else f"{part}_seconds"
+
+
+def cost_columns(costs: Costs, prices: Prices | None, *, answered: bool) -> dict[str, Any]:
+    """Return calls, tokens, seconds by part, memory and money.
+
+    Parameters
+    ----------
+    prices : Prices or None
+        None: no column of dollars.
+    answered : bool
+        Whether a model answers; without one there are no columns of tokens.
+    """
+    total = costs.total()
+    columns: dict[str, Any] = {"retrieval_calls": total.retrieval_calls, "lm_calls": total.lm_calls}
+    if answered:
+        columns |= {"prompt_tokens": total.prompt_tokens, "completion_tokens": total.completion_tokens}
+    columns |= {seconds_column(part): amount.seconds for part, amount in costs.by_part().items()}
+    columns |= {"total_seconds": total.seconds, "peak_memory_mb": total.peak_memory_mb}
+    if prices is not None:
+        columns["dollars"] = total.dollars(prices)
+    return columns
+
+
+def reading_column(records: Iterable[Mapping[str, Any]]) -> str:
+    """Return the column of the tokens that were read, of rows or entries of a summary.
+
+    "tokens_used", the tokens of the context; with controllers, which ask the model several times,
+    "prompt_tokens" of all calls.
+    """
+    return "prompt_tokens" if any(record.get("steps") is not None for record in records) else "tokens_used"
+
+
+def refusal_scores(rows: Iterable[Mapping[str, Any]], threshold: float) -> dict[tuple[str, int], Scores]:
+    """Return the measures of SQuAD 2.0 for each method and budget, of rows that a refusal model judged.
+
+    Rows that failed count as refused. Questions without accepted answers are left out, unless their type is
+    "unanswerable". `threshold` is the probability above which a question is refused.
+    """
+    parts: dict[tuple[str, int], tuple[list[Any], list[str], list[float]]] = {}
+    for row in rows:
+        failed = bool(row.get("error"))
+        judged = failed or "refusal_probability" in row
+        if not judged or not (row["answers"] or row["question_type"] == "unanswerable"):
+            continue
+        keys, said, chances = parts.setdefault((row["method"], row["budget_tokens"]), ([], [], []))
+        keys.append(row["answers"])
+        said.append("" if failed else row["said"])
+        chances.append(1.0 if failed else row["refusal_probability"])
+    return {name: squad_scores(*found, threshold) for name, found in parts.items()}

@@ -1,16 +1,16 @@
-"""Every tier on every question, through the harness: the table that routers learn from.
+"""Run every tier on every question: the table that routers learn from.
 
-Without a language model, tiers are held against the gold evidence. The reader is then one that says nothing,
-and tokens are counted approximately.
+Without a language model, tiers are judged by the gold evidence; the reader then says nothing, and tokens are
+counted approximately.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError, choose
 from mio_rag.evaluation.harness import EvaluationSettings, Progress, evaluate
-from mio_rag.evaluation.record import environment
+from mio_rag.evaluation.ledger import environment
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator
 from mio_rag.generation.prompts import LETTERS
 from mio_rag.learning.outcomes import Outcomes
@@ -33,20 +33,12 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
 from mio_rag.selection.selector import Selector
 
-__all__ = ["LabelSettings", "Labelled", "label_questions", "silent"]
-
-#: Columns of the ledger that the table keeps beside every measure, where any row has them.
+#: Columns of the ledger that the table has besides every measure, where any row has them.
 _COSTS = (
-    "prompt_tokens",
-    "completion_tokens",
-    "lm_calls",
-    "retrieval_calls",
-    "total_seconds",
-    "peak_memory_mb",
-)
-_SECONDS = ("retrieve_seconds", "rerank_seconds", "compress_seconds", "generate_seconds")
-
-_UNBOUNDED = 1_000_000  # tokens: what is read is for the tiers to say
+    "prompt_tokens", "completion_tokens", "lm_calls", "retrieval_calls", "total_seconds", "peak_memory_mb",
+    "retrieve_seconds", "rerank_seconds", "compress_seconds", "generate_seconds",
+)  # fmt: skip
+_UNBOUNDED = 1_000_000  # tokens: the tiers have limits of their own
 
 
 @dataclass(frozen=True)
@@ -58,29 +50,27 @@ class LabelSettings:
     by : str
         "answers" or "evidence"; see `mio_rag.control.router.worked.row_worked`.
     unanswered : str
-        Which tier a question needs that none answers: "published", "cheapest" or "dearest".
+        Label of a question that no tier answers: "published", "cheapest" or "dearest".
     selector : Selector
         The program of tiers with a price of tokens.
     limit : int or None
-        Only the first so many questions.
+        Use only the first questions.
     """
 
     tiers: tuple[Tier, ...] = PUBLISHED
     by: By = "answers"
     unanswered: Unanswered = "published"
-    selector: Selector = dataclasses.field(default_factory=Selector)
-    retrieval: RetrievalSettings = dataclasses.field(default_factory=RetrievalSettings)
+    selector: Selector = field(default_factory=Selector)
+    retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
     limit: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.by not in BY:
-            problems.append(f"by={self.by!r} is unknown: {choose(self.by, BY)}")
-        if self.unanswered not in UNANSWERED:
-            problems.append(
-                f"unanswered={self.unanswered!r} is unknown: {choose(self.unanswered, UNANSWERED)}"
-            )
+        problems = [
+            f"{name}={value!r} is unknown: {choose(value, known)}"
+            for name, value, known in (("by", self.by, BY), ("unanswered", self.unanswered, UNANSWERED))
+            if value not in known
+        ]
         if self.limit is not None and self.limit < 1:
             problems.append(f"limit={self.limit} must be >= 1")
         if problems:
@@ -94,9 +84,9 @@ class Labelled:
     Parameters
     ----------
     unlabelled : int
-        Questions without gold answers, or evidence: nothing can be held against them.
+        Questions without gold answers, or evidence.
     failed : int
-        Questions of which a tier failed; a further run tries them again.
+        Questions on which a tier failed; a further run tries them again.
     """
 
     table: Table
@@ -105,7 +95,7 @@ class Labelled:
 
     @property
     def unanswered(self) -> int:
-        """Questions of the table that no tier does for: their labels follow a rule."""
+        """Questions of the table that no tier answers; their labels follow a rule."""
         return int((~self.table.worked.any(axis=1)).sum())
 
 
@@ -118,7 +108,7 @@ def label_questions(
     progress: Progress | None = None,
     instruments: Instruments | None = None,
 ) -> Labelled:
-    """Run every tier on every question, and label each with the cheapest tier that does.
+    """Run every tier on every question, and label each with the cheapest tier that answers it.
 
     Parameters
     ----------
@@ -126,22 +116,20 @@ def label_questions(
         None: only by evidence.
     work : Path
         Folder of the run's ledger and traces; an interrupted run is continued.
-    progress : callable, optional
-        Called with (number of questions just finished, text).
     instruments : Instruments, optional
         For the measures that need some; they are columns of the table as well.
 
     Raises
     ------
     InputError
-        If answers are wanted without a generator, or the folder holds another run.
+        If answers are needed and there is no generator, or the folder holds another run.
     DataError
         If no question can be labelled.
     """
     if generator is None and settings.by == "answers":
         raise InputError("labels by answers need a model that answers: give --generator, or --by evidence")
     reader = generator or ScriptedGenerator(silent)
-    names = [f"tier:{tier.name}" for tier in settings.tiers]
+    names = tuple(f"tier:{tier.name}" for tier in settings.tiers)
     evaluation = EvaluationSettings(
         methods=(),
         budgets=(_UNBOUNDED,),
@@ -149,7 +137,7 @@ def label_questions(
         retrieval=settings.retrieval,
         limit=settings.limit,
         seed=settings.seed,
-        controllers=tuple(names),
+        controllers=names,
         control=ControlSettings(kinds={KEY: RouterSettings(settings.tiers).to_dict()}),
     )
     found = evaluate(
@@ -166,7 +154,7 @@ def label_questions(
     if not rows:
         raise DataError(
             f"none of {len(found.rows) // len(names)} questions of '{dataset.name}' can be labelled by "
-            f"{settings.by}: {unlabelled} lack what is needed for that, of {failed} a tier failed"
+            f"{settings.by}: {unlabelled} lack gold answers or evidence, and a tier failed on {failed}"
         )
     about = {
         "tiers": [tier.to_dict() for tier in settings.tiers],
@@ -179,10 +167,11 @@ def label_questions(
         "seed": settings.seed,
         **environment(),
     }
-    # A reader that says nothing is no worse for it.
-    told = [m.name for m in measures() if generator is not None or m.of not in ("answer", "choice")]
-    known = dict.fromkeys([*told, *_COSTS, *_SECONDS])
-    present = [name for name in known if any(row.get(name) is not None for row in rows)]
+    # Answers of a reader that says nothing are not judged.
+    judged = [m.name for m in measures() if generator is not None or m.of not in ("answer", "choice")]
+    present = [
+        name for name in dict.fromkeys([*judged, *_COSTS]) if any(row.get(name) is not None for row in rows)
+    ]
     rows = [{**row, "set": dataset.name, "action": row["method"].partition(":")[2]} for row in rows]
     outcomes = Outcomes.from_rows(
         rows, [*present, WORKED], actions=[tier.name for tier in settings.tiers], provenance=about
@@ -198,18 +187,14 @@ def label_questions(
 
 
 def silent(prompt: Prompt) -> str:
-    """What a reader that says nothing replies: of options it must name one."""
+    """Return the reply of a reader that says nothing: the first choice, where there are choices."""
     return LETTERS[0] if prompt.question.choices else ""
 
 
 def _labelled(rows: Sequence[dict[str, Any]], by: By) -> tuple[list[dict[str, Any]], int, int]:
-    """Rows of questions whose every row is labelled, with the column `worked`; how many were left out."""
+    """Return the rows of questions whose every row is labelled; how many are not, and how many failed."""
     failed = {row["question_id"] for row in rows if row["error"]}
-    values = [row_worked(row, by) for row in rows]
-    without = {row["question_id"] for row, v in zip(rows, values, strict=True) if v is None} - failed
-    kept = [
-        {**row, WORKED: cast("float", value)}
-        for row, value in zip(rows, values, strict=True)
-        if row["question_id"] not in failed | without
-    ]
+    judged = [{**row, WORKED: row_worked(row, by)} for row in rows]
+    without = {row["question_id"] for row in judged if row[WORKED] is None} - failed
+    kept = [row for row in judged if row["question_id"] not in failed | without]
     return kept, len(without), len(failed)

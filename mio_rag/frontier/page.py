@@ -14,7 +14,7 @@ from typing import Any
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import require
-from mio_rag.evaluation.report.text import escape, number, plain, plural, script_json
+from mio_rag.evaluation.markup import escape, number, plain, plural, script_json
 from mio_rag.frontier.summary import deciding_measures
 from mio_rag.measures import Use, frontier_measures
 from mio_rag.types import Question

@@ -12,10 +12,8 @@ from typing import Any
 from mio_rag.context import RegexCounter, render_context
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, MioRagError
-from mio_rag.evaluation.harness import Progress
-from mio_rag.evaluation.ledger import Ledger
-from mio_rag.evaluation.mixture import check_corpus
-from mio_rag.evaluation.record import contents, environment, opened_run
+from mio_rag.evaluation.harness import Progress, check_corpus
+from mio_rag.evaluation.ledger import Ledger, contents, environment, opened_run
 from mio_rag.evaluation.rows import answer_by_choice
 from mio_rag.files import write_atomically
 from mio_rag.frontier.dataset import FrontierSettings, question_rows

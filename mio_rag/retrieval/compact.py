@@ -5,7 +5,7 @@
     pq       a product quantizer, 1 byte for every 4 dimensions
 
 Compressed vectors stand in for the exact ones everywhere: in the search, in redundancy and in features. What
-they cost in recall `mio-rag profile --device` measures.
+they cost in recall `python -m benchmarks edge` measures.
 """
 
 from __future__ import annotations

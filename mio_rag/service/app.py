@@ -17,7 +17,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.answer_cache import AnswerCache
-from mio_rag.evaluation.report.text import plain
+from mio_rag.evaluation.markup import plain
 from mio_rag.generation import Generator
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex

@@ -8,7 +8,7 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from mio_rag.evaluation.report.text import escape
+from mio_rag.evaluation.markup import escape
 
 __all__ = ["render_reference"]
 

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from mio_rag.cli.commands.evaluate import ComparisonOptions
-from mio_rag.cli.show.control import print_profile
 from mio_rag.cli.show.evaluation import print_summary
 from mio_rag.cli.show.frontier import print_points
 from mio_rag.cli.show.plan import _verdict
 from mio_rag.cli.show.tables import Field, heading, print_fields
 from mio_rag.cli.terminal import Terminal
+from mio_rag.evaluation.contenders import DEFAULT_METHODS
 from mio_rag.evaluation.harness import EvaluationSettings
-from mio_rag.evaluation.methods import DEFAULT_METHODS
 from mio_rag.learning.planner import Point
 from mio_rag.measures import Measure, register, unregister
 
@@ -188,21 +187,6 @@ def test_a_long_name_is_folded_and_the_rest_stays() -> None:
     for whole in ("256", "72.5 %", "x" * 15, "evidence found"):
         assert whole in text
     assert all(len(line.rstrip()) <= 40 for line in text.split("\n"))
-
-
-def test_the_times_of_controllers_stay_whole() -> None:
-    row = {
-        "method": "always-retrieve@confidence", "part": "retrieve", "budget_tokens": 256, "questions": 5,
-        "seconds": 12.5, "share": 0.25, "mean": 1.5, "median": 1.25, "p95": 2.125,
-    }  # fmt: skip
-    file = io.StringIO()
-    print_profile(Terminal(file=file, width=80), [row])
-    shown_rows = [line.split() for line in lines(file.getvalue(), "always")]
-    assert len(shown_rows) == 2
-    assert all(found[:2] == ["always-retrieve@confidence", "retrieve"] for found in shown_rows)
-    assert [cell for found in shown_rows for cell in found[2:]] == [
-        *("256", "5", "12.5", "25%", "1.500", "1.250", "2.125"),
-    ]
 
 
 def test_the_verdict_on_a_planner_goes_by_the_intervals() -> None:

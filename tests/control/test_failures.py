@@ -21,7 +21,7 @@ from mio_rag.control.steps.write import LmSynthesizer
 from mio_rag.control.trace import read_traces
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InfeasibleError, InputError, SolverError
-from mio_rag.evaluation.controlled import Controlled
+from mio_rag.evaluation.contenders import Controlled
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.evaluation.rows import Pipeline
 from mio_rag.generation import Prompt, ScriptedGenerator

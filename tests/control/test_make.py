@@ -22,9 +22,8 @@ from mio_rag.control.steps.write import LmDecomposer, LmSynthesizer
 from mio_rag.control.trace import Step, Trace, read_passages, read_traces
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError, MioRagError
+from mio_rag.evaluation.contenders import default_baseline
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
-from mio_rag.evaluation.make import default_baseline
-from mio_rag.evaluation.profile import profile
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import GenerationError, Question
@@ -122,9 +121,6 @@ def test_a_new_kind_runs_through_the_harness_by_its_name(
         assert row["peak_memory_mb"] is None or row["peak_memory_mb"] > 10
     # The readers of one kind of traces pass over those of others.
     assert {t.controller for t in read_traces(tmp_path, ProcessTrace)} == {"fixed-1"}
-    assert {entry["part"] for entry in profile(result.rows) if entry["method"] == "twice"} == {
-        "decompose", "retrieve", "select", "answer", "plan"
-    }  # fmt: skip
     table = pyarrow.parquet.read_table(tmp_path / "ledger.parquet").to_pylist()
     assert [row["dollars"] for row in table] == [row["dollars"] for row in result.rows]
     again = evaluate(rivers, river_index, ScriptedGenerator(never), settings, tmp_path, resume=True)

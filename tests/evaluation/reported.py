@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mio_rag.evaluation.report.page import render_report
+from mio_rag.evaluation.report import render_report
 
 pytest.importorskip("plotly")
 

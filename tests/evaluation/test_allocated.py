@@ -9,8 +9,8 @@ import pytest
 from mio_rag.context import RegexCounter
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
+from mio_rag.evaluation.contenders import make_methods
 from mio_rag.evaluation.harness import EvaluationSettings
-from mio_rag.evaluation.methods import make_methods
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, RetrievalSettings
 from mio_rag.selection.selector import Selector

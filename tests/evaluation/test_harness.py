@@ -12,7 +12,7 @@ from mio_rag.context import RegexCounter
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.harness import EvaluationSettings
-from mio_rag.evaluation.summary import compare_rows, summarize
+from mio_rag.evaluation.statistics import compare_rows, summarize
 from mio_rag.generation import ExtractiveGenerator, ScriptedGenerator
 from mio_rag.measures import measures
 from mio_rag.retrieval import CorpusIndex, RetrievalSettings

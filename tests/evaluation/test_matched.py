@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mio_rag.errors import InputError
-from mio_rag.evaluation.matched import matched_rows, matched_tokens, tokens_to_reach
+from mio_rag.evaluation.statistics import matched_rows, matched_tokens, tokens_to_reach
 
 
 def test_interpolation_by_hand() -> None:

@@ -11,10 +11,9 @@ from typer.testing import CliRunner
 from mio_rag import InputError
 from mio_rag.cli.app import app
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.evaluation.harness import EvaluationSettings, evaluate
-from mio_rag.evaluation.mixture import mixture_of
-from mio_rag.evaluation.report.page import render_report
-from mio_rag.evaluation.summary import summarize
+from mio_rag.evaluation.harness import EvaluationSettings, evaluate, mixture_of
+from mio_rag.evaluation.report import render_report
+from mio_rag.evaluation.statistics import summarize
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.retrieval.embedders import make_embedder

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mio_rag import errors
-from mio_rag.evaluation.report.page import render_report
+from mio_rag.evaluation.report import render_report
 from tests.evaluation.reported import (
     HOSTILE,
     PAIR,

@@ -12,7 +12,7 @@ from mio_rag.control.costs import Prices
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.harness import evaluate
-from mio_rag.evaluation.record import free_folder
+from mio_rag.evaluation.ledger import free_folder
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, RetrievalSettings, TfidfEmbedder
 from mio_rag.selection.selector import Selector

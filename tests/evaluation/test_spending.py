@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings
-from mio_rag.evaluation.run import evaluate_and_report
+from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings, evaluate_and_report
 from mio_rag.retrieval import CorpusIndex, RetrievalSettings
 from mio_rag.selection.selector import Selector
 from tests.browsing import layout_problems

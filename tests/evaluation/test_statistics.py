@@ -6,11 +6,18 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from mio_rag.evaluation.caution import proven_yet_behind, too_few
-from mio_rag.evaluation.expenses import reading_column
-from mio_rag.evaluation.matched import matched_rows
-from mio_rag.evaluation.statistics import RESAMPLES, compare, mean_interval, ratio_interval
-from mio_rag.evaluation.summary import compare_rows, summarize
+from mio_rag.evaluation.rows import reading_column
+from mio_rag.evaluation.statistics import (
+    RESAMPLES,
+    compare,
+    compare_rows,
+    matched_rows,
+    mean_interval,
+    proven_yet_behind,
+    ratio_interval,
+    summarize,
+    too_few,
+)
 
 
 def test_the_interval_covers_about_as_often_as_it_says() -> None:

@@ -16,8 +16,7 @@ from mio_rag.cli.commands.tune import _fit, _lines
 from mio_rag.cli.options.config import config_text, read_config
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
-from mio_rag.evaluation.fit.goal import Goal, Setting, readings, valued_pools
-from mio_rag.evaluation.fit.search import TuneResult, TuneSettings, tune
+from mio_rag.evaluation.tune import Goal, Setting, TuneResult, TuneSettings, readings, tune, valued_pools
 from mio_rag.relevance import load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector

@@ -20,9 +20,8 @@ from typer.testing import CliRunner
 from mio_rag.candidates import Candidates
 from mio_rag.cli.app import app
 from mio_rag.errors import InputError
-from mio_rag.evaluation.fit import search as module
-from mio_rag.evaluation.fit.goal import Goal, Reading, Setting, readings
-from mio_rag.evaluation.fit.search import TuneResult, TuneSettings, tune
+from mio_rag.evaluation import tune as module
+from mio_rag.evaluation.tune import Goal, Reading, Setting, TuneResult, TuneSettings, readings, tune
 from mio_rag.files import claimed
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.selection.selector import Selector
@@ -120,7 +119,7 @@ def test_wherever_it_is_stopped_it_ends_alike(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from mio_rag.evaluation.fit import search as module
+from mio_rag.evaluation import tune as module
 from tests.evaluation.test_tune_resume import readings, search
 left = int(sys.argv[2])
 def counted(*given):

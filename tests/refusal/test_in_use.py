@@ -12,7 +12,7 @@ from mio_rag.answer_cache import AnswerCache, CacheSettings
 from mio_rag.cli.app import app
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
-from mio_rag.evaluation.refusals import refusal_scores
+from mio_rag.evaluation.rows import refusal_scores
 from mio_rag.generation import ExtractiveGenerator, ScriptedGenerator
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval import CorpusIndex

@@ -8,7 +8,7 @@ import pytest
 
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InputError
-from mio_rag.evaluation.fit.completeness import by_chance, calibrate_completeness, calibration_error
+from mio_rag.evaluation.fit import by_chance, calibrate_completeness, calibration_error
 from mio_rag.relevance.complete import SIGNALS, Completeness, adapt, complete, fit, read, shipped, signals
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector

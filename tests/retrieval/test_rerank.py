@@ -11,7 +11,7 @@ import pytest
 
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
-from mio_rag.evaluation.methods import make_methods
+from mio_rag.evaluation.contenders import make_methods
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.generation._letters import option_logprobs
 from mio_rag.relevance import available_features, feature_matrix

@@ -11,9 +11,8 @@ import pytest
 from mio_rag import Conversation, Selector, SideConstraints
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
-from mio_rag.evaluation.fit.goal import Goal
-from mio_rag.evaluation.fit.search import TuneSettings
-from mio_rag.evaluation.methods import make_methods
+from mio_rag.evaluation.contenders import make_methods
+from mio_rag.evaluation.tune import Goal, TuneSettings
 from mio_rag.formulations import NormBall
 from mio_rag.formulations.uncertainty import UncertaintySet
 from mio_rag.frontier.dataset import FrontierSettings

@@ -51,8 +51,8 @@ def calibrate(
     """Fit a relevance model on labelled questions. It gives the probability that a passage is needed."""
     from mio_rag.cli.progress import progress_bar
     from mio_rag.corpora.load import check_source, load_dataset
-    from mio_rag.evaluation.fit.relevance import calibrate as fit_model
-    from mio_rag.evaluation.fit.relevance import write_model
+    from mio_rag.evaluation.fit import calibrate as fit_model
+    from mio_rag.evaluation.fit import write_model
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
     from mio_rag.retrieval.settings import Mode, RetrievalSettings

@@ -62,9 +62,8 @@ def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -
     from mio_rag.cli.show.evaluation import print_summary
     from mio_rag.cli.terminal import styled
     from mio_rag.corpora.load import load_dataset
-    from mio_rag.evaluation.caution import part_read
-    from mio_rag.evaluation.harness import EvaluationSettings
-    from mio_rag.evaluation.run import evaluate_and_report
+    from mio_rag.evaluation.harness import EvaluationSettings, evaluate_and_report
+    from mio_rag.evaluation.statistics import part_read
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.embedders import check_embedder
@@ -118,7 +117,7 @@ def _show_one(
     """One question in full: what the program chooses and why, and what fused top-k would have read."""
     from mio_rag.cli.show.selection import print_selection
     from mio_rag.cli.terminal import styled
-    from mio_rag.evaluation.methods import make_methods
+    from mio_rag.evaluation.contenders import make_methods
     from mio_rag.retrieval import Retriever
 
     question = next(q for q in dataset.questions if q.id == _SHOWN_QUESTION)

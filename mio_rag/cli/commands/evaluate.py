@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,7 +34,7 @@ from mio_rag.cli.options.shared import (
 from mio_rag.cli.options.side import SideOptions
 from mio_rag.cli.options.strategies import StrategyChoice
 from mio_rag.cli.options.workflow import PlannerOptions, named_planner
-from mio_rag.cli.output import Output, kept_rows, open_output
+from mio_rag.cli.output import kept_rows, open_output
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
@@ -183,10 +183,10 @@ def evaluate(
     from mio_rag.cli.show.refusal import print_scores
     from mio_rag.cli.show.selection import print_left_out
     from mio_rag.context import RegexCounter
-    from mio_rag.evaluation.caution import FITTING, part_read, read_otherwise
-    from mio_rag.evaluation.record import check_folder, free_folder
-    from mio_rag.evaluation.refusals import refusal_scores
-    from mio_rag.evaluation.run import evaluate_and_report
+    from mio_rag.evaluation.harness import evaluate_and_report
+    from mio_rag.evaluation.ledger import check_folder, free_folder
+    from mio_rag.evaluation.rows import FITTING, refusal_scores
+    from mio_rag.evaluation.statistics import part_read, read_otherwise
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.retrieval.embedders import check_embedder
 
@@ -299,8 +299,6 @@ def evaluate(
     if not details:
         said = "every measure, with intervals: --details, summary.json and the report"
         output.console.print(said, style="dim")
-    if control.names:
-        _show_profile(output, result.rows)
     print_failures(output.console, result.rows)
     output.console.print(f"\nreport: {result.folder / 'report.html'}", soft_wrap=True)
     if all(row["error"] for row in result.rows):
@@ -322,9 +320,8 @@ def _settings(
     compared: PoliciesOption,
 ) -> EvaluationSettings:
     """What the options ask an evaluation to do; the problems of all of them at once."""
+    from mio_rag.evaluation.contenders import make_methods, unpaced
     from mio_rag.evaluation.harness import EvaluationSettings
-    from mio_rag.evaluation.methods import make_methods
-    from mio_rag.evaluation.paced import unpaced
     from mio_rag.selection.selector import Selector
 
     methods, _ = comparison.split()
@@ -376,11 +373,3 @@ def _priced(settings: EvaluationSettings, money: Money, reader: str | None) -> E
         selector=at_rate(settings.selector, rate),
         prices=None if reader is None else Prices({reader: (rate.into, rate.out)}),
     )
-
-
-def _show_profile(output: Output, rows: list[dict[str, Any]]) -> None:
-    """Where the time of an evaluation went."""
-    from mio_rag.cli.show.control import print_profile
-    from mio_rag.evaluation.profile import profile
-
-    print_profile(output.console, profile(rows))

@@ -214,7 +214,7 @@ def data(
     from mio_rag.cli.progress import progress_bar
     from mio_rag.cli.show.frontier import print_points, print_prices
     from mio_rag.corpora.load import check_source, load_dataset
-    from mio_rag.evaluation.record import check_folder
+    from mio_rag.evaluation.ledger import check_folder
     from mio_rag.frontier.dataset import FrontierSettings
     from mio_rag.frontier.run import data_frontier
     from mio_rag.generation import check_generator, make_generator

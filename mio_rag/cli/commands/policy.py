@@ -59,7 +59,7 @@ def calibrate_command(
     from mio_rag.cli.progress import progress_bar
     from mio_rag.corpora.dataset import Dataset
     from mio_rag.corpora.load import check_source, load_questions
-    from mio_rag.evaluation.fit.completeness import calibrate_completeness
+    from mio_rag.evaluation.fit import calibrate_completeness
     from mio_rag.files import make_parent, write_atomically
     from mio_rag.retrieval.index import check_index
 

@@ -26,7 +26,7 @@ from mio_rag.cli.output import open_output
 from mio_rag.errors import DataError, InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.evaluation.fit.search import TuneResult
+    from mio_rag.evaluation.tune import TuneResult
 
 __all__ = ["tune"]
 
@@ -97,10 +97,9 @@ def tune(
     """
     from mio_rag.cli.progress import progress_bar
     from mio_rag.corpora.load import check_source, load_dataset
-    from mio_rag.evaluation.fit.goal import Goal
-    from mio_rag.evaluation.fit.search import TuneSettings
-    from mio_rag.evaluation.fit.search import tune as search
-    from mio_rag.evaluation.mixture import check_corpus
+    from mio_rag.evaluation.harness import check_corpus
+    from mio_rag.evaluation.tune import Goal, TuneSettings
+    from mio_rag.evaluation.tune import tune as search
     from mio_rag.files import claimed, write_atomically
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
@@ -230,7 +229,7 @@ def _fit(
     name: str,
 ) -> str:
     """Fit relevance on all questions, and write it beside the configuration; its file name."""
-    from mio_rag.evaluation.fit.relevance import write_model
+    from mio_rag.evaluation.fit import write_model
     from mio_rag.relevance import Labelled, fit
 
     labelled = [Labelled(p, frozenset(q.gold_ids)) for p, q in zip(pools, questions, strict=True)]

@@ -49,7 +49,7 @@ def tune_price(
     from mio_rag.allocation import price_for
     from mio_rag.cli.progress import progress_bar
     from mio_rag.corpora.load import check_source, load_dataset
-    from mio_rag.evaluation.mixture import check_corpus
+    from mio_rag.evaluation.harness import check_corpus
     from mio_rag.files import claimed, write_atomically
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index

@@ -44,8 +44,8 @@ def unanswerable(
 
     from mio_rag.cli.show.refusal import print_scores
     from mio_rag.corpora.load import check_source, load_dataset
-    from mio_rag.evaluation.mixture import check_corpus
-    from mio_rag.evaluation.record import environment
+    from mio_rag.evaluation.harness import check_corpus
+    from mio_rag.evaluation.ledger import environment
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.refusal.fitting import fit_refusal, observe, warnings_of
     from mio_rag.retrieval.index import check_index

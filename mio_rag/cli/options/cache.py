@@ -35,8 +35,7 @@ class CacheOptions:
         typer.Option(
             "--cache-by-meaning",
             metavar="COSINE",
-            help="With --cache: also to a question whose embedding is as close as that. It can be wrong: "
-            "`mio-rag false-hits` tells how often.",
+            help="With --cache: also to a question whose embedding is as close as that. It can be wrong.",
         ),
     ] = None
     cache_entries: Annotated[

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from mio_rag.cli.show.selection import print_passage
 from mio_rag.cli.show.strategies import found_by
-from mio_rag.cli.show.tables import Field, print_fields
 from mio_rag.cli.terminal import Terminal, styled
 from mio_rag.control.bandit.trace import SearchTrace
 from mio_rag.control.mdp.policies import open_actions
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from mio_rag.learning.mdp import Plan, Segment, Sensitivity, Structure
     from mio_rag.learning.mdp_calibration import Calibration, Estimate
 
-__all__ = ["print_calibration", "print_outcome", "print_plan", "print_profile"]
+__all__ = ["print_calibration", "print_outcome", "print_plan"]
 
 _SHOWN = 6  # segments of a step, before the rest is counted
 _WHAT = 120  # characters of what a step searched for: small models write on and on; JSON has all of it
@@ -149,22 +148,6 @@ def _worth(q_values: Mapping[str, float] | None, possible: Sequence[str]) -> str
     """The worth of each action; in brackets those that could bring nothing new, and were not to be taken."""
     shown = [(action, f"{action} {q:.3f}") for action, q in (q_values or {}).items()]
     return " ".join(text if action in possible else f"({text})" for action, text in shown)
-
-
-def print_profile(console: Terminal, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Where the time went, part by part."""
-    if not rows:
-        return
-    keys = [Field(name, [row[name] for row in rows], "left") for name in ("method", "part")]
-    fields = [
-        Field("budget", [str(row["budget_tokens"]) for row in rows]),
-        Field("questions", [str(row["questions"]) for row in rows]),
-        Field("seconds", [f"{row['seconds']:.1f}" for row in rows]),
-        Field("share", [f"{row['share']:.0%}" for row in rows]),
-        *(Field(name, [f"{row[name]:.3f}" for row in rows]) for name in ("mean", "median", "p95")),
-    ]
-    console.print()
-    print_fields(console, keys, fields)
 
 
 def _interval(estimate: Estimate | None) -> str:

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from mio_rag.cli.show.tables import Field, heading, print_fields
 from mio_rag.cli.terminal import Terminal, styled
-from mio_rag.evaluation.caution import FITTING, proven_yet_behind, too_few
-from mio_rag.evaluation.expenses import reading_column
+from mio_rag.evaluation.rows import FITTING, reading_column
+from mio_rag.evaluation.statistics import proven_yet_behind, too_few
 from mio_rag.measures import Measure, added_measures, console_measures, evidence_measure, find_measure
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def print_summary(
     Parameters
     ----------
     summary, comparisons : sequences of mappings
-        As `mio_rag.evaluation.summary` makes them.
+        As `mio_rag.evaluation.statistics` makes them.
     baseline : str, optional
         Whom methods are compared with.
     details : bool

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from mio_rag.cli.app import app
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InputError
-from mio_rag.evaluation.fit.relevance import calibrate
+from mio_rag.evaluation.fit import calibrate
 from mio_rag.relevance import load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
 from tests.cli.running import here, refused

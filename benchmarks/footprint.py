@@ -21,8 +21,6 @@ from mio_rag.errors import InputError, MioRagError
 from mio_rag.retrieval.compact import VECTOR_KINDS, make_dense, why_not
 from mio_rag.retrieval.index import CorpusIndex
 
-__all__ = ["COMPONENTS", "Fit", "Footprint", "fits", "footprints", "recall_of", "tier_footprints"]
-
 #: In the order in which a question meets them; each is measured with all before it.
 COMPONENTS = ("program", "embedder", "index", "search", "selection", "answer")
 _DEPTH = 10

@@ -1,4 +1,4 @@
-"""Values as text of the report: cleaned, escaped for HTML or for a script element, numbers as words."""
+"""Values as text of pages: cleaned, escaped for HTML or for a script element, numbers with their units."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "at_budget", "between", "escape", "flat", "number", "p_value", "percent", "plain", "plural",
-    "script_json",
-]  # fmt: skip
+from mio_rag.text import clean
 
 
 def plain(value: Any) -> Any:
-    """Plain JSON data: no NaN, no infinity, no numpy type, no half of a surrogate pair."""
+    """Return plain JSON data: no NaN, no infinity, no numpy type, no half of a surrogate pair."""
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
+        return clean(value)
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -34,7 +31,7 @@ def plain(value: Any) -> Any:
 
 
 def script_json(value: Any) -> str:
-    """JSON that can stand inside a script element whatever its strings hold; never more than one line."""
+    """Return JSON on one line that is safe inside a script element, whatever its strings hold."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -42,19 +39,19 @@ def script_json(value: Any) -> str:
 
 
 def escape(value: Any) -> str:
-    """Any value as HTML text, also inside a quoted attribute."""
+    """Return any value as HTML text, also for a quoted attribute."""
     return html.escape(str(value), quote=True)
 
 
 def flat(value: Any) -> str:
-    """JSON data as a reader writes it: strings bare, lists separated by commas."""
+    """Return JSON data for readers: strings without quotes, lists separated by commas."""
     if isinstance(value, list):
         return ", ".join(map(flat, value))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def number(value: float | None, kind: str = "rate", signed: bool = False) -> str:
-    """A number as the page prints it; a dash for what is undefined, a true minus sign."""
+    """Format a number of a kind (rate, count, number, seconds): a dash for None, a true minus sign."""
     if value is None:
         return "–"
     sign = "+" if signed else ""
@@ -69,7 +66,7 @@ def number(value: float | None, kind: str = "rate", signed: bool = False) -> str
 
 
 def between(record: Mapping[str, Any], kind: str = "rate", signed: bool = False) -> str:
-    """The interval of a record with "low" and "high", None if unbounded; empty where it has none."""
+    """Format the interval of a record with "low" and "high" (None: unbounded); "" where it has none."""
     low, high = record.get("low"), record.get("high")
     if low is None:
         return ""
@@ -79,22 +76,17 @@ def between(record: Mapping[str, Any], kind: str = "rate", signed: bool = False)
 
 
 def p_value(value: float | None) -> str:
-    """A p-value to three decimals. What is small never reads as zero."""
+    """Format a p-value with three decimals; a small one never reads as zero."""
     return "–" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def percent(value: float | None) -> str:
-    """A gap in percent. What is not proven never reads as zero."""
+    """Format a gap in percent; a small one never reads as zero."""
     if value is None:
         return "–"
     return "< 0.01 %" if 0 < value < 1e-4 else f"{value:.2%}".replace("%", " %")
 
 
-def at_budget(budget: int | None) -> str:
-    """Where a setting stands, to follow its name."""
-    return "without a budget" if budget is None else f"at a budget of {number(budget, 'count')} tokens"
-
-
 def plural(count: int, noun: str) -> str:
-    """A count and its noun."""
+    """Return a count and its noun."""
     return f"{number(count, 'count')} {noun}{'' if count == 1 else 's'}"

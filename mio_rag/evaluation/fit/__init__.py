@@ -1,3 +1,0 @@
-"""Settings from labelled questions: a relevance model, a nested search with held-out questions, the goal
-that is searched for.
-"""

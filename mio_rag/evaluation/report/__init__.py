@@ -1,1 +1,0 @@
-"""The report of a run: one page that works without a network."""
