@@ -52,7 +52,7 @@ def render_page(
     plotly = require("plotly", "evaluation", "the frontier page")
     run, points = data["run"], data["points"]
     shown = list(questions)[:: max(1, -(-len(questions) // MOST_QUESTIONS))]
-    report, here = (resources.files(f"mio_rag.{part}") for part in ("evaluation.report", "frontier"))
+    report, here = resources.files("mio_rag") / "data" / "report", resources.files("mio_rag.frontier")
     facts = {
         "Data set": run["dataset"],
         "Questions": number(run["questions"], "count"),
