@@ -1,0 +1,759 @@
+"""A policy: who takes each of the five decisions of every question, at one price and within limits.
+
+    [price]
+    token = 0.0005            # or worth (dollars), or a total over all questions
+
+    [order]                   # which steps:           a workflow, or a planner chooses one
+    [search]                  # by which strategies:   named ones, or a bandit chooses
+    [depth]                   # how much:              by the price, a tier, or a router chooses one
+    [selection]               # what is read:          the exact program, a ranking, or a tier's rule
+    [repeat]                  # search again, or stop: never, by the price, or a decision process
+
+The price of a token is what one more token must add to the probability that the evidence is complete. All
+decisions use the same. In each table `by` names the variant, which has only settings with an effect.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
+
+from mio_rag.errors import InputError, choose
+from mio_rag.reading import parse_toml, read_text
+from mio_rag.settings import Settings, explain
+
+if TYPE_CHECKING:
+    from mio_rag.control.costs import Prices
+    from mio_rag.control.meter import Limits as QuestionLimits
+    from mio_rag.selection.selector import Selector
+
+T = TypeVar("T")
+
+#: The model that answers. A policy gives its price; the command line names the model.
+READER = "reader"
+
+#: Policies that ship, from the cheapest. All run without anything learned, and without a paid model.
+PRESETS: Mapping[str, str] = {
+    "frugal": "few tokens: only what is surely worth them is read",
+    "balanced": "the default: one price for everything",
+    "thorough": "most evidence: nearly free tokens",
+}
+
+#: Settings that name a file. Relative names are relative to the folder of the policy's own file.
+FILES = (
+    ("order", "file"),
+    ("depth", "file"),
+    ("depth", "tiers"),
+    ("search", "state"),
+    ("price", "state"),
+    ("repeat", "calibration"),
+)
+
+_FOLDER = Path(__file__).parent / "data" / "policies"
+_OLD_TABLES = {"amount": "depth", "reading": "selection", "repetition": "repeat"}
+_OLD_LIMITS = {
+    "evidence_tokens": "budget",
+    "answer_tokens": "max_tokens",
+    "tokens": "max_total_tokens",
+    "steps": "max_steps",
+    "seconds": "timeout",
+}
+_PRICED_BY = {"token": "fixed", "worth": "dollars", "total": "total"}
+_USUAL = {
+    "order": "workflow", "search": "strategies", "depth": "price", "selection": "program", "repeat": "never",
+}  # fmt: skip
+
+
+# -- parts ------------------------------------------------------------------------------------------------
+
+
+def _digits(value: str) -> str:
+    if len(value) != 64 or set(value) - set("0123456789abcdef"):
+        raise ValueError(f"must be 64 hexadecimal digits, got {value!r}")
+    return value
+
+
+def _known_strategies(value: tuple[str, ...]) -> tuple[str, ...]:
+    from mio_rag.control.steps.strategies import check_strategies
+
+    return check_strategies(value)
+
+
+def _known_rule(value: str) -> str:
+    from mio_rag.control.mdp.policies import POLICIES, make_policy
+    from mio_rag.formulations.mdp import RetrievalMDP
+
+    try:
+        make_policy(value, RetrievalMDP())
+    except InputError:
+        known = ("never", "price", "process", *POLICIES)
+        raise InputError(f"{value!r} is unknown: {choose(value, known)}") from None
+    return value
+
+
+Sha256 = Annotated[str, AfterValidator(_digits)]
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Strategies = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    AfterValidator(_known_strategies),
+]
+
+
+class _Variant(Settings):
+    """One way to take a decision. Settings that only other ways have are refused; read, they are None."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _effective(cls, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            others = cls._of_others()
+            if useless := [name for name in data if name in others and name not in cls.model_fields]:
+                tag = cls.model_fields["by"].default
+                raise InputError(f'{", ".join(useless)} has no effect with by = "{tag}": leave it out')
+        return data
+
+    @classmethod
+    def _of_others(cls) -> set[str]:
+        root = next(c for c in cls.__mro__ if _Variant in c.__bases__)
+        assert issubclass(root, _Variant)
+        found, open_ = set[str](), [root]
+        while open_:
+            one = open_.pop()
+            found |= set(one.model_fields)
+            open_ += one.__subclasses__()
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and name in self._of_others():
+            return None
+        return super().__getattr__(name)  # type: ignore[misc]
+
+
+class _Price(_Variant):
+    pass
+
+
+class FixedPrice(_Price):
+    """The same price of a token for every question."""
+
+    by: Literal["fixed"] = "fixed"
+    token: Share = 0.0005
+    """What one more token must add to the probability that the evidence is complete."""
+
+
+class DollarPrice(_Price):
+    """The reader's price of a token over what complete evidence is worth."""
+
+    by: Literal["dollars"] = "dollars"
+    worth: Annotated[float, Field(gt=0)]
+    """Dollars that complete evidence is worth."""
+
+
+class Total(_Price):
+    """A total of tokens for all questions together: a pacer sets the price."""
+
+    by: Literal["total"] = "total"
+    total: Count
+    """Tokens that all questions may spend, into and out of all models."""
+    per: Literal["hour", "day"] | None = None
+    """How often the total starts anew."""
+    questions: Count | None = None
+    """How many questions are expected."""
+    state: str | None = None
+    """SQLite file that keeps the count over restarts and between processes."""
+
+    @model_validator(mode="after")
+    def _is_paced(self) -> Self:
+        if self.per is None and self.questions is None:
+            raise ValueError("a total needs per (day or hour), or questions: how many are expected")
+        return self
+
+
+class _Order(_Variant):
+    pass
+
+
+class WorkflowOrder(_Order):
+    """The same workflow for every question."""
+
+    by: Literal["workflow"] = "workflow"
+    workflow: str = "plain"
+    """Name of a workflow, or its JSON file."""
+
+
+class PlannerOrder(_Order):
+    """A planner chooses the workflow, once or again after every step, as it was trained."""
+
+    by: Literal["planner"] = "planner"
+    file: str
+    """File of `mio-rag plan train`."""
+    sha256: Sha256 | None = None
+    """SHA-256 of the file; another content is refused."""
+
+
+class _Search(_Variant):
+    strategies: Strategies = ("raw",)
+    """Names of search strategies."""
+    pool: Count = 50
+    """Candidates of a search."""
+
+
+class StrategySearch(_Search):
+    """All named strategies for every question."""
+
+    by: Literal["strategies"] = "strategies"
+
+
+class BanditSearch(_Search):
+    """A bandit chooses among the strategies, and learns which pay."""
+
+    by: Literal["bandit"] = "bandit"
+    state: str
+    """SQLite file of what it has learned."""
+
+    @model_validator(mode="after")
+    def _has_a_choice(self) -> Self:
+        problems = []
+        if "raw" not in self.strategies:
+            problems.append("a bandit adds to the search for the question itself: name raw, too")
+        if len(self.strategies) < 2:
+            problems.append("a bandit needs strategies to choose among, besides raw")
+        if problems:
+            raise InputError(problems)
+        return self
+
+
+class _Depth(_Variant):
+    pass
+
+
+class PriceDepth(_Depth):
+    """As much as is worth the price."""
+
+    by: Literal["price"] = "price"
+
+
+class TierDepth(_Depth):
+    """The same tier for every question."""
+
+    by: Literal["tier"] = "tier"
+    tier: str
+    """Name of the tier."""
+    tiers: str | None = None
+    """TOML file of tiers; by default the published ones."""
+
+
+class RouterDepth(_Depth):
+    """A router chooses the tier."""
+
+    by: Literal["router"] = "router"
+    file: str
+    """File of `mio-rag route train`."""
+    sha256: Sha256 | None = None
+    """SHA-256 of the file; another content is refused."""
+    unsure: Literal["stay", "up"] = "stay"
+    """Where several tiers are plausible: stay, or go one tier up."""
+
+
+class _Selection(_Variant):
+    pass
+
+
+class ProgramSelection(_Selection):
+    """The exact selection program at the price. Its own settings may stand directly in the table."""
+
+    by: Literal["program"] = "program"
+    preset: str = "default"
+    """Settings to begin with: default, frugal or thorough."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Further settings of the program by name, as in `Selector.preset`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gathered(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or not isinstance(data.get("settings", {}), Mapping):
+            return data
+        more = {name: value for name, value in data.items() if name not in cls.model_fields}
+        own = {name: value for name, value in data.items() if name in cls.model_fields}
+        return {**own, "settings": {**dict(data.get("settings", {})), **more}}
+
+    @model_validator(mode="after")
+    def _is_a_program(self) -> Self:
+        if self.preset == "default" and not self.settings:
+            return self
+        from mio_rag.selection.selector import PRESETS as PROGRAMS
+
+        problems, preset = [], self.preset
+        if preset == "raw":
+            problems.append(
+                'preset = "raw" takes relevance as it is, and the price is one of probabilities: choose '
+                "default, frugal or thorough"
+            )
+        elif preset not in PROGRAMS:
+            problems.append(f"preset = {preset!r} is unknown: {choose(preset, PROGRAMS)}")
+        if "token_price" in self.settings:
+            problems.append("token_price is the policy's own price: give it as price.token")
+        usual = preset if preset in PROGRAMS and preset != "raw" else "default"
+        problems += _program_problems(usual, {k: v for k, v in self.settings.items() if k != "token_price"})
+        if problems:
+            raise InputError(problems)
+        return self
+
+
+def _program_problems(preset: str, settings: Mapping[str, Any]) -> list[str]:
+    from mio_rag.selection.selector import Selector
+
+    problems = []
+    relevance = settings.get("relevance_model", "auto")
+    if relevance is None or (isinstance(relevance, str) and relevance in ("given", "cosine")):
+        problems.append(
+            f'relevance_model = "{relevance or "given"}" takes relevance as it is, and the price is one of '
+            "probabilities: leave it out, or give auto"
+        )
+    try:
+        Selector.preset(preset, **settings)
+    except InputError as error:
+        problems += error.problems
+    return problems
+
+
+class RankingSelection(_Selection):
+    """The best by reciprocal rank fusion, until the limit on evidence is reached."""
+
+    by: Literal["ranking"] = "ranking"
+
+
+class TierSelection(_Selection):
+    """By the tier's own rule."""
+
+    by: Literal["tier"] = "tier"
+
+
+class _Repeat(_Variant):
+    calibration: str | None = None
+    """File of `mio-rag policy calibrate`: how likely the evidence is complete, by your own questions."""
+
+
+class Never(_Repeat):
+    """One search."""
+
+    by: Literal["never"] = "never"
+
+
+class _Again(_Repeat):
+    query: Literal["feedback", "model"] = "feedback"
+    """Who words the next search: the model, or feedback (question and best passage read, at no tokens)."""
+    finds: Share = 0.15
+    """Share of the missing probability that another search is expected to add."""
+    most: Count = 2
+    """Searches besides the first."""
+
+
+class ByGain(_Again):
+    """Search again while what that is expected to add is worth the price of what it takes."""
+
+    by: Literal["price"] = "price"
+    signal: ClassVar[str] = "complete"
+
+
+class Process(_Again):
+    """The decision process with the price times its tokens as the costs of actions."""
+
+    by: Literal["process"] = "process"
+    signal: Literal["complete", "evidence", "tracked"] = "complete"
+    """How the uncertainty is measured."""
+
+
+class Rule(_Again):
+    """A rule with constants of its own: mdp, always-retrieve, threshold:.4, ..."""
+
+    by: Literal["rule"] = "rule"
+    rule: Annotated[str, AfterValidator(_known_rule)]
+    """Name of the rule."""
+    signal: Literal["complete", "evidence", "tracked"] = "complete"
+    """How the uncertainty is measured."""
+
+
+class Model(Settings):
+    """A generator and what it costs."""
+
+    input: Annotated[float, Field(ge=0)] | None = None
+    """Dollars per million tokens into it."""
+    output: Annotated[float, Field(ge=0)] | None = None
+    """Dollars per million tokens out of it."""
+    spec: str | None = None
+    """As `mio_rag.generation.make_generator` takes it. The reader has none: the command line names it."""
+    sha256: Sha256 | None = None
+    """SHA-256 of the file that a spec "gguf:FILE" names."""
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether it has a price."""
+        return self.input is not None and self.output is not None
+
+    def problems(self, name: str) -> list[str]:
+        """Return what is wrong with it, as the model of that name."""
+        from mio_rag.generation import check_generator
+
+        where, problems = f"models.{name}", []
+        if (self.input is None) != (self.output is None):
+            problems.append(f"{where}: give both input and output, dollars per million tokens")
+        if name == READER and self.spec is not None:
+            problems.append(f"{where}: spec = {self.spec!r}: --generator names the reader; leave it out")
+        elif name != READER and self.spec is None:
+            problems.append(f'{where}: give spec, for instance "openai:gpt-4o-mini"')
+        elif self.spec is not None:
+            try:
+                check_generator(self.spec)
+            except InputError as error:
+                problems += [f"{where}: {problem}" for problem in error.problems]
+        if self.sha256 is not None and not (self.spec or "").startswith("gguf:"):
+            problems.append(f'{where}: sha256 is for a model in a file, spec = "gguf:FILE"')
+        return problems
+
+
+class Limits(Settings):
+    """Limits of one question. Every decision obeys them."""
+
+    budget: Count = 1024
+    """Largest block of passages in one prompt, in tokens."""
+    max_tokens: Count = 64
+    """Longest answer; a tier has its own."""
+    max_total_tokens: Count = 20_000
+    """Tokens into and out of all models."""
+    max_steps: Annotated[int, Field(ge=0)] = 10
+    """Actions that ask a model before the answer."""
+    timeout: Annotated[float, Field(gt=0)] = 120.0
+    """Start no action after these seconds."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        least = self.budget + self.max_tokens
+        if self.max_total_tokens < least:
+            raise ValueError(
+                f"max_total_tokens must be >= budget + max_tokens ({least}), got {self.max_total_tokens}"
+            )
+        return self
+
+
+# -- the policy -------------------------------------------------------------------------------------------
+
+
+class Policy(Settings):
+    """Who takes each decision. Everything that can be seen without opening a learned file is checked."""
+
+    name: Annotated[str, Field(min_length=1)] = "policy"
+    """Name in traces and ledgers."""
+    about: str = ""
+    """A sentence for people."""
+    price: Annotated[FixedPrice | DollarPrice | Total, Field(discriminator="by")] = FixedPrice()
+    """What one more token must add."""
+    order: Annotated[WorkflowOrder | PlannerOrder, Field(discriminator="by")] = WorkflowOrder()
+    """Which steps, in which order."""
+    search: Annotated[StrategySearch | BanditSearch, Field(discriminator="by")] = StrategySearch()
+    """By which strategies is searched."""
+    depth: Annotated[PriceDepth | TierDepth | RouterDepth, Field(discriminator="by")] = PriceDepth()
+    """How much a question may take."""
+    selection: Annotated[ProgramSelection | RankingSelection | TierSelection, Field(discriminator="by")] = (
+        ProgramSelection()
+    )
+    """What is read of what was found."""
+    repeat: Annotated[Never | ByGain | Process | Rule, Field(discriminator="by")] = Never()
+    """Whether to search again."""
+    models: dict[str, Model] = Field(default_factory=dict)
+    """Models that workflows name, and the reader's price."""
+    limits: Limits = Limits()
+    """Limits of one question."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        told = _renamed(data)[0]
+        return {key: _tagged(key, value) for key, value in told.items()}
+
+    @model_validator(mode="after")
+    def _fits_together(self, info: ValidationInfo) -> Self:
+        if info.context != _PART and (problems := self.contradictions()):
+            raise InputError(problems)
+        return self
+
+    def contradictions(self) -> list[str]:
+        """Return what does not fit together between the parts."""
+        problems = [problem for name, model in self.models.items() for problem in model.problems(name)]
+        reader, depth, reads = self.models.get(READER), self.depth.by, self.selection.by
+        if self.price.by == "dollars" and (reader is None or not reader.is_priced):
+            problems.append(
+                "price: worth is in dollars, and the reader has no price: give [models.reader] input, output"
+            )
+        least = self.limits.budget + self.limits.max_tokens
+        if self.price.by == "total" and self.price.total < least:
+            problems.append(
+                f"price: total = {self.price.total} is below one question, whose evidence and answer may "
+                f"take {least} tokens, with its prompt on top: raise it, or lower limits.budget"
+            )
+        if reads == "tier" and depth == "price":
+            problems.append('selection: by = "tier" needs a tier: set depth.by to "tier" or "router"')
+        if reads == "ranking" and depth != "price":
+            problems.append(
+                f'selection: by = "ranking" reads until limits.budget, and depth is by "{depth}": read by '
+                "the program or by the tier"
+            )
+        if reads == "tier" and self.repeat.by != "never":
+            problems.append(
+                "repeat: what a tier has compressed cannot be chosen from again: read by the program, or set "
+                'by = "never"'
+            )
+        if self.order.by == "workflow":
+            problems += self._workflow_problems()
+        return problems
+
+    def _workflow_problems(self) -> list[str]:
+        from mio_rag.control.planner.named import find_workflow
+
+        try:
+            workflow = find_workflow(self.order.workflow)
+        except InputError as error:
+            return [f"order: {problem}" for problem in error.problems]
+        reads = any(node.do == "select" for node in workflow.nodes)
+        if not reads and (self.repeat.by != "never" or self.depth.by != "price"):
+            return [
+                f"order: workflow '{workflow.name}' reads nothing, so neither depth nor repeat has an "
+                "effect: leave them out, or choose one that retrieves and selects"
+            ]
+        return []
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to change in its file: names of earlier releases that are still read."""
+        found: tuple[str, ...] = self.__dict__.get("_notes", ())
+        return found
+
+    @property
+    def prices(self) -> Prices:
+        """What tokens cost in dollars, of models that have a price."""
+        from mio_rag.control.costs import Prices
+
+        return Prices({name: (one.input, one.output) for name, one in self.models.items() if one.is_priced})  # type: ignore[misc]
+
+    @property
+    def fixed_price(self) -> float | None:
+        """The price of a token, where it is the same for every question; None where a pacer sets it."""
+        if self.price.by == "dollars":
+            return self.prices.dollars[READER][0] / 1e6 / self.price.worth
+        return float(self.price.token) if self.price.by == "fixed" else None
+
+    @property
+    def ends(self) -> QuestionLimits:
+        """The limits of one question, as a session takes them."""
+        from mio_rag.control.meter import Limits as QuestionLimits
+
+        return QuestionLimits(self.limits.max_steps, self.limits.max_total_tokens, self.limits.timeout)
+
+    def selector(self, token_price: float, base: Selector) -> Selector:
+        """Return the program at a price; solver and its limits are those of `base`."""
+        from mio_rag.selection.selector import Selector
+
+        known: tuple[float, Selector, Selector] | None = self.__dict__.get("_selector")
+        if known is None or known[0] != token_price or known[1] is not base:
+            own = {} if self.selection.by != "program" else self.selection.settings
+            preset = Selector.preset(self.selection.preset or "default", **own)
+            made = preset.replace(token_price=token_price, solver=base.solver, options=base.options)
+            # A question asks more than once, and checking settings takes longer than many a program.
+            known = self.__dict__["_selector"] = (token_price, base, made)
+        return known[2]
+
+    def content(self) -> dict[str, Any]:
+        """Return its settings as plain data, without name and description."""
+        return {key: value for key, value in self.to_dict().items() if key not in ("name", "about")}
+
+    @property
+    def sha256(self) -> str:
+        """Of its settings, file names among them; `Resolved.sha256` has the content of the files instead."""
+        return sha256(json.dumps(self.content(), sort_keys=True).encode()).hexdigest()
+
+
+_PART = "part"  # of a policy that is checked table by table
+_DECISIONS = ("price", *_USUAL)
+
+
+def _renamed(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the data under today's names, and what was renamed."""
+    notes: list[str] = []
+
+    def under(names: Mapping[str, str], given: Mapping[str, Any], where: str) -> dict[str, Any]:
+        made = {}
+        for key, value in given.items():
+            if (new := names.get(key)) is not None:
+                if new in given:
+                    raise InputError(f"{where}{key} is the old name of {new}: give one of them")
+                notes.append(f"{where}{key} is now named {where}{new}")
+            made[new or key] = value
+        return made
+
+    told = under(_OLD_TABLES, data, "")
+    if isinstance(told.get("limits"), Mapping):
+        told["limits"] = under(_OLD_LIMITS, told["limits"], "limits.")
+    return told, notes
+
+
+def _tagged(table: str, given: Any) -> Any:
+    """Return the settings of a decision with the name of its variant."""
+    if table not in _DECISIONS or not isinstance(given, Mapping):
+        return given
+    data = dict(given)
+    if table == "price" and "by" not in data:
+        named = [key for key in _PRICED_BY if data.get(key) is not None]
+        if len(named) != 1:
+            raise InputError(
+                f"price: give one of token, worth and total, not {' and '.join(named) or 'nothing'}"
+            )
+        data["by"] = _PRICED_BY[named[0]]
+    elif table == "repeat" and isinstance(by := data.get("by", "never"), str):
+        rule = by not in ("never", "price", "process", "rule")
+        data |= {"by": "rule", "rule": by} if rule else {"by": by}
+    elif table != "price":
+        data.setdefault("by", _USUAL[table])
+    return data
+
+
+def policy_of(data: Mapping[str, Any], name: str, folder: Path | None = None) -> Policy:
+    """Return the policy of plain data, such as a TOML file holds.
+
+    Parameters
+    ----------
+    name : str
+        Name, where the data has none.
+    folder : path, optional
+        Folder of files that are named without one.
+
+    Raises
+    ------
+    InputError
+        With every problem of every part, and every contradiction between them.
+    """
+    policy, problems = _rough(data, name, folder)
+    problems += policy.contradictions()
+    if problems:
+        raise InputError(list(dict.fromkeys(problems)))
+    return policy
+
+
+def _rough(data: Mapping[str, Any], name: str, folder: Path | None) -> tuple[Policy, list[str]]:
+    """Return a policy of the parts that are valid, defaults elsewhere, and what is wrong with the others."""
+    problems: list[str] = []
+    parts: dict[str, Any] = {"name": name}
+    try:
+        data, notes = _renamed(data)
+    except InputError as error:
+        problems, data, notes = list(error.problems), {}, []
+    for key, value in data.items():
+        if key not in Policy.model_fields:
+            problems.append(f"'{key}' is unknown: {choose(key, Policy.model_fields)}")
+            continue
+        located = _located(key, value, folder)
+        several = key == "models" and isinstance(value, Mapping)
+        for piece in [{one: value[one]} for one in value] if several else [located]:
+            made = _part(key, piece, problems)
+            if made is not None:
+                parts[key] = {**parts.get(key, {}), **made} if several else made
+    reader = parts.get("models", {}).get(READER)
+    if problems and isinstance(parts.get("price"), DollarPrice) and not (reader and reader.is_priced):
+        problems.append(
+            "price: worth is in dollars, and the reader has no price: give [models.reader] input, output"
+        )
+        del parts["price"]
+    policy = Policy.model_construct(**parts)
+    policy.__dict__["_notes"] = tuple(notes)
+    return policy, problems
+
+
+def _part(key: str, given: Any, problems: list[str]) -> Any | None:
+    """Return a part, without settings that it does not have; None where the rest is wrong, too."""
+    try:
+        return getattr(Policy.model_validate({key: given}, context=_PART), key)
+    except ValidationError as error:
+        problems += explain(error, Policy)
+        problems += _missing_files(key, given)
+        unknown = {each["loc"][-1] for each in error.errors() if each["type"] == "extra_forbidden"}
+    if not unknown or not isinstance(given, Mapping):
+        return None
+    rest = {name: value for name, value in given.items() if name not in unknown}
+    return None if len(rest) == len(given) else _part(key, rest, [])
+
+
+def _located(table: str, given: Any, folder: Path | None) -> Any:
+    """Return settings with the files that they name in a folder."""
+    if folder is None or not isinstance(given, Mapping):
+        return given
+    data = dict(given)
+    for of, key in FILES:
+        if of == table and isinstance(data.get(key), str):
+            data[key] = str(folder / Path(data[key]).expanduser())
+    workflow = data.get("workflow")
+    if table == "order" and isinstance(workflow, str) and workflow.endswith(".json"):
+        data["workflow"] = str(folder / workflow)
+    return data
+
+
+def _missing_files(table: str, given: Any) -> list[str]:
+    """Return which files of a table do not exist that is wrong itself, so that nothing else opens them."""
+    return [
+        f"{table}.{key}: '{given[key]}' does not exist"
+        for of, key in FILES
+        if of == table and key != "state" and isinstance(given, Mapping) and isinstance(given.get(key), str)
+        if not Path(given[key]).is_file()
+    ]
+
+
+def preset_text(name: str) -> str:
+    """Return the file of a preset, to begin your own with.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name.
+    """
+    if name not in PRESETS:
+        raise InputError(f"policy '{name}' is unknown: {choose(name, PRESETS)}")
+    return read_text(_FOLDER / f"{name}.toml")
+
+
+def read_policy(name: str | Path) -> Policy:
+    """Return the policy of a TOML file, or a preset.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name; with every problem of the file, and of the files that it names.
+    """
+    text = str(name)
+    if text in PRESETS:
+        return policy_of(parse_toml(preset_text(text), f"policy '{text}'"), text)
+    path = Path(text).expanduser()
+    if not path.is_file():
+        looks = path.suffix.lower() == ".toml" or "/" in text or "\\" in text
+        what = ": no such file, nor a preset" if looks else " is neither a file nor a preset"
+        raise InputError(f"policy '{text}'{what}: {choose(text, PRESETS, more=', or give a TOML file')}")
+    data, folder = parse_toml(read_text(path), f"'{text}'"), path.absolute().parent
+    policy, problems = _rough(data, path.stem, folder)
+    problems += policy.contradictions()
+    if problems:
+        try:  # the files that it names, too, so that all is reported at once
+            from mio_rag.policy_files import resolve
+
+            resolve(policy)
+        except InputError as error:
+            problems += error.problems
+        except KeyError:  # a price in dollars, without the reader's
+            pass
+        raise InputError([f"'{text}': {problem}" for problem in dict.fromkeys(problems)])
+    return policy

@@ -1,0 +1,363 @@
+"""The learned files of a policy: open them, check that they fit together, and hash them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from mio_rag.errors import InputError, choose
+from mio_rag.policy import FILES, READER, BanditSearch, Policy, StrategySearch, WorkflowOrder
+
+if TYPE_CHECKING:
+    from mio_rag.control.planner.policy import Planner
+    from mio_rag.control.planner.workflow import Workflow
+    from mio_rag.control.router.model import Router
+    from mio_rag.control.router.tier import Tier
+    from mio_rag.relevance.complete import Completeness
+    from mio_rag.retrieval.index import CorpusIndex
+    from mio_rag.selection.selector import Selector
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Resolved:
+    """What the files of a policy hold.
+
+    Parameters
+    ----------
+    workflows : tuple of Workflow
+        Those that may run.
+    tiers : tuple of Tier
+        Those that may be read at; none by the price alone.
+    completeness : Completeness or None
+        Fitted on your own questions; None: the one that ships.
+    embedders : mapping of str to str
+        What was learned with which embedder, by fingerprint.
+    hashes : mapping of str to str
+        File -> SHA-256 of its content; of a bandit, which goes on learning, of what its log is about.
+    sha256 : str
+        Of the policy with all of these, as `digest`.
+    """
+
+    workflows: tuple[Workflow, ...]
+    planner: Planner | None = None
+    router: Router | None = None
+    tiers: tuple[Tier, ...] = ()
+    completeness: Completeness | None = None
+    embedders: Mapping[str, str] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    sha256: str = ""
+
+    def digest(self, policy: Policy) -> str:
+        """Return the hash of a policy with what these files hold, wherever they lie.
+
+        A bandit's log and the count of a total change in every run, so they are no part of it.
+        """
+        said = policy.content()
+        for table, key in FILES:
+            if file := said[table].get(key):
+                said[table][key] = "" if key == "state" else self.hashes[file]
+        said["order"]["workflow"] = [workflow.sha256 for workflow in self.workflows]
+        return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+    def check(self, embedder: str) -> None:
+        """Raise `InputError` for an index with another embedder than something was learned with."""
+        problems = [
+            f"the {what} was trained with the embedder '{learned}', and the index embeds by '{embedder}': "
+            "train it on an index with this embedder"
+            for what, learned in self.embedders.items()
+            if learned != embedder
+        ]
+        if problems:
+            raise InputError(problems)
+
+
+def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bool = False) -> Resolved:
+    """Open the files of a policy, and check them against it and against each other. No model is loaded.
+
+    Parameters
+    ----------
+    index : CorpusIndex, optional
+        Whose embedder must be the one of everything learned.
+    closed_book : bool
+        Whether there is nothing to search.
+
+    Raises
+    ------
+    InputError
+        With everything that is wrong: files that are missing, damaged or not those of the given hashes, tiers
+        above the limits, workflows without their models, learned parts of different embedders or strategies.
+    """
+    from mio_rag.control.planner.named import find_workflow
+    from mio_rag.control.planner.policy import read_planner
+    from mio_rag.control.router.model import read_router
+    from mio_rag.control.router.tier import PUBLISHED, read_tiers
+    from mio_rag.generation import file_of
+    from mio_rag.relevance.complete import read
+
+    problems: list[str] = []
+    hashes: dict[str, str] = {}
+    embedders: dict[str, str] = {}
+    order, depth, search, calibration = policy.order, policy.depth, policy.search, policy.repeat.calibration
+
+    def hashed(file: str | None, expected: str | None = None) -> None:
+        if file is None or not Path(file).is_file():
+            return  # reading it reports that
+        found = hashes[file] = _hash_of(Path(file))
+        if expected is not None and found != expected:
+            problems.append(f"'{file}' has the content {found[:12]}..., and {expected[:12]}... is wanted")
+
+    def opened(read: Callable[[], T], where: str) -> T | None:
+        try:
+            return read()
+        except InputError as error:
+            problems.extend(f"{where}: {problem}" for problem in error.problems)
+            return None
+
+    hashed(order.file, order.sha256)
+    hashed(depth.file, depth.sha256)
+    hashed(depth.tiers)
+    hashed(calibration)
+    for model in policy.models.values():
+        if model.sha256 is not None and (model.spec or "").startswith("gguf:"):
+            hashed(str(file_of(str(model.spec))), model.sha256)
+    planner = router = None
+    workflows: tuple[Workflow, ...] = ()
+    if order.by == "planner":
+        planner = opened(lambda: read_planner(order.file), "order")
+        if planner is not None:
+            workflows = tuple(planner.tree.workflows)
+            problems += _planner_problems(policy, planner)
+            if planner.embedder:
+                embedders["planner"] = planner.embedder
+    else:
+        hashed(order.workflow if order.workflow.endswith(".json") else None)
+        workflow = opened(lambda: find_workflow(order.workflow), "order")
+        workflows = () if workflow is None else (workflow,)
+    problems += _model_problems(policy, workflows)
+    tiers: tuple[Tier, ...] = ()
+    if depth.by == "router":
+        router = opened(lambda: read_router(depth.file), "depth")
+        if router is not None:
+            tiers, embedders["router"] = router.tiers, router.embedder
+    elif depth.by == "tier":
+        given = depth.tiers
+        every = PUBLISHED if given is None else opened(lambda: read_tiers(Path(given)), "depth") or ()
+        tiers = tuple(tier for tier in every if tier.name == depth.tier)
+        if every and not tiers:
+            meant = choose(depth.tier, [tier.name for tier in every])
+            problems.append(f"depth: tier = {depth.tier!r} is unknown: {meant}")
+    problems += _tier_problems(policy, tiers)
+    completeness = None if calibration is None else opened(lambda: read(calibration), "repeat")
+    if search.by == "bandit":
+        about = opened(lambda: _bandit_about(Path(search.state)), "search") or {}
+        if about:
+            embedders["bandit"] = about["embedder"]
+            hashes[search.state] = sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+            problems += _bandit_problems(search, about)
+    if closed_book and any(node.do == "retrieve" for w in workflows for node in w.nodes):
+        problems.append("this policy searches, and a closed-book run has no corpus")
+    if len(set(embedders.values())) > 1:
+        told = ", ".join(f"{what} with '{embedder}'" for what, embedder in embedders.items())
+        problems.append(f"these were learned with different embedders, and no index fits them all: {told}")
+    if problems:
+        raise InputError(list(dict.fromkeys(problems)))
+    found = Resolved(workflows, planner, router, tiers, completeness, embedders, hashes)
+    if index is not None:
+        found.check(index.embedder.fingerprint)
+    return replace(found, sha256=found.digest(policy))
+
+
+def _hash_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _planner_problems(policy: Policy, planner: Planner) -> list[str]:
+    from mio_rag.generation.hidden import PREFIX
+
+    problems, reader = [], policy.models.get(READER)
+    if planner.embedder.startswith(PREFIX):
+        problems.append(
+            "order: this planner looks at the hidden state of a model, which a policy does not open: train "
+            "it with --embedder minilm, or on the index"
+        )
+    priced = reader is not None and reader.is_priced
+    if planner.cost == "dollars" and not priced:
+        problems.append("order: this planner counts dollars: give [models.reader] input and output")
+    price = policy.fixed_price
+    if planner.alphas and price is None:
+        problems.append(
+            "order: this planner was trained for some prices, and a total moves the price: train one by "
+            "regression, which decides at any"
+        )
+    elif planner.alphas and price is not None and (planner.cost == "tokens" or priced):
+        try:
+            planner.checked_alpha(alpha_of(policy, planner, price))
+        except InputError as error:
+            problems += [f"order: at {price:g} a token: {problem}" for problem in error.problems]
+    return problems
+
+
+def alpha_of(policy: Policy, planner: Planner, price: float) -> float:
+    """Return what a planner's unit of cost must be worth at a price of a token."""
+    if planner.cost == "tokens":
+        return price * planner.unit
+    into, _ = policy.prices.dollars[READER]
+    return price * planner.unit * 1e6 / into if into else 0.0
+
+
+def _model_problems(policy: Policy, workflows: tuple[Workflow, ...]) -> list[str]:
+    from mio_rag.control.planner.named import workflow_problems
+
+    asked = sorted({name for workflow in workflows for name in workflow.models})
+    problems = [
+        f"order: {problem}"
+        for workflow in workflows
+        for problem in workflow_problems(workflow, models=asked, prices=asked)
+    ]
+    for name in asked:
+        model = policy.models.get(name)
+        if model is None:
+            problems.append(f"order: a workflow asks model '{name}': give [models.{name}] with its spec")
+        elif not model.is_priced:
+            problems.append(
+                f"order: tokens of different models do not add up: give [models.{name}] input and output, "
+                "dollars per million tokens"
+            )
+    reader = policy.models.get(READER)
+    if asked and (reader is None or not reader.is_priced):
+        problems.append(
+            f"order: {', '.join(asked)} is asked besides the reader, and tokens of different models do not "
+            "add up: give [models.reader] input and output"
+        )
+    return problems
+
+
+def _tier_problems(policy: Policy, tiers: tuple[Tier, ...]) -> list[str]:
+    problems, by_program = [], policy.selection.by == "program"
+    for tier in tiers:
+        where = f"depth: tier '{tier.name}'"
+        if tier.unit == "tokens" and tier.context > policy.limits.budget:
+            problems.append(
+                f"{where} may read {tier.context} tokens, above limits.budget = {policy.limits.budget}: "
+                "raise that, or leave the tier out"
+            )
+        if tier.unit != "tokens" and by_program:
+            problems.append(
+                f"{where} counts in characters, and the program counts tokens: set selection.by = "
+                '"tier", or write tiers with unit = "tokens"'
+            )
+        if by_program and (tier.rerank or tier.compress != "none"):
+            problems.append(
+                f"{where} re-ranks or compresses, and the program reads whole passages by its own order: set "
+                'selection.by = "tier", or write tiers with compress = "none" and without rerank'
+            )
+        if tier.depth > policy.search.pool:
+            problems.append(
+                f"{where} reads {tier.depth} passages, and a search brings {policy.search.pool}: raise "
+                "search.pool"
+            )
+    return problems
+
+
+def _bandit_about(path: Path) -> dict[str, str]:
+    """Return what the log of a bandit is about; nothing where there is none yet."""
+    from mio_rag.learning.bandit_log import EventLog
+
+    if not path.is_file():
+        return {}
+    log = EventLog(path)
+    try:
+        return dict(log.about)
+    finally:
+        log.close()
+
+
+def _bandit_problems(search: StrategySearch | BanditSearch, about: Mapping[str, str]) -> list[str]:
+    learned = {*about["strategies"].split("+"), *filter(None, about["base"].split("+"))}
+    wanted = set(search.strategies)
+    if learned == wanted:
+        return []
+    return [
+        f"search: '{search.state}' was learned on the strategies {', '.join(sorted(learned))}, and the "
+        f"policy names {', '.join(sorted(wanted))}: name the same, or another file"
+    ]
+
+
+# -- allocations ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Allocating:
+    """An allocation as a policy wants it: one total over candidates that were found before.
+
+    Parameters
+    ----------
+    selector : Selector
+        Without a price of a token, which the total decides.
+    total_tokens : int
+        Of evidence, of all questions together.
+    ceiling : int
+        Most tokens of a question.
+    unused : tuple of str
+        What of the policy has no effect, and why.
+    """
+
+    selector: Selector
+    total_tokens: int
+    ceiling: int
+    unused: tuple[str, ...]
+
+
+def allocating(policy: Policy, base: Selector, total_tokens: int | None = None) -> Allocating:
+    """Read a policy as that of an allocation.
+
+    Parameters
+    ----------
+    base : Selector
+        Whose solver and time limit are taken.
+    total_tokens : int, optional
+        Instead of the policy's price.
+
+    Raises
+    ------
+    InputError
+        With everything that an allocation cannot keep.
+    """
+    problems = [
+        f'{table}: by = "{getattr(policy, table).by}" {why}: set by = "{usual}"'
+        for table, usual, why in (
+            ("depth", "price", "decides for each question alone, and an allocation shares one total"),
+            ("selection", "program", "does not look at a price, by which an allocation shares a total"),
+            ("repeat", "never", "searches again, and an allocation has what was found"),
+        )
+        if getattr(policy, table).by != usual
+    ]
+    total = policy.price.total if total_tokens is None else total_tokens
+    if total is None:
+        problems.append("price: an allocation needs a total: give [price] total, or --total-tokens")
+    elif total_tokens is None and policy.price.per is not None:
+        problems.append(
+            f"price: a total every {policy.price.per} is for questions as they come: give "
+            "--total-tokens for these"
+        )
+    if problems:
+        raise InputError(problems)
+    unused = [
+        ("price: the total of this allocation replaces it", total_tokens is not None),
+        ("price.state: an allocation has all questions, and needs no pacer",
+         total_tokens is None and policy.price.state is not None),
+        ("order: nothing is answered", policy.order != WorkflowOrder()),
+        ("search: candidates were found before", policy.search != StrategySearch()),
+        (f"models {', '.join(policy.models)}: no model is asked", bool(policy.models)),
+        ("limits except budget: nothing is answered", True),
+    ]  # fmt: skip
+    told = tuple(text for text, holds in unused if holds)
+    return Allocating(policy.selector(0.0, base), int(total), policy.limits.budget, told)
