@@ -29,7 +29,7 @@ from benchmarks.files import replaced, write_json
 from benchmarks.robust_sets import SETS, drawn_set
 from mio_rag import __version__
 from mio_rag.candidates import Candidates
-from mio_rag.cli.progress import progress_bar
+from mio_rag.cli.terminal import progress_bar
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError, SolverError, require
 from mio_rag.formulations.uncertainty import UncertaintySet

@@ -25,7 +25,7 @@ from benchmarks.speed.pools import Pool, load_pools
 from benchmarks.speed.runner import machine
 from mio_rag import __version__
 from mio_rag.candidates import Candidates
-from mio_rag.cli.progress import progress_bar
+from mio_rag.cli.terminal import progress_bar
 from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.selection.constraints import SideConstraints

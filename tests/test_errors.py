@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mio_rag import Selector
-from mio_rag.cli.options.config import read_config
+from mio_rag.cli.options import read_config
 from mio_rag.control.controller import Setup
 from mio_rag.control.make import find_kind, make_controller
 from mio_rag.errors import InputError, choose

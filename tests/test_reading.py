@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mio_rag.cli.options.config import read_config
+from mio_rag.cli.options import read_config
 from mio_rag.control.trace import Trace, read_traces
 from mio_rag.corpora.load import load_questions
 from mio_rag.errors import DataError, InputError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mio_rag.cli.options.config import config_text, read_config
+from mio_rag.cli.options import config_text, read_config
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.mdp import model_from_mapping, model_to_toml, read_model

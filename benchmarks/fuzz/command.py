@@ -30,7 +30,7 @@ from benchmarks.files import write_json
 from benchmarks.fuzz.endings import Fault, ending
 from benchmarks.fuzz.workers import KINDS, Chunk, Done, drawn, here, make, side_by_side
 from mio_rag import __version__, errors
-from mio_rag.cli.progress import progress_bar
+from mio_rag.cli.terminal import progress_bar
 from mio_rag.errors import InputError
 
 __all__ = ["add_options", "command"]

@@ -23,7 +23,7 @@ from benchmarks.speed.pools import load_pools
 from benchmarks.speed.report import assemble, print_report
 from benchmarks.speed.runner import Ledger, Plan, Row, machine, run
 from benchmarks.speed.windows import load_windows, shared_cells
-from mio_rag.cli.progress import progress_bar
+from mio_rag.cli.terminal import progress_bar
 from mio_rag.errors import InputError
 from mio_rag.retrieval.cache import cache_folder
 from mio_rag.solvers.branch_and_bound import warmup

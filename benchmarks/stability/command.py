@@ -18,7 +18,7 @@ from benchmarks.stability.study import Plan, run_questions
 from benchmarks.stability.summary import summarize
 from benchmarks.stability.versions import Versions
 from mio_rag import __version__
-from mio_rag.cli.progress import progress_bar
+from mio_rag.cli.terminal import progress_bar
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError, SolverError
 from mio_rag.files import write_atomically

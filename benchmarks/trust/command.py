@@ -28,7 +28,7 @@ from benchmarks.speed.entrants import entrants
 from benchmarks.trust.checks import check_all, check_path, forced_stages, weak_starts
 from benchmarks.trust.draw import draw
 from benchmarks.trust.peers import check_peers
-from mio_rag.cli.progress import progress_bar
+from mio_rag.cli.terminal import progress_bar
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import branch_and_bound
 from mio_rag.solvers.presolve import presolve

@@ -1,4 +1,4 @@
-"""Where the result of a command goes, and how an error becomes a message and an exit code."""
+"""Where the result of a command goes: JSON, streams, messages of errors, and exit codes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import io
 import math
 import os
 import sys
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,10 +20,78 @@ import typer
 from typer.core import TyperGroup
 
 from mio_rag.cli import interrupt
-from mio_rag.cli.streams import OutputError, prepare_streams, silence
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, Notice, SolverError
 
-__all__ = ["Output", "ReportingGroup", "kept_rows", "open_output"]
+# -- streams ---------------------------------------------------------------------------------------------
+
+_HANDLER = "mio_rag.plain_characters"
+
+
+#: What stands for characters that a stream cannot take; one column wide where tables hold them.
+_PLAIN = {
+    "\u2713": "+", "\u00b7": "-", "\u2022": "*", "\u2010": "-", "\u2011": "-", "\u2013": "-", "\u2014": "-",
+    "\u2212": "-", "\u2192": ">", "\u2026": "...", "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"',
+    "\u2264": "<=", "\u2265": ">=", "\u00d7": "x", "\u00b1": "+-", "\u00a0": " ", "\u2009": " ",
+    "\u202f": " ",
+}  # fmt: skip
+
+
+class OutputError(MioRagError):
+    """The output could not be written."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"the output could not be written: {error.strerror or error}")
+
+
+def prepare_streams() -> None:
+    """Let stdout and stderr take every character: plain ones stand for those that their encoding lacks.
+
+    A way that the environment chose (``PYTHONIOENCODING=ascii:xmlcharrefreplace``) stays.
+
+    Raises
+    ------
+    OutputError
+        If stdout is closed.
+    """
+    if sys.stdout is None:
+        raise OutputError(OSError(errno.EBADF, "stdout is closed"))
+    codecs.register_error(_HANDLER, _plain)
+    for stream, defaults in (
+        (sys.stdout, ("strict", "surrogateescape")),
+        (sys.stderr, ("strict", "surrogateescape", "backslashreplace")),
+    ):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in defaults:
+            stream.reconfigure(errors=_HANDLER)
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(_plain_character, error.object[error.start : error.end])), error.end
+
+
+def _plain_character(character: str) -> str:
+    if character in _PLAIN:
+        return _PLAIN[character]
+    base, *marks = list(unicodedata.normalize("NFD", character))
+    if unicodedata.combining(base):
+        return ""
+    if base.isascii() and all(map(unicodedata.combining, marks)):
+        return base
+    return "??" if unicodedata.east_asian_width(character) in "WF" else "?"
+
+
+def silence(stream: Any) -> None:
+    """Send what a stream still holds to nowhere, so that Python does not fail on it once more at its end."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError, AttributeError):  # no real descriptor, which holds nothing back
+        return
+
+
+# -- output ----------------------------------------------------------------------------------------------
 
 #: Of the command line: an option that is unknown, a value of another kind. Typer names but this part of it.
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[2])

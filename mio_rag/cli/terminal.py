@@ -1,18 +1,20 @@
-"""Text for people: nothing in it is markup, and nothing that a terminal acts on."""
+"""Text for people, and how far a command has come: nothing in it is markup or acts on a terminal."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from mio_rag.cli.streams import OutputError
+from mio_rag.cli.output import OutputError
 
-__all__ = ["Terminal", "errors", "printable", "styled"]
+# -- terminal --------------------------------------------------------------------------------------------
 
 #: Escape sequences: with parameters, strings up to their end, and single ones.
 _SEQUENCE = re.compile(
@@ -20,6 +22,8 @@ _SEQUENCE = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\n]*?(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-~]"
 )
+
+
 #: Control characters but tab and newline, and what turns the direction of text around.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -93,3 +97,46 @@ class Terminal(Console):
 
 #: Where problems, notes and progress go.
 errors = Terminal(stderr=True)
+
+
+# -- progress --------------------------------------------------------------------------------------------
+
+_MOMENT_SECONDS = 1.0  # shorter waits need no word
+
+
+@contextmanager
+def said_if_slow(what: str) -> Iterator[None]:
+    """Say on stderr what takes longer than a moment; silent where nobody watches a terminal."""
+    timer = threading.Timer(_MOMENT_SECONDS, lambda: errors.print(f"{what} ..."))
+    timer.daemon = True
+    if errors.is_terminal:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Callable[..., None]]:
+    """A bar with rate and time left on stderr; silent where nobody watches a terminal."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task(printable(label), total=total)
+        yield lambda done, text="": bar.update(task, advance=done)

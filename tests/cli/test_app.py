@@ -16,7 +16,7 @@ def test_every_problem_of_a_call_at_once(tmp_path: Path) -> None:
     problems = refused(done)
     expected = [
         "no such folder", "question is empty", "--budget-tokens=0", "pool=0", "'sparse'", "--max-tokens=0",
-        "redundancy_weight=-1", "norm='l7'", "'gurobi9'", "time_limit_seconds=0", "'oracle'",
+        "redundancy_weight must be >= 0", "norm must be l2", "'gurobi9'", "time_limit_seconds=0", "'oracle'",
     ]  # fmt: skip
     for part in expected:
         assert sum(part in problem for problem in problems) == 1, part

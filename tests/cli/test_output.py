@@ -149,7 +149,7 @@ def test_an_interrupt_within_a_callback_is_not_lost() -> None:
 
 def test_what_is_kept_is_said_where_something_is(tmp_path: Path) -> None:
     from mio_rag.cli.output import kept_rows
-    from mio_rag.cli.show.batches import kept
+    from mio_rag.cli.show_control import kept
 
     assert kept_rows(tmp_path)() == ""
     (tmp_path / "rows.jsonl").write_text("")

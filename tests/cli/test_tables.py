@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from mio_rag.cli.commands.evaluate import ComparisonOptions
-from mio_rag.cli.show.evaluation import print_summary
-from mio_rag.cli.show.frontier import print_points
-from mio_rag.cli.show.plan import _verdict
-from mio_rag.cli.show.tables import Field, heading, print_fields
+from mio_rag.cli.evaluate import ComparisonOptions
+from mio_rag.cli.show import Field, heading, print_fields, print_points, print_summary
+from mio_rag.cli.show_control import _verdict
 from mio_rag.cli.terminal import Terminal
 from mio_rag.evaluation.contenders import DEFAULT_METHODS
 from mio_rag.evaluation.harness import EvaluationSettings

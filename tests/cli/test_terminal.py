@@ -10,13 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag import Passage
-from mio_rag.cli import progress
+from mio_rag.cli import terminal as progress
 from mio_rag.cli.app import app
-from mio_rag.cli.progress import progress_bar
-from mio_rag.cli.show.evaluation import print_failures, print_summary
-from mio_rag.cli.show.selection import print_answer
-from mio_rag.cli.streams import prepare_streams
-from mio_rag.cli.terminal import Terminal, printable, styled
+from mio_rag.cli.output import prepare_streams
+from mio_rag.cli.show import print_answer, print_failures, print_summary
+from mio_rag.cli.terminal import Terminal, printable, progress_bar, styled
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.types import Answer
 
@@ -69,7 +67,7 @@ def test_no_string_is_markup_whatever_prints_it() -> None:
 def test_a_label_of_a_progress_bar_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     watched = Terminal(file=file, width=200, force_terminal=True, force_interactive=True)
-    monkeypatch.setattr("mio_rag.cli.progress.errors", watched)
+    monkeypatch.setattr("mio_rag.cli.terminal.errors", watched)
     monkeypatch.setenv("TERM", "xterm")
     with progress_bar(f"embedding with {EVIL}", 2) as advance:
         advance(1)

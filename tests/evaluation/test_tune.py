@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from mio_rag.candidates import Candidates
 from mio_rag.cli.app import app
-from mio_rag.cli.commands.tune import _fit, _lines
-from mio_rag.cli.options.config import config_text, read_config
+from mio_rag.cli.fit import _fit, _lines
+from mio_rag.cli.options import config_text, read_config
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.tune import Goal, Setting, TuneResult, TuneSettings, readings, tune, valued_pools

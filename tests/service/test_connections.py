@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from mio_rag import InputError
-from mio_rag.cli.commands.serve import ConnectionOptions
+from mio_rag.cli.serve import ConnectionOptions
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.connections import Connection, ConnectionGuard, SeldomLogged
 from mio_rag.service.limits import ConnectionLimits

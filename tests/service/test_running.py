@@ -18,7 +18,7 @@ pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 
 from mio_rag import InputError
-from mio_rag.cli.commands.serve import LimitOptions
+from mio_rag.cli.serve import LimitOptions
 from mio_rag.generation import make_generator
 from mio_rag.generation.extractive import ExtractiveGenerator
 from mio_rag.retrieval import CorpusIndex

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mio_rag.cli.commands.demo import run_demo
+from mio_rag.cli.ask import run_demo
 from mio_rag.corpora import load
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
-from mio_rag.cli.show.frontier import _alike
+from mio_rag.cli.show import _alike
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.cli.show.plan import _figure
+from mio_rag.cli.show_control import _figure
 from mio_rag.control.planner.named import NAMED
 from tests.cli.running import here
 

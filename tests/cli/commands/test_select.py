@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.cli.show.selection import snippet
+from mio_rag.cli.show import snippet
 from tests.cli.running import cli, here, only_object, refused
 
 

@@ -68,7 +68,7 @@ def test_an_index_need_not_hold_them(index: Path) -> None:
     assert told["unit"] == "sentence"
     assert 0 < told["tokens_used"] <= 60
     (problem,) = refused(here(*asked, "words"))
-    assert "units='words' is unknown: choose passages, sentences or auto" in problem
+    assert "units must be passages, sentences or auto" in problem
 
 
 def test_without_a_word_the_room_decides(cut: Path, index: Path) -> None:
@@ -148,7 +148,7 @@ def test_passages_and_sentences_stand_side_by_side(index: Path, tmp_path: Path) 
     assert any(read["exact", 100, q] != read["exact:sentences", 100, q] for _, _, q in read)
     problems = refused(here(*asked, 100, "--methods", "exact:words,exact:sentences", "--max-passages", 2,
                             "--out", tmp_path / "none"))  # fmt: skip
-    assert "method 'exact:words': units='words' is unknown" in problems[0]
+    assert "method 'exact:words': units must be passages" in problems[0]
 
 
 def test_what_the_certificate_counts_is_told(index: Path) -> None:

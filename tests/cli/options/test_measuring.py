@@ -2,7 +2,7 @@
 
 import pytest
 
-from mio_rag.cli.options.measuring import MeasuringOptions
+from mio_rag.cli.control_options import MeasuringOptions
 from mio_rag.errors import InputError
 
 

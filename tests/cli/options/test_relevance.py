@@ -166,9 +166,7 @@ def test_calibrate_refuses(
 
 
 def test_a_tuned_file_says_whose_relevance_it_was_found_with() -> None:
-    from mio_rag.cli.options.config import kept_options
-    from mio_rag.cli.options.relevance import RelevanceOptions
-    from mio_rag.cli.options.shared import ProgramOptions
+    from mio_rag.cli.options import ProgramOptions, RelevanceOptions, kept_options
 
     def kept(preset: str, relevance: str | None, model: str | None = None) -> object:
         options = kept_options(ProgramOptions(preset=preset), RelevanceOptions(relevance), 50, "fused", model)

@@ -1,4 +1,4 @@
-"""``mio-rag serve``: the service over an index."""
+"""The command serve."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from mio_rag.cli.options.cache import CacheOptions
-from mio_rag.cli.options.config import OwnConfigFile
-from mio_rag.cli.options.money import MoneyOptions
-from mio_rag.cli.options.policy import PolicyOption
-from mio_rag.cli.options.refusal import RefusalFile, read_refusal
-from mio_rag.cli.options.router import RouterOptions
-from mio_rag.cli.options.shared import GeneratorSpec, Mapped, spread
-from mio_rag.cli.options.strategies import StrategyChoice
-from mio_rag.cli.options.workflow import PlannerOptions
+from mio_rag.cli.control_options import (
+    CacheOptions,
+    PlannerOptions,
+    PolicyOption,
+    RefusalFile,
+    RouterOptions,
+    StrategyChoice,
+    read_refusal,
+)
+from mio_rag.cli.options import GeneratorSpec, Mapped, MoneyOptions, OwnConfigFile, spread
 from mio_rag.cli.output import open_output
 from mio_rag.errors import InputError, collect
-
-__all__ = ["serve"]
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
-"""The commands ``mio-rag plan``: show workflows, run all of them for a table of outcomes, learn to choose."""
+"""Commands about policies and plans: policy, plan, mdp."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from mio_rag.cli.options.shared import Json, MaxTokens, spread
-from mio_rag.cli.options.workflow import ModelOptions
+from mio_rag.cli.control_options import ModelOptions
+from mio_rag.cli.options import Json, MaxTokens, spread
 from mio_rag.cli.output import open_output
 from mio_rag.errors import InputError, collect
 
@@ -16,7 +17,129 @@ if TYPE_CHECKING:
     from mio_rag.control.planner.features import Encoder
     from mio_rag.control.planner.workflow import Workflow
 
-__all__ = ["plan_app"]
+
+# -- policy ----------------------------------------------------------------------------------------------
+
+policy_app = typer.Typer(
+    help="Policies: who decides what on a question's way, at one price.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+_Named = Annotated[str, typer.Argument(metavar="FILE|PRESET", help="TOML file of a policy, or a preset.")]
+
+
+_Index = Annotated[
+    Path | None, typer.Option("--index", help="Also hold what was learned against this index.")
+]
+
+
+@policy_app.command("check")
+def check_command(policy: _Named, index: _Index = None, json_output: Json = False) -> None:
+    """Find everything that is wrong with a policy. With its files, too; no model is loaded, nothing spent."""
+    from mio_rag.cli.options import load_index
+    from mio_rag.control.composed.read import read_policy
+    from mio_rag.control.composed.states import read_states
+
+    output = open_output(json_output)
+    found = read_policy(policy)
+    states, corpus = collect(lambda: read_states(found), lambda: None if index is None else load_index(index))
+    if corpus is not None:
+        states.check(corpus.embedder.fingerprint)
+    if json_output:
+        output.json({"name": found.name, "sha256": states.sha256, "files": dict(states.hashes)})
+        return
+    count = len(states.hashes)
+    files = f", with {count} file{'s' if count > 1 else ''}" if count else ""
+    output.console.print(f"{found.name} holds together{files}; content {states.sha256[:12]}", soft_wrap=True)
+
+
+@policy_app.command("calibrate")
+def calibrate_command(
+    data: Annotated[str, typer.Argument(help="Question set with gold passages.")],
+    index: Annotated[Path, typer.Option("--index", help="Index that the questions are asked of.")],
+    out: Annotated[Path, typer.Option("--out", help="File for [repetition] calibration: .json.")],
+    limit: Annotated[int, typer.Option("--limit", help="Most questions, drawn by seed.")] = 500,
+    seed: Annotated[int, typer.Option("--seed", help="Of the questions that are drawn.")] = 0,
+    json_output: Json = False,
+) -> None:
+    """Learn how likely the evidence is complete. From labelled questions."""
+    from mio_rag.cli.options import load_index
+    from mio_rag.cli.terminal import progress_bar
+    from mio_rag.corpora.dataset import Dataset
+    from mio_rag.corpora.load import check_source, load_questions
+    from mio_rag.evaluation.fit import calibrate_completeness
+    from mio_rag.files import make_parent, write_atomically
+    from mio_rag.retrieval.index import check_index
+
+    output = open_output(json_output)
+    if limit < 1:
+        raise InputError(f"--limit={limit} must be >= 1")
+    collect(lambda: check_source(data), lambda: check_index(index))
+    questions, corpus = load_questions(data), load_index(index)
+    asked = Dataset(Path(data).name, tuple(corpus.passages), questions)
+    with progress_bar("reading", min(limit, len(questions))) as advance:
+        found = calibrate_completeness(asked, corpus, limit=limit, seed=seed, progress=advance)
+    make_parent(out)
+    write_atomically(out, found.model.to_json())
+    if json_output:
+        output.json({"file": str(out), **found.to_dict()})
+        return
+    output.console.print(
+        f"{found.questions} questions: on those not seen, probabilities are off by {found.error:.3f} (as "
+        f"shipped: {found.shipped_error:.3f}; by chance alone, on so few: {found.chance:.3f}), Brier "
+        f"{found.brier:.3f} ({found.shipped_brier:.3f})\n{out}",
+        soft_wrap=True,
+    )
+
+
+@policy_app.command("show")
+def show_command(
+    policy: Annotated[
+        str, typer.Argument(metavar="FILE|PRESET", help="TOML file or preset; nothing: list the presets.")
+    ] = "",
+    picture: Annotated[Path | None, typer.Option("--picture", help="Draw it: .png, .svg or .pdf.")] = None,
+    toml: Annotated[
+        bool, typer.Option("--toml", help="Print the file of a preset, to begin one's own with.")
+    ] = False,
+    json_output: Json = False,
+) -> None:
+    """Show who decides what, at which price, within which limits."""
+    from mio_rag.cli.show_control import print_policy, print_presets
+    from mio_rag.control.composed.describe import policy_json
+    from mio_rag.control.composed.draw import draw_policy
+    from mio_rag.control.composed.read import PRESETS, preset_text, read_policy
+    from mio_rag.control.composed.states import read_states
+    from mio_rag.pictures import check_figure
+
+    output = open_output(json_output)
+    if not policy:
+        if picture is not None or toml:
+            raise InputError("--picture and --toml need a policy: give its name")
+        if json_output:
+            output.json({"presets": dict(PRESETS)})
+        else:
+            print_presets(output.console, PRESETS)
+        return
+    if toml:
+        output.console.print(preset_text(policy), end="", soft_wrap=True, markup=False, highlight=False)
+        return
+    found, _ = collect(
+        lambda: read_policy(policy), lambda: None if picture is None else check_figure(picture)
+    )
+    states = read_states(found)
+    if picture is not None:
+        draw_policy(found, states, picture)
+    if json_output:
+        output.json(policy_json(found, states))
+        return
+    print_policy(output.console, found, states)
+    if picture is not None:
+        output.console.print(f"\npicture: {picture}", soft_wrap=True)
+
+
+# -- plan ------------------------------------------------------------------------------------------------
 
 plan_app = typer.Typer(
     help="Workflows: which steps, in what order, by which model.",
@@ -36,7 +159,7 @@ def _workflows(names: str) -> list[Workflow]:
 
 
 def _embedder(name: str, index: Path | None) -> Encoder:
-    from mio_rag.cli.options.shared import load_embedder, load_index
+    from mio_rag.cli.options import load_embedder, load_index
     from mio_rag.generation.hidden import PREFIX, HiddenStates
 
     if name.startswith(PREFIX) and index is None:
@@ -45,7 +168,7 @@ def _embedder(name: str, index: Path | None) -> Encoder:
 
 
 @plan_app.command("show")
-def show_command(
+def plan_show_command(
     workflow: Annotated[
         str, typer.Argument(help="Name of a workflow, its JSON file, or a planner's file; nothing: list all.")
     ] = "",
@@ -53,7 +176,7 @@ def show_command(
     json_output: Json = False,
 ) -> None:
     """Show a workflow or a planner. Without a name: list all workflows."""
-    from mio_rag.cli.show.plan import print_named, print_planner
+    from mio_rag.cli.show_control import print_named, print_planner
     from mio_rag.control.planner.draw import draw_workflow, workflow_text
     from mio_rag.control.planner.named import NAMED, find_workflow, workflow_problems
     from mio_rag.pictures import check_figure
@@ -120,8 +243,8 @@ def outcomes_command(
     json_output: Json = False,
 ) -> None:
     """Answer every question by every workflow. Quality and costs are kept as a table."""
-    from mio_rag.cli.progress import progress_bar
-    from mio_rag.cli.show.plan import print_table
+    from mio_rag.cli.show_control import print_table
+    from mio_rag.cli.terminal import progress_bar
     from mio_rag.control.meter import Limits
     from mio_rag.control.planner.named import misfits, workflow_problems
     from mio_rag.control.planner.run import Kit
@@ -222,9 +345,9 @@ def train_command(
     json_output: Json = False,
 ) -> None:
     """Learn which workflow to choose for which question. From a table of outcomes."""
-    from mio_rag.cli.options.shared import numbers
-    from mio_rag.cli.progress import progress_bar
-    from mio_rag.cli.show.plan import print_points
+    from mio_rag.cli.options import numbers
+    from mio_rag.cli.show_control import print_points
+    from mio_rag.cli.terminal import progress_bar
     from mio_rag.control.planner.policy import write_planner
     from mio_rag.learning.planner import fixed_points, frontier, read_table, split_of, train_planner
     from mio_rag.learning.ppo import PPOSettings
@@ -302,8 +425,8 @@ def evaluate_command(
     """Replay a planner on a table of outcomes. Quality and cost at every price, against fixed workflows."""
     import numpy as np
 
-    from mio_rag.cli.options.shared import numbers
-    from mio_rag.cli.show.plan import print_points
+    from mio_rag.cli.options import numbers
+    from mio_rag.cli.show_control import print_points
     from mio_rag.control.planner.policy import read_planner
     from mio_rag.learning.planner import fixed_points, frontier, never_seen, read_table
 
@@ -334,7 +457,7 @@ def evaluate_command(
 
 
 @plan_app.command("replay")
-def replay_command(
+def plan_replay_command(
     traces: Annotated[Path, typer.Argument(help="Traces that ask --trace or evaluate wrote.")],
     planner: Annotated[
         Path | None, typer.Option("--planner", help="Who decided; without it only the books are checked.")
@@ -367,3 +490,195 @@ def replay_command(
         output.console.print(f"{len(given)} traces, {len(wrong)} of which come out differently")
     if wrong:
         raise typer.Exit(1)
+
+
+# -- mdp -------------------------------------------------------------------------------------------------
+
+mdp_app = typer.Typer(
+    help="Retrieve, reason or stop, by a decision process. That of `--controller mdp`.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", help="TOML file with parameters of the model; options given here override it."),
+]
+
+
+PlotFile = Annotated[
+    Path | None, typer.Option("--plot", help="Draw quality, value and policy over U: .png, .svg or .pdf.")
+]
+
+
+@mdp_app.command("solve")
+def solve_command(
+    config: Config = None,
+    horizon: Annotated[
+        str | None,
+        typer.Option("--horizon", help="Decisions until the answer is due; inf: as published. [10]"),
+    ] = None,
+    quality: Annotated[
+        str | None, typer.Option("--quality", help="Quality over U: linear, log or exp. [linear]")
+    ] = None,
+    k: Annotated[float | None, typer.Option("--k", help="Steepness of exp. [1]")] = None,
+    gamma: Annotated[float | None, typer.Option("--gamma", help="Discount, in (0, 1]. [0.98]")] = None,
+    grid: Annotated[int | None, typer.Option("--grid", help="Points of the grid over U. [1001]")] = None,
+    json_output: Json = False,
+    plot: PlotFile = None,
+) -> None:
+    """Solve the decision process and describe its policy."""
+    from mio_rag.cli.show_control import print_plan
+    from mio_rag.learning.mdp import model_of, sensitivity, solve_plan, structure, to_json
+
+    output = open_output(json_output)
+    given: dict[str, Any] = {"quality": quality, "k": k, "discount": gamma, "grid": grid}
+    if horizon is not None:
+        given["horizon"] = _horizon(horizon)
+    if plot is not None:
+        from mio_rag.control.mdp.plot import plot_plan
+        from mio_rag.pictures import check_figure
+
+        check_figure(plot)
+    model = model_of(config, {name: value for name, value in given.items() if value is not None})
+    if k is not None and model.quality != "exp":
+        raise InputError(f"--k={k:g} is the steepness of exp, but the quality is {model.quality}")
+    start = time.perf_counter()
+    plan = solve_plan(model)
+    shape, changes = structure(plan), sensitivity(plan)
+    seconds = time.perf_counter() - start
+    if plot is not None:
+        plot_plan(plan, plot)
+    if json_output:
+        output.json(to_json(plan, shape, changes, seconds))
+        return
+    print_plan(output.console, plan, shape, changes)
+    if plot is not None:
+        output.console.print(f"\nplot: {plot}", soft_wrap=True)
+
+
+Traces = Annotated[Path, typer.Argument(help="traces.jsonl, or the folder of an evaluation that holds it.")]
+
+
+@mdp_app.command("replay")
+def mdp_replay_command(
+    traces: Traces,
+    question: Annotated[
+        str | None,
+        typer.Option("--question", help="Show the traces of this question (id or text) in full."),
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Recompute every decision of recorded runs and report differences."""
+    from mio_rag.cli.show_control import print_outcome
+    from mio_rag.control.mdp.replay import replay
+    from mio_rag.control.mdp.trace import ProcessTrace
+    from mio_rag.control.trace import read_traces
+
+    output = open_output(json_output)
+    found = [t for t in read_traces(traces, ProcessTrace) if question in (None, t.question_id, t.question)]
+    if not found:
+        raise InputError(f"'{traces}' holds no trace of question '{question}'")
+    differing: list[dict[str, Any]] = [
+        {
+            "question": t.question_id,
+            "controller": t.controller,
+            "budget_tokens": t.budget_tokens,
+            "differs": wrong,
+        }
+        for t in found
+        if (wrong := replay(t))
+    ]
+    if json_output:
+        shown = [t.to_dict() for t in found] if question is not None else []
+        output.json({"traces": len(found), "differing": differing, "shown": shown})
+    else:
+        for trace in found if question is not None else []:
+            output.console.print(f"\n{trace.controller}: {trace.question}", style="bold")
+            print_outcome(output.console, trace)
+        output.console.print(f"{len(found)} traces replayed, {len(differing)} differ")
+        for entry in differing[:10]:
+            output.console.print(f"{entry['question']}, {entry['controller']}: {entry['differs'][0]}")
+    if differing:
+        raise typer.Exit(1)
+
+
+@mdp_app.command("calibrate")
+def mdp_calibrate_command(
+    traces: Traces,
+    config: Config = None,
+    uncertainty: Annotated[
+        str | None, typer.Option("--uncertainty", help="Which measured U: confidence or evidence.")
+    ] = None,
+    bins: Annotated[
+        int, typer.Option("--bins", help="Number of equal bins of U with separate parameters.")
+    ] = 4,
+    min_drop: Annotated[
+        float, typer.Option("--min-drop", help="Minimum fall of U for a retrieval to count as a success.")
+    ] = 0.01,
+    cost_by: Annotated[str, typer.Option("--cost-by", help="Unit of cost: seconds or tokens.")] = "seconds",
+    price: Annotated[
+        float | None,
+        typer.Option("--price", help="Quality equivalent of one second or token. [keeps reason_cost]"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Write the calibrated process as TOML, for --config here and --mdp-config elsewhere.",
+        ),
+    ] = None,
+    by_bins: Annotated[
+        bool, typer.Option("--by-bins", help="Write the process with parameters by bin of U to --out.")
+    ] = False,
+    json_output: Json = False,
+) -> None:
+    """Estimate the process from recorded runs. Tests its assumptions, and solves it again."""
+    import dataclasses
+
+    from mio_rag.cli.show_control import print_calibration
+    from mio_rag.control.mdp.trace import ProcessTrace
+    from mio_rag.control.trace import read_traces
+    from mio_rag.files import write_atomically
+    from mio_rag.learning.mdp import model_of, model_to_toml, solve_plan, structure, to_json
+    from mio_rag.learning.mdp_calibration import Unit, calibrate
+
+    output = open_output(json_output)
+    if by_bins and out is None:
+        raise InputError("--by-bins needs --out, the file to write")
+    given = model_of(config, {})
+    found = calibrate(
+        read_traces(traces, ProcessTrace),
+        given,
+        gauge=uncertainty,
+        bins=bins,
+        min_drop=min_drop,
+        cost_by=cast("Unit", cost_by),
+        price=price,
+    )
+    if out is not None:
+        write_atomically(out, model_to_toml(found.by_bins if by_bins else found.model))
+    plans = {
+        name: solve_plan(model)
+        for name, model in (("given", given), ("calibrated", found.model), ("by bins", found.by_bins))
+    }
+    shapes = {name: structure(plan) for name, plan in plans.items()}
+    if json_output:
+        data = dataclasses.asdict(found)
+        data |= {"model": found.model.to_dict(), "by_bins": found.by_bins.to_dict()}
+        solved = {name: to_json(plan, shapes[name]) for name, plan in plans.items()}
+        output.json({**data, "solved": solved, "out": None if out is None else str(out)})
+        return
+    print_calibration(output.console, found, shapes)
+    if out is not None:
+        output.console.print(f"\nprocess: {out}", soft_wrap=True)
+
+
+def _horizon(text: str) -> int | str:
+    if text.strip() == "inf":
+        return "inf"
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InputError(f"--horizon={text!r} must be a whole number of decisions, or inf") from error

@@ -1,23 +1,32 @@
-"""``mio-rag ask``: passages for one question, and an answer from them; or from an agent."""
+"""Commands for one question: select, ask, demo, solve, warmup."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mio_rag.cli.options.cache import CacheOptions
-from mio_rag.cli.options.config import ConfigFile
-from mio_rag.cli.options.control import AgentOptions
-from mio_rag.cli.options.money import MoneyOptions, at_rate
-from mio_rag.cli.options.policy import PolicyOption, only_policy
-from mio_rag.cli.options.refusal import RefusalFile, read_refusal
-from mio_rag.cli.options.relevance import RelevanceOptions, check_weights
-from mio_rag.cli.options.router import RouterOptions
-from mio_rag.cli.options.shared import (
+from mio_rag.cli.control_options import (
+    AgentOptions,
+    CacheOptions,
+    PlannerOptions,
+    PolicyOption,
+    RefusalFile,
+    RouterOptions,
+    StrategyChoice,
+    named_workflow,
+    only_planner,
+    only_policy,
+    read_refusal,
+)
+from mio_rag.cli.options import (
     Budget,
+    ConfigFile,
+    EmbedderName,
     Exclude,
     Explain,
     GeneratorSpec,
@@ -26,32 +35,144 @@ from mio_rag.cli.options.shared import (
     Mapped,
     MaxTokens,
     ModeName,
+    MoneyOptions,
     Pool,
     ProgramOptions,
+    RelevanceOptions,
+    SideOptions,
     SolverOptions,
+    at_rate,
     check_request,
+    check_weights,
     fitting,
     load_index,
     make_selector,
     spread,
 )
-from mio_rag.cli.options.side import SideOptions
-from mio_rag.cli.options.strategies import StrategyChoice
-from mio_rag.cli.options.workflow import PlannerOptions, named_workflow, only_planner
 from mio_rag.cli.output import Output, open_output
-from mio_rag.errors import InputError, collect
+from mio_rag.errors import InputError, SolverError, collect
 
 if TYPE_CHECKING:
     from mio_rag.allocation.money import Rate
     from mio_rag.answer_cache import Hit
+    from mio_rag.cli.terminal import Terminal
     from mio_rag.control.controller import Outcome
     from mio_rag.control.settings import ControlSettings
     from mio_rag.control.trace import Trace
+    from mio_rag.corpora.dataset import Dataset
+    from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings
     from mio_rag.generation import Generator
-    from mio_rag.retrieval import Retriever
+    from mio_rag.retrieval import CorpusIndex, Retriever
+    from mio_rag.selection.result import Selection
     from mio_rag.selection.selector import Selector
 
-__all__ = ["ask"]
+
+# -- select ----------------------------------------------------------------------------------------------
+
+
+@spread
+def select(
+    index: Annotated[Path, typer.Argument(help="Folder of an index.")],
+    question: Annotated[str, typer.Argument(help="What is asked.")],
+    budget_tokens: Budget = 256,
+    *,
+    program: ProgramOptions,
+    must_include: Include = None,
+    must_exclude: Exclude = None,
+    evidence: RelevanceOptions,
+    side: SideOptions,
+    solving: SolverOptions,
+    money: MoneyOptions,
+    pool: Pool = 50,
+    retrieval: ModeName = "fused",
+    search: StrategyChoice,
+    generator: Annotated[
+        str | None, typer.Option("--generator", help="With --strategies: the model that they ask, as in ask.")
+    ] = None,
+    config: ConfigFile = None,
+    explain: Explain = False,
+    json_output: Json = False,
+) -> None:
+    """Choose passages for a question, and prove the choice. With --explain also say why.
+
+    Where passages that are wanted do not fit, single sentences are chosen. Tokens are counted by an
+    approximation; `ask` uses the tokenizer of its model.
+    """
+    from mio_rag.cli.show import print_selection
+    from mio_rag.cli.show_control import print_searched
+    from mio_rag.generation import check_generator
+    from mio_rag.retrieval import Retriever
+    from mio_rag.retrieval.index import check_index
+    from mio_rag.selection.selector import check_ids
+
+    output = open_output(json_output)
+    if generator is not None and search.strategies is None:
+        raise InputError("--generator: select asks no model without --strategies; to answer, use ask")
+    program = fitting(program, decided=search.controller is not None)
+    selector, _, _, found, prices, *_ = collect(
+        lambda: side.applied(
+            lambda: evidence.applied(
+                lambda: make_selector(program, solving, must_include or (), must_exclude or ())
+            ),
+            program,
+        ),
+        lambda: check_index(index),
+        lambda: check_request(question, budget_tokens),
+        lambda: evidence.retrieval(pool, retrieval),
+        lambda: money.money(program),
+        search.check,
+        lambda: None if generator is None else check_generator(generator),
+    )
+    rate = None if prices is None else prices.rate()
+    selector = at_rate(selector, rate)
+    corpus = load_index(index)
+    check_ids(selector, corpus.ids)
+    check_weights(selector, corpus)
+    retriever = Retriever.of(corpus, found)
+    searched: dict[str, Any] = {}
+    if search.controller is None:
+        selection = selector.select(retriever.retrieve(question), budget_tokens, retriever.counter)
+    else:
+        selection, searched = _searched(search, question, retriever, selector, budget_tokens, generator)
+    if json_output:
+        cost = {} if rate is None else {"dollars": rate.cost(selection.tokens_used)}
+        output.json({"question": question, **cost, **selection.to_dict(), **searched})
+        return
+    print_selection(output.console, selection, explain=explain)
+    if searched:
+        print_searched(output.console, searched)
+    if rate is not None:
+        output.console.print(rate.explain(selection.tokens_used))
+
+
+def _searched(
+    search: StrategyChoice,
+    question: str,
+    retriever: Retriever,
+    selector: Selector,
+    budget_tokens: int,
+    generator: str | None,
+) -> tuple[Selection, dict[str, Any]]:
+    """The selection from what strategies find, and who found it."""
+    from mio_rag.control.bandit.agent import make_pipeline
+    from mio_rag.control.bandit.pipeline import searched_json
+    from mio_rag.control.settings import ControlSettings
+    from mio_rag.generation import make_generator
+    from mio_rag.types import Question
+
+    assert search.controller is not None
+    reader = None if generator is None else make_generator(generator)
+    try:
+        settings = search.added(ControlSettings())
+        pipeline = make_pipeline(search.controller, settings, retriever, reader, selector)
+        result = pipeline.run(Question("question", question), budget_tokens, retriever.counter)
+    finally:
+        if reader is not None:
+            reader.close()
+    return result.selection, searched_json(result)
+
+
+# -- ask -------------------------------------------------------------------------------------------------
 
 #: Tokens that may be read where tiers say how much is.
 _MOST = 1_000_000
@@ -109,7 +230,7 @@ def ask(
 
     from mio_rag.answer_cache import digest_of
     from mio_rag.ask import ask as answer_question
-    from mio_rag.cli.show.selection import print_answer, print_selection, print_verdict
+    from mio_rag.cli.show import print_answer, print_selection, print_verdict
     from mio_rag.control.router.make import has_tiers
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.generation.protocol import content_of
@@ -243,7 +364,7 @@ def ask(
 
 def _show_known(output: Output, question: str, known: Hit, rate: Rate | None) -> None:
     """Show an answer that was given before."""
-    from mio_rag.cli.show.selection import print_known
+    from mio_rag.cli.show import print_known
 
     if output.as_json:
         told = {name: value for name, value in known.answer.items() if name != "dollars"}
@@ -282,10 +403,8 @@ def _ask_agent(
     """Answer one question through an agent, and show how."""
     import hashlib
 
-    from mio_rag.cli.show.control import print_outcome
-    from mio_rag.cli.show.plan import print_workflow_run
-    from mio_rag.cli.show.policy import print_policy_run
-    from mio_rag.cli.show.selection import print_selection
+    from mio_rag.cli.show import print_selection
+    from mio_rag.cli.show_control import print_outcome, print_policy_run, print_workflow_run
     from mio_rag.control.composed.trace import PolicyTrace
     from mio_rag.control.controller import Setup, answered
     from mio_rag.control.make import make_controller
@@ -376,3 +495,222 @@ def _outcome_json(outcome: Outcome, in_force: dict[str, Any]) -> dict[str, Any]:
         **in_force,
         "trace": trace.to_dict(),
     }
+
+
+# -- demo ------------------------------------------------------------------------------------------------
+
+_SHOWN_QUESTION = "q-04"  # one on which the methods differ; the table of means follows it
+
+
+_BUDGETS = (256, 512)
+
+
+# All that a demo writes: a folder with anything else is not removed.
+_FILES = {
+    "run.json",
+    "rows.jsonl",
+    "summary.json",
+    "comparisons.json",
+    "matched.json",
+    "ledger.parquet",
+    "report.html",
+}
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder of the report.")] = Path("mio-rag-demo"),
+    embedder: EmbedderName = "minilm",
+    generator: GeneratorSpec = "extractive",
+    json_output: Json = False,
+) -> None:
+    """Choose, answer, and compare with fused top-k. On the bundled questions; under a minute."""
+    from mio_rag.cli.show import evaluation_json
+
+    output = open_output(json_output)
+    result = run_demo(output.console, out, embedder, generator)
+    if json_output:
+        output.json(evaluation_json(result))
+
+
+def run_demo(console: Terminal, out: Path, embedder: str, generator_spec: str) -> EvaluationResult:
+    """Run the demo and write its report to `out`.
+
+    Parameters
+    ----------
+    out : Path
+        A new folder, or one of an earlier demo, which is replaced.
+    """
+    from mio_rag.cli.show import print_summary
+    from mio_rag.cli.terminal import progress_bar, styled
+    from mio_rag.corpora.load import load_dataset
+    from mio_rag.evaluation.harness import EvaluationSettings, evaluate_and_report
+    from mio_rag.evaluation.statistics import part_read
+    from mio_rag.generation import check_generator, make_generator
+    from mio_rag.retrieval import CorpusIndex
+    from mio_rag.retrieval.embedders import check_embedder
+    from mio_rag.selection.selector import Selector
+    from mio_rag.solvers.result import SolveOptions
+
+    if out.exists() and not _is_earlier_demo(out):
+        raise InputError(f"'{out}' exists and holds no earlier demo: choose another folder with --out")
+    collect(lambda: check_embedder(embedder), lambda: check_generator(generator_spec))
+    dataset = load_dataset("demo")
+    selector = Selector(options=SolveOptions(time_limit_seconds=5.0))
+    settings = EvaluationSettings(
+        methods=("fused", "mmr", "exact", "exact:auto"),
+        budgets=_BUDGETS,
+        selector=selector,
+        max_tokens=32,
+    )
+    with closing(make_generator(generator_spec)) as generator:
+        with progress_bar(f"embedding with {embedder}", len(dataset.passages)) as advance:
+            index = CorpusIndex.build(dataset.passages, embedder, dataset.name, advance)
+        _show_one(console, dataset, index, generator, settings)
+        _clear(out)
+        with progress_bar("evaluating", len(dataset.questions)) as advance:
+            result = evaluate_and_report(dataset, index, generator, settings, out, progress=advance)
+    console.print(
+        styled(
+            (f"\n{len(dataset.questions)} questions over {len(dataset.passages)} passages", "bold"),
+            (
+                f"   embedder {index.embedder.name}, reader {generator.name}, "
+                f"pool {settings.retrieval.pool}; means, intervals are in the report\n",
+                "dim",
+            ),
+        )
+    )
+    print_summary(console, result.summary, result.comparisons, result.run["baseline"])
+    console.print(f"\nnote: {part_read(result.run)}", style="yellow", soft_wrap=True)
+    console.print(f"\nreport: {result.folder / 'report.html'}", soft_wrap=True)
+    console.print(
+        "to ask your own questions on a page: mio-rag index demo --out INDEX, then mio-rag serve INDEX"
+    )
+    return result
+
+
+def _show_one(
+    console: Terminal,
+    dataset: Dataset,
+    index: CorpusIndex,
+    generator: Generator,
+    settings: EvaluationSettings,
+) -> None:
+    """One question in full: what the program chooses and why, and what fused top-k would have read."""
+    from mio_rag.cli.show import print_selection
+    from mio_rag.cli.terminal import styled
+    from mio_rag.evaluation.contenders import make_methods
+    from mio_rag.retrieval import Retriever
+
+    question = next(q for q in dataset.questions if q.id == _SHOWN_QUESTION)
+    candidates = Retriever.of(index, settings.retrieval, generator).retrieve(question.text)
+    fused, exact = (
+        method.select(candidates, _BUDGETS[0], generator)
+        for method in make_methods(["fused", "exact"], settings.selector)
+    )
+    console.print(
+        styled(
+            (f"\n{question.text}", "bold"),
+            (f"   budget {_BUDGETS[0]} tokens, pool of {len(candidates)}\n", "dim"),
+        )
+    )
+    print_selection(console, exact, explain=True, show_rest=3)
+    for name, selection in (("chosen above", exact), ("fused top-k", fused)):
+        held = sum(i in question.gold_ids for i in selection.ids)
+        console.print(
+            styled(
+                f"{name}: {held} of {len(question.gold_ids)} evidence passages in "
+                f"{selection.tokens_used} tokens ",
+                (f"({', '.join(selection.ids)})", "dim"),
+            )
+        )
+
+
+def _is_earlier_demo(folder: Path) -> bool:
+    """Whether a folder holds a demo, which may have been killed at any moment, and nothing else."""
+    from mio_rag.files import is_leftover, is_vacant
+    from mio_rag.reading import read_json
+
+    try:
+        if is_vacant(folder):
+            return True
+        run = read_json(folder / "run.json")
+        others = {p.name for p in folder.iterdir() if not is_leftover(p.name)} - _FILES
+        return bool(run["dataset"] == "demo") and not others
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _clear(folder: Path) -> None:
+    """Remove an earlier demo, unless it is still at work."""
+    from mio_rag.files import locked
+
+    if not folder.exists():
+        return
+    with locked(folder):
+        try:
+            for name in [*sorted(_FILES - {"run.json"}), "run.json"]:  # by the last one a demo is known
+                (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"'{folder}' cannot be written: {error}") from error
+
+
+# -- solve -----------------------------------------------------------------------------------------------
+
+
+@spread
+def solve(
+    program: Annotated[
+        str,
+        typer.Argument(
+            help="JSON file: linear, pairwise, costs, budget, rows, fixed, segments; - for stdin."
+        ),
+    ],
+    *,
+    solving: SolverOptions,
+    json_output: Json = False,
+) -> None:
+    """Solve one selection program given as JSON."""
+    from mio_rag.cli.show import print_result
+    from mio_rag.formulations.program import SelectionProgram
+    from mio_rag.reading import read_text
+    from mio_rag.solvers.paths import find_conflict
+    from mio_rag.solvers.registry import solve as run_solver
+
+    output = open_output(json_output)
+
+    def parse() -> SelectionProgram:
+        text = read_text(program)
+        try:
+            return SelectionProgram.from_json(text)
+        except InputError as error:
+            where = "standard input" if program == "-" else f"'{program}'"
+            raise InputError([f"{where}: {problem}" for problem in error.problems]) from error
+
+    parsed, options = collect(parse, solving.checked)
+    result = run_solver(parsed, solving.solver, options)
+    if result.status == "error":
+        raise SolverError(result.message)
+    used = None if result.x is None else parsed.cost(result.x)
+    infeasible = result.status == "infeasible"
+    conflict = find_conflict(parsed, [f"item {i}" for i in range(parsed.n)]) if infeasible else None
+    if json_output:
+        selected = None if result.x is None else list(result.selected)
+        named = conflict and {**asdict(conflict), "parts": list(conflict.parts)}
+        output.json({**result.to_dict(), "selected": selected, "tokens_used": used, "conflict": named})
+    else:
+        print_result(output.console, result, used)
+        if conflict is not None:
+            output.console.print(conflict.explain(), soft_wrap=True)
+
+
+def warmup(json_output: Json = False) -> None:
+    """Compile the kernels in advance (needed once per machine)."""
+    from mio_rag.solvers.branch_and_bound import warmup as compile_kernel
+    from mio_rag.solvers.mdp import warmup as compile_processes
+
+    output = open_output(json_output)
+    seconds = compile_kernel() + compile_processes()
+    if json_output:
+        output.json({"seconds": seconds})
+    else:
+        output.console.print(f"the kernels are ready ({seconds:.1f} s)")

@@ -1,1 +1,0 @@
-"""One file for each command, or for each group of commands; what two of them need stands in `options`."""

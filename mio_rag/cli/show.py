@@ -1,0 +1,756 @@
+"""What people see of selections, answers, evaluations and frontiers."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from mio_rag.cli.terminal import Terminal, printable, styled
+from mio_rag.evaluation.rows import FITTING, reading_column
+from mio_rag.evaluation.statistics import proven_yet_behind, too_few
+from mio_rag.formulations.numbers import plural
+from mio_rag.frontier.summary import deciding_measures
+from mio_rag.measures import (
+    Measure,
+    Use,
+    added_measures,
+    console_measures,
+    evidence_measure,
+    find_measure,
+    frontier_measures,
+)
+from mio_rag.refusal.scores import Scores
+
+if TYPE_CHECKING:
+    from mio_rag.answer_cache import Hit
+    from mio_rag.corpora.dataset import LeftOut
+    from mio_rag.evaluation.harness import EvaluationResult
+    from mio_rag.measures import Measure
+    from mio_rag.refusal.model import Verdict
+    from mio_rag.selection.result import Selection
+    from mio_rag.solvers.result import SolveResult
+    from mio_rag.types import Answer
+
+
+# -- tables ----------------------------------------------------------------------------------------------
+
+_BETWEEN = 2  # columns of air between two fields
+
+
+_LEAST = 12  # columns that a name keeps, however narrow the terminal
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of a table.
+
+    Parameters
+    ----------
+    title : str
+        Its lines are kept.
+    cells : sequence of str or Text
+        One for each row.
+    """
+
+    title: str
+    cells: Sequence[str | Text]
+    justify: Literal["left", "right"] = "right"
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal that it needs."""
+        texts = [self.title, *(cell.plain if isinstance(cell, Text) else cell for cell in self.cells)]
+        return max(cell_len(line) for text in texts for line in printable(text).split("\n"))
+
+
+def heading(label: str) -> str:
+    """A label as the head of a field: in lines of about 14 columns, whole words each."""
+    return "\n".join(textwrap.wrap(label, 14, break_long_words=False, break_on_hyphens=False))
+
+
+def print_fields(console: Terminal, keys: Sequence[Field], fields: Sequence[Field]) -> None:
+    """Print the fields in their order, in as many tables as the terminal needs.
+
+    Parameters
+    ----------
+    keys : sequence of Field
+        Say what a row is about: every table begins with them. Only the first of them, a name, is folded where
+        the terminal is too narrow for it.
+    """
+    widest = max((field.width for field in fields), default=0)
+    rest = sum(key.width + _BETWEEN for key in keys[1:]) + (widest + _BETWEEN if fields else 0)
+    name = min(keys[0].width, max(_LEAST, console.width - rest))
+    room = console.width - name - sum(key.width + _BETWEEN for key in keys[1:])
+    parts: list[list[Field]] = [[]]
+    left = room
+    for field in fields:
+        left -= field.width + _BETWEEN
+        if left < 0 and parts[-1]:
+            parts.append([])
+            left = room - field.width - _BETWEEN
+        parts[-1].append(field)
+    for place, part in enumerate(parts):
+        if place:
+            console.print()
+        widths = [name, *(key.width for key in keys[1:])]
+        widths += [min(field.width, max(_LEAST, room - _BETWEEN)) for field in part]
+        _print(console, [*keys, *part], widths)
+
+
+def _print(console: Terminal, fields: Sequence[Field], widths: Sequence[int]) -> None:
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for field, width in zip(fields, widths, strict=True):
+        table.add_column(
+            Text(printable(field.title)),
+            justify=field.justify,
+            vertical="bottom",
+            overflow="fold",
+            no_wrap=field.width <= width,
+            min_width=width,
+            max_width=width,
+        )
+    for cells in zip(*(field.cells for field in fields), strict=True):
+        table.add_row(*(Text(printable(cell)) if isinstance(cell, str) else cell for cell in cells))
+    console.print(table)
+
+
+# -- selection -------------------------------------------------------------------------------------------
+
+_SNIPPET_LINES, _SNIPPET_LENGTH = 2, 160  # on a terminal; in characters, where the output goes elsewhere
+
+
+def print_selection(
+    console: Terminal,
+    selection: Selection,
+    *,
+    explain: bool = False,
+    show_rest: int = 8,
+    room: str | None = None,
+) -> None:
+    """The chosen passages in prompt order, and one line about them.
+
+    Parameters
+    ----------
+    explain : bool
+        Also why each passage is chosen, why the best of the rest are not, and the whole certificate.
+    show_rest : int
+        How many of the rest, with `explain`.
+    room : str, optional
+        What said how much may be read, where that was no budget of tokens.
+    """
+    result = selection.result
+    if result.x is None:
+        console.print(selection.explain(), soft_wrap=not console.is_terminal)
+        return
+    for place, i in enumerate(selection.chosen, 1):
+        d, passage = selection.decisions[i], selection.candidates.passage(i)
+        print_passage(
+            console, place, passage.title, d.id, d.tokens, passage.text, f"why: {d.reason}" if explain else ""
+        )
+    if explain:
+        _print_rest(console, selection, show_rest)
+    read = f"{selection.tokens_used} of {plural(selection.budget_tokens, 'token')}"
+    if room is not None:
+        read = f"{plural(selection.tokens_used, 'token')} ({room})"
+    console.print(
+        styled(
+            (f"{plural(len(selection.chosen), selection.unit)}, {read}", "bold"),
+            f" \u2014 {result.certificate() if explain else _proof(selection)}",
+        ),
+        soft_wrap=not console.is_terminal,
+    )
+    source = selection.relevance_source
+    told = []
+    if explain and selection.counts_parts is not None:
+        told.append(f"the certificate is for choices {selection.counts_parts}")
+    told += [f"relevance: {source.why}"] if explain and source is not None else []
+    if source is not None and source.unused:
+        told.append(
+            f"{' and '.join(source.unused)} changed nothing: no model that was fitted with it gives "
+            "relevance (`mio-rag calibrate --rerank`)"
+        )
+    told += [selection.worst_case.explain()] if selection.worst_case else []
+    for line in (*told, *selection.notes):
+        console.print(line, soft_wrap=not console.is_terminal)
+
+
+def print_passage(
+    console: Terminal, place: int, title: str, identifier: str, tokens: int, text: str, why: str = ""
+) -> None:
+    """Which passage is read, what it costs, and how it begins."""
+    name = ((title, "bold"), "  ", (identifier, "dim")) if title else ((identifier, "bold"),)
+    console.print(
+        styled(f"{place}. ", *name, (f", {plural(tokens, 'token')}", "dim")),
+        soft_wrap=not console.is_terminal,
+    )
+    for line in snippet(text, console.width - 3 if console.is_terminal else None):
+        console.print(f"   {line}", soft_wrap=True)
+    if why:
+        _print_indented(console, why)
+
+
+def snippet(text: str, width: int | None) -> list[str]:
+    """The beginning of a text, in lines of so many characters; None: in one line, wherever that ends."""
+    text = " ".join(printable(text).split())
+    lines = 1 if width is None else _SNIPPET_LINES
+    width = _SNIPPET_LENGTH if width is None else max(20, width)
+    shown = textwrap.wrap(text, width, break_on_hyphens=False)
+    if len(shown) <= lines:
+        return shown
+    shown = textwrap.wrap(" ".join(shown[:lines]), width - 4, break_on_hyphens=False)[:lines]
+    return [*shown[:-1], f"{shown[-1]} ..."]
+
+
+def _print_indented(console: Terminal, text: str) -> None:
+    lines = textwrap.wrap(text, max(20, console.width - 3)) if console.is_terminal else [text]
+    for line in lines:
+        console.print(f"   {line}", style="dim", soft_wrap=True)
+
+
+def _print_rest(console: Terminal, selection: Selection, shown: int) -> None:
+    """The best of what is left out, and why."""
+    chosen = set(selection.chosen)
+    rest = [i for i in range(len(selection.candidates)) if i not in chosen]
+    rest.sort(key=lambda i: -selection.decisions[i].value)
+    if rest:
+        console.print("\nleft out, most valuable first:", style="dim")
+    for i in rest[:shown]:
+        d, passage = selection.decisions[i], selection.candidates.passage(i)
+        name = f"{passage.title}  {d.id}" if passage.title else d.id
+        console.print(f" - {name}, {plural(d.tokens, 'token')}", soft_wrap=not console.is_terminal)
+        _print_indented(console, d.reason)
+    if len(rest) > shown:
+        console.print(f"   and {len(rest) - shown} more; --json lists everything", style="dim")
+    console.print()
+
+
+def _proof(selection: Selection) -> str:
+    """What is proven about the choice, in words."""
+    result = selection.result
+    if result.is_optimal and not selection.chosen:
+        return "proven: nothing that is allowed and fits is worth its price"
+    if result.is_optimal:
+        within = f" to within {result.gap:.2%}" if result.gap and result.gap > 1e-4 else ""
+        of = "" if selection.counts_parts is None else f" {selection.counts_parts},"
+        return f"proven optimal{within}: no other choice{of} is worth more"
+    why = [f"the {result.limit} limit came first"] if result.limit else []
+    why += [result.message] if result.message else []
+    most = ""
+    if result.gap is not None:  # what is not proven never reads as nothing
+        most = f": the best choice is worth at most {max(result.gap, 1e-4):.2%} more"
+    return f"not proven optimal{most}" + (f" ({'; '.join(why)})" if why else "")
+
+
+def print_answer(console: Terminal, answer: Answer) -> None:
+    """What the reader said, and what that took."""
+    console.print(answer.text or "(no answer)", style="bold", soft_wrap=not console.is_terminal)
+    console.print(
+        f"{answer.generator}: {answer.prompt_tokens} prompt and "
+        f"{plural(answer.completion_tokens, 'answer token')}, {answer.latency_seconds:.2f} s\n",
+        style="dim",
+        soft_wrap=not console.is_terminal,
+    )
+
+
+def print_verdict(console: Terminal, verdict: Verdict, answer: Answer) -> None:
+    """A refusal, or the answer with how sure it is that there is one."""
+    if not verdict.refused:
+        print_answer(console, answer)
+        console.print(f"{verdict.explain()}\n", style="dim", soft_wrap=not console.is_terminal)
+        return
+    console.print(f"{verdict.explain()[0].upper()}{verdict.explain()[1:]}.", style="bold", soft_wrap=True)
+    told = answer.text or "(no answer)"
+    console.print(f"{answer.generator} would have said: {told}\n", style="dim", soft_wrap=True)
+
+
+def print_known(console: Terminal, known: Hit) -> None:
+    """An answer that was given before, what it was given to, and what had been read for it."""
+    told = known.answer
+    nothing = "Not in these passages." if told.get("refusal", {}).get("refused") else "(no answer)"
+    console.print(told["answer"] or nothing, style="bold", soft_wrap=not console.is_terminal)
+    asked = "the same question" if known.cosine is None else f"'{known.question}' (cosine {known.cosine:.3f})"
+    console.print(
+        f"cached: {told['generator']} said it {_ago(known.age_seconds)} to {asked}; nothing was asked now\n",
+        style="dim",
+        soft_wrap=not console.is_terminal,
+    )
+    of_sentences = told.get("unit") == "sentence"
+    titles = {p["id"].rpartition("#s")[0] if of_sentences else p["id"]: p["title"] for p in told["passages"]}
+    read = ", ".join(f"{i} ({titles[i]})" if titles.get(i) else i for i in told["selected_ids"])
+    console.print(f"read then: {read or 'nothing'}", soft_wrap=not console.is_terminal)
+
+
+def _ago(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{plural(round(seconds), 'second')} ago"
+
+
+def print_result(console: Terminal, result: SolveResult, tokens_used: float | None) -> None:
+    """A solve result in two lines."""
+    console.print(result.certificate())
+    if result.x is not None:
+        console.print(f"selected {list(result.selected)}, cost {tokens_used:g}")
+
+
+def print_left_out(console: Terminal, left_out: Sequence[LeftOut]) -> None:
+    """Files of a folder that are not in the corpus, those of one reason together."""
+    if not left_out:
+        return
+    reasons: dict[str, list[str]] = {}
+    for item in left_out:
+        reasons.setdefault(item.reason, []).append(item.path)
+    console.print(f"left out: {len(left_out)}", style="yellow")
+    for reason, paths in list(reasons.items())[:20]:
+        named = ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+        console.print(f"  {named}: {reason}", soft_wrap=True)
+    if len(reasons) > 20:
+        console.print(f"  and {len(reasons) - 20} other reasons; --json lists everything")
+
+
+# -- refusal ---------------------------------------------------------------------------------------------
+
+
+def print_scores(console: Terminal, title: str, names: Sequence[str], scores: Sequence[Scores]) -> None:
+    """One row a name: percent of all questions, of the answerable ones and of the others."""
+
+    def percent(value: float | None) -> str:
+        return "\u2013" if value is None else f"{100 * value:.1f}"
+
+    columns: dict[str, Sequence[float | None]] = {
+        "F1": [s.f1 for s in scores],
+        "exact": [s.exact for s in scores],
+        "HasAns F1": [s.has_answer_f1 for s in scores],
+        "HasAns exact": [s.has_answer_exact for s in scores],
+        "NoAns": [s.no_answer for s in scores],
+        "refused": [s.refused for s in scores],
+        "best F1": [s.best_f1 for s in scores],
+    }
+    fields = [Field(head, [percent(value) for value in values]) for head, values in columns.items()]
+    print_fields(console, [Field(title, list(names), "left")], fields)
+
+
+# -- measures --------------------------------------------------------------------------------------------
+
+_OF = {
+    "selection": "Of a selection",
+    "answer": "Of an answer",
+    "choice": "Of a chosen option",
+    "cost": "Of what it cost, and how it was proven",
+    "run": "Of a method, over all questions",
+}
+
+
+def print_measures(console: Terminal, found: Sequence[Measure]) -> None:
+    """A table for each kind: name and meaning; below them direction, unit and source."""
+    width = max((len(m.name) for m in found), default=0)
+    for of, heading in _OF.items():
+        table = Table(show_header=False, box=None, pad_edge=False)
+        table.add_column(no_wrap=True, min_width=width)
+        table.add_column(overflow="fold")
+        for m in found:
+            if m.of == of:
+                better = "no direction" if m.better == "none" else f"{m.better} is better"
+                table.add_row(m.name, Text(m.meaning))
+                table.add_row("", Text(f"{better}; {m.unit}; {m.source}", style="dim"))
+        if table.row_count:
+            console.print(heading, style="bold")
+            console.print(table)
+            console.print()
+
+
+# -- evaluation ------------------------------------------------------------------------------------------
+
+Record = Mapping[str, Any]
+
+
+_NONE = "\u2013"
+
+
+_ALL = "all_gold"
+
+
+_OURS = "exact"  # whose name says how it chooses, not whose choice it is
+
+
+def evaluation_json(result: EvaluationResult) -> dict[str, Any]:
+    """Plain data of an evaluation, for ``--json``."""
+    return {
+        "out": str(result.folder),
+        "run": result.run,
+        "summary": result.summary,
+        "comparisons": result.comparisons,
+        **({"by_set": result.by_set} if result.by_set else {}),
+    }
+
+
+def print_run(console: Terminal, run: Mapping[str, Any]) -> None:
+    """What an evaluation ran on."""
+    console.print(
+        f"{run['dataset']}: {run['questions']} questions, {run['passages']} passages, "
+        f"embedder {run['embedder']}, reader {run['generator'] or 'none'}, pool {run['pool']}, "
+        f"{run['seconds']:.0f} s"
+    )
+    named = (run["settings"].get("instruments") or {}).items()
+    if named:
+        console.print("; ".join(f"{kind}: {one['name']}" for kind, one in named), soft_wrap=True)
+    console.print("")
+
+
+def print_sets(console: Terminal, by_set: Sequence[Record]) -> None:
+    """What was found and read in each question set; nothing where there is one set."""
+    if not by_set:
+        return
+    entries = sorted(by_set, key=lambda entry: entry["budget_tokens"])
+    evidence, reading = evidence_measure(entries), reading_column(entries)
+    keys = [Field("set", [entry["dataset"] for entry in entries], "left")]
+    keys.append(Field("method", [entry["method"] for entry in entries], "left"))
+    if len({entry["budget_tokens"] for entry in entries}) > 1:
+        keys.append(Field("budget", [str(entry["budget_tokens"]) for entry in entries]))
+    fields = [Field("questions", [str(entry["n"]) for entry in entries])]
+    if evidence is not None:
+        form = _percent if evidence.kind == "rate" else evidence.form.format
+        fields.append(Field("evidence\nfound", _means(entries, evidence.name, form)))
+    fields.append(Field("tokens\nread", _means(entries, reading, _count)))
+    console.print("\nby question set", style="bold")
+    print_fields(console, keys, fields)
+
+
+def print_failures(console: Terminal, rows: Sequence[Mapping[str, Any]]) -> None:
+    """What went wrong, most frequent first."""
+    reasons = Counter(str(row["error"]) for row in rows if row["error"])
+    for reason, count in reasons.most_common(5):
+        console.print(styled((f"failed {count}x:", "red"), f" {reason}"), soft_wrap=True)
+    if len(reasons) > 5:
+        console.print(f"and {len(reasons) - 5} other reasons, in the ledger", style="dim")
+
+
+def print_summary(
+    console: Terminal,
+    summary: Sequence[Record],
+    comparisons: Sequence[Record] = (),
+    baseline: str | None = None,
+    *,
+    details: bool = False,
+) -> None:
+    """What each method found and read beside the baseline; below it everything else.
+
+    Parameters
+    ----------
+    summary, comparisons : sequences of mappings
+        As `mio_rag.evaluation.statistics` makes them.
+    baseline : str, optional
+        Whom methods are compared with.
+    details : bool
+        Show every measure, with 95 % intervals, in the second table.
+    """
+    entries = sorted(summary, key=lambda entry: entry["budget_tokens"])
+    keys = [Field("method", [entry["method"] for entry in entries], "left")]
+    if len({entry["budget_tokens"] for entry in entries}) > 1:
+        keys.append(Field("budget", [str(entry["budget_tokens"]) for entry in entries]))
+    _print_first(console, keys, entries, comparisons, baseline)
+    for warning in [*too_few(entries, comparisons), *proven_yet_behind(entries, comparisons)]:
+        console.print(styled(("\nnote:", "yellow"), f" {warning}"))
+    shown = _others(entries, details)
+    if shown:
+        console.print("\nanswers, proofs and costs", style="bold")
+        print_fields(console, keys, shown)
+
+
+def _print_first(
+    console: Terminal,
+    keys: Sequence[Field],
+    entries: Sequence[Record],
+    comparisons: Sequence[Record],
+    baseline: str | None,
+) -> None:
+    evidence, reading = evidence_measure(entries), reading_column(entries)
+    methods = {entry["method"] for entry in entries}
+    rivals = baseline is not None and len(methods) > 1
+    said = _at(entries) + (f"; the baseline is {baseline}" if rivals else "")
+    if rivals and _OURS in methods - {baseline}:
+        said += f", and {_OURS} is the choice of mio-rag's program"
+        if FITTING in methods:
+            said += f" among whole passages, {FITTING} what it reads by the room there is"
+    fields = []
+    if evidence is not None:
+        what = "gold documents" if evidence.name == "source_recall" else "gold passages"
+        asked = max((c["n"] for c in comparisons if c["measure"] == evidence.name), default=0)
+        few = f" ({asked} questions name them)" if 0 < asked < _count_of(entries) else ""
+        said += f". Evidence: the {what} of a question{few}"
+        form = _percent if evidence.kind == "rate" else evidence.form.format
+        fields.append(Field("evidence\nfound", _means(entries, evidence.name, form)))
+        if any(entry.get(_ALL) for entry in entries):
+            fields.append(Field("all\nevidence\nfound", _means(entries, _ALL, _percent)))
+    else:
+        said += ". The questions name no evidence, so that none can be counted"
+    read = "prompts" if reading == "prompt_tokens" else "tokens"
+    title = "tokens\nread" if read == "tokens" else "prompt\ntokens"
+    fields.append(Field(title, _means(entries, reading, _count)))
+    if baseline is not None and rivals:
+        fields.append(Field("tokens\nsaved", _saved(entries, reading, baseline)))
+        if evidence is not None:
+            fields.append(_difference(entries, comparisons, evidence, baseline))
+    console.print(f"{said}.")
+    if read == "prompts":
+        console.print("Prompt tokens: of all calls, since controllers ask more than once.")
+    console.print()
+    print_fields(console, keys, fields)
+
+
+def _at(entries: Sequence[Record]) -> str:
+    budgets = list(dict.fromkeys(entry["budget_tokens"] for entry in entries))
+    count = _count_of(entries)
+    over = f"Means over {count} question{'s' * (count != 1)}" if count else "Means"
+    return over + (f" at a budget of {budgets[0]} tokens" if len(budgets) == 1 else "")
+
+
+def _count_of(entries: Sequence[Record]) -> int:
+    return max((entry.get("n") or 0 for entry in entries), default=0)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _count(tokens: float) -> str:
+    return f"{tokens:.0f}"
+
+
+def _means(entries: Sequence[Record], name: str, form: Callable[[float], str]) -> list[str]:
+    return [_NONE if (value := entry.get(name)) is None else form(value["mean"]) for entry in entries]
+
+
+def _saved(entries: Sequence[Record], reading: str, baseline: str) -> list[str]:
+    """Tokens that each method reads less than the baseline at the same budget."""
+    spent = {(e["method"], e["budget_tokens"]): e[reading]["mean"] for e in entries if e.get(reading)}
+    cells = []
+    for entry in entries:
+        own = spent.get((entry["method"], entry["budget_tokens"]))
+        reference = spent.get((baseline, entry["budget_tokens"]))
+        if entry["method"] == baseline or own is None or reference is None:
+            cells.append("" if entry["method"] == baseline else _NONE)
+            continue
+        saved = round(reference) - round(own)  # as the column beside it is rounded
+        cells.append(f"{saved} ({round(100 * saved / reference) if reference else 0} %)")
+    return cells
+
+
+def _difference(
+    entries: Sequence[Record], comparisons: Sequence[Record], evidence: Measure, baseline: str
+) -> Field:
+    """The paired difference in the evidence found, with its interval; coloured where it excludes zero."""
+    found = {(c["method"], c["budget_tokens"]): c for c in comparisons if c["measure"] == evidence.name}
+    rate = evidence.kind == "rate"
+    cells: list[str | Text] = []
+    for entry in entries:
+        own = found.get((entry["method"], entry["budget_tokens"]))
+        if own is None:
+            cells.append("baseline" if entry["method"] == baseline else _NONE)
+            continue
+        mean, low, high = (
+            f"{100 * own[end]:+.1f}" if rate else f"{own[end]:+.3g}" for end in ("difference", "low", "high")
+        )
+        style = "green" if own["low"] > 0 else "red" if own["high"] < 0 else ""
+        cells.append(Text(f"{mean} ({low} to {high})", style))
+    return Field(f"evidence beside {baseline}\n({'points, ' * rate}95 % interval)", cells)
+
+
+def _others(entries: Sequence[Record], details: bool) -> list[Field]:
+    evidence, reading = evidence_measure(entries), reading_column(entries)
+    first = () if details else ((evidence.name if evidence else ""), _ALL, reading)
+    own = {measure.name for measure in added_measures()}
+    fields = []
+    for measure in console_measures():
+        column = measure.console
+        asked = details or measure.name in own or (column is not None and column.always)
+        if asked and measure.name not in first and any(entry.get(measure.name) for entry in entries):
+            fields.append(Field(heading(measure.title), _cells(entries, measure, details)))
+    proofs = [entry.get("optimal_share") for entry in entries]
+    if any(share is not None for share in proofs):
+        fields.append(Field("proven", [_NONE if share is None else f"{share:.0%}" for share in proofs]))
+    if any(share is not None and share < 1 for share in proofs):
+        gap = find_measure("gap")
+        assert gap is not None
+        unproven = [entry if share is not None else {} for entry, share in zip(entries, proofs, strict=True)]
+        fields.append(Field("mean\ngap", _means(unproven, gap.name, lambda value: f"{100 * value:.2f} %")))
+    if any(entry["failed"] for entry in entries):
+        fields.append(Field("failed", [str(entry["failed"]) for entry in entries]))
+    return fields
+
+
+def _cells(entries: Sequence[Record], measure: Measure, details: bool) -> list[str | Text]:
+    """Means of a measure, with intervals where details are wanted."""
+    cells: list[str | Text] = []
+    for entry in entries:
+        value = entry.get(measure.name)
+        cell = Text(_NONE if value is None else measure.form.format(value["mean"]))
+        if value is not None and details and value["low"] != value["high"]:
+            low = measure.form.format(value["low"])
+            high = "unbounded" if value["high"] is None else measure.form.format(value["high"])
+            cell.append(f" ({low} to {high})", "dim")
+        cells.append(cell)
+    return cells
+
+
+# -- frontier --------------------------------------------------------------------------------------------
+
+
+def print_query(console: Terminal, data: Mapping[str, Any]) -> None:
+    """The paths as three short tables."""
+    passages, budget = data["passages"], data["budget"]
+
+    def names(positions: list[int]) -> str:
+        return ", ".join(passages[i]["id"] for i in positions) or "nothing"
+
+    steps = budget["steps"]
+    if not steps:
+        console.print("no selection satisfies the constraints at any of these budgets")
+        return
+    proof = "every step proven" if budget["certified"] else "steps marked ? are not proven"
+    console.print(f"{len(steps)} selections up to {steps[-1]['until']} tokens, {proof}")
+    table = Table("tokens", "passages", "value", "per token", "what changes", box=None)
+    for before, step in zip([None, *steps], steps, strict=False):
+        was = set(before["selected"]) if before else set()
+        gained = [f"+{passages[i]['id']}" for i in step["selected"] if i not in was]
+        lost = [f"-{passages[i]['id']}" for i in sorted(was - set(step["selected"]))]
+        price = before["next_price"] if before else None
+        table.add_row(
+            f"{step['tokens']}{'' if step['certified'] else ' ?'}",
+            str(len(step["selected"])),
+            f"{step['value']:.4f}",
+            "" if price is None else f"{price:.5f}",
+            " ".join(gained + lost),
+        )
+    console.print(table)
+    for gain in budget["buys"]:
+        changes = [f"+{passages[i]['id']}" for i in gain["added"]]
+        changes += [f"-{passages[i]['id']}" for i in gain["removed"]]
+        console.print(
+            f"+{gain['more_tokens']} tokens above {gain['budget_tokens']} buy {gain['gain']:.4f}"
+            f" ({', '.join(changes) or 'the same passages'})"
+        )
+    table = Table("passage penalty", "passages", "tokens", "chosen", box=None)
+    for piece in data["penalty"]["pieces"]:
+        high = "and above" if piece["high"] is None else f"to {piece['high']:.4f}"
+        mark = "" if piece["certified"] else " ?"
+        table.add_row(
+            f"{piece['low']:.4f} {high}{mark}",
+            str(piece["passages"]),
+            str(piece["tokens"]),
+            names(piece["selected"]),
+        )
+    console.print(f"\nat {data['budget_tokens']} tokens:")
+    console.print(table)
+    table = Table("tokens", "relevance", "redundancy", "guaranteed", "", "lambda_1", "rho", box=None)
+    for row, weights in _alike(data["grid"]).items():
+        for radii in dict.fromkeys(weights.values()):  # weights that choose it at the same radii share a line
+            listed = ", ".join(f"{weight:g}" for weight, at in weights.items() if at == radii)
+            table.add_row(*row[:-1], listed, ", ".join(f"{radius:g}" for radius in radii))
+    console.print(table)
+    console.print(
+        "guaranteed: the value that is left when every embedding is off by the largest rho of the table"
+    )
+
+
+def _alike(grid: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], dict[float, tuple[float, ...]]]:
+    """What a row says, and the passages behind it -> the settings that choose them: weight -> radii."""
+    found: dict[tuple[str, ...], dict[float, tuple[float, ...]]] = {}
+    for p in grid:
+        state = "frontier" if p["frontier"] else "dominated" if p["certified"] else p["status"]
+        figures = (f"{p[k]:.4f}" for k in ("relevance", "redundancy", "guaranteed"))
+        row = (str(p["tokens"]), *figures, state, str(sorted(p["selected"])))
+        weights = found.setdefault(row, {})
+        weights[p["redundancy_weight"]] = (*weights.get(p["redundancy_weight"], ()), p["radius"])
+    return found
+
+
+def print_points(
+    console: Terminal, points: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any] | None
+) -> None:
+    """The settings on the frontier, by tokens; the operating point last."""
+    evidence = evidence_measure(p["measures"] for p in points)
+    shown = [p for p in points if p["dominated"] is False]
+    shown.sort(key=lambda p: p["measures"]["tokens_used"]["mean"])
+    open_points = sum(not p["certified"] for p in points)
+    console.print(
+        f"{len(points)} settings, {len(shown)} on the frontier, {len(points) - len(shown) - open_points} "
+        f"dominated, {open_points} not certified"
+    )
+    deciding = ", ".join(["tokens", *(measure.title for measure in deciding_measures(points))])
+    console.print(
+        f"on the frontier: no other certified setting is as good in {deciding} and better in one of them"
+        + ("; *: finds the most evidence for its tokens" if evidence else ""),
+        style="dim",
+    )
+    console.print()
+    keys = [
+        Field("redundancy\nweight", [f"{p['redundancy_weight']:g}" for p in shown]),
+        Field("radius", [f"{p['radius']:g}" for p in shown]),
+        Field("passage\npenalty", [str(p["passage_penalty"]) for p in shown]),
+        Field("budget", [str(p["budget_tokens"]) for p in shown]),
+    ]
+    fields = [Field("tokens\nread", [f"{p['measures']['tokens_used']['mean']:.0f}" for p in shown])]
+    if evidence is not None:
+        values = [p["measures"].get(evidence.name) for p in shown]
+        best = ["*" if evidence.name in p["front"] else " " for p in shown]
+        cells = [f"{_percent_of_frontier(value)} {mark}" for value, mark in zip(values, best, strict=True)]
+        fields += [
+            Field("evidence\nfound  ", cells),
+            Field("95 % interval", [_interval(value) for value in values]),
+        ]
+    for measure in frontier_measures(Use.CONSOLE):
+        if measure.frontier.use < Use.EVIDENCE and any(measure.name in p["measures"] for p in points):
+            means = [_mean(p["measures"].get(measure.name), measure) for p in shown]
+            fields.append(Field(heading(measure.title), means))
+    print_fields(console, keys, fields)
+    console.print()
+    if chosen is None:
+        console.print("no operating point: there are no labels, or no setting is certified")
+        return
+    console.print(
+        f"operating point: {chosen['name']}, budget {chosen['budget_tokens']} ({chosen['rule']})",
+        soft_wrap=True,
+    )
+    if held := chosen["held_out"]:
+        found = held[chosen["coverage"]]
+        console.print(
+            f"the rule on held-out questions: evidence found {_percent_of_frontier(found)} "
+            f"({_interval(found)}) at {held['tokens_used']['mean']:.0f} tokens"
+        )
+
+
+def print_prices(console: Terminal, data: Mapping[str, Any]) -> None:
+    """What questions read and find at one price of a token for all, as `price_curve` returns it."""
+    points = data["prices"]
+    console.print("\none price of a token for all questions", style="bold")
+    fields = [Field("tokens\nread", [f"{p['tokens']['mean']:.0f}" for p in points])]
+    if any(p["evidence"] is not None for p in points):
+        fields.append(Field("evidence\nfound", [_percent_of_frontier(p["evidence"]) for p in points]))
+        fields.append(Field("95 % interval", [_interval(p["evidence"]) for p in points]))
+    print_fields(console, [Field("price", [f"{p['token_price']:g}" for p in points])], fields)
+    console.print(
+        f"each reads at most {data['ceiling']} tokens; price.png compares prices with budgets", style="dim"
+    )
+
+
+def _percent_of_frontier(value: Mapping[str, float] | None) -> str:
+    return "" if value is None else f"{100 * value['mean']:.1f} %"
+
+
+def _interval(value: Mapping[str, float] | None) -> str:
+    return "" if value is None else f"{100 * value['low']:.1f} to {100 * value['high']:.1f}"
+
+
+def _mean(value: Mapping[str, float] | None, measure: Measure) -> str:
+    if value is None:
+        return ""
+    return (measure.form if measure.kind == "count" else "{:.3f}").format(value["mean"])

@@ -1,0 +1,756 @@
+"""What people see of controllers, plans, policies, routers, strategies and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.table import Table
+
+from mio_rag.cli.show import Field, print_fields, print_passage
+from mio_rag.cli.terminal import Terminal, styled
+from mio_rag.control.bandit.trace import SearchTrace
+from mio_rag.control.composed.describe import described, price_in_words
+from mio_rag.control.mdp.policies import open_actions
+from mio_rag.control.mdp.trace import ProcessTrace
+from mio_rag.control.router.trace import TierTrace
+from mio_rag.errors import InputError
+from mio_rag.formulations.numbers import plural
+
+if TYPE_CHECKING:
+    from mio_rag.batch import BatchSummary
+    from mio_rag.batch.stages import Progress
+    from mio_rag.control.composed.policy import Policy
+    from mio_rag.control.composed.states import States
+    from mio_rag.control.composed.trace import PolicyTrace
+    from mio_rag.control.planner.trace import PlanTrace
+    from mio_rag.control.planner.workflow import Workflow
+    from mio_rag.control.router.model import Router
+    from mio_rag.control.trace import Trace
+    from mio_rag.evaluation.tiers import Labelled
+    from mio_rag.learning.bandit_report import Replay
+    from mio_rag.learning.mdp import Plan, Segment, Sensitivity, Structure
+    from mio_rag.learning.mdp_calibration import Calibration, Estimate
+    from mio_rag.learning.outcomes import Outcomes
+    from mio_rag.learning.planner import Point
+
+
+# -- control ---------------------------------------------------------------------------------------------
+
+_SHOWN = 6  # segments of a step, before the rest is counted
+
+
+_WHAT = 120  # characters of what a step searched for: small models write on and on; JSON has all of it
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WHAT else f"{text[:_WHAT].rstrip()} ..."
+
+
+def _rule(segments: Sequence[Segment]) -> str:
+    shown = [f"{s.actions[0]} {s.start:.4g}\u2013{s.end:.4g}" for s in segments[:_SHOWN]]
+    more = f", and {len(segments) - _SHOWN} more" if len(segments) > _SHOWN else ""
+    return ", ".join(shown) + more
+
+
+def print_plan(console: Terminal, plan: Plan, shape: Structure, changes: Sequence[Sensitivity]) -> None:
+    """The policy step by step, what is odd about it, and what each parameter does to it."""
+    table = _table("step", "over U", left=2)
+    for step, segments in enumerate(shape.segments):
+        table.add_row("every" if plan.model.horizon is None else str(step), _rule(segments))
+    console.print(table)
+    solution = plan.solution
+    console.print(
+        f"{solution.method}: values within {solution.error:.2g} of the grid's optimum, "
+        f"V(1) = {plan.values()[-1]:.4f}"
+        + (f", grid within {plan.grid_error.at_points:.2g}" if plan.grid_error else "")
+    )
+    _print_notes(console, shape.warnings)
+    tied = sum(bool(step) for step in shape.ties)
+    if tied:
+        console.print(
+            f"actions tie somewhere in {tied} of {plan.steps} steps (--json lists where)", style="dim"
+        )
+    moved = _table("parameter", "times", "policy moved", "value")
+    for row in changes:
+        name = "1 - discount" if row.parameter == "discount" else row.parameter
+        moved.add_row(name, f"{row.factor:g}", f"{row.changed:.1%}", f"{row.value_change:.4f}")
+    console.print()
+    console.print(moved)
+
+
+def _print_notes(console: Terminal, notes: Sequence[str]) -> None:
+    for note in notes:
+        console.print(styled(("note:", "yellow"), f" {note}"), soft_wrap=True)
+
+
+def _table(*titles: str, left: int = 1) -> Table:
+    """A plain table; the first columns hold text, the others numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, title in enumerate(titles):
+        table.add_column(
+            title,
+            justify="left" if place < left else "right",
+            overflow="fold",
+        )
+    return table
+
+
+def print_outcome(console: Terminal, trace: Trace) -> None:
+    """The answer, what was read for it, then every step: what was done and what it brought.
+
+    Of the process U and worth as well.
+    """
+    console.print(trace.answer or "(no answer)", style="bold")
+    parts = trace.parts.values()
+    process = trace if isinstance(trace, ProcessTrace) else None
+    gauge = "" if process is None else f", U {process.gauge}"
+    console.print(
+        f"{trace.spent()}, {sum(p.seconds for p in parts):.2f} s; {trace.controller}{gauge}\n",
+        style="dim",
+    )
+    levels = [] if process is None else _levels(process)
+    found = trace.found if isinstance(trace, SearchTrace) else {}
+    for place, passage in enumerate(trace.passages, 1):
+        said = f"found by {found_by(found[passage['id']])}" if passage["id"] in found else ""
+        print_passage(
+            console, place, passage["title"], passage["id"], passage["tokens"], passage["text"], said
+        )
+    if trace.passages:
+        console.print()
+    table = _table("step", "action", "what", "new", *(("U", "then", "Q") if levels else ()), "s", left=3)
+    for k, step in enumerate(trace.steps):
+        table.add_row(
+            str(step.step),
+            step.action,
+            _cut(step.query or step.note or "(nothing new)"),
+            str(len(step.new_ids)) if step.action == "retrieve" or found else "",
+            *(levels[k] if levels else ()),
+            f"{sum(call.seconds for call in step.calls):.2f}",
+        )
+    if trace.steps:
+        console.print(table)
+    if isinstance(trace, SearchTrace):
+        _print_notes(console, trace.notes)
+        if trace.chosen.get("id"):
+            console.print(f"id for feedback: {trace.chosen['id']}", style="dim", soft_wrap=True)
+    if trace.error is not None:
+        console.print(trace.error, style="red", soft_wrap=True)
+    if isinstance(trace, TierTrace) and trace.tier:
+        console.print(trace.explain(), soft_wrap=True)
+    console.print(f"ended: {trace.ended}{'' if process is None else _end(process)}")
+
+
+def _levels(trace: ProcessTrace) -> list[tuple[str, str, str]]:
+    """Of every step U before and after, and the worth of the actions."""
+    closed_book = bool(trace.settings["closed_book"])
+    return [
+        (
+            f"{step.uncertainty:.3f}",
+            f"{step.next_uncertainty:.3f}",
+            _worth(step.q_values, open_actions(trace.steps[:k], closed_book, step.closed)),
+        )
+        for k, step in enumerate(trace.steps)
+    ]
+
+
+def _end(trace: ProcessTrace) -> str:
+    """U in the end, and why nothing more was done."""
+    closed_book = bool(trace.settings["closed_book"])
+    worth = _worth(trace.last_q_values, open_actions(trace.steps, closed_book, trace.last_closed))
+    return f", at U = {trace.uncertainty:.3f}" + (f"; {worth}" if worth and trace.ended == "stop" else "")
+
+
+def _worth(q_values: Mapping[str, float] | None, possible: Sequence[str]) -> str:
+    """The worth of each action; in brackets those that could bring nothing new, and were not to be taken."""
+    shown = [(action, f"{action} {q:.3f}") for action, q in (q_values or {}).items()]
+    return " ".join(text if action in possible else f"({text})" for action, text in shown)
+
+
+def _interval(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "\u2013"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3f} (too few questions for an interval, n = {estimate.n})"
+    return f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f}, n = {estimate.n})"
+
+
+def print_calibration(console: Terminal, found: Calibration, shapes: Mapping[str, Structure]) -> None:
+    """Estimates with intervals, for all U and by bins; the assumptions; the first decision before and
+    after."""
+    console.print(
+        f"{found.retrievals} retrievals and {found.reasonings} reasoning steps on {found.questions} "
+        f"questions, U by {found.gauge}\n"
+    )
+    table = _table("U", "p_s", "delta_r", "delta_p", left=4)
+    table.add_row(
+        "all", _interval(found.success), _interval(found.retrieve_drop), _interval(found.reason_drop)
+    )
+    for part in found.bins:
+        table.add_row(
+            f"{part.low:.2f}\u2013{part.high:.2f}",
+            _interval(part.success),
+            _interval(part.retrieve_drop),
+            _interval(part.reason_drop),
+        )
+    console.print(table)
+    console.print(
+        f"costs: retrieve {_interval(found.retrieve_cost)}, reason {_interval(found.reason_cost)}\n"
+    )
+    for check in found.checks:
+        said = {None: ("too few data", "dim"), True: ("violated", "red"), False: ("not violated", "")}
+        value = "" if check.value is None else f" ({check.value:.2f}, n = {check.n})"
+        console.print(styled(f"{check.name}: ", said[check.violated], value))
+    _print_notes(console, found.notes)
+    console.print()
+    rules = _table("process", "first decision over U", left=2)
+    for name, shape in shapes.items():
+        rules.add_row(name, _rule(shape.segments[0]))
+    console.print(rules)
+    _print_notes(console, shapes["calibrated"].warnings)
+
+
+# -- plan ------------------------------------------------------------------------------------------------
+
+_SHOWN_of_plan = (
+    "token_f1",
+    "exact_match",
+    "evidence",
+    "tokens",
+    "lm_calls",
+    "retrieval_calls",
+    "dollars",
+    "seconds",
+)
+
+
+def plain_table(*titles: str) -> Table:
+    """A table of text on the left and numbers to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, title in enumerate(titles):
+        table.add_column(title, justify="right" if place else "left", overflow="fold")
+    return table
+
+
+def print_named(console: Terminal, workflows: Mapping[str, Workflow]) -> None:
+    """All workflows, one a line."""
+    lines = plain_table("workflow", "steps")
+    lines.columns[1].justify = "left"
+    for workflow in workflows.values():
+        lines.add_row(workflow.name, ", ".join(_step(node.do, node.settings) for node in workflow.nodes))
+    console.print(lines)
+
+
+def print_planner(console: Terminal, about: Mapping[str, Any]) -> None:
+    """What a planner decides, at which prices, and what it learned from."""
+    span = ", ".join(f"{alpha:g}" for alpha in about["alphas"]) or "any"
+    when = "before the first step" if about["mode"] == "once" else "before every step"
+    lines = plain_table("planner", f"{about['method']}, decides {when}")
+    lines.columns[1].justify = "left"
+    for name, said in (
+        ("chooses from", ", ".join(about["workflows"])),
+        ("alphas", span),
+        ("a cost of 1", f"{about['unit']:.4g} {about['cost']}"),
+        ("questions are embedded by", about["embedder"] or "nothing"),
+        (
+            "learned from",
+            f"{about.get('questions', '?')} questions, answered by {about.get('generator', '?')}",
+        ),
+    ):
+        lines.add_row(name, said)
+    console.print(lines)
+
+
+def _step(do: str, settings: Mapping[str, object]) -> str:
+    told = [
+        str(value) if isinstance(value, str) else f"{name.replace('_', ' ')} {value:g}"
+        for name, value in settings.items()
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    ]
+    return f"{do} ({', '.join(told)})" if told else do
+
+
+def print_answered(
+    console: Terminal, trace: PlanTrace, by: str, found: Mapping[str, Mapping[str, int]] | None = None
+) -> None:
+    """The answer, what it took and by whom, what was read, and where that is known by whom it was found."""
+    console.print(trace.answer or "(no answer)", style="bold")
+    console.print(f"{trace.spent()}, {trace.seconds:.2f} s; {by}\n", style="dim")
+    for place, passage in enumerate(trace.passages, 1):
+        ranks = (found or {}).get(passage["id"])
+        said = f"found by {found_by(ranks)}" if ranks else ""
+        print_passage(
+            console, place, passage["title"], passage["id"], passage["tokens"], passage["text"], said
+        )
+
+
+def print_workflow_run(console: Terminal, trace: PlanTrace) -> None:
+    """The answer, what was read, and every node: what it gave and cost, and why it was dropped."""
+    from mio_rag.control.planner.money import asked_by_model
+
+    asked = asked_by_model(trace)
+    each = ", ".join(f"{name} {into} + {out}" for name, (into, out) in asked.items())
+    by = f"; prompt and answer tokens by model: {each}" if len(asked) > 1 else ""
+    print_answered(console, trace, f"workflow {trace.workflow.get('name', '')}{by}")
+    costs = trace.by_node()
+    lines = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("node", "does", "gave", "tokens", "s"):
+        lines.add_column(title, justify="right" if title in ("tokens", "s") else "left", overflow="fold")
+    for step in trace.steps:
+        spent = costs[step.node]
+        gave = step.gave if step.dropped is None else f"dropped: {step.dropped}"
+        tokens = spent.prompt_tokens + spent.completion_tokens
+        does = f"{step.action} by {step.model}" if step.model else step.action
+        lines.add_row(step.node, does, gave, str(tokens), f"{spent.seconds:.2f}")
+    console.print()
+    console.print(lines)
+    if trace.fallback is not None:
+        console.print(f"the workflow gave no answer itself: {trace.fallback}", style="yellow", soft_wrap=True)
+    if trace.error is not None:
+        console.print(trace.error, style="red", soft_wrap=True)
+
+
+def print_points(console: Terminal, points: Sequence[Point]) -> None:
+    """Policies and fixed workflows: quality, cost, and what a mixture of fixed ones has at that cost."""
+    lines = plain_table("who", "alpha", "quality", "cost", "reward", "fixed at cost", "gain", "95 %")
+    for point in points:
+        lines.add_row(
+            point.name,
+            *(f"{value:.3f}" for value in (point.alpha, point.quality, point.cost, point.reward)),
+            f"{point.fixed:.3f}",
+            f"{point.gain:+.3f}",
+            f"{point.low:+.3f} to {point.high:+.3f}",
+        )
+    console.print(lines)
+    for point in points:
+        if len(point.shares) > 1:
+            told = sorted(point.shares.items(), key=lambda item: -item[1])
+            said = ", ".join(f"{name} {share:.0%}" for name, share in told)
+            console.print(f"{point.name} at {point.alpha:g}: {said}", style="dim", soft_wrap=True)
+    console.print(_verdict(points), soft_wrap=not console.is_terminal)
+
+
+def _verdict(points: Sequence[Point]) -> str:
+    """Where the planner is worth having, by the intervals."""
+    planned = [point for point in points if point.name == "planner"]
+    better = [f"{point.alpha:g}" for point in planned if point.low > 0]
+    worse = [f"{point.alpha:g}" for point in planned if point.high < 0]
+    if better:
+        said = (
+            "the planner has more than any mixture of fixed workflows at its cost for alpha "
+            f"{', '.join(better)}"
+        )
+    else:
+        said = (
+            "at no price the planner clearly has more than a mixture of fixed workflows at its cost: "
+            "use one of these, or learn from more questions"
+        )
+    return said + (f"; clearly less for alpha {', '.join(worse)}" if worse else "")
+
+
+def _figure(mean: float) -> str:
+    """Three digits behind the point; none of large numbers, more of dollars."""
+    if mean >= 10:
+        return f"{mean:.0f}"
+    return f"{mean:.3g}" if 0 < mean < 1e-3 else f"{mean:.3f}"
+
+
+def print_table(console: Terminal, table: Outcomes) -> None:
+    """Means of every workflow, over the questions of the table."""
+    shown = [measure for measure in _SHOWN_of_plan if measure in table.values]
+    lines = plain_table("workflow", *shown)
+    for place, name in enumerate(table.actions):
+        means = [float(np.nanmean(table.values[measure][:, place])) for measure in shown]
+        lines.add_row(name, *map(_figure, means))
+    console.print(lines)
+    console.print(f"{len(table)} questions", style="dim")
+
+
+# -- policy ----------------------------------------------------------------------------------------------
+
+
+def _table_of_policy(*titles: str) -> Table:
+    lines = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        lines.add_column(title, overflow="fold")
+    return lines
+
+
+def print_presets(console: Terminal, presets: Mapping[str, str]) -> None:
+    """The policies that ship, one a line."""
+    lines = _table_of_policy("policy", "what it is for")
+    for name, said in presets.items():
+        lines.add_row(name, said)
+    console.print(lines)
+
+
+def print_policy(console: Terminal, policy: Policy, states: States) -> None:
+    """Who decides what, the price, the limits, models and files."""
+    console.print(policy.name, style="bold")
+    if policy.about:
+        console.print(policy.about, soft_wrap=True, markup=False)
+    lines = _table_of_policy("decision", "who", "how")
+    lines.add_row("price", "one for all", price_in_words(policy))
+    for line in described(policy, states):
+        lines.add_row(line.decision, line.who, line.how)
+    limits = policy.limits
+    lines.add_row(
+        "limits",
+        "every question",
+        f"{limits.tokens:,} tokens, {limits.steps} steps of a model, {limits.seconds:g} s",
+    )
+    console.print()
+    console.print(lines)
+    for name, model in policy.models.items():
+        dollars = f"${model.input:g} in, ${model.output:g} out per million tokens" if model.is_priced else ""
+        console.print(f"model {name}: {', '.join(filter(None, [model.spec, dollars]))}", soft_wrap=True)
+    for file, digest in states.hashes.items():
+        console.print(f"{file}: {digest[:12]}", style="dim", soft_wrap=True)
+    console.print(f"content {states.sha256[:12]}", style="dim")
+
+
+def print_policy_run(console: Terminal, trace: PolicyTrace) -> None:
+    """The answer, what was read, then the question's way, a sentence a step."""
+    print_answered(console, trace, trace.controller, trace.search.get("found_by"))
+    if trace.passages:
+        console.print()
+    console.print(trace.explain(), soft_wrap=True, markup=False, highlight=False)
+    if trace.search.get("id"):
+        console.print(f"id for feedback: {trace.search['id']}", style="dim", soft_wrap=True)
+    if trace.fallback is not None:
+        console.print(f"answered another way: {trace.fallback}", style="yellow", soft_wrap=True)
+    if trace.error is not None:
+        console.print(trace.error, style="red", soft_wrap=True)
+
+
+# -- router ----------------------------------------------------------------------------------------------
+
+
+def print_labels(console: Terminal, found: Labelled) -> None:
+    """Each tier: how many questions need it, how often it does, and what it costs."""
+    table = found.table
+    console.print(
+        f"{len(table)} questions labelled; left out: {found.unlabelled} without gold, "
+        f"{found.failed} on which a tier failed"
+    )
+    needed = np.bincount(table.labels, minlength=len(table.tiers))
+    costs = table.costs()
+    print_fields(
+        console,
+        [Field("tier", [tier.name for tier in table.tiers], "left")],
+        [
+            Field("needed by", [f"{count} ({count / len(table):.0%})" for count in needed]),
+            Field("does for", [f"{share:.3f}" for share in table.worked.mean(axis=0)]),
+            Field("tokens", [f"{tokens:.0f}" for tokens in costs[:, 0]]),
+            Field("seconds", [f"{seconds:.2f}" for seconds in costs[:, 1]]),
+        ],
+    )
+    if none := found.unanswered:
+        does = "reads the evidence of" if table.by == ("evidence",) else "answers"
+        rule = table.outcomes.provenance.get("unanswered")
+        console.print(
+            f"no tier {does} {none} ({none / len(table):.0%}) of the questions; which tier these are counted "
+            f"under follows the rule '{rule}' (--unanswered)"
+        )
+
+
+def print_router(console: Terminal, router: Router) -> None:
+    """Tiers and their use, then everything that was measured out of fold."""
+    said, measures = router.provenance, router.measures
+    console.print(f"{router.kind} router of {said.get('questions', '?')} questions, by {router.features}")
+    console.print(
+        f"labels by {', '.join(said.get('by', []))}; sets: "
+        + ", ".join(f"{count} {name}" for name, count in said.get("sets", {}).items()),
+        style="dim",
+    )
+    if router.correction is not None:
+        console.print(
+            f"searches with no cosine of {router.correction.below:.3f} are weak: {router.correction.more} "
+            "passages more are read; what follows was measured without them"
+        )
+    print_fields(
+        console,
+        [Field("tier", [tier.name for tier in router.tiers], "left")],
+        [
+            Field("depth", [str(tier.depth) for tier in router.tiers]),
+            Field("context", [f"{tier.context} {tier.unit}" for tier in router.tiers]),
+            Field("answer", [str(tier.new_tokens) for tier in router.tiers]),
+            Field("chosen", [f"{share:.0%}" for share in router.shares]),
+            Field("tokens", [f"{tokens:.0f}" for tokens in router.costs[:, 0]]),
+        ],
+    )
+    if not measures:
+        return
+    console.print(
+        f"\nout of fold: the right tier for {measures['accuracy']:.3f} of the questions (always the most "
+        f"frequent: {measures['most_frequent_label']:.3f}); calibration error "
+        f"{measures['calibration_error']:.3f}; several tiers plausible for {measures['unsure_share']:.0%}"
+    )
+    places = {f"tier:{tier.name}": place for place, tier in enumerate(router.tiers)}
+    # A file keeps names in alphabetical order: it shows what training showed.
+    order = sorted(measures["rows"], key=lambda name: (not name.startswith("router"), places.get(name, 99)))
+    rows = {name: measures["rows"][name] for name in order}
+    first = ["worked", "prompt_tokens", "tokens_used", "gold_recall"]
+    columns = sorted(rows["router"], key=lambda name: first.index(name) if name in first else len(first))
+    if "confusion" in measures:
+        _print_confusion(console, [tier.name for tier in router.tiers], measures["confusion"])
+    print_fields(
+        console,
+        [Field("", list(rows), "left")],
+        [
+            Field(name.replace("_", " "), [_number(row.get(name)) for row in rows.values()])
+            for name in columns
+        ],
+    )
+    if (found := measures.get("against_mixture")) is None:  # of an earlier release
+        return
+    verdict = (
+        "more than" if found["low"] > 0 else "less than" if found["high"] < 0 else "not clearly more than"
+    )
+    routed = rows["router"]["worked"]
+    console.print(
+        f"the router does for {routed:.3f}, {verdict} the best mixture of fixed tiers at its tokens "
+        f"({routed - found['mean']:.3f}): {found['mean']:+.3f}, 95 % interval {found['low']:+.3f} to "
+        f"{found['high']:+.3f}"
+    )
+
+
+def _print_confusion(console: Terminal, tiers: list[str], confusion: list[list[int]]) -> None:
+    """How many questions that need a tier are given which."""
+    print_fields(
+        console,
+        [Field("needed", tiers, "left")],
+        [
+            Field(f"chosen:\n{name}", [str(row[place]) for row in confusion])
+            for place, name in enumerate(tiers)
+        ],
+    )
+    console.print()
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 2 else f"{value:.3f}"
+
+
+def router_json(router: Router) -> dict[str, Any]:
+    """Plain data: all but the arrays."""
+    return {
+        "kind": router.kind,
+        "features": router.features,
+        "embedder": router.embedder,
+        "tiers": [tier.to_dict() for tier in router.tiers],
+        "shares": list(router.shares),
+        "costs": router.costs.tolist(),
+        "plausible": router.plausible,
+        "confidence": router.confidence,
+        "correction": None if router.correction is None else dict(vars(router.correction)),
+        "measures": dict(router.measures),
+        "provenance": dict(router.provenance),
+    }
+
+
+# -- strategies ------------------------------------------------------------------------------------------
+
+
+def found_by(ranks: Mapping[str, int]) -> str:
+    """Who found a passage, at which rank, in words."""
+    said = [f"{name} {rank}" if rank else f"{name} by a link" for name, rank in ranks.items()]
+    return ", ".join(said) or "nobody"
+
+
+def print_searched(console: Terminal, searched: Mapping[str, Any]) -> None:
+    """A line for each strategy, then one for each passage that is read.
+
+    Parameters
+    ----------
+    searched : mapping
+        As `mio_rag.control.bandit.pipeline.searched_json` gives it.
+    """
+    console.print("\nsearched by:", style="dim")
+    for one in searched["strategies"]:
+        tokens = one["prompt_tokens"] + one["completion_tokens"]
+        said = one["note"] or " | ".join(one["queries"])
+        console.print(f"  {one['strategy']}: {tokens} tokens; {said}", soft_wrap=True)
+    console.print("found by (rank):", style="dim")
+    for identity, ranks in searched["found_by"].items():
+        console.print(f"  {identity}: {found_by(ranks)}", soft_wrap=True)
+    told = {f"{one['strategy']}: {one['note']}" for one in searched["strategies"]}
+    for note in searched["search_notes"]:
+        if note not in told:  # what a strategy says of itself stands beside it
+            console.print(f"note: {note}", soft_wrap=True)
+    choice = searched["choice"]
+    if choice["why"]:
+        console.print(f"chosen: {choice['why']}", style="dim", soft_wrap=True)
+    if choice["id"]:
+        console.print(f"id for feedback: {choice['id']}", style="dim", soft_wrap=True)
+
+
+def print_stats(console: Terminal, found: Mapping[str, Any]) -> None:
+    """A line for each strategy, the state of the whole, and what was learned."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    titles = ("strategy", "ran", "share", "exploring", "adds in", "adds", "tokens", "seconds", "rating")
+    for place, title in enumerate(titles):
+        table.add_column(title, justify="right" if place else "left")
+    for name, each in found["strategies"].items():
+        table.add_row(
+            name,
+            str(each["ran"]),
+            _share(each["selection_rate"]),
+            _share(each["share_exploring"]),
+            "always runs" if each["always"] else _share(each["contribution_rate"]),
+            "" if each["always"] else _number_of_strategies(each["contribution"], "+.3f"),
+            _number_of_strategies(each["tokens"], ".0f"),
+            _number_of_strategies(each["seconds"], ".2f"),
+            f"{each['rating']:+.1f}",
+        )
+    console.print(table)
+    console.print(
+        f"{found['questions']} questions; lately the same set on {found['convergence']:.0%}, entropy of the "
+        f"choices {found['entropy_bits']:.2f} bits; expected regret {found['regret']:.3f}; "
+        f"{found['changes']} changes found",
+        soft_wrap=True,
+    )
+    for kind, names in found["probation"].items():
+        console.print(f"on probation for {kind} questions: {', '.join(names)}", soft_wrap=True)
+    for said in found["insights"]:
+        console.print(said, soft_wrap=True)
+
+
+def print_replay(console: Terminal, found: Replay) -> None:
+    """What was earned, and the estimates of what the policy would have earned."""
+    console.print(f"{found.questions} questions; earned {found.earned:+.4f} a question, net of costs")
+    for one in found.estimates:
+        console.print(
+            f"{found.policy}, {one.name}: {one.value:+.4f} [{one.low:+.4f}, {one.high:+.4f}], rests on "
+            f"{one.effective:.0f} questions",
+            soft_wrap=True,
+        )
+    if not found.differs:
+        console.print(
+            "It would have chosen alike on all of them (they may all lie in the cold start): this says "
+            "nothing of the policy.",
+            style="yellow",
+            soft_wrap=True,
+        )
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def _number_of_strategies(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+# -- batches ---------------------------------------------------------------------------------------------
+
+
+def kept(out: Path) -> str:
+    """What an interrupt leaves behind."""
+    finished = sum(1 for _ in (out / "selections").glob("part-*.parquet"))
+    return (
+        f"finished shards ({finished}) are kept in '{out}': run the same command to resume"
+        if finished
+        else ""
+    )
+
+
+def renamed(given: list[str] | None) -> dict[str, str]:
+    """Ours to theirs, of ``--column``."""
+    names = {}
+    for text in given or ():
+        ours, sign, theirs = text.partition("=")
+        if not (sign and ours.strip() and theirs.strip()):
+            raise InputError(f"--column={text!r} must be OURS=THEIRS, for instance relevance=score")
+        names[ours.strip()] = theirs.strip()
+    return names
+
+
+def pools_as_given(link_hops: int | None, rerank: Sequence[str] | None) -> None:
+    """Refuse what changes pools: a batch takes them as they are."""
+    problems = []
+    if link_hops:
+        problems.append("--link-hops expands a pool from an index: a batch takes its pools as they are")
+    if rerank:
+        problems.append(
+            "--rerank scores a pool anew: a batch takes its pools as they are; give the scores in a column "
+            f"'score:{rerank[0]}', and --relevance a model that was fitted with them"
+        )
+    if problems:
+        raise InputError(problems)
+
+
+def sentences(done: BatchSummary) -> str:
+    """The outcome for people."""
+    statuses = ", ".join(f"{count} {status}" for status, count in done.statuses.items()) or "none answered"
+    text = f"{done.rows} rows: {statuses}, {done.rejected} rejected"
+    if done.rejected:
+        text += f" (reasons: {done.out / 'rejected.jsonl'})"
+    if done.done_before:
+        text += f"; {done.done_before} were finished before"
+    peak = (
+        "peak memory unknown here"
+        if done.peak_worker_mb is None
+        else f"at most {done.peak_worker_mb:.0f} MB each"
+    )
+    if done.done_before >= done.rows:
+        return f"{text}: nothing was left to do -> {done.out}"
+    return (
+        f"{text}\n{_rate(done.rows_per_second)}, {done.seconds:.0f} s, "
+        f"{plural(done.workers, 'worker')}, {peak} -> {done.out}"
+    )
+
+
+def _rate(per_second: float) -> str:
+    """Rows in a time in which there is at least one."""
+    units = {"second": 1, "minute": 60, "hour": 3600}
+    unit = next((unit for unit, seconds in units.items() if per_second * seconds >= 1), "hour")
+    return f"{per_second * units[unit]:.3g} rows per {unit}"
+
+
+@contextmanager
+def shown() -> Iterator[Progress]:
+    """Bars with rate and time left on stderr; silent where nobody watches a terminal."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    from mio_rag.cli.terminal import errors
+
+    class Rate(ProgressColumn):
+        """Steps a second over the last half minute."""
+
+        def render(self, task: Task) -> Text:
+            return Text("" if not task.speed else f"{task.speed:,.0f}/s")
+
+    columns: tuple[Any, ...] = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Rate(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=errors, disable=not errors.is_terminal, speed_estimate_period=30) as bars:
+        tasks: dict[str, Any] = {}
+
+        def tell(kind: str, total: int, done: int) -> None:
+            if kind not in tasks:
+                tasks[kind] = bars.add_task({"reading": "reading (bytes)"}.get(kind, kind), total=total)
+            bars.update(tasks[kind], advance=done)
+
+        yield tell
