@@ -14,8 +14,8 @@ import pytest
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.service.curve import Curve
-from mio_rag.service.searching import Strategies
+from mio_rag.service.page import Curve
+from mio_rag.service.settings import Strategies
 
 __all__ = ["layout_problems", "served", "started_browser"]
 

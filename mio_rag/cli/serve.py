@@ -181,14 +181,20 @@ def serve(
     from mio_rag.control.settings import ControlSettings
     from mio_rag.generation import check_generator
     from mio_rag.retrieval.index import check_index
-    from mio_rag.service.curve import HOW, curve_beside, read_curve
-    from mio_rag.service.exclusions import excluded
-    from mio_rag.service.limits import ConnectionLimits, ServiceLimits
-    from mio_rag.service.pacing import make_pacing
-    from mio_rag.service.planning import Planning
-    from mio_rag.service.run import Kept, ServiceSettings, check, read_key
+    from mio_rag.service.page import HOW, curve_beside, read_curve
+    from mio_rag.service.run import check
     from mio_rag.service.run import serve as run
-    from mio_rag.service.searching import Strategies
+    from mio_rag.service.settings import (
+        ConnectionLimits,
+        Kept,
+        Planning,
+        ServiceLimits,
+        ServiceSettings,
+        Strategies,
+        excluded,
+        make_pacing,
+        read_key,
+    )
 
     output, examples = open_output(False), tuple(example or ())
     named = search.controller

@@ -3,63 +3,60 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
-from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.exceptions import HTTPException
 
+from mio_rag import __version__
 from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.answer_cache import AnswerCache
+from mio_rag.errors import InfeasibleError, InputError, MioRagError, SpentError
 from mio_rag.evaluation.markup import plain
 from mio_rag.generation import Generator
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.service import messages
 from mio_rag.service.answering import Answering
-from mio_rag.service.asked import Asked, asked_of
-from mio_rag.service.body import StrictRoute
-from mio_rag.service.connections import CONNECTION_GUARD, ConnectionGuard, SeldomLogged
-from mio_rag.service.curve import EXAMPLE_PRICE, HOW, Curve, example_of
-from mio_rag.service.error_responses import explain_errors
-from mio_rag.service.examples import example_questions
-from mio_rag.service.guard import BodyLimit, Gate, HeadAsGet, key_matches, refusal
-from mio_rag.service.limits import ConnectionLimits, ServiceLimits
-from mio_rag.service.messages import (
-    Answered,
-    CurvePointTold,
-    Examples,
-    Health,
-    Limits,
-    Price,
-    Problems,
-    Rated,
-    Rating,
-    Selected,
-    policy_state,
-    request_models,
+from mio_rag.service.asked import Asked
+from mio_rag.service.edge import (
+    CONNECTION_GUARD,
+    BodyLimit,
+    ConnectionGuard,
+    Full,
+    Gate,
+    HeadAsGet,
+    SeldomLogged,
+    UnusableBody,
+    is_loopback_host,
+    json_body,
+    key_matches,
+    refusal,
 )
-from mio_rag.service.metrics import CONTENT_TYPE_LATEST, Metrics
+from mio_rag.service.metrics import Metrics
 from mio_rag.service.pacing import standing
-from mio_rag.service.planning import Planning
-from mio_rag.service.reference import render_reference
-from mio_rag.service.searching import Strategies
+from mio_rag.service.page import EXAMPLE_PRICE, HOW, Curve, example_of, example_questions, render_reference
+from mio_rag.service.settings import ConnectionLimits, Planning, ServiceLimits, Strategies
+from mio_rag.settings import Settings
 from mio_rag.text import clean
 
-__all__ = ["create_app"]
-
-Work = Callable[[Asked], dict[str, Any]]
-
-_FILES = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css")}
-_FILES["/page.js"] = ("page.js", "text/javascript")
+_FILES = {
+    "/": ("page.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+}
 _OPEN = {*_FILES, "/health", "/docs", "/openapi.json"}  # need no key: they show nothing of the index
 _ASKED = {"/select", "/ask", "/feedback", "/examples", "/price", "/metrics"}  # by name in the metrics
-_LOOPBACK = ["localhost", "127.0.0.1", "[::1]", "testserver"]
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -68,18 +65,20 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problems, "description": text}
+    status: {"model": messages.Problems, "description": text}
     for status, text in {
-        400: "The request is invalid; the problems say what was given, what is allowed and how to fix it.",
+        400: "The request is invalid; the problems state what was given, what is allowed and how to fix it.",
         401: "The API key is missing or wrong.",
         408: "The body took too long to arrive.",
         413: "The body is too large.",
         422: "The body does not fit the schema, or its values are out of range.",
-        429: "The tokens of this day or hour are spent; Retry-After says when there are more.",
+        429: "The tokens of this day or hour are spent; Retry-After states when there are more.",
+        500: "The service failed unexpectedly; its log has the details.",
         502: "The solver or the generator failed.",
-        503: "Too many requests are waiting; Retry-After says when to try again.",
+        503: "Too many requests are waiting; Retry-After states when to try again.",
     }.items()
 }
+_KEY_REFUSED: dict[int | str, dict[str, Any]] = {401: _REFUSALS[401]}
 
 
 def create_app(
@@ -101,15 +100,16 @@ def create_app(
     refusing: Refusal | None = None,
     planning: Planning | None = None,
 ) -> FastAPI:
-    """The application over an index.
+    """Return the application over an index.
 
     Parameters
     ----------
     generator : Generator
-        Answers in /ask; its tokenizer counts what passages cost. Closed when the application ends.
+        Answers in /ask; its tokenizer counts what passages cost. Closed when the application ends. Several
+        requests use it at the same time if it has an attribute `concurrency`, as those of this package do.
     connections : ConnectionLimits, optional
-        Apply if the server uses `mio_rag.service.connections.GuardedProtocol`; the time limit of a body
-        always applies.
+        Apply if the server uses `mio_rag.service.edge.GuardedProtocol`; the time limit of a body always
+        applies.
     api_key : str, optional
         Required for everything but the page, /health and the documentation.
     loopback : bool
@@ -118,25 +118,25 @@ def create_app(
     examples : sequence of str
         Questions that the page proposes; without them they are taken from the index.
     pacer : Pacer, optional
-        Sets the price of a token for every request, and limits what all of them spend. Closed when the
-        application ends.
+        Sets the token price of every request, and limits what all of them spend. Closed when the application
+        ends.
     rate : Rate, optional
-        What the reader's tokens cost: responses then tell dollars, and the price of a token is at least what
-        follows from their worth.
+        What the reader's tokens cost: responses then report dollars, and the token price is at least what
+        follows from the value of an answer.
     curve : Curve, optional
         What the operator's questions spend and find at each price, for the page.
     cache : AnswerCache, optional
-        Answers of /ask are kept there, and given again.
+        Stores answers of /ask, and gives them again.
     routing : mapping, optional
-        `mio_rag.control.router.settings.RouterSettings` as plain data: /ask answers at the tier that its
-        router chooses, whatever budget and longest answer a request names.
+        `RouterSettings` as plain data: /ask answers at the tier that its router chooses, whatever budget and
+        longest answer a request sets.
     strategies : Strategies, optional
-        By which is searched; with a bandit among them answers can be rated.
+        Search strategies; with a bandit among them answers can be rated.
     policy : str, optional
-        Preset or file: /ask answers as the policy decides, whatever a request sets; a file that changes is
-        taken over while the service runs.
+        Preset or file: /ask answers as the policy decides, whatever a request sets; a changed file is put in
+        force while the service runs.
     refusing : Refusal, optional
-        When /ask says that the passages do not answer.
+        Decides when /ask reports that the passages do not answer.
     planning : Planning, optional
         /ask answers by the workflow that its planner chooses.
     """
@@ -156,17 +156,7 @@ def create_app(
         yield {CONNECTION_GUARD: ConnectionGuard(clients, metrics)}
         for logger in loggers:
             logger.removeFilter(seldom)
-        generator.close()
-        if pacer is not None:
-            pacer.close()
-        if answering.searching is not None:
-            answering.searching.close()
-        if answering.governed is not None:
-            answering.governed.close()
-        if answering.planned is not None:
-            answering.planned.close()
-
-    from mio_rag import __version__
+        answering.close()
 
     app = FastAPI(
         title="mio-rag",
@@ -176,29 +166,19 @@ def create_app(
         redoc_url=None,
         lifespan=life,
     )
-    app.router.route_class = StrictRoute
-    _guard(app, metrics, api_key)
-    models = dict(zip(("/select", "/ask"), request_models(bounds), strict=True))
-    if answering.learning is not None and answering.learning.learns:
-        models["/feedback"] = Rating
-    explain_errors(app, models)
-    if loopback:
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=_LOOPBACK)
+    _guard(app, metrics, api_key, loopback)
+    _explain_errors(app)
     app.add_middleware(HeadAsGet)
     app.add_middleware(
         BodyLimit, max_bytes=bounds.max_body_bytes, seconds=clients.body_seconds, metrics=metrics
     )
-    _add_questions(app, answering, metrics, models)
-    if "/feedback" in models:
-        _add_feedback(app, answering)
+    _add_questions(app, answering, metrics, bounds)
     _add_state(app, answering, metrics, bounds)
-    _add_examples(app, example_questions(index, examples))
-    _add_price(app, answering, curve)
-    _add_pages(app)
+    _add_pages(app, answering, example_questions(index, examples), curve)
     return app
 
 
-def _guard(app: FastAPI, metrics: Metrics, api_key: str | None) -> None:
+def _guard(app: FastAPI, metrics: Metrics, api_key: str | None, loopback: bool) -> None:
     @app.middleware("http")
     async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         began, path = time.monotonic(), request.url.path
@@ -206,7 +186,10 @@ def _guard(app: FastAPI, metrics: Metrics, api_key: str | None) -> None:
         known = path if path in _OPEN | _ASKED else "other"
         metrics.active.inc()
         try:
-            if api_key is not None and path not in _OPEN and not key_matches(request, api_key):
+            if loopback and not is_loopback_host(request):
+                problem = "the Host header names another machine: send localhost or 127.0.0.1"
+                response = refusal(400, "InvalidHost", problem)
+            elif api_key is not None and path not in _OPEN and not key_matches(request, api_key):
                 response = refusal(401, "Unauthorized", "send the key as 'Authorization: Bearer KEY'")
             else:
                 response = await call_next(request)
@@ -223,100 +206,148 @@ def _guard(app: FastAPI, metrics: Metrics, api_key: str | None) -> None:
         return response
 
 
-def _add_questions(
-    app: FastAPI, answering: Answering, metrics: Metrics, models: Mapping[str, type[BaseModel]]
-) -> None:
-    async def answered(
-        request: Request, body: BaseModel, work: Callable[[Asked], dict[str, Any]]
-    ) -> Response:
-        asked = asked_of(body, request.state.began, answering.units)
-        data = await request.app.state.gate.run(lambda: work(asked))
-        if "cached" in data:
-            metrics.looked_up(data["cached"])
-        if data.get("cached") is None:  # an old selection was counted when it was made
-            metrics.certified(data["status"], data["gap"])
-        return JSONResponse(plain(data))
+def _explain_errors(app: FastAPI) -> None:
+    """Answer every error of a request with a status, a kind and problems in words."""
 
-    async def select(request: Request, body: BaseModel) -> Response:
-        """Choose passages for a question, with a certificate."""
-        return await answered(request, body, answering.select)
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        response = refusal(error.status_code, "HTTPError", str(error.detail))
+        response.headers.update(dict(error.headers or {}))
+        if response.headers.get("allow") == "GET":
+            response.headers["allow"] = "GET, HEAD"  # see `HeadAsGet`
+        return response
 
-    async def ask(request: Request, body: BaseModel) -> Response:
-        """Choose passages and answer from them."""
-        return await answered(request, body, answering.ask)
+    @app.exception_handler(Full)
+    async def full(request: Request, error: Full) -> Response:
+        problem = f"the service is busy: try again in {error.retry_after} s"
+        return refusal(503, "Busy", problem, retry_after=error.retry_after)
 
-    # The models are built from the limits at run time, so annotations cannot name them.
-    select.__annotations__["body"] = models["/select"]
-    ask.__annotations__["body"] = models["/ask"]
-    app.post("/select", response_model=Selected, responses=_REFUSALS)(select)
-    app.post("/ask", response_model=Answered, responses=_REFUSALS)(ask)
+    @app.exception_handler(MioRagError)
+    async def failed(request: Request, error: MioRagError) -> Response:
+        if isinstance(error, UnusableBody):
+            return refusal(422, "InputError", *(clean(problem) for problem in error.problems[:20]))
+        if isinstance(error, InputError):
+            return refusal(400, type(error).__name__, *(clean(problem) for problem in error.problems))
+        if isinstance(error, SpentError):
+            wait = None if error.retry_after is None else max(1, math.ceil(error.retry_after))
+            return refusal(429, "SpentError", str(error), retry_after=wait)
+        status = 400 if isinstance(error, InfeasibleError) else 502
+        return refusal(status, type(error).__name__, clean(str(error)))
 
-
-def _add_feedback(app: FastAPI, answering: Answering) -> None:
-    @app.post("/feedback", response_model=Rated, responses=_REFUSALS)
-    async def feedback(request: Request, body: Rating) -> Rated:
-        """Rate an answer; those strategies are credited that found what was read."""
-        assert answering.learning is not None
-        learning = answering.learning
-        noted = await request.app.state.gate.run(lambda: {"noted": learning.rate(body.id, body.helpful)})
-        return Rated(**noted)
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> Response:
+        return refusal(500, "InternalError", "the service failed unexpectedly: its log has the details")
 
 
-def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, limits: ServiceLimits) -> None:
-    @app.get("/health", response_model=Health)
-    async def health() -> Health:
+def _add_questions(app: FastAPI, answering: Answering, metrics: Metrics, bounds: ServiceLimits) -> None:
+    """Add the routes that take a body: /select, /ask and, where something learns, /feedback."""
+
+    def add(
+        path: str,
+        body: type[Settings],
+        response: type[BaseModel],
+        description: str,
+        work: Callable[[dict[str, Any], float], dict[str, Any]],
+    ) -> None:
+        async def answer(request: Request) -> Response:
+            given = dict(body.from_dict(await json_body(request), kind=UnusableBody))
+            data = await request.app.state.gate.run(lambda: work(given, request.state.began))
+            if "cached" in data:
+                metrics.looked_up(data["cached"])
+            if data.get("cached") is None and data.get("status", "none") != "none":
+                metrics.certified(data["status"], data["gap"])  # a stored one was counted before
+            return JSONResponse(plain(data))
+
+        schema = {"content": {"application/json": {"schema": body.model_json_schema()}}, "required": True}
+        app.post(
+            path,
+            response_model=response,
+            responses=_REFUSALS,
+            description=description,
+            name=path[1:],
+            openapi_extra={"requestBody": schema},
+        )(answer)
+
+    models = messages.request_models(bounds)
+    units = answering.units
+    add(
+        "/select",
+        models["/select"],
+        messages.Selected,
+        "Choose passages for a question, with a certificate.",
+        lambda given, began: answering.select(Asked.of(given, began, units)),
+    )
+    add(
+        "/ask",
+        models["/ask"],
+        messages.Answered,
+        "Choose passages and answer from them.",
+        lambda given, began: answering.ask(Asked.of(given, began, units)),
+    )
+    learning = answering.learning
+    if learning is not None and learning.learns:
+        about = "Rate an answer; the strategies that found what was read are credited."
+        add(
+            "/feedback",
+            messages.Rating,
+            messages.Rated,
+            about,
+            lambda given, began: {"noted": learning.rate(given["id"], given["helpful"])},
+        )
+
+
+def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, bounds: ServiceLimits) -> None:
+    # In threads: a policy, or what was learned, may have to be read from files.
+    @app.get("/health", response_model=messages.Health)
+    def health() -> messages.Health:
         """Whether the service is up, and what it serves."""
-        return Health(
+        index, governed = answering.index, answering.governed
+        return messages.Health(
             status="ok",
             version=app.version,
-            index=clean(answering.index.name),
-            passages=len(answering.index),
-            embedder=clean(answering.index.embedder.name),
-            sentences=answering.index.sentences is not None,
+            index=clean(index.name),
+            passages=len(index),
+            embedder=clean(index.embedder.name),
+            sentences=index.sentences is not None,
             units=answering.units,
             generator=clean(answering.generator.name),
-            limits=Limits(**limits.to_dict()),
-            policy=None if answering.governed is None else policy_state(answering.governed.state()),
+            limits=messages.Limits(**bounds.to_dict()),
+            policy=None if governed is None else messages.PolicyState(**governed.state()),
         )
 
     @app.get(
         "/metrics",
         response_class=Response,
-        responses={200: {"content": {"text/plain": {}}}, 401: _REFUSALS[401]},
+        responses={200: {"content": {"text/plain": {}}}, **_KEY_REFUSED},
     )
-    def show_metrics() -> Response:  # in a thread: what was learned is read from a file
+    def show_metrics() -> Response:
         """Requests, latencies, certificates and gaps in Prometheus' text format."""
-        account = standing(answering.pacer)
         learned = None if answering.learning is None else answering.learning.stats()
-        return Response(metrics.text(account, learned), media_type=CONTENT_TYPE_LATEST)
+        return Response(metrics.text(standing(answering.pacer), learned), media_type=CONTENT_TYPE_LATEST)
 
 
-def _add_examples(app: FastAPI, questions: tuple[str, ...]) -> None:
-    @app.get("/examples", response_model=Examples, responses={401: _REFUSALS[401]})
-    async def examples() -> Examples:
+def _add_pages(app: FastAPI, answering: Answering, questions: tuple[str, ...], curve: Curve | None) -> None:
+    @app.get("/examples", response_model=messages.Examples, responses=_KEY_REFUSED)
+    async def examples() -> messages.Examples:
         """Questions to begin with."""
-        return Examples(questions=list(questions))
+        return messages.Examples(questions=list(questions))
 
-
-def _add_price(app: FastAPI, answering: Answering, curve: Curve | None) -> None:
-    @app.get("/price", response_model=Price, responses={401: _REFUSALS[401]})
-    def price() -> Price:
-        """What a price of a token means, by example, and the operator's own curve."""
+    @app.get("/price", response_model=messages.Price, responses=_KEY_REFUSED)
+    def price() -> messages.Price:
+        """What a token price means, by example, and the operator's own curve."""
         if (account := standing(answering.pacer)) is not None:
-            now, whose = account.price, "At the present price"
+            now, which = account.price, "At the present price"
         elif answering.rate is not None and answering.rate.token_price > 0:
-            now, whose = answering.rate.token_price, "At the price"
+            now, which = answering.rate.token_price, "At the price"
         else:
-            now, whose = EXAMPLE_PRICE, "At a price"
-        return Price(
-            example=f"{whose} of {example_of(now)}",
+            now, which = EXAMPLE_PRICE, "At a price"
+        return messages.Price(
+            example=f"{which} of {example_of(now)}",
             questions=None if curve is None else curve.questions,
-            curve=[] if curve is None else [CurvePointTold(**vars(one)) for one in curve.points],
+            curve=[] if curve is None else [messages.CurvePoint(**asdict(one)) for one in curve.points],
             how=HOW if curve is None else None,
         )
 
-
-def _add_pages(app: FastAPI) -> None:
     here = resources.files("mio_rag.service")
 
     def add(path: str, name: str, kind: str) -> None:

@@ -1,24 +1,28 @@
 """A service under a policy, which may be changed while it serves: no request is lost.
 
-Before a request is answered, the policy's files are looked at. Where they changed, the policy is read anew,
-whole and checked, and serves from then on; requests under way end under the one that they began with. A file
-that is wrong changes nothing: the old policy stays, and ``/health`` says what is wrong.
+Before a request is answered, the policy's files are looked at. When they have changed, the policy is read
+again, whole and checked, and is in force from then on; requests in progress end under the one that they began
+with. A file that is wrong changes nothing: the old policy stays, and ``/health`` reports the problem.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.context import TokenCounter
 from mio_rag.control.bandit.pipeline import SearchPipeline
-from mio_rag.control.bandit.strategist import Strategist
+from mio_rag.control.bandit.strategist import Strategist, rate
 from mio_rag.control.composed.controller import Composed, compose
 from mio_rag.control.composed.policy import Policy
 from mio_rag.control.composed.read import PRESETS, read_policy
@@ -27,50 +31,52 @@ from mio_rag.control.composed.trace import PolicyTrace
 from mio_rag.control.controller import Outcome, Setup, answered
 from mio_rag.control.costs import Costs
 from mio_rag.control.steps.search import SearchSettings
-from mio_rag.errors import InputError, MioRagError
+from mio_rag.errors import InputError, MioRagError, StateError
+from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
+from mio_rag.learning.bandit_log import EventLog
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
-from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.service.rated import Logs
+from mio_rag.service.asked import Asked
 from mio_rag.service.searching import Searching
 from mio_rag.types import Question
 
-__all__ = ["Governed", "check_policy", "told", "told_search"]
-
-_MOST = 1_000_000  # tokens: the policy's own limit holds
+_MOST = 1_000_000  # tokens: the policy's own limit applies
+_LEAST_SECONDS = 0.01
 _LOG = logging.getLogger("mio_rag.service")
+_SHARED = "PROMETHEUS_MULTIPROC_DIR"  # a folder of all workers, as long as the service runs
+_NOTE = "strategy-log-"
 
-#: Of a file: name, size, time of the last change; None where it is missing.
+#: Of a file: name, size, time of the last change; None if it is missing.
 _Seen = tuple[tuple[str, tuple[int, int] | None], ...]
 
 
-def check_policy(name: str, workers: int) -> None:
-    """Raise `InputError` with everything that is wrong with a policy that is to be served."""
-    policy = read_policy(name)
+def policy_problems(name: str, workers: int) -> list[str]:
+    """Return everything that is wrong with a policy that is to be served."""
     problems: list[str] = []
     try:
+        policy = read_policy(name)
+        if workers > 1 and policy.price.total is not None and policy.price.state is None:
+            problems.append(
+                f"{workers} workers must share the count of the policy's total: give price.state, a file"
+            )
         read_states(policy)
     except InputError as error:
-        problems += error.problems
-    if workers > 1 and policy.price.total is not None and policy.price.state is None:
-        problems.append(
-            f"{workers} workers must share the count of the policy's total: give price.state, a file"
-        )
-    if problems:
-        raise InputError(problems)
+        problems = [*error.problems, *problems]
+    return problems
 
 
 @dataclass(eq=False)
-class _Held:
-    """A policy that serves, and how many requests it has under way."""
+class _Serving:
+    """A policy in force, and how many requests use it."""
 
     composed: Composed
     searching: Searching | None
     seen: _Seen
     users: int = 0
     retired: bool = False
+    turn: Any = field(default_factory=nullcontext)
 
 
 class Governed:
@@ -81,9 +87,7 @@ class Governed:
     name : str
         Preset or file.
     counter : TokenCounter
-        That counts for searches beside an answer.
-    asking : threading.Lock
-        Held by who asks the generator.
+        For searches without an answer.
 
     Raises
     ------
@@ -91,109 +95,102 @@ class Governed:
         If the policy cannot be used with this index.
     """
 
-    learns = True  # a policy that does not may give way to one that does
+    learns = True  # a policy that does not may be replaced by one that does
 
-    def __init__(
-        self,
-        name: str,
-        index: CorpusIndex,
-        generator: Generator,
-        counter: TokenCounter,
-        asking: threading.Lock,
-    ) -> None:
+    def __init__(self, name: str, index: CorpusIndex, generator: Generator, counter: TokenCounter) -> None:
         self._name, self._index, self._generator = name, index, generator
-        self._counter, self._asking, self._logs = counter, asking, Logs()
+        self._counter, self._logs = counter, Logs()
         self._lock = threading.Lock()
         self._problem: str | None = None
         self._tried: Policy | None = None
         policy, seen = _read(name)
-        self._held = self._opened(policy, seen)
+        self._serving = self._opened(policy, seen)
 
-    def state(self) -> tuple[str, str, str | None]:
-        """The policy that serves now: its name and hash, and why a change was not taken over."""
+    def state(self) -> dict[str, Any]:
+        """Return name and hash of the policy in force, and why a change of its files is not."""
         with self._lock:
             self._refresh()
-            composed = self._held.composed
-            return composed.policy.name, composed.sha256, self._problem
+            composed = self._serving.composed
+            return {
+                "name": composed.policy.name,
+                "sha256": composed.sha256,
+                "problem": self._problem,
+            }
 
     @contextmanager
-    def using(self) -> Iterator[_Held]:
-        """The policy of the moment, which stays open until the block ends."""
+    def _using(self) -> Iterator[_Serving]:
+        """Context with the policy in force, which stays open until the block ends."""
         with self._lock:
             self._refresh()
-            held = self._held
-            held.users += 1
+            serving = self._serving
+            serving.users += 1
         try:
-            yield held
+            yield serving
         finally:
             with self._lock:
-                held.users -= 1
-                self._close_if_done(held)
+                serving.users -= 1
+                self._close_if_done(serving)
 
-    def answer(self, question: Question, base: Selector, seconds: float) -> Outcome:
-        """Answer a question within so many seconds.
-
-        Parameters
-        ----------
-        base : Selector
-            Whose time limit a program takes.
+    def answer(self, question: Question, asked: Asked) -> tuple[Outcome, dict[str, Any]]:
+        """Answer a question before the deadline; also return what the response reports of the policy.
 
         Raises
         ------
         MioRagError
             As `Composed.attempt` fails.
         """
-        with self.using() as held:
-            composed = held.composed
+        with self._using() as serving, serving.turn:
+            composed, left = serving.composed, max(_LEAST_SECONDS, asked.seconds_left())
             timed = replace(
                 composed,
-                limits=replace(composed.limits, seconds=min(composed.limits.seconds, max(0.01, seconds))),
-                equipment=replace(composed.equipment, base=base),
+                limits=replace(composed.limits, seconds=min(composed.limits.seconds, left)),
+                equipment=replace(composed.equipment, base=asked.timed()),
             )
-            return answered(timed.attempt(question, self._generator, _MOST))
+            outcome = answered(timed.attempt(question, self._generator, _MOST))
+        trace = outcome.trace
+        assert isinstance(trace, PolicyTrace)
+        report = {**_search_report(trace, outcome.costs), "policy": _report(trace)}
+        return outcome, report
 
     @contextmanager
     def searching(self) -> Iterator[tuple[Searching | None, str]]:
-        """Who searches as the policy of the moment says, None: the index alone; and whose pools these are.
+        """Context with what searches under the policy in force (None: the index alone), and a key for pools.
 
-        A policy's hash says nothing of the log of its bandit, which is asked here.
+        A policy's hash does not depend on the log of its bandit, which is used here.
         """
-        with self.using() as held:
-            composed = held.composed
-            yield held.searching, f"{composed.sha256} {composed.policy.search.state or ''}"
+        with self._using() as serving:
+            composed = serving.composed
+            yield serving.searching, f"{composed.sha256} {composed.policy.search.state or ''}"
 
     def rate(self, identity: str, helpful: bool) -> bool:
-        """Take in a rating, for the bandit that gave the id; as `Logs.rate`."""
-        with self.using():  # what serves now is known
+        """Record a rating, for the bandit that gave the id; as `Logs.rate`."""
+        with self._using():  # so that the log of the policy in force is known
             return self._logs.rate(identity, helpful)
 
     def stats(self) -> dict[str, Any] | None:
-        """What the bandit of the policy has learned, as `Searching.stats`."""
+        """Return what the bandit of the policy has learned, as `Searching.stats`."""
         with self.searching() as (searching, _):
             return None if searching is None else searching.stats()
-
-    def nothing_read(self, question: str, base: Selector) -> Selection:
-        """The empty selection, for a workflow that reads nothing."""
-        pool = Retriever(self._index, counter=self._generator).retrieve(question)
-        return base.replace(max_passages=0).select(pool, 1)
 
     def close(self) -> None:
         """Close what was opened."""
         with self._lock:
-            self._held.retired = True
-            self._close_if_done(self._held)
+            self._serving.retired = True
+            self._close_if_done(self._serving)
 
-    def _opened(self, policy: Policy, seen: _Seen) -> _Held:
-        setup = Setup(retriever=Retriever(self._index, counter=self._generator))
-        composed = compose(policy, setup)
+    def _opened(self, policy: Policy, seen: _Seen) -> _Serving:
+        composed = compose(policy, Setup(retriever=Retriever(self._index, counter=self._generator)))
         try:
-            return _Held(composed, self._searching(composed), seen)
+            serving = _Serving(composed, self._searching(composed), seen)
         except BaseException:
             composed.close()
             raise
+        if composed.pacer is not None and isinstance(composed.equipment.chooser, Strategist):
+            serving.turn = threading.Lock()  # the bandit keeps the price of the question that it decides
+        return serving
 
     def _searching(self, composed: Composed) -> Searching | None:
-        """Who searches as a policy says for a request that wants no answer; its log is known from then on."""
+        """Return what searches for requests that need no answer; its log is known from then on."""
         chooser, pacer = composed.equipment.chooser, composed.pacer
         if chooser is None:
             return None
@@ -201,46 +198,48 @@ class Governed:
         pipeline = SearchPipeline(chooser, Retriever(self._index), self._generator, Selector(), each)
         if isinstance(chooser, Strategist):
             self._logs.add(chooser.log.path)
-        return Searching(pipeline, self._counter, self._asking, pacer if isinstance(pacer, Pacer) else None)
+        return Searching(pipeline, self._counter, pacer if isinstance(pacer, Pacer) else None)
 
     def _refresh(self) -> None:
-        """Take in a policy that has changed; one that is wrong is only told."""
-        old = self._held
+        """Put a changed policy in force; report one that cannot be used."""
+        old = self._serving
         if _look(self._name, old.composed.policy, self._tried) == old.seen:
             return
         self._tried, seen = None, _look(self._name, old.composed.policy)
         try:
             policy, fresh = _read(self._name)
             self._tried, seen = policy, seen + fresh[len(_look(self._name)) :]
-            total, was = policy.price.total, old.composed.policy.price.total
-            if total is not None and was is not None and policy.price.state is None:
+            total, before = policy.price.total, old.composed.policy.price.total
+            if total is not None and before is not None and policy.price.state is None:
                 raise InputError("a total without price.state would begin anew: give it a file")
             made = self._opened(policy, fresh)
-        except MioRagError as error:
-            if self._problem != str(error):
-                _LOG.warning("the policy '%s' was not taken over: %s", self._name, error)
-            # Tried again once a file changes, also one that the new policy alone names.
-            self._problem, old.seen = str(error), seen
+        except Exception as error:  # whatever is wrong with it, requests go on under the old one
+            problem = str(error) if isinstance(error, MioRagError) else f"{type(error).__name__}: {error}"
+            if self._problem != problem:
+                unknown = None if isinstance(error, MioRagError) else error
+                _LOG.warning("the policy '%s' is not in force: %s", self._name, problem, exc_info=unknown)
+            # Tried again once a file changes, including one that only the new policy names.
+            self._problem, old.seen = problem, seen
             return
-        self._held, self._problem, self._tried = made, None, None
+        self._serving, self._problem, self._tried = made, None, None
         old.retired = True
         self._close_if_done(old)
 
     @staticmethod
-    def _close_if_done(held: _Held) -> None:
-        if held.retired and not held.users:
-            held.composed.close()
+    def _close_if_done(serving: _Serving) -> None:
+        if serving.retired and not serving.users:
+            serving.composed.close()
 
 
 def _read(name: str) -> tuple[Policy, _Seen]:
-    """A policy, and how its files looked before anything was read of them: a later change is seen."""
+    """Return a policy, and its files as they were before anything was read: a later change is noticed."""
     own = _look(name)
     policy = read_policy(name)
     return policy, own + _look(name, policy)[len(own) :]
 
 
 def _look(name: str, *policies: Policy | None) -> _Seen:
-    """How the files of policies look; of logs and counts that go on changing nothing is looked at."""
+    """Return size and time of the files of policies, except of logs and counts, which keep changing."""
     files = [] if name in PRESETS else [name]
     for policy in filter(None, policies):
         amount, again = policy.amount, policy.repetition
@@ -250,7 +249,7 @@ def _look(name: str, *policies: Policy | None) -> _Seen:
 
     def state(file: str) -> tuple[int, int] | None:
         try:
-            found = Path(file).stat()
+            found = Path(file).expanduser().stat()
         except OSError:
             return None
         return found.st_size, found.st_mtime_ns
@@ -258,36 +257,98 @@ def _look(name: str, *policies: Policy | None) -> _Seen:
     return tuple((file, state(file)) for file in files)
 
 
-def told_search(trace: PolicyTrace, costs: Costs) -> dict[str, Any]:
-    """What a response says of the search; nothing where the policy names no strategies."""
+def _search_report(trace: PolicyTrace, costs: Costs) -> dict[str, Any]:
+    """Return what a response reports of the search; nothing if the policy names no strategies."""
     found = trace.search
     if not found:
         return {}
     calls = [spent.call for spent in costs.spent if "search" in spent.within]
-    said = {key: found[key] for key in ("id", "strategies", "why", "notes", "found_by")}
-    said["prompt_tokens"] = sum(call.prompt_tokens for call in calls)
-    said["completion_tokens"] = sum(call.completion_tokens for call in calls)
-    return {"search": said}
+    report = {key: found[key] for key in ("id", "strategies", "why", "notes", "found_by")}
+    report["prompt_tokens"] = sum(call.prompt_tokens for call in calls)
+    report["completion_tokens"] = sum(call.completion_tokens for call in calls)
+    return {"search": report}
 
 
-def told(trace: PolicyTrace, sha256: str) -> dict[str, Any]:
-    """What a response says of a question's way: every step in a sentence, with its tokens and seconds."""
-    steps = []
-    for step in trace.steps:
-        steps.append(
-            {
-                "step": step.node,
-                "why": step.why,
-                "tokens": sum(call.prompt_tokens + call.completion_tokens for call in step.calls),
-                "seconds": sum(call.seconds for call in step.calls),
-                "complete": step.complete,
-            }
-        )
+def _report(trace: PolicyTrace) -> dict[str, Any]:
+    """Return what a response reports of the steps: each in a sentence, with its tokens and seconds."""
+    steps = [
+        {
+            "step": step.node,
+            "why": step.why,
+            "tokens": sum(call.prompt_tokens + call.completion_tokens for call in step.calls),
+            "seconds": sum(call.seconds for call in step.calls),
+            "complete": step.complete,
+        }
+        for step in trace.steps
+    ]
     return {
         "name": trace.settings["policy"]["name"],
-        "sha256": sha256,
+        "sha256": str(trace.settings["sha256"]),
         "token_price": trace.token_price,
         "complete": trace.complete,
         "workflow": str(trace.workflow.get("name", "")),
         "steps": steps,
     }
+
+
+class Logs:
+    """The logs of all bandits since the service began; a rating goes to the one that gave its id.
+
+    Several workers share the list through a folder.
+    """
+
+    def __init__(self) -> None:
+        self._paths: list[Path] = []
+        shared = os.environ.get(_SHARED)
+        self._shared = None if shared is None else Path(shared)
+
+    def add(self, path: Path) -> None:
+        """Add a log that is searched with from now on."""
+        here = path.absolute()
+        self._paths = [here, *(other for other in self._paths if other != here)]
+        if self._shared is not None:
+            name = sha256(os.fsencode(here)).hexdigest()[:32]
+            write_atomically(self._shared / f"{_NOTE}{name}.txt", str(here))
+
+    def rate(self, identity: str, helpful: bool) -> bool:
+        """Record a rating; False if the question was rated before.
+
+        If logs are copies of each other, it goes to the one that was added last.
+
+        Raises
+        ------
+        InputError
+            If no log has the question.
+        StateError
+            If its log, or the one that may be its log, cannot be read or written.
+        """
+        known, unread = self._known(), None
+        for path in known:
+            try:
+                log = EventLog(path)  # does not create a log that is gone
+            except InputError as error:
+                # Unlike a file of something else it may have the question.
+                if isinstance(error.__cause__, (sqlite3.OperationalError, OSError)):
+                    unread = StateError(str(error))
+                continue
+            try:
+                with log.reading() as events:
+                    is_here = events.find("question", identity) is not None
+                if is_here:
+                    return rate(log, identity, 1 if helpful else -1, time.time())
+            finally:
+                log.close()
+        if unread is not None:
+            raise unread
+        if not known:
+            raise InputError("this service learns nothing from ratings: the policy searches by no bandit")
+        raise InputError(
+            f"question '{identity}' is not in the log of any policy of this service: give search.id of a "
+            "response; of a question for which nothing could be learned there is nothing to rate"
+        )
+
+    def _known(self) -> list[Path]:
+        """Return the logs of this worker, the last first, then those of others."""
+        notes = [] if self._shared is None else sorted(self._shared.glob(f"{_NOTE}*.txt"))
+        others = [Path(note.read_text(encoding="utf-8")) for note in notes]
+        return list(dict.fromkeys([*self._paths, *others]))

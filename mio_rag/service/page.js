@@ -123,7 +123,7 @@ function show(data, took) {
   $("ask").disabled = chosen.length === 0;
   const change = entered.length + left.length ? `${plural(entered.length, data.unit)} added, ${left.length} removed. ` : first ? "" : `The same ${data.unit}s. `;
   if (chosen.length) say(`${change}${plural(chosen.length, data.unit)}, ${data.tokens_used} tokens, ${Math.round(took)} ms.`);
-  else say(data.message || "Nothing is chosen; the notes say why.", data.status !== "optimal");
+  else say(data.message || "Nothing is chosen; the notes say why.", !["optimal", "none"].includes(data.status));
 }
 function noted(data) {  // above all why nothing is chosen, and where no passage stands out
   $("notes").replaceChildren(...data.notes.map(note => el("li", {}, note[0].toUpperCase() + note.slice(1))));
@@ -134,13 +134,14 @@ function reveal() {  // on a small screen the passages lie below the settings
   if ($("selection").getBoundingClientRect().top > innerHeight) $("selection").scrollIntoView({behavior: still.matches ? "auto" : "smooth"});
 }
 function proof(data) {
-  const names = {optimal: "Optimal", feasible: "Feasible", infeasible: "Infeasible", no_solution: "No solution"};
+  const names = {optimal: "Optimal", feasible: "Feasible", infeasible: "Infeasible", no_solution: "No solution", none: "Nothing read"};
   $("proof").textContent = data.status === "feasible" ? `Gap ${gap(data.gap)}` : names[data.status];
   $("proof").className = "big " + (data.status === "optimal" ? "optimal" : data.status === "feasible" ? "feasible" : "none");
-  $("proof-detail").textContent = data.objective === null ? "no selection satisfies all constraints"
+  $("proof-detail").textContent = data.status === "none" ? "no program was solved"
+    : data.objective === null ? "no selection satisfies all constraints"
     : `objective ${number(data.objective, 4)}; proven bound ${number(data.bound, 4)} (gap ${gap(data.gap)})`;
   const free = data.budget_tokens === null;
-  $("tokens").textContent = free ? `${data.tokens_used}, at the tier ${data.tier}` : `${data.tokens_used} of ${data.budget_tokens}`;
+  $("tokens").textContent = free ? data.tier ? `${data.tokens_used}, at the tier ${data.tier}` : `${data.tokens_used}` : `${data.tokens_used} of ${data.budget_tokens}`;
   paced(data.pacing);
   $("bar").style.width = `${free ? 100 : Math.min(100, 100 * data.tokens_used / data.budget_tokens)}%`;
 }

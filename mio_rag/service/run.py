@@ -1,147 +1,101 @@
-"""Starting and stopping the service, in one process or several."""
+"""Start and stop the service, in one process or several."""
 
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from mio_rag.allocation.money import Money
 from mio_rag.errors import InputError, require
 from mio_rag.refusal.model import Refusal
-from mio_rag.service.curve import read_curve
-from mio_rag.service.examples import check_examples
-from mio_rag.service.exclusions import excluded
-from mio_rag.service.limits import ConnectionLimits, ServiceLimits, fitted
-from mio_rag.service.pacing import Pacing
-from mio_rag.service.planning import Planning
-from mio_rag.service.searching import Strategies
+from mio_rag.service.page import read_curve
+from mio_rag.service.settings import KEY, ServiceSettings, example_problems, excluded, fitted
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from mio_rag.answer_cache import AnswerCache
     from mio_rag.generation import Generator
     from mio_rag.retrieval.index import CorpusIndex
 
-__all__ = ["Kept", "ServiceSettings", "app_from_environment", "check", "is_loopback", "read_key", "serve"]
-
-#: Environment variables for worker processes; the API key is only in KEY.
-SETTINGS, KEY = "MIO_RAG_SERVICE", "MIO_RAG_API_KEY"
+#: Environment variable with the settings of worker processes.
+SETTINGS = "MIO_RAG_SERVICE"
 _LEAST_KEY = 16
 _WATCH_SECONDS, _WATCH_PATIENCE_SECONDS = 0.1, 2.0
 _START_SECONDS = 600  # a worker that loads models does not answer its supervisor all the while
 
 
-@dataclass(frozen=True)
-class Kept:
-    """A file of answers.
+def serve(
+    settings: ServiceSettings,
+    api_key: str | None = None,
+    without_key: bool = False,
+    ready: Callable[[], None] = lambda: None,
+    loading: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until interrupted or terminated; requests in progress are finished first.
+
+    The address is bound before anything is loaded. Clients that connect meanwhile wait.
 
     Parameters
     ----------
-    entries, days, by_meaning
-        As in `CacheSettings`.
+    ready : callable
+        Called once, from another thread, when the first request can be answered.
+    loading : callable
+        Called when the settings are right and the address is bound.
+
+    Raises
+    ------
+    InputError
+        If the settings, the index or the generator cannot be used, or the port is taken.
+    MissingExtraError
+        Without the extra ``serve``.
     """
-
-    path: str
-    entries: int
-    days: float
-    by_meaning: float | None
-
-    def opened(self, index: CorpusIndex) -> AnswerCache:
-        """The cache for an index.
-
-        Raises
-        ------
-        InputError
-            If the file is something else.
-        """
-        from mio_rag.answer_cache import AnswerCache, CacheSettings
-
-        settings = CacheSettings(self.entries, self.days, self.by_meaning)
-        return AnswerCache.of(self.path, index, settings)
-
-
-@dataclass(frozen=True)
-class ServiceSettings:
-    """What is served, and where.
-
-    Parameters
-    ----------
-    generator : str
-        As `make_generator` takes it.
-    workers : int
-        Processes; each loads index and models by itself.
-    examples : tuple of str
-        Questions that the page proposes; without them they are taken from the index.
-    pacing : Pacing or None
-        Tokens of a day or an hour.
-    money : Money or None
-        Prices of models.
-    curve : str or None
-        File with the curve over prices; see `mio_rag.service.curve`.
-    cache : Kept or None
-        Where answers are kept.
-    routing : dict or None
-        `mio_rag.control.router.settings.RouterSettings` as plain data: a router chooses how much is read.
-    strategies : Strategies or None
-        By which is searched.
-    policy : str or None
-        Preset or file of the policy that answers.
-    mapped : bool
-        Vectors, texts and the lexical index stay on disk.
-    refusal : str or None
-        File of a refusal model.
-    planning : Planning or None
-        A planner chooses a workflow for each question.
-    """
-
-    index: str
-    generator: str = "extractive"
-    host: str = "127.0.0.1"
-    port: int = 8000
-    workers: int = 1
-    limits: ServiceLimits = field(default_factory=ServiceLimits)
-    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
-    examples: tuple[str, ...] = ()
-    pacing: Pacing | None = None
-    money: Money | None = None
-    curve: str | None = None
-    cache: Kept | None = None
-    routing: dict[str, Any] | None = None
-    strategies: Strategies | None = None
-    policy: str | None = None
-    mapped: bool = False
-    refusal: str | None = None
-    planning: Planning | None = None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host's address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    for module in ("fastapi", "prometheus_client"):
+        require(module, "serve", "the service")
+    uvicorn = require("uvicorn", "serve", "the service")
+    check(settings, api_key, without_key)
+    with _listening(settings) as listener:
+        loading()
+        loaded = _loaded(settings)  # again in each of several workers: an error is reported here, once
+        settings = replace(settings, connections=fitted(settings.connections))
+        options = _options(settings)
+        if settings.refusal is not None:
+            Refusal.load(settings.refusal).check_fits(loaded[0].embedder.fingerprint, loaded[1].name)
+        if settings.money is not None:
+            settings.money.rate(loaded[1].name)
+        if settings.workers == 1:
+            app = _application(settings, loaded, api_key)
+            # The interrupt that ended the server is raised again once it has ended.
+            with _announced(settings, ready), suppress(KeyboardInterrupt):
+                uvicorn.Server(uvicorn.Config(app, **options)).run(sockets=[listener])
+            return
+        loaded[1].close()
+        with _environment(settings, api_key), _announced(settings, ready):
+            uvicorn.run(
+                "mio_rag.service.run:app_from_environment",
+                factory=True,
+                workers=settings.workers,
+                fd=listener.fileno(),
+                **options,
+            )
 
 
 def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> None:
     """Raise `InputError` with everything that is wrong with these settings."""
-    problems = []
+    problems, workers = [], settings.workers
     if not 1 <= settings.port <= 65535:
         problems.append(f"port={settings.port} must be between 1 and 65535")
-    if settings.workers < 1:
-        problems.append(f"workers={settings.workers} must be >= 1")
-    if settings.workers > 1 and not hasattr(socket, "AF_UNIX"):
-        problems.append(f"workers={settings.workers}: on this system a service is one process; leave it at 1")
+    if workers < 1:
+        problems.append(f"workers={workers} must be >= 1")
+    if workers > 1 and not hasattr(socket, "AF_UNIX"):
+        problems.append(f"workers={workers}: on this system a service is one process; leave it at 1")
     if api_key is not None and len(api_key) < _LEAST_KEY:
         problems.append(f"the API key has {len(api_key)} characters: make it {_LEAST_KEY} or more")
     if api_key is None and not without_key and not is_loopback(settings.host):
@@ -149,44 +103,59 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
             f"{settings.host} can be reached from other machines, and no key is set: set {KEY} or "
             "--api-key-file, or allow access without a key with --without-key"
         )
-    if settings.workers > 1 and settings.pacing is not None and settings.pacing.path is None:
-        problems.append(f"{settings.workers} workers must share the count of tokens: give its file a path")
-    problems += excluded(_deciding(settings))
-    if settings.policy is not None:
-        problems += _policy_problems(settings.policy, settings.workers)
-    problems += check_examples(settings.examples, settings.limits.max_question)
-    if problems:
-        raise InputError(problems)
-
-
-def _deciding(settings: ServiceSettings) -> list[str]:
-    """Names of the options that decide something, and are given."""
-    total = f"--tokens-per-{'day' if settings.pacing is None else settings.pacing.window}"
-    options = {
+    if workers > 1 and settings.pacing is not None and settings.pacing.path is None:
+        problems.append(f"{workers} workers must share the count of tokens: give its file a path")
+    window = "day" if settings.pacing is None else settings.pacing.window
+    deciding = {
         "--policy": settings.policy,
         "--planner": settings.planning,
         "--router": settings.routing,
         "--strategies": settings.strategies,
-        total: settings.pacing,
+        f"--tokens-per-{window}": settings.pacing,
         "--prices": settings.money,
         "--cache": settings.cache,
         "--refusal": settings.refusal,
     }
-    return [name for name, value in options.items() if value is not None]
+    problems += excluded([name for name, value in deciding.items() if value is not None])
+    if settings.policy is not None:
+        from mio_rag.service.governed import policy_problems
+
+        problems += policy_problems(settings.policy, workers)
+    problems += example_problems(settings.examples, settings.limits.max_question)
+    if problems:
+        raise InputError(problems)
 
 
-def _policy_problems(policy: str, workers: int) -> list[str]:
-    from mio_rag.service.governed import check_policy
-
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a host's address."""
     try:
-        check_policy(policy, workers)
-    except InputError as error:
-        return list(error.problems)
-    return []
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+def app_from_environment() -> FastAPI:
+    """Return the application of a worker process."""
+    settings = ServiceSettings.from_json(os.environ[SETTINGS])
+    return _application(settings, _loaded(settings), os.environ.get(KEY) or None)
+
+
+@contextmanager
+def _environment(settings: ServiceSettings, api_key: str | None) -> Iterator[None]:
+    """Set the environment variables of worker processes; restore them afterwards."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory(prefix="mio-rag-metrics-") as folder:
+        os.environ[SETTINGS] = settings.to_json()
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes share the cores already
+        os.environ.pop(KEY, None)
+        if api_key is not None:
+            os.environ[KEY] = api_key
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
 
 
 def _application(
@@ -228,85 +197,12 @@ def _loaded(settings: ServiceSettings) -> tuple[CorpusIndex, Generator]:
     return index, generator
 
 
-def app_from_environment() -> FastAPI:
-    """The application of a worker process."""
-    given = json.loads(os.environ[SETTINGS])
-    parts = {
-        "limits": ServiceLimits(**given["limits"]),
-        "connections": ConnectionLimits(**given["connections"]),
-        "examples": tuple(given["examples"]),
-        "money": None if given["money"] is None else Money(**given["money"]),
-        "pacing": None if given["pacing"] is None else Pacing(**given["pacing"]),
-        "cache": None if given["cache"] is None else Kept(**given["cache"]),
-        "strategies": None if given["strategies"] is None else Strategies(**given["strategies"]),
-        "planning": None if given["planning"] is None else Planning(**given["planning"]),
-    }
-    settings = ServiceSettings(**{**given, **parts})
-    return _application(settings, _loaded(settings), os.environ.get(KEY) or None)
-
-
-def serve(
-    settings: ServiceSettings,
-    api_key: str | None = None,
-    without_key: bool = False,
-    ready: Callable[[], None] = lambda: None,
-    loading: Callable[[], None] = lambda: None,
-) -> None:
-    """Serve until interrupted or terminated; requests under way are finished first.
-
-    The address is bound before anything is loaded. Clients that connect meanwhile wait.
-
-    Parameters
-    ----------
-    ready : callable
-        Called once, from another thread, when the first request can be answered: index and models have to be
-        loaded before, by every worker.
-    loading : callable
-        Called when the settings are right and the address is taken.
-
-    Raises
-    ------
-    InputError
-        If the settings, the index or the generator cannot be used, or the port is taken.
-    MissingExtraError
-        Without the extra ``serve``.
-    """
-    for module in ("fastapi", "prometheus_client"):
-        require(module, "serve", "the service")
-    uvicorn = require("uvicorn", "serve", "the service")
-    check(settings, api_key, without_key)
-    with _listening(settings) as listener:
-        loading()
-        loaded = _loaded(settings)  # by several workers again: what cannot be loaded is reported here, once
-        settings = replace(settings, connections=fitted(settings.connections))
-        options = _options(settings)
-        if settings.refusal is not None:
-            Refusal.load(settings.refusal).check_fits(loaded[0].embedder.fingerprint, loaded[1].name)
-        if settings.money is not None:
-            settings.money.rate(loaded[1].name)  # what the workers would fail on is reported here, once
-        if settings.workers == 1:
-            app = _application(settings, loaded, api_key)
-            # The interrupt that ended the server, and is raised again once it has ended.
-            with _announced(settings, ready), suppress(KeyboardInterrupt):
-                uvicorn.Server(uvicorn.Config(app, **options)).run(sockets=[listener])
-            return
-        loaded[1].close()
-        with _environment(settings, api_key), _announced(settings, ready):
-            uvicorn.run(
-                "mio_rag.service.run:app_from_environment",
-                factory=True,
-                workers=settings.workers,
-                fd=listener.fileno(),
-                **options,
-            )
-
-
 def _options(settings: ServiceSettings) -> dict[str, Any]:
-    """What uvicorn is told."""
+    """Return the options of uvicorn."""
     return {
         "backlog": settings.connections.burst,  # asyncio accepts so many in a row
         "loop": "asyncio",
-        "http": "mio_rag.service.connections:GuardedProtocol",
+        "http": "mio_rag.service.edge:GuardedProtocol",
         "ws": "none",
         "log_level": "warning",
         "timeout_graceful_shutdown": int(settings.limits.max_deadline_seconds) + 5,
@@ -318,16 +214,17 @@ def _options(settings: ServiceSettings) -> dict[str, Any]:
 
 
 def _listening(settings: ServiceSettings) -> socket.socket:
-    """The socket that is listened on: bound alone, two services may share an address until one listens."""
+    """Return the listening socket; merely bound, two services could share an address until one listens."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        return socket.create_server((settings.host, settings.port), family=_family(settings.host))
+        return socket.create_server((settings.host, settings.port), family=family)
     except OSError as error:
         raise InputError(f"cannot listen on {settings.host}:{settings.port}: {error}") from error
 
 
 @contextmanager
 def _announced(settings: ServiceSettings, ready: Callable[[], None]) -> Iterator[None]:
-    """Calls `ready` as soon as the service answers, unless the block ends before."""
+    """Call `ready` as soon as the service answers, unless the block ends before."""
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     ended = Event()
 
@@ -352,40 +249,3 @@ def _announced(settings: ServiceSettings, ready: Callable[[], None]) -> Iterator
     finally:
         ended.set()
         watcher.join()
-
-
-@contextmanager
-def _environment(settings: ServiceSettings, api_key: str | None) -> Iterator[None]:
-    """Environment variables for worker processes; restored afterwards."""
-    before = dict(os.environ)
-    with tempfile.TemporaryDirectory(prefix="mio-rag-metrics-") as folder:
-        os.environ[SETTINGS] = json.dumps(asdict(settings))
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes share the cores already
-        os.environ.pop(KEY, None)
-        if api_key is not None:
-            os.environ[KEY] = api_key
-        try:
-            yield
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
-
-
-def read_key(file: Path | None) -> str | None:
-    """The key in a file, or in the environment; None where there is none.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or is empty.
-    """
-    if file is None:
-        return os.environ.get(KEY) or None
-    try:
-        key = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--api-key-file: '{file}' cannot be read: {error}") from error
-    if not key:
-        raise InputError(f"--api-key-file: '{file}' is empty: write the key into it")
-    return key

@@ -1,9 +1,10 @@
-"""Search by strategies for a service: pools for requests, ratings, and what a bandit learned as metrics."""
+"""Search by strategies for a service: pools for requests, ratings, and what a bandit has learned."""
 
 from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,55 +23,32 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.service.pacing import held_tokens
+from mio_rag.service.settings import Strategies
 from mio_rag.types import Question
-
-__all__ = ["Found", "Searching", "Strategies", "searching_of"]
-
-
-@dataclass(frozen=True)
-class Strategies:
-    """By which strategies a service searches.
-
-    Parameters
-    ----------
-    controller : str
-        As `mio_rag.control.make` names it: strategies:raw+hyde, strategies:bandit.
-    kinds : dict
-        Of `ControlSettings`.
-    """
-
-    controller: str
-    kinds: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A pool, and what a response says of how it was found; None: as without strategies."""
+    """A pool, and what a response reports of the search; empty without strategies."""
 
     pool: Candidates
-    said: dict[str, Any] | None = None
+    report: dict[str, Any] = field(default_factory=dict)
 
 
 class Searching:
-    """Searches for requests, in worker threads; the model is asked for one request at a time.
+    """Searches for requests, in worker threads.
 
     Parameters
     ----------
-    lock : threading.Lock, optional
-        Of who else asks the model.
     pacer : Pacer, optional
-        Counts what strategies ask the model, and sets the price of a token that a bandit goes by.
+        Counts what strategies ask the model, and sets the token price that a bandit goes by.
     """
 
-    def __init__(
-        self,
-        pipeline: SearchPipeline,
-        counter: TokenCounter,
-        lock: threading.Lock | None = None,
-        pacer: Pacer | None = None,
-    ) -> None:
+    def __init__(self, pipeline: SearchPipeline, counter: TokenCounter, pacer: Pacer | None = None) -> None:
         self._pipeline, self._counter, self._pacer = pipeline, counter, pacer
-        self._lock = threading.Lock() if lock is None else lock
+        priced = pacer is not None and isinstance(pipeline.chooser, Strategist)
+        # The bandit keeps the price of the question that it decides: then one at a time.
+        self._turn: Any = threading.Lock() if priced else nullcontext()
 
     @property
     def learns(self) -> bool:
@@ -80,7 +58,7 @@ class Searching:
     def find(
         self, question: str, size: int, selector: Selector, budget_tokens: int, deadline: float
     ) -> Found:
-        """The pool of a question.
+        """Return the pool of a question.
 
         Parameters
         ----------
@@ -91,7 +69,7 @@ class Searching:
         """
         chooser, how, costs = self._pipeline.chooser, self._pipeline.settings, Costs()
         count = len(chooser.possible)
-        with self._lock, held_tokens(self._pacer, count * how.tokens, count) as held:
+        with self._turn, held_tokens(self._pacer, count * how.tokens, count) as held:
             if held.reservation is not None:
                 how = replace(how, tokens=max(1, held.reservation.allowed // count))
                 if isinstance(chooser, Strategist):
@@ -103,24 +81,24 @@ class Searching:
                 result = pipeline.run(
                     Question("question", question), budget_tokens, self._counter, costs=costs
                 )
-            except InfeasibleError:  # the response tells why; there was nothing to learn
+            except InfeasibleError:  # the response reports why; there was nothing to learn
                 return Found(retriever.retrieve(question))
             finally:
-                spent = costs.total()
-                held.used = (spent.prompt_tokens + spent.completion_tokens) or None
-        return Found(result.searched.pool, _said(result))
+                total = costs.total()
+                held.used = (total.prompt_tokens + total.completion_tokens) or None
+        return Found(result.searched.pool, {"search": _report(result)})
 
     def valued(self, selector: Selector, pool: Candidates) -> tuple[Selector, Candidates]:
-        """Selector and pool with what ratings say of passages, where a bandit gives that a weight."""
+        """Return selector and pool with the ratings of passages, if a bandit gives them a weight."""
         return self._pipeline.chooser.valued(selector, pool)
 
     def rate(self, identity: str, helpful: bool) -> bool:
-        """Take in a rating; False where the question was rated before.
+        """Record a rating; False if the question was rated before.
 
         Raises
         ------
         InputError
-            If there is no such question, or nobody learns.
+            If there is no such question, or nothing is learned.
         """
         chooser = self._pipeline.chooser
         if not isinstance(chooser, Strategist):
@@ -128,11 +106,11 @@ class Searching:
         return chooser.feedback(identity, 1 if helpful else -1)
 
     def stats(self) -> dict[str, Any] | None:
-        """What was learned, as `mio_rag.learning.bandit_report.stats`; None where nobody learns."""
+        """Return what was learned, as `mio_rag.learning.bandit_report.stats`; None if nothing is learned."""
         chooser = self._pipeline.chooser
         if not isinstance(chooser, Strategist):
             return None
-        with chooser.settled() as learned:  # not the lock of searches: these wait for a model
+        with chooser.settled() as learned:
             return stats(learned)
 
     def close(self) -> None:
@@ -144,20 +122,14 @@ class Searching:
 def searching_of(
     given: Strategies, index: CorpusIndex, generator: Generator, counter: TokenCounter
 ) -> Searching:
-    """Who searches by these strategies.
-
-    Raises
-    ------
-    InputError
-        If they cannot be used here.
-    """
+    """Return what searches by these strategies; `InputError` if they cannot be used here."""
     settings = ControlSettings(kinds=given.kinds)
     return Searching(
         make_pipeline(given.controller, settings, Retriever(index), generator, Selector()), counter
     )
 
 
-def _said(result: PipelineResult) -> dict[str, Any]:
+def _report(result: PipelineResult) -> dict[str, Any]:
     tried = result.searched.tried
     return {
         "id": result.choice.id,

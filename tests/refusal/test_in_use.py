@@ -122,7 +122,8 @@ def test_the_service_says_that_it_is_not_there(demo_index: CorpusIndex, tmp_path
     from fastapi.testclient import TestClient
 
     from mio_rag.service.app import create_app
-    from mio_rag.service.run import ServiceSettings, check
+    from mio_rag.service.run import check
+    from mio_rag.service.settings import ServiceSettings
 
     body = {"question": "Which tower is taller?", "deadline_seconds": 20}
     answers = []

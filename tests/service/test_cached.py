@@ -14,7 +14,7 @@ from mio_rag.errors import InputError
 from mio_rag.generation.extractive import ExtractiveGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.run import Kept
+from mio_rag.service.settings import Kept
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 # With a pacer passages are the default, without one what the budget has room for.

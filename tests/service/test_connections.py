@@ -22,9 +22,9 @@ pytest.importorskip("fastapi")
 from mio_rag import InputError
 from mio_rag.cli.serve import ConnectionOptions
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.service.connections import Connection, ConnectionGuard, SeldomLogged
-from mio_rag.service.limits import ConnectionLimits
+from mio_rag.service.edge import Connection, ConnectionGuard, SeldomLogged
 from mio_rag.service.metrics import Metrics
+from mio_rag.service.settings import ConnectionLimits
 
 KEY = "a key of more than sixteen characters"
 HALF = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-More: "
@@ -233,12 +233,28 @@ def test_a_response_that_nobody_reads_is_given_up(served: Served) -> None:
     asyncio.run(asyncio.wait_for(go(), 60))
 
 
+def test_a_request_with_two_lengths_is_refused_and_its_connection_closed(served: Served) -> None:
+    async def go() -> None:
+        stream = await _connect(served.port)
+        stream[1].write(
+            b"POST /select HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n"
+            b"\r\n0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        )
+        got = await _closed(stream)
+        assert got.startswith(b"HTTP/1.1 400 ")
+        assert got.count(b"HTTP/1.1 ") == 1  # what follows is not taken for a request
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
 def test_what_strangers_send_does_not_fill_the_log(served: Served) -> None:
     async def go() -> None:
         for _ in range(50):
             stream = await _connect(served.port)
             stream[1].write(b"\x16\x03\x01 no HTTP\r\n\r\n")
-            assert (await _closed(stream)).startswith(b"HTTP/1.1 400 ")
+            got = await _closed(stream)
+            assert got.startswith(b"HTTP/1.1 400 ")
+            assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["kind"] == "InvalidRequest"
 
     asyncio.run(asyncio.wait_for(go(), 60))
     assert served.log.read_text(encoding="utf-8").count("Invalid HTTP request") == 1

@@ -19,7 +19,7 @@ from mio_rag.allocation.pacer import Pacer
 from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.curve import Curve, CurvePoint, curve_beside, read_curve
+from mio_rag.service.page import Curve, CurvePoint, curve_beside, read_curve
 from tests.browsing import layout_problems, served
 from tests.cli.running import here
 

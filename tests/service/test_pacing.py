@@ -25,8 +25,9 @@ from mio_rag.generation.extractive import ExtractiveGenerator
 from mio_rag.generation.prompts import Prompt
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.pacing import Pacing, held_tokens, make_pacing, standing
-from mio_rag.service.run import ServiceSettings, check
+from mio_rag.service.pacing import held_tokens, standing
+from mio_rag.service.run import check
+from mio_rag.service.settings import Pacing, ServiceSettings, make_pacing
 from mio_rag.types import Answer, GenerationError
 from tests.browsing import layout_problems
 from tests.browsing import served as served_to_browsers
@@ -144,12 +145,12 @@ def test_a_count_that_cannot_be_written_costs_no_answer(tmp_path: Path) -> None:
     pacer = Pacer(1000, window="day", path=path)
     with held_tokens(pacer, 100, 1) as held:
         held.used = 60
-    assert held.said["pacing"]["spent"] == 60
+    assert held.report["pacing"]["spent"] == 60
     with held_tokens(pacer, 100, 1) as held:
         held.used = 60
         with sqlite3.connect(path) as connection:
             connection.execute("ALTER TABLE reservations RENAME TO away")
-    assert held.said == {}
+    assert held.report == {}
     assert standing(pacer) is None
     with pytest.raises(StateError), held_tokens(pacer, 100, 1):
         pytest.fail("nothing is held")
@@ -217,7 +218,7 @@ def test_where_the_count_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (told.price, told.mean_tokens) == (0.002, 300)
     with pytest.raises(InputError, match="--tokens-per-day=0 must be a whole number from 1"):
         make_pacing(0, None, tmp_path / "other", index)
-    monkeypatch.setattr("mio_rag.service.pacing.os.access", lambda *_: False)
+    monkeypatch.setattr("mio_rag.service.settings.os.access", lambda *_: False)
     memory = make_pacing(1000, None, None, index)
     assert memory is not None
     assert memory.path is None

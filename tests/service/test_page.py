@@ -14,7 +14,7 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.learning.router import FitSettings, fit_once
 from mio_rag.learning.weights import write_weights
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
-from mio_rag.service.searching import Strategies
+from mio_rag.service.settings import Strategies
 from mio_rag.types import Passage
 from tests.browsing import layout_problems, served
 from tests.control.router.made import table

@@ -15,9 +15,8 @@ from mio_rag.control.planner.policy import write_planner
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.planning import Planning
-from mio_rag.service.run import ServiceSettings, check
-from mio_rag.service.searching import Strategies
+from mio_rag.service.run import check
+from mio_rag.service.settings import Planning, ServiceSettings, Strategies
 from tests.control.planner.synthetic import sure_planner
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"

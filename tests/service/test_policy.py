@@ -1,7 +1,6 @@
 """A service under a policy: the way of a question, and files that change while requests are under way."""
 
 import os
-import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +19,9 @@ from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.relevance.complete import shipped
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.exclusions import excluded
-from mio_rag.service.governed import Governed, check_policy
-from mio_rag.service.pacing import Pacing
-from mio_rag.service.run import ServiceSettings, check
+from mio_rag.service.governed import Governed, policy_problems
+from mio_rag.service.run import check
+from mio_rag.service.settings import Pacing, ServiceSettings, excluded
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 ASKED = {"question": QUESTION, "deadline_seconds": 20}
@@ -111,9 +109,43 @@ def test_a_change_while_the_policy_is_read_is_not_missed(
 
     monkeypatch.setattr("mio_rag.service.governed.read_policy", late)
     counter = ScriptedGenerator(said)
-    governed = Governed(str(file), demo_index, counter, counter, threading.Lock())
-    assert governed.state()[1] == read_states(read_policy("thorough")).sha256
+    governed = Governed(str(file), demo_index, counter, counter)
+    assert governed.state()["sha256"] == read_states(read_policy("thorough")).sha256
     governed.close()
+
+
+@pytest.mark.parametrize("damage", ["bytes", "syntax", "folder", "gone", "router", "bandit"])
+def test_a_damaged_file_leaves_the_old_policy_in_force(client: TestClient, file: Path, damage: str) -> None:
+    first = client.post("/ask", json=ASKED).json()["policy"]
+    other = file.with_name("other")
+    other.write_bytes(
+        b"\x08\0\0\0\0\0\0\0{}      " if damage == "router" else b"SQLite format 3\0" + b"x" * 4096
+    )
+    if damage in ("folder", "gone"):
+        file.unlink()
+    if damage == "folder":
+        file.mkdir()
+    texts = {
+        "bytes": b"\xff\xfe\x00",
+        "syntax": b"[price\ntoken = ",
+        "router": b'[amount]\nby = "router"\nfile = "other"\n',
+        "bandit": b'[search]\nby = "bandit"\nstrategies = ["raw", "hyde"]\nstate = "other"\n',
+    }
+    if damage in texts:
+        file.write_bytes(texts[damage])
+    for _ in range(2):
+        got = client.post("/ask", json=ASKED)
+        assert got.status_code == 200
+        assert got.json()["policy"]["sha256"] == first["sha256"]
+    health = client.get("/health")
+    assert health.status_code == 200
+    assert health.json()["policy"]["problem"]
+    if damage == "folder":
+        file.rmdir()
+    file.write_text(preset_text("thorough"))
+    os.utime(file, ns=(1, 1))  # an older time is a change, too
+    assert client.post("/ask", json=ASKED).json()["policy"]["sha256"] != first["sha256"]
+    assert client.get("/health").json()["policy"]["problem"] is None
 
 
 def test_no_request_is_lost_while_a_file_changes(client: TestClient, file: Path) -> None:
@@ -139,7 +171,8 @@ def test_a_workflow_that_reads_nothing_answers_too(demo_index: CorpusIndex, tmp_
     with TestClient(create_app(demo_index, ScriptedGenerator(said), policy=str(path))) as client:
         got = client.post("/ask", json=ASKED).json()
     assert got["answer"] == "Skerryvore"
-    assert got["selected_ids"] == []
+    assert got["selected_ids"] == got["passages"] == []
+    assert (got["status"], got["objective"], got["solver"]) == ("none", None, "none")  # nothing was solved
 
 
 def test_a_total_refuses_when_it_is_spent(demo_index: CorpusIndex, tmp_path: Path) -> None:
@@ -153,6 +186,7 @@ def test_a_total_refuses_when_it_is_spent(demo_index: CorpusIndex, tmp_path: Pat
     assert codes[0].status_code == 200
     assert codes[-1].status_code == 429
     assert int(codes[-1].headers["retry-after"]) > 0
+    assert codes[-1].json()["error"]["kind"] == "SpentError"
 
 
 @pytest.mark.parametrize(
@@ -187,5 +221,5 @@ def test_what_excludes_each_other_is_told_at_once(tmp_path: Path) -> None:
     told = "\n".join(error.value.problems)
     assert "--policy excludes --tokens-per-day" in told
     assert "must share the count of the policy's total" in told
-    with pytest.raises(InputError, match=re.escape("'nothing' is neither a file nor a preset")):
-        check_policy("nothing", 1)
+    [problem] = policy_problems("nothing", 1)
+    assert "'nothing' is neither a file nor a preset" in problem

@@ -23,8 +23,8 @@ from mio_rag.generation import make_generator
 from mio_rag.generation.extractive import ExtractiveGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.limits import ServiceLimits
-from mio_rag.service.run import ServiceSettings, check, read_key, serve
+from mio_rag.service.run import check, serve
+from mio_rag.service.settings import ServiceLimits, ServiceSettings, read_key
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 KEY = "a key of more than sixteen characters"

@@ -16,9 +16,8 @@ from mio_rag import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.pacing import Pacing
-from mio_rag.service.run import ServiceSettings, check
-from mio_rag.service.searching import Strategies
+from mio_rag.service.run import check
+from mio_rag.service.settings import Pacing, ServiceSettings, Strategies
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 KEY = "a key of more than sixteen characters"

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.service.app import create_app
-from mio_rag.service.limits import ServiceLimits
-from mio_rag.service.run import ServiceSettings, app_from_environment, check
+from mio_rag.service.run import app_from_environment, check
+from mio_rag.service.settings import ServiceLimits, ServiceSettings
 from mio_rag.types import Passage
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
@@ -109,22 +108,22 @@ def test_ask_answers_from_what_was_selected(client: TestClient) -> None:
         ({"deadline_seconds": 31}, 422, "30"),
         ({"radius": -1}, 422, "radius"),
         ({"passage_penalty": "much"}, 422, "passage_penalty"),
-        ({"budget": 100}, 422, "/select has no field 'budget'; did you mean 'budget_tokens'? The fields are"),
+        ({"budget": 100}, 422, "budget is not a setting: did you mean 'budget_tokens'?"),
         (
             {"redundancy": 0.1},
             422,
-            "did you mean 'redundancy_weight'? The fields are preset, redundancy_weight, passage",
+            "redundancy is not a setting: did you mean 'redundancy_weight'?",
         ),
         (
             {"zzz": 1},
             422,
-            "/select has no field 'zzz'. The fields are preset, redundancy_weight, passage_penalty,",
+            "zzz is not a setting: choose preset, redundancy_weight, passage_penalty,",
         ),
-        ({"max_tokens": 9}, 422, "/select has no field 'max_tokens' (but /ask has). The fields are"),
-        ({"question": 7}, 422, "question=7: Input should be a valid string"),
-        ({"budget_tokens": "many"}, 422, "budget_tokens='many': Input should be a valid integer"),
-        ({"max_passages": True}, 422, "max_passages=true: Input should be a valid integer"),
-        ({"preset": "frugle"}, 422, "or 'raw'; did you mean 'frugal'?"),
+        ({"max_tokens": 9}, 422, "max_tokens is not a setting: did you mean 'more_tokens'?"),
+        ({"question": 7}, 422, "question must be a text, got 7"),
+        ({"budget_tokens": "many"}, 422, "budget_tokens must be a whole number, got 'many'"),
+        ({"max_passages": True}, 422, "max_passages must be a whole number, got True"),
+        ({"preset": "frugle"}, 422, "thorough or raw, got 'frugle'; did you mean 'frugal'?"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_words(
@@ -139,10 +138,9 @@ def test_a_field_that_is_missing_is_named(client: TestClient) -> None:
     answer = client.post("/ask", json={"query": "Which tower is taller?", "max_token": 8})
     assert answer.status_code == 422
     missing, query, length = answer.json()["error"]["problems"]
-    assert missing == "the field 'question' is missing: give it"
-    assert query.startswith("/ask has no field 'query'")
-    assert "did you mean 'max_tokens'?" in length
-    assert length.endswith("max_tokens")  # a field of /ask alone
+    assert missing == "question is missing"
+    assert query.startswith("query is not a setting: ")
+    assert length == "max_token is not a setting: did you mean 'max_tokens'?"
 
 
 @pytest.mark.parametrize("path", ["/select", "/ask"])
@@ -171,9 +169,7 @@ def test_every_field_of_requests_and_answers_is_described(client: TestClient, pa
         got = client.post(path, json={"question": QUESTION, **change})
         assert got.status_code == 200
         assert undescribed(got.json(), answer, path) == []
-    asked = parts[
-        operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-    ]
+    asked = operation["requestBody"]["content"]["application/json"]["schema"]
     assert all("description" in field for field in asked["properties"].values())
     page = client.get("/docs").text
     assert all(
@@ -218,7 +214,7 @@ def test_worker_processes_propose_what_the_operator_gave(
 ) -> None:
     folder = demo_index.save(tmp_path / "index")
     settings = ServiceSettings(str(folder), examples=("Which one?", "What?"))
-    monkeypatch.setenv("MIO_RAG_SERVICE", json.dumps(asdict(settings)))
+    monkeypatch.setenv("MIO_RAG_SERVICE", settings.to_json())
     monkeypatch.delenv("MIO_RAG_API_KEY", raising=False)
     with TestClient(app_from_environment()) as client:
         assert client.get("/examples").json() == {"questions": ["Which one?", "What?"]}

@@ -12,7 +12,7 @@ from mio_rag.allocation.pacer import Pacer
 from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.service.app import create_app
-from mio_rag.service.searching import Strategies
+from mio_rag.service.settings import Strategies
 from mio_rag.types import Passage
 
 BODY = {

@@ -18,8 +18,8 @@ from mio_rag.errors import InputError
 from mio_rag.generation import ScriptedGenerator, make_generator
 from mio_rag.learning.router import read_table
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.service.pacing import Pacing
-from mio_rag.service.run import ServiceSettings, check
+from mio_rag.service.run import check
+from mio_rag.service.settings import Pacing, ServiceSettings
 
 LADDER = "".join(
     f'[[tier]]\nname = "{name}"\ndepth = {depth}\ncontext = {context}\nnew_tokens = {length}\n'

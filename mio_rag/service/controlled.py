@@ -1,0 +1,123 @@
+"""Answers of a service in which a router or a planner decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from mio_rag.control.controller import Outcome, Setup, answered
+from mio_rag.control.make import make_controller
+from mio_rag.control.meter import Limits
+from mio_rag.control.planner.planning import PlannerController
+from mio_rag.control.planner.trace import PlanTrace
+from mio_rag.control.router.controller import Tiered
+from mio_rag.control.router.settings import KEY
+from mio_rag.control.settings import ControlSettings
+from mio_rag.errors import InfeasibleError
+from mio_rag.generation import Generator
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.selection.selector import Selector
+from mio_rag.service.asked import Asked
+from mio_rag.service.settings import Planning
+from mio_rag.types import Question
+
+_MOST = 1_000_000  # tokens, where tiers decide how much is read
+_SHARE = 0.7  # of the time that a request has left, after which no step begins: the answer is still given
+_LEAST_SECONDS = 0.05
+
+
+class Controlled(Protocol):
+    """Decides for requests, whatever they set themselves."""
+
+    def answer(self, question: Question, asked: Asked) -> tuple[Outcome, dict[str, Any]]:
+        """Answer a question; also return what the response reports in addition. Raises `MioRagError`."""
+        ...
+
+    def close(self) -> None:
+        """Close what was opened."""
+        ...
+
+
+class Tiers:
+    """Answers at the tier that a router chooses; `routing` is `RouterSettings` as plain data.
+
+    Raises
+    ------
+    InputError
+        If the router's file cannot be used with this index.
+    """
+
+    def __init__(self, routing: Mapping[str, Any], index: CorpusIndex, generator: Generator) -> None:
+        setup = Setup(ControlSettings(kinds={KEY: dict(routing)}), Retriever(index))
+        made = make_controller("routed", setup)
+        assert isinstance(made, Tiered)
+        self._controller, self._generator = made, generator
+
+    def answer(self, question: Question, asked: Asked) -> tuple[Outcome, dict[str, Any]]:
+        """As `Controlled.answer`; `InfeasibleError` if the deadline leaves no time to read anything."""
+        controller = replace(self._controller, setup=replace(self._controller.setup, selector=asked.timed()))
+        outcome = answered(controller.attempt(question, self._generator, _MOST))
+        if outcome.selection is None:
+            raise InfeasibleError("no time was left to read anything: give a later deadline")
+        return outcome, controller.in_force(outcome)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Plans:
+    """Answers by the workflow that a planner chooses.
+
+    Raises
+    ------
+    InputError
+        If the planner's file cannot be used here: another embedder, models without a price, no such file.
+    """
+
+    def __init__(self, planning: Planning, index: CorpusIndex, generator: Generator) -> None:
+        self._index, self._generator, self._limits = index, generator, Limits()
+        setup = Setup(ControlSettings(kinds=planning.kinds), Retriever(index), Selector())
+        made = make_controller("planner", setup)
+        assert isinstance(made, PlannerController)
+        self._controller = made
+
+    def answer(self, question: Question, asked: Asked) -> tuple[Outcome, dict[str, Any]]:
+        """As `Controlled.answer`."""
+        left = max(_LEAST_SECONDS, _SHARE * asked.seconds_left())
+        kit = replace(
+            self._controller.kit,
+            retriever=Retriever(self._index, pool=asked.pool, counter=self._generator),
+            selector=asked.timed(),
+            limits=replace(self._limits, seconds=min(self._limits.seconds, left)),
+            max_tokens=asked.max_tokens,
+        )
+        controller = replace(self._controller, kit=kit)
+        outcome = answered(controller.attempt(question, self._generator, asked.budget_tokens))
+        assert isinstance(outcome.trace, PlanTrace)
+        return outcome, {"plan": _plan(outcome.trace)}
+
+    def close(self) -> None:
+        """Close the models that were opened for nodes of workflows."""
+        self._controller.kit.models.close()
+
+
+def _plan(trace: PlanTrace) -> dict[str, Any]:
+    costs = trace.by_node()
+    return {
+        "workflow": str(trace.workflow.get("name", "")),
+        "worth": dict(trace.choice_of),
+        "fallback": trace.fallback,
+        "steps": [
+            {
+                "node": step.node,
+                "executor": step.action,
+                "gave": step.gave,
+                "note": step.note,
+                "tokens": costs[step.node].prompt_tokens + costs[step.node].completion_tokens,
+                "dropped": step.dropped,
+            }
+            for step in trace.steps
+        ],
+    }

@@ -1,0 +1,392 @@
+"""Settings of a service, and what is checked before it starts. Imports nothing of the extra ``serve``."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import warnings
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import Field, TypeAdapter, field_validator
+
+from mio_rag.allocation.money import Money
+from mio_rag.allocation.pacer import Pacer, Window
+from mio_rag.errors import InputError, Notice
+from mio_rag.settings import Settings
+from mio_rag.text import is_text
+
+if TYPE_CHECKING:
+    from mio_rag.answer_cache import AnswerCache
+    from mio_rag.retrieval.index import CorpusIndex
+
+#: Environment variable with the API key; worker processes get it in no other way.
+KEY = "MIO_RAG_API_KEY"
+_LEAST_CONNECTIONS = 8
+_FILES_IN_RESERVE = 32  # for the event loop, metrics of several workers, and files that are read meanwhile
+_FILES_IN_USE = 64  # where the system does not report it
+_MOST_EXAMPLES = 12  # more would fill the page
+
+Count = Annotated[int, Field(gt=0, lt=10**12)]
+Seconds = Annotated[float, Field(gt=0, lt=1e12)]
+
+
+class ServiceLimits(Settings):
+    """Limits of a service; each worker process applies them separately."""
+
+    max_body_bytes: Count = 16_384
+    """Largest body of a request."""
+    max_question: Count = 2_000
+    """Longest question, in characters."""
+    max_pool: Count = 200
+    """Candidates of a question."""
+    max_budget_tokens: Count = 8_192
+    """Largest budget that a request may set."""
+    max_answer_tokens: Count = 512
+    """Longest answer that a request may set."""
+    max_deadline_seconds: Seconds = 30.0
+    """Longest deadline that a request may set, from its arrival."""
+    concurrency: Count = 2
+    """Requests worked on at the same time."""
+    queue: Annotated[int, Field(ge=0, lt=10**6)] = 64
+    """Requests that may wait; one more gets 503 with Retry-After."""
+    max_wait_seconds: Seconds = 10.0
+    """Longest wait; then 503 with Retry-After."""
+
+
+class ConnectionLimits(Settings):
+    """Limits on connections and their timeouts; each worker process applies them separately."""
+
+    max_connections: Annotated[int, Field(ge=_LEAST_CONNECTIONS, lt=10**12)] = 512
+    """At the same time. One more replaces the connection that has been without a request longest."""
+    max_connections_per_client: Count = 128
+    """Of one address (IPv6: of one /64 network)."""
+    trusted_proxies: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    """Addresses and networks that many clients come through: exempt from `max_connections_per_client`, and
+    trusted in what they report of their clients in X-Forwarded-For and X-Forwarded-Proto."""
+    header_seconds: Seconds = 10.0
+    """From a connection, or the first byte of a later request, to the end of the headers."""
+    body_seconds: Seconds = 10.0
+    """From the headers to the end of the body."""
+    unread_seconds: Seconds = 30.0
+    """For which a client may leave a response unread."""
+    idle_seconds: Seconds = 30.0  # clients close after 5 usually; closing first would be a race
+    """Between two requests of a connection."""
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        networks = []
+        for one in given:
+            try:
+                networks.append(str(ipaddress.ip_network(one, strict=False)))
+            except ValueError:
+                raise ValueError(
+                    f"{one!r} is not an address or network: give 10.0.0.5 or 10.0.0.0/8"
+                ) from None
+        return tuple(networks)
+
+    @property
+    def burst(self) -> int:
+        """Connections taken from the system's queue at a time, before any of them is looked at.
+
+        Few enough that a client whose request is on its way is not displaced by those taken after it.
+        """
+        return max(2, min(128, self.max_connections // 8))
+
+
+def fitted(limits: ConnectionLimits) -> ConnectionLimits:
+    """Return the limits with no more connections than there are file descriptors for; warn if that is fewer.
+
+    Call it when index and models are loaded. The system's limit is raised as far as possible. Some
+    descriptors stay in reserve, so that requests can be answered while all connections are in use.
+
+    Raises
+    ------
+    InputError
+        If there are too few to serve at all.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows, where connections are no file descriptors
+        return limits
+    try:
+        used = len(os.listdir("/dev/fd"))
+    except OSError:
+        used = _FILES_IN_USE
+    used += _FILES_IN_RESERVE
+    # Before the first of a burst is closed, three more may have come: half as many again as may stay.
+    wanted = used + limits.max_connections * 3 // 2
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or allowed >= wanted:
+        return limits
+    better = wanted if most == resource.RLIM_INFINITY else min(most, wanted)
+    with suppress(OSError, ValueError):  # then what is allowed has to do
+        resource.setrlimit(resource.RLIMIT_NOFILE, (better, most))
+        allowed = better
+    left = (allowed - used) * 2 // 3
+    if left >= limits.max_connections:
+        return limits
+    if left < _LEAST_CONNECTIONS:
+        raise InputError(
+            f"{allowed} open files are allowed, and {used} are in use or reserved: too few are left for "
+            f"{_LEAST_CONNECTIONS} connections; raise the limit (ulimit -n)"
+        )
+    warnings.warn(
+        f"mio-rag: {allowed} open files are allowed, which is enough for {left} connections and not for "
+        f"{limits.max_connections}: raise the limit (ulimit -n), or set --max-connections {left}",
+        Notice,
+        stacklevel=2,
+    )
+    return limits.replace(max_connections=left)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A file of stored answers; `entries`, `days` and `by_meaning` as in `CacheSettings`."""
+
+    path: str
+    entries: int
+    days: float
+    by_meaning: float | None
+
+    def opened(self, index: CorpusIndex) -> AnswerCache:
+        """Open the cache for an index; `InputError` if the file is something else."""
+        from mio_rag.answer_cache import AnswerCache, CacheSettings
+
+        return AnswerCache.of(self.path, index, CacheSettings(self.entries, self.days, self.by_meaning))
+
+
+@dataclass(frozen=True)
+class Pacing:
+    """A total of tokens for every window.
+
+    Parameters
+    ----------
+    path : str or None
+        File of the state, shared by worker processes; None: in memory.
+    price, mean_tokens : float or None
+        As in `Pacer`: the first price, and the tokens that requests take on average at it.
+    """
+
+    tokens: int
+    window: Window
+    path: str | None = None
+    price: float | None = None
+    mean_tokens: float | None = None
+
+    def opened(self) -> Pacer:
+        """Open the pacer; raises `InputError` as `Pacer`."""
+        return Pacer(self.tokens, None, self.window, self.price, self.path, mean_tokens=self.mean_tokens)
+
+    def explain(self) -> str:
+        """Return one line for the operator."""
+        where = "in memory: a restart begins anew" if self.path is None else f"in '{self.path}'"
+        line = f"at most {self.tokens} tokens each {self.window} (UTC), their count {where}"
+        if self.mean_tokens is None:
+            return line
+        return f"{line}; expected are {self.mean_tokens:g} tokens a request at a price of {self.price:g}"
+
+
+def make_pacing(
+    per_day: int | None,
+    per_hour: int | None,
+    folder: Path | None,
+    index: Path,
+    workers: int = 1,
+    price: float | None = None,
+    mean_tokens: float | None = None,
+) -> Pacing | None:
+    """Return the pacing that an operator asks for; None if no total is given.
+
+    Parameters
+    ----------
+    folder : Path or None
+        For the state; by default next to the index, or in memory if that folder is not writable.
+
+    Raises
+    ------
+    InputError
+        For two totals, anything else without a total, a state that cannot be used, or several workers without
+        a file to share.
+    """
+    if per_day is not None and per_hour is not None:
+        raise InputError("--tokens-per-day and --tokens-per-hour exclude each other: give one of them")
+    if per_day is None and per_hour is None:
+        given = {"--pacer-state": folder, "--start-price": price, "--mean-tokens": mean_tokens}
+        if named := [name for name, value in given.items() if value is not None]:
+            needs = "needs" if len(named) == 1 else "need"
+            raise InputError(
+                f"{' and '.join(named)} {needs} --tokens-per-day or --tokens-per-hour: give one of them"
+            )
+        return None
+    window: Window = "day" if per_day is not None else "hour"
+    tokens = per_day if per_day is not None else per_hour
+    assert tokens is not None
+    place = index.resolve().parent if folder is None else folder
+    path: str | None = str(place / f"{index.resolve().name}.tokens-per-{window}.sqlite")
+    if folder is None and not os.access(place, os.W_OK):
+        if workers > 1:
+            raise InputError(
+                f"'{place}' cannot be written, and {workers} workers must share the count of tokens: name a "
+                "folder with --pacer-state"
+            )
+        path = None
+    made = Pacing(tokens, window, path, price, mean_tokens)
+    try:
+        made.opened().close()
+    except InputError as error:
+        raise InputError([_by_options(problem, window) for problem in error.problems]) from error
+    return made
+
+
+def _by_options(problem: str, window: Window) -> str:
+    """Replace names of the pacer's parameters by those of the options."""
+    for name, option in (
+        ("total_tokens", f"--tokens-per-{window}"),
+        ("mean_tokens", "--mean-tokens"),
+        ("price=", "--start-price="),
+        ("give price", "give --start-price"),
+        ("another path", "another --pacer-state"),
+    ):
+        problem = problem.replace(name, option)
+    return problem
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """Search strategies: the name of a controller, and `kinds` of `ControlSettings`."""
+
+    controller: str
+    kinds: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Planning:
+    """A planner; `kinds` of `ControlSettings`: its file and price, and the models that workflows may ask."""
+
+    kinds: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """What is served, and where.
+
+    Parameters
+    ----------
+    generator : str
+        As `make_generator` takes it.
+    workers : int
+        Processes; each loads index and models by itself.
+    examples : tuple of str
+        Questions that the page proposes; without them they are taken from the index.
+    money : Money or None
+        Prices of models.
+    curve : str or None
+        File with the curve over prices; see `mio_rag.service.page`.
+    routing : dict or None
+        `RouterSettings` as plain data: a router chooses how much is read.
+    policy : str or None
+        Preset or file of the policy that answers.
+    mapped : bool
+        Vectors, texts and the lexical index stay on disk.
+    refusal : str or None
+        File of a refusal model.
+    """
+
+    index: str
+    generator: str = "extractive"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    workers: int = 1
+    limits: ServiceLimits = field(default_factory=ServiceLimits)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    examples: tuple[str, ...] = ()
+    pacing: Pacing | None = None
+    money: Money | None = None
+    curve: str | None = None
+    cache: Kept | None = None
+    routing: dict[str, Any] | None = None
+    strategies: Strategies | None = None
+    policy: str | None = None
+    mapped: bool = False
+    refusal: str | None = None
+    planning: Planning | None = None
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the settings in a text of `to_json`."""
+        return TypeAdapter(cls).validate_json(text)
+
+    def to_json(self) -> str:
+        """Return the settings as JSON, for worker processes."""
+        return TypeAdapter(type(self)).dump_json(self).decode()
+
+
+def example_problems(examples: Sequence[str], max_question: int) -> list[str]:
+    """Return what is wrong with an operator's questions."""
+    many = len(examples) > _MOST_EXAMPLES
+    problems = [f"{len(examples)} examples: give at most {_MOST_EXAMPLES}"] * many
+    for example in examples:
+        if not is_text(example) or not example.strip():
+            problems.append(f"the example {example!r} is empty or no valid text: give a question")
+        elif len(example) > max_question:
+            problems.append(
+                f"the example '{example[:40]} ...' has {len(example)} characters, and questions may have "
+                f"{max_question}: shorten it"
+            )
+    return problems
+
+
+_TOTALS = ("--tokens-per-day", "--tokens-per-hour")
+#: Option that decides something -> options that it excludes, and why.
+_EXCLUDES = {
+    "--policy": (
+        ("--router", "--planner", "--strategies", *_TOTALS, "--prices", "--cache", "--refusal"),
+        "the policy file sets all of this, and the price",
+    ),
+    "--planner": (
+        ("--router", "--strategies", *_TOTALS, "--prices", "--refusal"),
+        "its workflows decide how to search and what to read, and no total counts what they ask models",
+    ),
+    "--router": (
+        ("--strategies", *_TOTALS, "--refusal"),
+        "its tiers decide how to search, and what a question takes",
+    ),
+    "--strategies": (
+        (*_TOTALS, "--prices", "--cache"),
+        "no total counts what they ask the model, and stored answers do not depend on what was found",
+    ),
+}
+
+
+def excluded(given: Collection[str]) -> list[str]:
+    """Return what is wrong with options that are given together, one problem for each that decides."""
+    problems = []
+    for name, (others, why) in _EXCLUDES.items():
+        both = [other for other in others if other in given]
+        if name in given and both:
+            problems.append(f"{name} excludes {', '.join(both)}: {why}; leave one of them out")
+    return problems
+
+
+def read_key(file: Path | None) -> str | None:
+    """Return the key in a file, or in the environment; None if there is none.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is empty.
+    """
+    if file is None:
+        return os.environ.get(KEY) or None
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--api-key-file: '{file}' cannot be read: {error}") from error
+    if not key:
+        raise InputError(f"--api-key-file: '{file}' is empty: write the key into it")
+    return key
