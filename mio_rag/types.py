@@ -181,11 +181,25 @@ class GenerationError(MioRagError, RuntimeError):
     Parameters
     ----------
     spent : Answer, optional
-        What the model did say where that turned out to be no answer: its tokens and seconds are charged.
+        What the failed call cost, or may have cost: its tokens and seconds are charged. None: nothing, unless
+        it is `untold`.
     untold : bool
-        Whether the model may have answered, and charged for it, although no reply came.
+        Whether the request was sent and no usable reply says what it cost. The prompt and the longest reply
+        are then charged.
+    repeat : bool
+        Whether the same request may succeed later.
+    retry_after : float, optional
+        Seconds that the server asked to wait.
     """
 
-    def __init__(self, message: str = "", spent: Answer | None = None, *, untold: bool = False) -> None:
+    def __init__(
+        self,
+        message: str = "",
+        spent: Answer | None = None,
+        *,
+        untold: bool = False,
+        repeat: bool = True,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
-        self.spent, self.untold = spent, untold
+        self.spent, self.untold, self.repeat, self.retry_after = spent, untold, repeat, retry_after

@@ -73,6 +73,8 @@ class Account:
 
 def refusal(left: int, total: int, reserved: int, wanted: int, wait: float | None) -> SpentError:
     """Why a question is turned away, and when to come back; `wait` in seconds, None: never."""
+    if wait is None and left + reserved >= wanted:  # what questions under way do not use is free again
+        wait = 1.0
     when = "there will be no more" if wait is None else f"there are more in {math.ceil(wait)} s"
     held = f", {plural(reserved, 'token')} held by questions under way" if reserved else ""
     return SpentError(

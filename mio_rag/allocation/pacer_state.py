@@ -6,6 +6,7 @@ decisions may be missing, since nothing waits for the disk.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import sqlite3
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from mio_rag.errors import InputError, StateError
 
@@ -154,7 +156,7 @@ class Store:
             try:
                 _begin(connection)
                 try:
-                    yield Transaction(connection)
+                    yield Transaction(connection, self._named)
                     connection.execute("COMMIT")
                 except BaseException:
                     with suppress(sqlite3.Error):
@@ -249,12 +251,35 @@ class Store:
 class Transaction:
     """What one decision reads and writes."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: sqlite3.Connection, named: str) -> None:
+        self._connection, self._named = connection, named
 
     def state(self) -> State:
         """The open window."""
-        return State(*self._connection.execute(_READ).fetchone())
+        return self._checked(self._connection.execute(_READ).fetchone(), "state")
+
+    def _checked(self, row: tuple[Any, ...] | None, table: str) -> State:
+        """A row as a state.
+
+        Raises
+        ------
+        StateError
+            If it is damaged.
+        """
+        for column, value in zip(fields(State), row or (), strict=False):
+            kinds = {"int": int, "str": str}.get(str(column.type), (int, float))
+            finite = not isinstance(value, float) or math.isfinite(value)
+            if not isinstance(value, kinds) or not finite:
+                raise self._damaged(table, f"{column.name}={value!r}")
+        if row is None:
+            raise self._damaged(table, "nothing")
+        return State(*row)
+
+    def _damaged(self, table: str, what: str) -> StateError:
+        return StateError(
+            f"{self._named} is damaged: row 1 of {table} holds {what}. Restore the file, or remove it to "
+            "begin anew"
+        )
 
     def write(self, state: State) -> None:
         """Replace it."""
@@ -281,7 +306,7 @@ class Transaction:
         if found is None:
             return None
         self._connection.execute("DELETE FROM windows WHERE window = ?", (window,))
-        state = State(*found)
+        state = self._checked(found, "windows")
         (held,) = self._connection.execute(
             "SELECT coalesce(sum(tokens), 0) FROM reservations WHERE window = ? AND expires IS NOT NULL",
             (window,),
@@ -331,7 +356,7 @@ class Transaction:
     def past_state(self, window: int) -> State | None:
         """The account of a window that is not open; None where it is not kept."""
         found = self._connection.execute(_REOPEN, (window,)).fetchone()
-        return None if found is None else State(*found)
+        return None if found is None else self._checked(found, "windows")
 
     def write_past(self, state: State) -> None:
         """Replace it, in its place among those that are kept."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from mio_rag.control.costs import Call, Costs
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation import Generator, Prompt
+from mio_rag.generation.base import charged
 from mio_rag.generation.protocol import CHOICE_TOKENS
-from mio_rag.types import Answer, GenerationError
+from mio_rag.types import Answer
 
 __all__ = ["LimitReached", "Limits", "Meter", "OutOfSteps", "Replies", "Reply"]
 
@@ -140,10 +141,11 @@ class Meter:
         """Let the model answer, if the limit on tokens allows it; the `final` answer it always does."""
         if not final:
             self._affordable(prompt, max_tokens)
-        key = (id(self.generator), prompt.system, prompt.user, max_tokens)
-        return self._asked(
-            part, key, lambda: Reply(self.generator.generate(prompt, max_tokens=max_tokens))
-        ).answer
+
+        def ask() -> Reply:
+            return Reply(self.generator.generate(prompt, max_tokens=max_tokens))
+
+        return self._asked(part, prompt, max_tokens, max_tokens, ask).answer
 
     def choose(self, part: str, prompt: Prompt, *, final: bool = False) -> Reply:
         """Let the model choose among the options of the prompt's question; limits as in `generate`."""
@@ -154,7 +156,7 @@ class Meter:
             chosen = self.generator.choose_scored(prompt, prompt.question.choices)
             return Reply(chosen.answer, chosen.index, chosen.probability)
 
-        return self._asked(part, (id(self.generator), prompt.system, prompt.user, 0), choose)
+        return self._asked(part, prompt, CHOICE_TOKENS, 0, choose)
 
     def timed(self, part: str, retrieval_calls: int = 0) -> AbstractContextManager[None]:
         """Count what happens inside as a use of a part, also where it fails; see `Costs.part`."""
@@ -165,15 +167,17 @@ class Meter:
         if self.tokens + needed + self._reserve > self.limits.tokens:
             raise LimitReached(f"{self.limits.tokens} tokens")
 
-    def _asked(self, part: str, key: tuple[int, str, str, int], ask: Callable[[], Reply]) -> Reply:
+    def _asked(
+        self, part: str, prompt: Prompt, max_tokens: int, kind: int, ask: Callable[[], Reply]
+    ) -> Reply:
         """A reply from those given before, or a new one, counted as if it had been waited for."""
-        start = time.perf_counter()
+        start, key = time.perf_counter(), (id(self.generator), prompt.system, prompt.user, kind)
         if key not in self._replies:
             try:
                 self._replies[key] = ask()
             except MioRagError as error:
-                spent = error.spent if isinstance(error, GenerationError) else None
-                self._charge(part, spent, time.perf_counter() - start)
+                seconds = time.perf_counter() - start
+                self._charge(part, charged(error, self.generator, prompt, max_tokens, seconds), seconds)
                 raise
         self._charge(part, self._replies[key].answer, time.perf_counter() - start)
         return self._replies[key]

@@ -19,6 +19,7 @@ from mio_rag.control.meter import Replies, Reply
 from mio_rag.errors import InfeasibleError, InputError, MioRagError
 from mio_rag.formulations.program import Segments, SelectionProgram
 from mio_rag.generation import Generator, Prompt
+from mio_rag.generation.base import charged
 from mio_rag.generation.window import context_budget
 from mio_rag.measures import (
     Instruments,
@@ -33,7 +34,7 @@ from mio_rag.refusal.scores import Scores, squad_scores
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.solvers.registry import solve
-from mio_rag.types import Answer, GenerationError, Question
+from mio_rag.types import Answer, Question
 
 #: Solvers that rank by a score of their own; their gap is to that score's optimum, not to the program's.
 RANKING_SOLVERS = ("topk", "mmr", "density")
@@ -236,7 +237,7 @@ class Pipeline:
             answer, place = answers[key(prompt)]
             if isinstance(answer, MioRagError):
                 taken.error = answer
-                said = answer.spent if isinstance(answer, GenerationError) else None
+                said = charged(answer, generator, prompt, self.max_tokens)
             else:
                 taken.reply = Reply(answer, place)
                 said = answer

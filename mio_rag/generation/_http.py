@@ -1,87 +1,199 @@
-"""JSON over HTTP to a server in this process, by httpx2."""
+"""JSON over HTTP, by httpx2: to an endpoint, or to llama.cpp's server in this process."""
 
 from __future__ import annotations
 
 import json
+import time
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
-from mio_rag.errors import require
+from mio_rag.errors import InputError, require
 
-__all__ = ["HttpFailure", "LoopbackClient"]
+__all__ = ["HttpFailure", "JsonClient"]
 
-_SECONDS = 600.0  # for one reply, or for one's turn
+_LOCAL_SECONDS = 600.0  # for one reply of a server in this process, or for the turn on its connection
+_LARGEST_REPLY = 64 << 20  # bytes
 
 
 class HttpFailure(Exception):
-    """A request that brought no JSON; `status` is the HTTP status, None if there was no response at all."""
+    """A request without a usable reply.
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    Parameters
+    ----------
+    status : int or None
+        HTTP status; None: there was no response.
+    sent : bool
+        Whether the server may have worked on the request, and charged for it.
+    repeat : bool
+        Whether the same request may succeed later.
+    retry_after : float or None
+        Seconds that the server asked to wait.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        status: int | None = None,
+        *,
+        sent: bool = True,
+        repeat: bool = True,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.sent, self.repeat, self.retry_after = status, sent, repeat, retry_after
 
 
-class LoopbackClient:
-    """One kept-open connection to a server in this process; never goes through a proxy; thread-safe.
-
-    Requests wait for their turn on it.
+class JsonClient:
+    """Sends JSON, and returns the JSON of the reply; thread-safe. Repeats nothing, but see `local`.
 
     Parameters
     ----------
     address : str
-        ``http://host:port``.
-    api_key : str
+        ``http://host:port``, to which paths are added.
+    key : str
         Sent as bearer token.
     seconds : float
-        Longest wait for a connection, for one's turn on it, and for each piece of a reply.
+        Longest time for one whole reply.
+    local : bool
+        For a server in this process: one connection, reopened once where the server closed it; no proxy, no
+        redirects.
 
     Raises
     ------
+    InputError
+        For an address or a key that cannot be sent.
     MissingExtraError
-        Without the extra ``gguf``.
+        Without the package httpx2.
     """
 
-    def __init__(self, address: str, api_key: str, seconds: float = _SECONDS) -> None:
-        self._httpx = require("httpx2", "gguf", "talking to llama.cpp's server")
-        self._client = self._httpx.Client(
-            base_url=address,
-            headers={"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"},
-            timeout=seconds,
-            limits=self._httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=None),
-            trust_env=False,  # proxies are for what is elsewhere
-            follow_redirects=False,
+    def __init__(
+        self, address: str, key: str, seconds: float = _LOCAL_SECONDS, *, local: bool = False
+    ) -> None:
+        extra = "gguf" if local else "openai"
+        self._httpx = require("httpx2", extra, "talking to a language model's server")
+        self._seconds, self._local = seconds, local
+        limits = (
+            self._httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=None)
+            if local
+            else self._httpx.Limits(max_connections=None, max_keepalive_connections=100)
         )
+        try:
+            self._client = self._httpx.Client(
+                base_url=address,
+                headers={"Authorization": f"Bearer {key.strip()}", "Content-Type": "application/json"},
+                timeout=seconds,
+                limits=limits,
+                trust_env=not local,
+                follow_redirects=not local,
+            )
+        except UnicodeEncodeError as error:
+            raise InputError("the key (OPENAI_API_KEY) holds a character that cannot be sent") from error
+        except (self._httpx.InvalidURL, ValueError) as error:
+            raise InputError(f"'{address}' is not an address ({error})") from error
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
-        """The JSON reply. A connection that the server let go is opened once more.
+        """Return the JSON of the reply.
 
         Raises
         ------
         HttpFailure
-            For any status but 2xx, for no connection, no reply in time, or a reply that is not JSON; once the
-            client is closed.
+            For no connection, no whole reply in time, any status but 2xx, or a body that is not JSON.
         """
-        # Python's own encoder: what is half of a surrogate pair goes out as an escape.
+        try:
+            status, _, raw = self._sent(method, path, body)
+        except (self._httpx.NetworkError, self._httpx.RemoteProtocolError) as error:
+            if not self._local:
+                raise self._lost(error) from error
+            try:
+                status, _, raw = self._sent(method, path, body)
+            except self._httpx.HTTPError as again:
+                raise self._lost(again) from again
+        except self._httpx.HTTPError as error:
+            raise self._lost(error) from error
+        try:
+            return json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise HttpFailure(f"the reply is not JSON: {raw[:80]!r}", status) from error
+
+    def lines(self, path: str, body: Any) -> Any:
+        """Yield the lines of a reply as they come. Raises as `request`."""
+        try:
+            with self._client.stream("POST", path, content=json.dumps(body)) as response:
+                if not response.is_success:
+                    raise _refusal(response, response.read())
+                yield from response.iter_lines()
+        except self._httpx.HTTPError as error:
+            raise self._lost(error) from error
+
+    def _sent(self, method: str, path: str, body: Any) -> tuple[int, Any, bytes]:
+        # Python's own encoder: half of a surrogate pair goes out as an escape.
         content = None if body is None else json.dumps(body)
         if self._client.is_closed:
-            raise HttpFailure("the connection is closed")
-        try:
-            try:
-                response = self._client.request(method, path, content=content)
-            except (self._httpx.NetworkError, self._httpx.RemoteProtocolError):
-                response = self._client.request(method, path, content=content)
-        except self._httpx.HTTPError as error:
-            raise HttpFailure(str(error) or type(error).__name__) from error
-        if not response.is_success:
-            raise HttpFailure(
-                f"HTTP {response.status_code}: {response.content[:200]!r}", response.status_code
-            )
-        try:
-            return response.json()
-        except ValueError as error:
-            raise HttpFailure(
-                f"the reply is not JSON: {response.content[:80]!r}", response.status_code
-            ) from error
+            raise HttpFailure("the connection is closed", sent=False, repeat=False)
+        until, parts, size = time.monotonic() + self._seconds, list[bytes](), 0
+        with self._client.stream(method, path, content=content) as response:
+            for part in response.iter_bytes():
+                parts.append(part)
+                size += len(part)
+                if time.monotonic() > until:  # a server that sends a byte now and then
+                    raise self._httpx.ReadTimeout(f"no whole reply within {self._seconds:g} s")
+                if size > _LARGEST_REPLY:
+                    raise HttpFailure(f"the reply is larger than {_LARGEST_REPLY >> 20} MiB", repeat=False)
+            raw = b"".join(parts)
+            if not response.is_success:
+                raise _refusal(response, raw)
+            return int(response.status_code), response.headers, raw
+
+    def _lost(self, error: Exception) -> HttpFailure:
+        names = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError")
+        unsent = tuple(getattr(self._httpx, name) for name in names)
+        failure = HttpFailure(str(error) or type(error).__name__, sent=not isinstance(error, unsent))
+        failure.__cause__ = error
+        return failure
+
+    def is_timeout(self, failure: HttpFailure) -> bool:
+        """Whether the reply did not come in time."""
+        return isinstance(failure.__cause__, self._httpx.TimeoutException)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         self._client.close()
+
+
+def _refusal(response: Any, raw: bytes) -> HttpFailure:
+    """A status other than 2xx. 4xx and 503 (overloaded) say that nothing was done, so nothing is charged."""
+    status = int(response.status_code)
+    return HttpFailure(
+        f"HTTP {status}: {_reason(raw)}",
+        status,
+        sent=status == 408 or (status >= 500 and status != 503),
+        repeat=status in (408, 409, 429) or status >= 500,
+        retry_after=_seconds(response.headers.get("retry-after")),
+    )
+
+
+def _reason(raw: bytes) -> str:
+    """The message of an error body, else how the body begins."""
+    try:
+        error = json.loads(raw)["error"]
+        told = error["message"] if isinstance(error, dict) else error
+        return str(told)[:300]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return raw[:200].decode("utf-8", "replace")
+
+
+def _seconds(given: str | None) -> float | None:
+    """Seconds of a Retry-After: a number, or a date."""
+    if given is None:
+        return None
+    try:
+        return max(0.0, float(given)) if float(given) < 1e9 else None
+    except ValueError:
+        pass
+    try:
+        moment = parsedate_to_datetime(given)
+    except (ValueError, TypeError):
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())

@@ -7,23 +7,26 @@ all back ends share, so that a back end only says how it counts and how it gener
 from __future__ import annotations
 
 import math
+import random
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from threading import BoundedSemaphore, Lock, RLock, local
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation._letters import parse_choice
 from mio_rag.generation.prompts import LETTERS, Prompt, build_prompt
 from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, Generator
 from mio_rag.text import clean
 from mio_rag.types import Answer, GenerationError, Passage, Question
 
-__all__ = ["BaseGenerator", "Choice", "Generator"]
+__all__ = ["BaseGenerator", "Choice", "Generator", "charged", "most_tokens", "repeated"]
+
+T = TypeVar("T")
 
 #: Position and probability of an option, and the reply that named it; None: one letter, in one pass.
 Chosen = tuple[int, float | None, Answer | None]
@@ -34,6 +37,65 @@ _PROBE = Passage(id="probe", text="x")
 # Tokenizers may split a text differently at the two ends of the context block than they do alone: room for
 # that.
 _SEAM_TOKENS = 8
+_FIRST_SECONDS, _LONGEST_SECONDS = 0.5, 10.0  # between repetitions
+_PATIENCE_SECONDS = 60.0  # longest Retry-After that is waited for
+_FRAME_TOKENS = 64  # of a chat template, where nothing counts it
+
+
+def repeated(
+    ask: Callable[[], T],
+    retries: int,
+    allowed: Callable[[GenerationError], bool] = lambda error: True,
+    wait: Callable[[float], None] = time.sleep,
+) -> T:
+    """Ask until it succeeds, and wait longer each time, at least as long as a server's Retry-After says.
+
+    Parameters
+    ----------
+    retries : int
+        Repetitions, >= 0.
+    allowed : callable
+        Called with every failure; says whether the call may be repeated.
+
+    Raises
+    ------
+    GenerationError
+        Of the last attempt.
+    """
+    for attempt in range(retries + 1):
+        try:
+            return ask()
+        except GenerationError as error:
+            told = error.retry_after or 0.0
+            if not allowed(error) or not error.repeat or attempt == retries or told > _PATIENCE_SECONDS:
+                raise
+            usual = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0 ** min(attempt, 20))
+            wait(max(told, usual * (0.5 + random.random() / 2)))
+    raise AssertionError("unreachable")
+
+
+def most_tokens(generator: Generator, prompt: Prompt) -> int:
+    """Tokens of a prompt; its bytes, which no tokenizer exceeds, where nothing can count them."""
+    try:
+        return generator.prompt_tokens(prompt)
+    except MioRagError:
+        return len((prompt.system + prompt.user).encode("utf-8", "replace")) + _FRAME_TOKENS
+
+
+def charged(
+    error: Exception, generator: Generator, prompt: Prompt, max_tokens: int, seconds: float = 0.0
+) -> Answer | None:
+    """What a failed call cost, or may have cost; None: nothing.
+
+    A call that was sent, and of which no usable reply says what it cost, counts with its prompt and its
+    longest reply.
+    """
+    if not isinstance(error, GenerationError):
+        return None
+    untold = error.untold or isinstance(error.__cause__, (TimeoutError, ConnectionError))
+    if error.spent is not None or not untold:
+        return error.spent
+    return Answer("", most_tokens(generator, prompt), max_tokens, seconds, generator.name)
 
 
 class _Turns:
@@ -133,7 +195,7 @@ class BaseGenerator(ABC):
         try:
             index = parse_choice(said.text, choices, self.name)
         except GenerationError as error:
-            error.spent = said
+            error.spent, error.repeat = said, False
             raise
         if not said.logprobs:
             return index, None, said
@@ -182,11 +244,16 @@ class BaseGenerator(ABC):
         ------
         GenerationError
             If prompt and completion do not fit the window (the model is then not called), if the generator is
-            closed, or if the back end fails.
+            closed, or if the back end fails; `spent` is what the failed call cost or may have cost.
         """
         self._check_fits(prompt, max_tokens)
         with self._turns:
-            return self._generate(prompt, max_tokens)
+            start = time.perf_counter()
+            try:
+                return self._generate(prompt, max_tokens)
+            except GenerationError as error:
+                error.spent = charged(error, self, prompt, max_tokens, time.perf_counter() - start)
+                raise
 
     def generate_many(
         self, prompts: Sequence[Prompt], *, max_tokens: int = 64

@@ -28,7 +28,7 @@ from typing import Any
 from mio_rag.errors import InputError, require
 from mio_rag.files import known_sha256_of
 from mio_rag.generation._gguf_file import trained_context
-from mio_rag.generation._http import HttpFailure, LoopbackClient
+from mio_rag.generation._http import HttpFailure, JsonClient
 from mio_rag.generation._letters import option_logprobs
 from mio_rag.generation.base import BaseGenerator, Chosen
 from mio_rag.generation.prompts import LETTERS, Prompt
@@ -289,7 +289,7 @@ def has_devices(xllamacpp: Any) -> bool:
     return any(one["type"] != kinds.GGML_BACKEND_DEVICE_TYPE_CPU for one in xllamacpp.get_device_info())
 
 
-def _start(file: Path, n_ctx: int, threads: int, slots: int) -> tuple[Any, LoopbackClient]:
+def _start(file: Path, n_ctx: int, threads: int, slots: int) -> tuple[Any, JsonClient]:
     xllamacpp = require("xllamacpp", "gguf", "running a GGUF model")
     key = secrets.token_urlsafe(24)
     params = xllamacpp.CommonParams()
@@ -316,4 +316,4 @@ def _start(file: Path, n_ctx: int, threads: int, slots: int) -> tuple[Any, Loopb
             f"llama.cpp cannot load {file} ({error}): the file may be cut short, too large for the memory, "
             "or of an architecture newer than the installed xllamacpp"
         ) from error
-    return server, LoopbackClient(server.listening_address, key)
+    return server, JsonClient(server.listening_address, key, local=True)

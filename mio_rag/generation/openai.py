@@ -1,30 +1,36 @@
 """Language models behind any endpoint that speaks OpenAI's chat-completions protocol.
 
-llama.cpp, vLLM, Ollama, LM Studio and hosted services alike. `generate_many` sends several requests at a
-time; the client repeats a request after 408, 409, 429, 5xx and lost connections, with exponential back-off.
+llama.cpp, vLLM, Ollama, LM Studio and hosted services alike. Lost connections and the statuses 408, 409, 429
+and 5xx are repeated with exponential back-off. Every attempt that the server may have charged is counted.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
+import math
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, TypeGuard, TypeVar
 from urllib.parse import urlsplit
 
-from mio_rag.errors import InputError, require
+from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation._counters import PromptCounter, find_counter, named_counter
-from mio_rag.generation._http import HttpFailure
-from mio_rag.generation.base import BaseGenerator
+from mio_rag.generation._http import HttpFailure, JsonClient
+from mio_rag.generation.base import BaseGenerator, most_tokens, repeated
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer, GenerationError
 
 __all__ = ["OpenAIGenerator"]
 
 T = TypeVar("T")
+
+_MOST_CONCURRENCY, _MOST_RETRIES = 1000, 100
+_REMEMBERED = 256  # prompts whose tokens are known: those under way
+_HIDDEN_TOKENS = 65_536  # that a server may put around a prompt, where no window is known
 
 
 class OpenAIGenerator(BaseGenerator):
@@ -46,16 +52,15 @@ class OpenAIGenerator(BaseGenerator):
     window : int or None
         Context window in tokens that prompt and completion share; None: unknown, nothing is refused here.
     concurrency : int
-        Requests at a time in `generate_many`, >= 1.
+        Requests at a time in `generate_many`, from 1 to 1000.
     timeout_seconds : float
-        For one request, > 0.
+        For one whole reply, > 0.
     retries : int
-        Repetitions of a failed request, >= 0.
+        Repetitions of a failed request, from 0 to 100.
     logprobs : bool
         Ask for log-probabilities; some endpoints refuse such a request.
     seed : int
-        Sent with every request, where the endpoint is not OpenAI's reasoning family it makes replies
-        repeatable.
+        Sent with every request.
 
     Raises
     ------
@@ -63,6 +68,12 @@ class OpenAIGenerator(BaseGenerator):
         If the address, or a parameter, is malformed.
     MissingExtraError
         Without the extra ``openai``.
+
+    Notes
+    -----
+    Tokens are those that the server reports, where they can be true: whole, not below what the texts take by
+    our own count, and not above the limits. Otherwise our own count holds. An `Answer` also includes the
+    tokens of earlier attempts that may have been charged.
     """
 
     def __init__(
@@ -78,41 +89,51 @@ class OpenAIGenerator(BaseGenerator):
         logprobs: bool = False,
         seed: int = 0,
     ) -> None:
-        address = urlsplit(base_url)
+        try:
+            address = urlsplit(base_url)
+            address.port  # noqa: B018 (raises for a port that is none)
+        except ValueError as error:
+            raise InputError(f"openai: '{base_url}' is not an address ({error})") from error
         if address.scheme not in ("http", "https") or not address.hostname:
             raise InputError(
                 f"openai: '{base_url}' is not an address: give one such as http://127.0.0.1:8080/v1"
             )
         if not model:
             raise InputError(f"openai: no model is named: write openai:{base_url}#MODEL")
-        if concurrency < 1 or timeout_seconds <= 0 or retries < 0:
+        if not (
+            1 <= concurrency <= _MOST_CONCURRENCY
+            and 0 < timeout_seconds < math.inf
+            and 0 <= retries <= _MOST_RETRIES
+        ):
             raise InputError(
-                f"openai: concurrency={concurrency} must be >= 1, timeout_seconds={timeout_seconds} > 0 and "
-                f"retries={retries} >= 0"
+                f"openai: concurrency={concurrency} must be from 1 to {_MOST_CONCURRENCY}, "
+                f"timeout_seconds={timeout_seconds} a number > 0 and retries={retries} from 0 to "
+                f"{_MOST_RETRIES}"
             )
         super().__init__(f"openai:{model}", window, concurrency)
-        self._openai = require("openai", "openai", "calling an OpenAI-compatible endpoint")
-        self._httpx = require("httpx", "openai", "calling an OpenAI-compatible endpoint")
-        self._url, self._model = base_url.rstrip("/"), model
-        self._timeout = timeout_seconds
+        self._url, self._model, self._tokenizer = base_url.rstrip("/"), model, tokenizer
+        self._timeout, self._retries = timeout_seconds, retries
         self._logprobs, self._seed = logprobs, seed
-        self._settings: dict[str, Any] = {
-            "base_url": self._url,
-            "api_key": os.environ.get("OPENAI_API_KEY") or "none",
-            "timeout": timeout_seconds,
-            "max_retries": retries,
-        }
-        self._client: Any = self._openai.OpenAI(**self._settings)
+        key = os.environ.get("OPENAI_API_KEY") or "none"
+        self._client = JsonClient(self._url.removesuffix("/v1"), key, timeout_seconds)
+        self._chat = ("/v1" if self._url.endswith("/v1") else "") + "/chat/completions"
         # A tokenizer that the user names is loaded now: a wrong name is reported before any work is done.
         self._counter: PromptCounter | None = named_counter(tokenizer) if tokenizer else None
+        self._uncountable: MioRagError | None = None
+        self._prompts: OrderedDict[tuple[str, str], int] = OrderedDict()
         # OpenAI's own models have renamed the parameter; compatible servers know the old name.
         self._limit = "max_completion_tokens" if address.hostname == "api.openai.com" else "max_tokens"
 
     @property
     def identity(self) -> str:
         """Address and name of the model; what the server does behind them it cannot see."""
-        told = {"url": self._url, "model": self._model, "temperature": 0, "seed": self._seed}
-        return json.dumps(told | {"logprobs": self._logprobs}, sort_keys=True)
+        asked = {"url": self._url, "model": self._model, "temperature": 0, "seed": self._seed}
+        return json.dumps(asked | {"logprobs": self._logprobs}, sort_keys=True)
+
+    @property
+    def content(self) -> str:
+        """Its identity, and the tokenizer, by which is decided what it reads."""
+        return f"{self.identity} {json.dumps({'tokenizer': self._tokenizer})}"
 
     def prompt_tokens(self, prompt: Prompt) -> int:
         """Tokens of the whole prompt under the model's chat template, as far as the counter knows it.
@@ -123,27 +144,51 @@ class OpenAIGenerator(BaseGenerator):
             If nothing can count this model's tokens, or the server that should is down.
         """
         self._check_open()
-        return self._counted(lambda counter: counter.prompt(prompt))
+        key = prompt.system, prompt.user
+        with self._lock:
+            known = self._prompts.get(key)
+        if known is None:
+            known = self._counted(lambda counter: counter.prompt(prompt))
+            with self._lock:
+                self._prompts[key] = known
+                while len(self._prompts) > _REMEMBERED:
+                    self._prompts.popitem(last=False)
+        return known
 
     def _count(self, texts: list[str]) -> list[int]:
         return self._counted(lambda counter: counter.count(texts))
 
     def _counted(self, job: Callable[[PromptCounter], T]) -> T:
+        if self._uncountable is not None:
+            raise self._uncountable
         try:
             if self._counter is None:
                 self._counter = find_counter(self._post, self._model, self._concurrency)
             return job(self._counter)
         except HttpFailure as failure:
             raise GenerationError(
-                f"the tokens of '{self._model}' cannot be counted: {failure} "
+                f"the tokens of '{self._model}' cannot be counted: {self._failure(failure)} "
                 "(with tokenizer=PATH they are counted here)"
             ) from failure
+        except MioRagError as error:
+            self._uncountable = error
+            raise
 
     def _post(self, path: str, body: Any) -> Any:
+        """Ask for a count, which is not charged."""
+
+        def ask() -> Any:
+            try:
+                return self._client.request("POST", path, body)
+            except HttpFailure as failure:
+                repeat, wait = failure.repeat, failure.retry_after
+                raise GenerationError(str(failure), repeat=repeat, retry_after=wait) from failure
+
         try:
-            return self._client.post(self._url.removesuffix("/v1") + path, body=body, cast_to=object)
-        except self._openai.OpenAIError as error:
-            raise HttpFailure(str(self._failure(error)), getattr(error, "status_code", None)) from error
+            return repeated(ask, self._retries)
+        except GenerationError as error:
+            failure = error.__cause__
+        raise failure or HttpFailure("no reply")
 
     def _request(self, prompt: Prompt, max_tokens: int) -> dict[str, Any]:
         return {
@@ -159,80 +204,135 @@ class OpenAIGenerator(BaseGenerator):
         }
 
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
-        start = time.perf_counter()
-        try:
-            reply = self._client.chat.completions.create(**self._request(prompt, max_tokens))
-        except self._openai.OpenAIError as error:
-            raise self._failure(error) from error
-        return self._answer(reply, prompt, time.perf_counter() - start)
+        """Ask until a usable reply comes. All that may have been charged is part of the answer, or error."""
+        start, into, out = time.perf_counter(), 0, 0
 
-    def _generate_many(self, prompts: list[Prompt], max_tokens: int) -> list[Answer | GenerationError]:
-        # A thread of its own, since a notebook already runs an event loop in this one.
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            return pool.submit(asyncio.run, self._gather(prompts, max_tokens)).result()
+        def lost(error: GenerationError) -> bool:
+            nonlocal into, out
+            if error.spent is not None:
+                into, out = into + error.spent.prompt_tokens, out + error.spent.completion_tokens
+                seconds = time.perf_counter() - start
+                error.spent = Answer("", into, out, seconds, self.name)
+            elif into or out:
+                error.spent = Answer("", into, out, time.perf_counter() - start, self.name)
+            return True
 
-    async def _gather(self, prompts: list[Prompt], max_tokens: int) -> list[Answer | GenerationError]:
-        gate = asyncio.Semaphore(self._concurrency)
-
-        async def one(client: Any, prompt: Prompt) -> Answer | GenerationError:
-            async with gate:
-                start = time.perf_counter()
-                try:
-                    reply = await client.chat.completions.create(**self._request(prompt, max_tokens))
-                    return self._answer(reply, prompt, time.perf_counter() - start)
-                except self._openai.OpenAIError as error:
-                    return self._failure(error)
-                except GenerationError as error:
-                    return error
-
-        async with self._openai.AsyncOpenAI(**self._settings) as client:
-            return list(await asyncio.gather(*(one(client, prompt) for prompt in prompts)))
-
-    def _stream(self, prompt: Prompt, max_tokens: int) -> Iterator[str]:
-        try:
-            with self._client.chat.completions.create(
-                **self._request(prompt, max_tokens), stream=True
-            ) as chunks:
-                for chunk in chunks:
-                    if chunk.choices and chunk.choices[0].delta.content:
-                        yield chunk.choices[0].delta.content
-        except self._openai.OpenAIError as error:
-            raise self._failure(error) from error
-
-    def _answer(self, reply: Any, prompt: Prompt, seconds: float) -> Answer:
-        if not getattr(reply, "choices", None):
-            raise GenerationError(
-                f"{self._url} replied without choices: it may not speak the chat-completions protocol"
-            )
-        choice, usage = reply.choices[0], getattr(reply, "usage", None)
-        text = (choice.message.content or "").strip()
-        scored = choice.logprobs.content if getattr(choice, "logprobs", None) else None
-        return Answer(
-            text=text,
-            prompt_tokens=usage.prompt_tokens if usage else self.prompt_tokens(prompt),
-            completion_tokens=usage.completion_tokens if usage else self.count([text])[0],
-            latency_seconds=seconds,
-            generator=self.name,
-            logprobs=tuple(float(token.logprob) for token in scored) if scored else None,
+        answer = repeated(lambda: self._once(prompt, max_tokens), self._retries, lost)
+        return replace(
+            answer,
+            prompt_tokens=answer.prompt_tokens + into,
+            completion_tokens=answer.completion_tokens + out,
+            latency_seconds=time.perf_counter() - start,
         )
 
-    def _failure(self, error: Exception) -> GenerationError:
-        tried = f"after {self._settings['max_retries'] + 1} attempts"
-        if isinstance(error, self._openai.APITimeoutError):
-            return GenerationError(
-                f"{self._url} did not answer within {self._timeout:g} s, {tried}: raise timeout_seconds, or "
-                "lower concurrency if the server is overloaded",
-                untold=True,
+    def _once(self, prompt: Prompt, max_tokens: int) -> Answer:
+        """Send one request. Whatever fails once it was sent counts with the prompt and the longest reply."""
+        start = time.perf_counter()
+        try:
+            reply = self._client.request("POST", self._chat, self._request(prompt, max_tokens))
+            return self._answer(reply, prompt, max_tokens, time.perf_counter() - start)
+        except HttpFailure as failure:
+            error = self._failure(failure)
+            error.__cause__ = failure
+        except GenerationError as failure:
+            error = failure
+        if error.untold:
+            seconds = time.perf_counter() - start
+            error.spent = Answer("", most_tokens(self, prompt), max_tokens, seconds, self.name)
+        raise error
+
+    def _generate_many(self, prompts: list[Prompt], max_tokens: int) -> list[Answer | GenerationError]:
+        def one(prompt: Prompt) -> Answer | GenerationError:
+            try:
+                return self._generate(prompt, max_tokens)
+            except GenerationError as error:
+                return error
+
+        with ThreadPoolExecutor(max_workers=min(self._concurrency, len(prompts))) as pool:
+            return list(pool.map(one, prompts))
+
+    def _stream(self, prompt: Prompt, max_tokens: int) -> Iterator[str]:
+        request = self._request(prompt, max_tokens) | {"stream": True}
+        try:
+            for line in self._client.lines(self._chat, request):
+                if not line.startswith("data:") or line[5:].strip() in ("", "[DONE]"):
+                    continue
+                piece = json.loads(line[5:])
+                if piece["choices"] and (text := piece["choices"][0]["delta"].get("content")):
+                    yield str(text)
+        except HttpFailure as failure:
+            raise self._failure(failure) from failure
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+            raise self._foreign("a stream of something else") from error
+
+    def _answer(self, reply: Any, prompt: Prompt, max_tokens: int, seconds: float) -> Answer:
+        try:
+            choice = reply["choices"][0]
+            text = choice["message"]["content"]
+        except (KeyError, TypeError, IndexError) as error:
+            raise self._foreign("without choices") from error
+        if text is not None and not isinstance(text, str):
+            raise self._foreign(f"with a content that is no text but a {type(text).__name__}")
+        text = (text or "").strip()
+        into, out = self._believed(reply.get("usage"), prompt, text, max_tokens)
+        return Answer(text, into, out, seconds, self.name, _logprobs(choice))
+
+    def _believed(self, usage: Any, prompt: Prompt, text: str, max_tokens: int) -> tuple[int, int]:
+        """Tokens of prompt and reply: as the server reports them where that can be true, else our own count.
+
+        A report that cannot be true is no reason to charge less than the longest reply.
+        """
+        try:
+            system, user, said = self.count([prompt.system, prompt.user, text])
+            least = system + user
+        except MioRagError:
+            least, said = 1, min(max_tokens, len(text.encode("utf-8", "replace")))
+            fewest = int(bool(text))
+        else:
+            fewest = said
+        told = usage if isinstance(usage, dict) else {}
+        into, out = told.get("prompt_tokens"), told.get("completion_tokens")
+        most = self._window or len((prompt.system + prompt.user).encode("utf-8", "replace")) + _HIDDEN_TOKENS
+        return (
+            into if _is_count(into, least, most) else most_tokens(self, prompt),
+            out if _is_count(out, fewest, max_tokens) else said if out is None else max(said, max_tokens),
+        )
+
+    def _foreign(self, what: str) -> GenerationError:
+        return GenerationError(
+            f"{self._url} replied {what}: it may not speak the chat-completions protocol",
+            untold=True,
+            repeat=False,
+        )
+
+    def _failure(self, failure: HttpFailure) -> GenerationError:
+        if self._client.is_timeout(failure):
+            why = (
+                f"{self._url} did not answer within {self._timeout:g} s: raise timeout_seconds, or lower "
+                "concurrency if the server is overloaded"
             )
-        if isinstance(error, self._openai.APIConnectionError):
-            return GenerationError(
-                f"{self._url} cannot be reached ({error.__cause__ or error}), {tried}: is it running?",
-                # A connection that never came about has charged nothing.
-                untold=not isinstance(error.__cause__, self._httpx.ConnectError),
-            )
-        if isinstance(error, self._openai.AuthenticationError):
-            return GenerationError(f"{self._url} refuses the key: set OPENAI_API_KEY")
-        return GenerationError(f"{self._url} failed for model '{self._model}': {str(error)[:300]}")
+        elif failure.status is None:
+            why = f"{self._url} cannot be reached ({failure}): is it running?"
+        elif failure.status in (401, 403):
+            why = f"{self._url} refuses the key ({failure}): set OPENAI_API_KEY"
+        else:
+            why = f"{self._url} failed for model '{self._model}': {failure}"
+        return GenerationError(
+            why, untold=failure.sent, repeat=failure.repeat, retry_after=failure.retry_after
+        )
 
     def _close(self) -> None:
         self._client.close()
+
+
+def _is_count(value: Any, least: int, most: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _logprobs(choice: Any) -> tuple[float, ...] | None:
+    """Of each token of the reply; None where they are not there, or not whole."""
+    try:
+        scored = tuple(float(token["logprob"]) for token in choice["logprobs"]["content"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return scored if scored and all(map(math.isfinite, scored)) else None

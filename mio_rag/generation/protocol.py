@@ -136,9 +136,11 @@ class GrammarWriter(Protocol):
 
 
 def content_of(generator: Generator) -> str:
-    """What a generator is, by which caches and records of runs go: as much as it tells of itself.
+    """What a generator is, and what it can read, by which caches and records of runs go.
 
-    Its `content`, if it has one (those of this package do); else its `identity`, else its name.
+    Its `content`, if it has one (those of this package do); else its `identity`, else its name; and its
+    window, where it has one.
     """
-    told = getattr(generator, "content", None) or generator.identity or generator.name
-    return str(told)
+    content = str(getattr(generator, "content", None) or generator.identity or generator.name)
+    window = generator.context_window
+    return content if window is None else f"{content} window={window}"

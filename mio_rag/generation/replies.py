@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sqlite3
 import warnings
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from typing import Any, Self
 
 from mio_rag.errors import InputError, Notice
 from mio_rag.generation.prompts import Prompt, build_prompt
-from mio_rag.generation.protocol import Choice, ChoiceWeigher, Generator, GrammarWriter, content_of
+from mio_rag.generation.protocol import Choice, ChoiceWeigher, Generator, GrammarWriter
 from mio_rag.types import Answer, GenerationError, Question
 
 __all__ = ["RememberingGenerator", "ReplyFile"]
@@ -128,7 +129,7 @@ class RememberingGenerator:
     @property
     def content(self) -> str:
         """Of the generator that answers."""
-        return content_of(self._inner)
+        return str(getattr(self._inner, "content", None) or self._identity)
 
     @property
     def context_window(self) -> int | None:
@@ -220,9 +221,14 @@ class RememberingGenerator:
             return None
         try:
             scored = kept["logprobs"]
-            return Answer(**(kept | {"logprobs": None if scored is None else tuple(map(float, scored))}))
+            found = Answer(**(kept | {"logprobs": None if scored is None else tuple(map(float, scored))}))
         except (KeyError, TypeError, ValueError):
             return None
+        counts = (found.prompt_tokens, found.completion_tokens)
+        whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in counts)
+        is_time = isinstance(found.latency_seconds, (int, float)) and 0 <= found.latency_seconds < math.inf
+        texts = isinstance(found.text, str) and isinstance(found.generator, str)
+        return found if whole and is_time and texts else None
 
 
 class _RememberingWeigher(RememberingGenerator):

@@ -16,6 +16,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
+from mio_rag.generation.base import charged
 from mio_rag.generation.protocol import content_of
 from mio_rag.generation.window import context_budget
 from mio_rag.refusal.model import Refusal
@@ -30,7 +31,7 @@ from mio_rag.service.pacing import Held, held_tokens
 from mio_rag.service.searching import Found, searching_of
 from mio_rag.service.settings import Planning, Strategies
 from mio_rag.text import is_text
-from mio_rag.types import Answer, Passage, Question
+from mio_rag.types import Answer, GenerationError, Passage, Question
 
 _POOLS = 64  # cached, so that moving a slider does not retrieve again
 _SEAM_TOKENS = 8  # that a tokenizer may count more where prompt and passages meet
@@ -201,7 +202,7 @@ class Answering:
         if hit is not None:
             return {**hit.answer, "question": asked.question, **self._dollars(0), "cached": hit.to_dict()}
         data = self._answer(asked)
-        if data["status"] == "optimal":
+        if data["status"] == "optimal" and self.pacer is None:  # not what a total's price or rest has shaped
             passing = ("pacing", "dollars")
             self.cache.put(asked.question, scope, {k: v for k, v in data.items() if k not in passing})
         return {**data, "cached": None}
@@ -238,9 +239,13 @@ class Answering:
                 answer = Answer("", 0, 0, 0.0, self.generator.name)
             else:
                 with self._turn:
-                    if self.pacer is not None:  # counts also where no answer comes
-                        held.used = self.generator.prompt_tokens(prompt)
-                    answer = self.generator.generate(prompt, max_tokens=asked.max_tokens)
+                    try:
+                        answer = self.generator.generate(prompt, max_tokens=asked.max_tokens)
+                    except GenerationError as error:  # what it may have cost counts also without an answer
+                        lost = charged(error, self.generator, prompt, asked.max_tokens)
+                        if lost is not None:
+                            held.used = lost.prompt_tokens + lost.completion_tokens
+                        raise
             held.used = answer.prompt_tokens + answer.completion_tokens
         return {
             **described(asked, made),

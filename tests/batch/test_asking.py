@@ -62,7 +62,7 @@ def rows(out: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mio_rag.batch.asking.retrying._FIRST_SECONDS", 0.0)
+    monkeypatch.setattr("mio_rag.generation.base._FIRST_SECONDS", 0.0)
 
 
 def test_every_question_is_answered_in_its_place(river_index: CorpusIndex, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Stalling:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mio_rag.batch.asking.retrying._FIRST_SECONDS", 0.0)
+    monkeypatch.setattr("mio_rag.generation.base._FIRST_SECONDS", 0.0)
 
 
 def run(

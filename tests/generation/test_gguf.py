@@ -19,7 +19,7 @@ from mio_rag.context import passage_tokens, render_context
 from mio_rag.errors import InputError
 from mio_rag.generation import GGUFGenerator, build_prompt, make_generator
 from mio_rag.generation._gguf_file import trained_context
-from mio_rag.generation._http import HttpFailure, LoopbackClient
+from mio_rag.generation._http import HttpFailure, JsonClient
 from mio_rag.retrieval.rerank import make_reranker
 from mio_rag.types import GenerationError, Passage, Question
 
@@ -295,7 +295,7 @@ def test_close_frees_the_server() -> None:
     with pytest.raises(HttpFailure, match="the connection is closed"):
         http.request("GET", "/props")
     with pytest.raises(HttpFailure, match=r"(?i)refused|broken|reset"):
-        LoopbackClient(address, "key").request("GET", "/props")
+        JsonClient(address, "key").request("GET", "/props")
 
 
 ENDINGS = {

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("httpx2")
 
-from mio_rag.generation._http import HttpFailure, LoopbackClient
+from mio_rag.generation._http import HttpFailure, JsonClient
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -64,8 +64,8 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def client(server: Server, seconds: float = 5) -> Iterator[LoopbackClient]:
-    made = LoopbackClient(f"http://127.0.0.1:{server.server_port}", "secret", seconds)
+def client(server: Server, seconds: float = 5) -> Iterator[JsonClient]:
+    made = JsonClient(f"http://127.0.0.1:{server.server_port}", "secret", seconds, local=True)
     yield made
     made.close()
 
@@ -139,4 +139,4 @@ def test_without_a_server_and_once_closed_it_fails(server: Server) -> None:
     with pytest.raises(HttpFailure, match="closed"):
         made.request("GET", "/")
     with pytest.raises(HttpFailure, match="refused"):
-        LoopbackClient("http://127.0.0.1:9", "secret").request("GET", "/")
+        JsonClient("http://127.0.0.1:9", "secret", local=True).request("GET", "/")

@@ -126,7 +126,7 @@ class _Broken(ExtractiveGenerator):
     """Reads, and then does not answer."""
 
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
-        raise GenerationError("the model broke")
+        raise GenerationError("the model broke", untold=True)
 
 
 def test_a_request_that_fails_pays_for_what_was_sent_to_the_reader(demo_index: CorpusIndex) -> None:

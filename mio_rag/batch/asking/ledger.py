@@ -14,12 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mio_rag.errors import InputError, StateError
 from mio_rag.types import Question
 
 __all__ = ["Account", "Claim", "Ledger"]
+
+T = TypeVar("T")
 
 _PATIENCE_SECONDS = 30.0
 _APPLICATION = 0x6D696F61  # "mioa": how the file is known as a batch of answers
@@ -171,7 +173,40 @@ class Ledger:
             ).fetchone()
         if row is None:
             return None
-        return int(row[0]), Question(str(row[1]), str(row[2]), choices=tuple(json.loads(row[3])))
+        choices = self._read(row[0], row[3], list)
+        if not all(isinstance(choice, str) for choice in choices):
+            raise self._damaged(row[0], "choices that are no texts")
+        try:
+            return int(row[0]), Question(str(row[1]), str(row[2]), choices=tuple(choices))
+        except InputError as error:
+            raise self._damaged(row[0], str(error)) from error
+
+    def _read(self, number: int, text: Any, kind: type[T]) -> T:
+        """JSON of a row."""
+        try:
+            found = json.loads(text)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._damaged(number, str(error)) from error
+        if not isinstance(found, kind):
+            raise self._damaged(number, f"no {kind.__name__}")
+        return found
+
+    def _damaged(self, number: int, why: str) -> StateError:
+        return StateError(
+            f"'{self.path}' is damaged: row {number} of questions holds {why}. Restore the file, or begin in "
+            "another folder"
+        )
+
+    def _counts(self, connection: sqlite3.Connection) -> tuple[int, int, int]:
+        """Spent, held and lost."""
+        row = connection.execute("SELECT spent, held, lost FROM account").fetchone() or ()
+        if len(row) != 3 or not all(isinstance(count, int) and count >= 0 for count in row):
+            raise StateError(
+                f"'{self.path}' is damaged: row 1 of account holds {row!r}, expected three counts >= 0. "
+                "Restore the file, or begin in another folder"
+            )
+        spent, held, lost = row
+        return spent, held, lost
 
     def hold(self, number: int, cost: int, total: int | None, least: int | None = None) -> int:
         """Hold the most that a question may cost; 0 where the total does not allow it now.
@@ -182,7 +217,7 @@ class Ledger:
             With how much less it can be asked: then all that is left is held, where that is enough.
         """
         with self._transaction() as connection:
-            spent, held, lost = connection.execute("SELECT spent, held, lost FROM account").fetchone()
+            spent, held, lost = self._counts(connection)
             if total is not None and spent + held + lost + cost > total:
                 cost = total - spent - held - lost
                 if least is None or cost < least:
@@ -204,7 +239,7 @@ class Ledger:
             question must not be asked again.
         """
         with self._transaction() as connection:
-            spent, held, lost = connection.execute("SELECT spent, held, lost FROM account").fetchone()
+            spent, held, lost = self._counts(connection)
             connection.execute("UPDATE account SET lost = lost + ?", (cost,))
             if total is None or spent + held + lost + cost <= total:
                 return True
@@ -279,7 +314,7 @@ class Ledger:
     def account(self) -> Account:
         """Where the batch stands."""
         with self._transaction() as connection:
-            spent, held, lost = connection.execute("SELECT spent, held, lost FROM account").fetchone()
+            spent, held, lost = self._counts(connection)
             states = connection.execute("SELECT state, count(*) FROM questions GROUP BY state").fetchall()
         return Account(spent, held, lost, {str(state): int(count) for state, count in states})
 
@@ -287,9 +322,14 @@ class Ledger:
         """The price of a token of the last question that was answered; None: there is none."""
         with self._transaction() as connection:
             row = connection.execute(
-                "SELECT told FROM questions WHERE state = 'answered' ORDER BY number DESC LIMIT 1"
+                "SELECT number, told FROM questions WHERE state = 'answered' ORDER BY number DESC LIMIT 1"
             ).fetchone()
-        return None if row is None else float(json.loads(row[0])["token_price"])
+        if row is None:
+            return None
+        price = self._read(row[0], row[1], dict).get("token_price")
+        if not isinstance(price, (int, float)):
+            raise self._damaged(row[0], "no token_price")
+        return float(price)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Every question in order, with its answer where there is one."""
@@ -310,7 +350,7 @@ class Ledger:
                     "question": question,
                     "state": state,
                     "attempts": attempts,
-                    **(json.loads(told) if told else {}),
+                    **(self._read(number, told, dict) if told else {}),
                 }
             behind = part[-1][0]
 

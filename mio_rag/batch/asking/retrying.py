@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 import threading
 import time
 from collections import OrderedDict
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from mio_rag.generation import Generator, Prompt
+from mio_rag.generation.base import charged, repeated
 from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, content_of
 from mio_rag.types import Answer, GenerationError, Question
 
@@ -19,7 +19,6 @@ __all__ = ["Retrying"]
 
 T = TypeVar("T")
 
-_FIRST_SECONDS, _LONGEST_SECONDS = 0.1, 10.0
 _REMEMBERED = 256  # prompts: those under way
 
 
@@ -47,7 +46,6 @@ class Retrying:
         self._inner, self._retries, self._untold, self._wait = inner, retries, untold, wait
         self._barred: Callable[[], bool] = lambda: False
         self._counting = threading.Lock()  # fast tokenizers fail when two threads use them at once
-        self._luck = random.Random(0)
         self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def telling(self, untold: Callable[[int, int], bool], barred: Callable[[], bool]) -> Retrying:
@@ -85,15 +83,15 @@ class Retrying:
     def count(self, texts: Sequence[str]) -> list[int]:
         """As the generator counts, one thread at a time, trying again."""
         with self._counting:
-            return self._repeated(lambda: self._inner.count(texts), lambda error: True)
+            return repeated(lambda: self._inner.count(texts), self._retries, wait=self._wait)
 
     def prompt_tokens(self, prompt: Prompt) -> int:
         """Likewise; of the same words the same, since a server may be asked for every count."""
         key = prompt.system, prompt.user
         with self._counting:
             if key not in self._counts:
-                self._counts[key] = self._repeated(
-                    lambda: self._inner.prompt_tokens(prompt), lambda error: True
+                self._counts[key] = repeated(
+                    lambda: self._inner.prompt_tokens(prompt), self._retries, wait=self._wait
                 )
                 while len(self._counts) > _REMEMBERED:
                     self._counts.popitem(last=False)
@@ -142,24 +140,17 @@ class Retrying:
         """What the model said; a call that may have been charged without a reply is told."""
 
         def allowed(error: GenerationError) -> bool:
-            if error.spent is not None:
-                return False  # it answered, and what it said is of no use: it would say it again
-            return not _untold(error) or self._untold(self.prompt_tokens(prompt), max_tokens)
+            if not _untold(error):
+                return error.spent is None  # a reply without use: it would come again
+            lost = charged(error, self, prompt, max_tokens)
+            assert lost is not None
+            error.spent, error.untold = None, False  # counted here, and nowhere else
+            error.__cause__ = None
+            return self._untold(lost.prompt_tokens, lost.completion_tokens)
 
         if self._barred():
             raise GenerationError("the total allows no further call: one before never told what it took")
-        return self._repeated(ask, allowed)
-
-    def _repeated(self, ask: Callable[[], T], allowed: Callable[[GenerationError], bool]) -> T:
-        for attempt in range(self._retries + 1):
-            try:
-                return ask()
-            except GenerationError as error:
-                if not allowed(error) or attempt == self._retries:
-                    raise
-                wait = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0**attempt)
-                self._wait(wait * (0.5 + self._luck.random() / 2))
-        raise AssertionError("unreachable")
+        return repeated(ask, self._retries, allowed, self._wait)
 
     def close(self) -> None:
         """Close the generator."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from mio_rag.control.composed.parts import READER, Price
 from mio_rag.control.composed.policy import Policy
 from mio_rag.control.composed.read import PRESETS
 from mio_rag.control.composed.states import States, read_states
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, StateError
 from mio_rag.files import locked, replaced, write_atomically
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
@@ -30,6 +29,7 @@ from mio_rag.types import Question
 
 __all__ = ["AskedSummary", "ask_many", "check_settings"]
 
+_MOST_DOLLARS = 1e9  # in billionths, a ledger counts them in 64 bits
 _WORTH_IT = 20  # unread questions for each that the last pass answered
 
 
@@ -284,16 +284,21 @@ def _setting_problems(
     retries: int,
 ) -> list[str]:
     problems = []
-    if concurrency < 1 or retries < 0:
-        problems.append(f"concurrency={concurrency} must be >= 1 and retries={retries} >= 0")
+    if not (1 <= concurrency <= 1000 and 0 <= retries <= 100):
+        problems.append(
+            f"concurrency={concurrency} must be from 1 to 1000, and retries={retries} from 0 to 100"
+        )
     if total_tokens is not None and total_dollars is not None:
         problems.append("a total in tokens and one in dollars exclude each other: give one of them")
-    if total_dollars is not None and not 0 < total_dollars < math.inf:
-        problems.append(f"a total of {total_dollars!r} dollars is none: give a number > 0")
+    if total_dollars is not None and not 0 < total_dollars <= _MOST_DOLLARS:
+        problems.append(
+            f"a total of {total_dollars!r} dollars cannot be counted: give a number above 0, at most "
+            f"{_MOST_DOLLARS:g}"
+        )
     if engine not in get_args(Engine):
         problems.append(f"engine={engine!r} is unknown: choose local or ray")
-    elif engine == "ray" and workers < 1:
-        problems.append(f"workers={workers} must be >= 1")
+    elif engine == "ray" and not 1 <= workers <= 1000:
+        problems.append(f"workers={workers} must be from 1 to 1000")
     return problems
 
 
@@ -315,6 +320,11 @@ def _problems(policy: Policy, count: int, total_tokens: int | None, total_dollar
         except InputError as error:
             problems += error.problems
     if total_dollars is not None:
+        dear = [name for name, pair in policy.prices.dollars.items() if max(pair) > _MOST_DOLLARS]
+        problems += [
+            f"the price of {name} cannot be counted: give at most {_MOST_DOLLARS:g} dollars per million"
+            for name in dear
+        ]
         unpriced = [n for n in (READER, *policy.models) if n not in policy.prices.dollars]
         if unpriced:
             names = list(dict.fromkeys(unpriced))
@@ -352,6 +362,13 @@ def _digest(questions: Sequence[Question]) -> str:
 
 def _export(ledger: Ledger, path: Path) -> None:
     """All questions in order, as lines of JSON with the same keys; what is not known is null."""
-    with replaced(path) as partial, partial.open("w", encoding="utf-8", errors="replace") as file:
-        for row in ledger.rows():
-            file.write(json.dumps({**row, **{key: row.get(key) for key in TOLD}}, ensure_ascii=False) + "\n")
+    try:
+        with replaced(path) as partial, partial.open("w", encoding="utf-8", errors="replace") as file:
+            for row in ledger.rows():
+                line = {**row, **{key: row.get(key) for key in TOLD}}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise StateError(
+            f"'{path}' cannot be written ({error}). Every answer is kept in '{ledger.path}': make room, and "
+            "run the same again"
+        ) from error
